@@ -1,0 +1,379 @@
+//! Frames on a data stream: a fixed header that says where its payload belongs, then the payload.
+//!
+//! Any block may use any stream, because a frame needs nothing that came before it. `docs/protocol.md`
+//! draws the bytes. In integrity mode a [`Seal`] follows the header: a tag of the payload, and a tag of
+//! header and payload tag together, so that a length is trusted before it is used.
+
+use crate::digest::{Part, crc32c};
+use crate::proof::{Authenticator, TAG_BYTES};
+use crate::wire::{self, Input, Wire, WireError, wire_struct};
+
+/// Bytes in a header.
+pub const HEADER_BYTES: usize = 80;
+
+/// Bytes of the tags that follow the header in integrity mode.
+pub const SEAL_BYTES: usize = 2 * TAG_BYTES;
+
+/// Largest payload of a frame, and so the largest `--block`.
+pub const PAYLOAD_BYTES_MAX: u32 = 64 << 20;
+
+/// Smallest block. Blocks are powers of two, so that offsets stay aligned for direct I/O and blocks
+/// are subtrees of BLAKE3.
+pub const BLOCK_BYTES_MIN: u32 = 64 << 10;
+
+/// Default size of a block: large enough to hide per-block costs, small enough for a shared L3 cache.
+pub const BLOCK_BYTES_DEFAULT: u32 = 4 << 20;
+
+/// Most files in one pack.
+pub const PACK_FILES_MAX: u16 = 8_192;
+
+/// What a frame carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameKind {
+    /// Bytes of one file.
+    Block,
+    /// Zeros of one file, which need no payload.
+    Hole,
+    /// Whole small files, followed by a table of [`PackItem`].
+    Pack,
+    /// The sender has nothing more for this stream and closes it.
+    End,
+}
+
+impl Wire for FrameKind {
+    const MIN_BYTES: usize = 1;
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(*self as u8);
+    }
+    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+        match u8::take(input)? {
+            0 => Ok(Self::Block),
+            1 => Ok(Self::Hole),
+            2 => Ok(Self::Pack),
+            3 => Ok(Self::End),
+            _ => Err(WireError::Invalid("frame kind")),
+        }
+    }
+}
+
+wire_struct! {
+    /// The header of a frame, without the checksum that ends it on the wire.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Header {
+        /// What it carries.
+        pub kind: FrameKind,
+        /// Zero in this version.
+        pub reserved: u8,
+        /// Files in a pack, zero otherwise.
+        pub items: u16,
+        /// Bytes of payload that follow.
+        pub payload_bytes: u32,
+        /// Number of the frame in its session, by which it is acknowledged.
+        pub sequence: u64,
+        /// Number of the file, zero in a pack.
+        pub file: u64,
+        /// Offset in the file, zero in a pack.
+        pub offset: u64,
+        /// Bytes of the file that the frame stands for: the payload's of a block, the zeros' of a hole.
+        pub bytes: u64,
+        /// Digest part of those bytes in the session's algorithm, zero in a pack.
+        pub part: [u8; 32],
+        /// CRC-32C of the payload.
+        pub payload_crc: u32,
+    }
+}
+
+/// Why a frame is refused; its stream cannot be trusted after that.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The header is not a header.
+    #[error("frame header is damaged: {0}")]
+    Header(#[from] WireError),
+    /// The header's checksum or tag is wrong.
+    #[error("frame header fails its integrity check")]
+    HeaderIntegrity,
+    /// A length is beyond what the protocol allows or contradicts another.
+    #[error("frame {sequence} has an impossible {what}")]
+    Shape {
+        /// Number of the frame.
+        sequence: u64,
+        /// What is impossible.
+        what: &'static str,
+    },
+    /// The payload's checksum or tag is wrong.
+    #[error("payload of frame {0} fails its integrity check")]
+    PayloadIntegrity(u64),
+}
+
+impl Header {
+    /// The header of the frame that ends a stream.
+    #[must_use]
+    pub fn end() -> Self {
+        Self {
+            kind: FrameKind::End,
+            reserved: 0,
+            items: 0,
+            payload_bytes: 0,
+            sequence: 0,
+            file: 0,
+            offset: 0,
+            bytes: 0,
+            part: [0; 32],
+            payload_crc: 0,
+        }
+    }
+
+    /// The bytes of the header, its checksum included.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = wire::encode(self);
+        crc32c(&out).put(&mut out);
+        out.try_into().expect("the fields make HEADER_BYTES")
+    }
+
+    /// Reads a header and checks that it contradicts neither its checksum nor itself.
+    ///
+    /// # Errors
+    /// When it does.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
+        let (fields, crc) = bytes.split_at(HEADER_BYTES - 4);
+        if crc32c(fields).to_be_bytes() != crc {
+            return Err(FrameError::HeaderIntegrity);
+        }
+        let header: Self = wire::decode(fields)?;
+        let shape = |what| Err(FrameError::Shape { sequence: header.sequence, what });
+        let payload = u64::from(header.payload_bytes);
+        if header.payload_bytes > PAYLOAD_BYTES_MAX {
+            return shape("payload length");
+        }
+        if header.offset.checked_add(header.bytes).is_none() {
+            return shape("offset");
+        }
+        match header.kind {
+            FrameKind::Block if payload != header.bytes || payload == 0 => shape("block length"),
+            FrameKind::Hole if payload != 0 || header.bytes == 0 => shape("hole length"),
+            FrameKind::Pack if !pack_fits(&header) => shape("pack length"),
+            FrameKind::End if payload != 0 => shape("end"),
+            _ => Ok(header),
+        }
+    }
+
+    /// The digest part as a value.
+    #[must_use]
+    pub fn part(&self) -> Part {
+        Part(self.part)
+    }
+}
+
+fn pack_fits(header: &Header) -> bool {
+    let table = u64::from(header.items) * PackItem::MIN_BYTES as u64;
+    (1..=PACK_FILES_MAX).contains(&header.items)
+        && header.bytes + table == u64::from(header.payload_bytes)
+}
+
+/// The tags of a frame in integrity mode.
+pub type Seal = [u8; SEAL_BYTES];
+
+/// Tags a header and its payload as the next two records of `authenticator`.
+#[must_use]
+pub fn seal(
+    authenticator: &mut Authenticator,
+    header: &[u8; HEADER_BYTES],
+    payload: &[u8],
+) -> Seal {
+    let payload_tag = authenticator.tag(payload);
+    let header_tag = authenticator.tag(&sealed_header(header, &payload_tag));
+    let mut seal = [0; SEAL_BYTES];
+    seal[..TAG_BYTES].copy_from_slice(&payload_tag);
+    seal[TAG_BYTES..].copy_from_slice(&header_tag);
+    seal
+}
+
+/// Checks frames of one stream in the order in which they were sealed.
+#[derive(Debug)]
+pub struct Opener {
+    authenticator: Authenticator,
+}
+
+impl Opener {
+    /// Checks with the same key as the sender's authenticator.
+    #[must_use]
+    pub fn new(authenticator: Authenticator) -> Self {
+        Self { authenticator }
+    }
+
+    /// Checks a header and gives the tag that the payload must have.
+    ///
+    /// # Errors
+    /// When the header was not sealed by the peer as the next frame.
+    pub fn header(
+        &mut self,
+        header: &[u8; HEADER_BYTES],
+        seal: &Seal,
+    ) -> Result<[u8; TAG_BYTES], FrameError> {
+        let (payload_tag, header_tag) = seal.split_at(TAG_BYTES);
+        let payload_tag: [u8; TAG_BYTES] = payload_tag.try_into().expect("half a seal");
+        let header_tag = header_tag.try_into().expect("half a seal");
+        // The payload's record comes first in the count of records.
+        let record = sealed_header(header, &payload_tag);
+        if self.authenticator.verify_after_next(&record, &header_tag) {
+            Ok(payload_tag)
+        } else {
+            Err(FrameError::HeaderIntegrity)
+        }
+    }
+
+    /// Checks the payload of the header that was checked last.
+    #[must_use]
+    pub fn payload(&mut self, payload: &[u8], tag: &[u8; TAG_BYTES]) -> bool {
+        let good = self.authenticator.verify(payload, tag);
+        self.authenticator.skip();
+        good
+    }
+}
+
+fn sealed_header(
+    header: &[u8; HEADER_BYTES],
+    payload_tag: &[u8; TAG_BYTES],
+) -> [u8; HEADER_BYTES + TAG_BYTES] {
+    let mut record = [0; HEADER_BYTES + TAG_BYTES];
+    record[..HEADER_BYTES].copy_from_slice(header);
+    record[HEADER_BYTES..].copy_from_slice(payload_tag);
+    record
+}
+
+wire_struct! {
+    /// One whole file in a pack.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct PackItem {
+        /// Number of the file.
+        pub file: u64,
+        /// Its bytes, which lie in the payload in the order of the table.
+        pub bytes: u32,
+        /// Their CRC-32C.
+        pub crc: u32,
+        /// Their digest part.
+        pub part: [u8; 32],
+    }
+}
+
+/// Reads the table at the end of a pack's payload.
+///
+/// # Errors
+/// When the table is damaged or its lengths do not make the payload.
+pub fn pack_items(header: &Header, payload: &[u8]) -> Result<Vec<PackItem>, FrameError> {
+    let shape = || FrameError::Shape { sequence: header.sequence, what: "pack table" };
+    let data_bytes = usize::try_from(header.bytes).map_err(|_| shape())?;
+    let table = payload.get(data_bytes..).ok_or_else(shape)?;
+    let mut input = Input::new(table);
+    let items = (0..header.items)
+        .map(|_| PackItem::take(&mut input))
+        .collect::<Result<Vec<_>, _>>()?;
+    let total: u64 = items.iter().map(|item| u64::from(item.bytes)).sum();
+    if total != header.bytes || input.left() != 0 {
+        return Err(shape());
+    }
+    Ok(items)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::proof::{Nonces, SessionKey};
+
+    fn block(payload: &[u8]) -> Header {
+        let bytes = payload.len() as u64;
+        Header {
+            kind: FrameKind::Block,
+            payload_bytes: payload.len() as u32,
+            sequence: 5,
+            file: 6,
+            offset: 7 << 20,
+            bytes,
+            payload_crc: crc32c(payload),
+            ..Header::end()
+        }
+    }
+
+    #[test]
+    fn a_header_has_its_size_and_survives() {
+        let header = block(b"data");
+        assert_eq!(Header::decode(&header.encode()), Ok(header));
+        assert_eq!(Header::decode(&Header::end().encode()), Ok(Header::end()));
+    }
+
+    #[test]
+    fn lengths_that_contradict_each_other_are_refused() {
+        let good = block(b"data");
+        for bad in [
+            Header { payload_bytes: PAYLOAD_BYTES_MAX + 1, ..good.clone() },
+            Header { bytes: 5, ..good.clone() },
+            Header { offset: u64::MAX, ..good.clone() },
+            Header { kind: FrameKind::Hole, ..good.clone() },
+            Header { kind: FrameKind::Pack, items: 3, ..good.clone() },
+            Header { kind: FrameKind::Pack, ..good.clone() },
+            Header { kind: FrameKind::End, ..good },
+        ] {
+            let error = Header::decode(&bad.encode());
+            assert!(matches!(error, Err(FrameError::Shape { .. })), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn seals_hold_frames_in_order() {
+        let nonces = Nonces { acceptor: [1; 32], connector: [2; 32] };
+        let make = || SessionKey([3; 32]).authenticator(&[4; 16], 0, &nonces);
+        let mut sender = make();
+        let frames: Vec<_> = [&b"one"[..], b"two"]
+            .into_iter()
+            .map(|payload| {
+                let header = block(payload).encode();
+                (header, seal(&mut sender, &header, payload), payload)
+            })
+            .collect();
+        let mut opener = Opener::new(make());
+        for (header, seal, payload) in &frames {
+            let tag = opener.header(header, seal).expect("sealed in this order");
+            assert!(opener.payload(payload, &tag));
+        }
+        let mut skipped = Opener::new(make());
+        assert!(skipped.header(&frames[1].0, &frames[1].1).is_err(), "a dropped frame");
+        let mut changed = Opener::new(make());
+        let tag = changed.header(&frames[0].0, &frames[0].1).expect("the first frame");
+        assert!(!changed.payload(b"onf", &tag), "a changed payload");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_header_or_an_error(bytes in proptest::array::uniform32(any::<u8>())) {
+            let mut header = [0; HEADER_BYTES];
+            header[..32].copy_from_slice(&bytes);
+            let crc = crc32c(&header[..HEADER_BYTES - 4]).to_be_bytes();
+            header[HEADER_BYTES - 4..].copy_from_slice(&crc);
+            if let Ok(decoded) = Header::decode(&header) {
+                prop_assert_eq!(decoded.encode(), header);
+            }
+        }
+
+        #[test]
+        fn any_flipped_bit_is_noticed(bit in 0..HEADER_BYTES * 8) {
+            let mut bytes = block(b"data").encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(Header::decode(&bytes), Err(FrameError::HeaderIntegrity));
+        }
+
+        #[test]
+        fn any_bytes_are_a_pack_or_an_error(
+            payload in proptest::collection::vec(any::<u8>(), 0..300),
+            items in 0_u16..8,
+            bytes in 0_u64..300,
+        ) {
+            let header = Header { kind: FrameKind::Pack, items, bytes, ..block(&payload) };
+            if let Ok(table) = pack_items(&header, &payload) {
+                prop_assert_eq!(table.len(), usize::from(items));
+            }
+        }
+    }
+}

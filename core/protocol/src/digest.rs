@@ -1,0 +1,346 @@
+//! Digests of files that are never read for the digest alone: each block is digested while it passes,
+//! on any stream and in any order, and the parts are combined.
+//!
+//! CRC-32C and Adler-32 combine algebraically; BLAKE3 is a tree whose subtrees are the blocks, which
+//! therefore have one power-of-two length. SHA-256 and MD5 cannot be combined: [`Serial`] takes their
+//! bytes in file order, and whoever holds the file must catch up where blocks came out of order.
+
+use std::fmt;
+use std::str::FromStr;
+
+use blake3::hazmat::{self, HasherExt, Mode};
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
+use md5::Digest as _;
+use serde::{Deserialize, Serialize};
+
+/// A digest that a file can be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Algorithm {
+    /// No digest; blocks still carry their own checksums.
+    None,
+    /// CRC-32C (Castagnoli), the default: it is on every block already.
+    Crc32c,
+    /// Adler-32, the currency of WLCG storage.
+    Adler32,
+    /// BLAKE3, cryptographic and combinable.
+    Blake3,
+    /// SHA-256, in file order.
+    Sha256,
+    /// MD5, in file order.
+    Md5,
+}
+
+const NAMES: [(&str, Algorithm); 6] = [
+    ("none", Algorithm::None),
+    ("crc32c", Algorithm::Crc32c),
+    ("adler32", Algorithm::Adler32),
+    ("blake3", Algorithm::Blake3),
+    ("sha256", Algorithm::Sha256),
+    ("md5", Algorithm::Md5),
+];
+
+impl Algorithm {
+    /// Whether blocks can be digested in any order.
+    #[must_use]
+    pub fn combines(self) -> bool {
+        !matches!(self, Self::Sha256 | Self::Md5)
+    }
+
+    /// Whether parts depend on where blocks begin and end.
+    #[must_use]
+    pub fn needs_grid(self) -> bool {
+        self == Self::Blake3
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = NAMES.iter().find(|(_, algorithm)| algorithm == self);
+        f.write_str(name.map_or("none", |(name, _)| name))
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        NAMES.iter().find(|(name, _)| *name == text).map(|(_, algorithm)| *algorithm).ok_or_else(|| {
+            let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
+            format!("'{text}' is no checksum penstock knows: use one of {}", names.join(", "))
+        })
+    }
+}
+
+/// The digest of one block in the form in which its algorithm combines; unused bytes are zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Part(pub [u8; 32]);
+
+impl Part {
+    fn number(self) -> u32 {
+        u32::from_be_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
+    }
+
+    fn of_number(value: u32) -> Self {
+        let mut bytes = [0; 32];
+        bytes[..4].copy_from_slice(&value.to_be_bytes());
+        Self(bytes)
+    }
+}
+
+/// A finished digest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Digest(pub Vec<u8>);
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// CRC-32C of some bytes, as every block carries it.
+#[must_use]
+pub fn crc32c(data: &[u8]) -> u32 {
+    crc_fast::checksum(Crc32Iscsi, data) as u32
+}
+
+/// The part of the block at `offset` of a file of `file_bytes`; `crc` is the block's CRC-32C, so that
+/// the default digest costs nothing.
+#[must_use]
+pub fn part(algorithm: Algorithm, offset: u64, file_bytes: u64, data: &[u8], crc: u32) -> Part {
+    match algorithm {
+        Algorithm::None | Algorithm::Sha256 | Algorithm::Md5 => Part::default(),
+        Algorithm::Crc32c => Part::of_number(crc),
+        Algorithm::Adler32 => Part::of_number(simd_adler32::adler32(&data)),
+        Algorithm::Blake3 if data.len() as u64 == file_bytes => Part(blake3::hash(data).into()),
+        Algorithm::Blake3 => {
+            let mut hasher = blake3::Hasher::new();
+            hasher.set_input_offset(offset);
+            hasher.update(data);
+            Part(hasher.finalize_non_root())
+        }
+    }
+}
+
+/// The part of two neighbouring ranges; with BLAKE3 they must be the halves of a subtree.
+#[must_use]
+pub fn merge(algorithm: Algorithm, left: Part, right: Part, right_bytes: u64) -> Part {
+    match algorithm {
+        Algorithm::Crc32c => {
+            let (left, right) = (u64::from(left.number()), u64::from(right.number()));
+            Part::of_number(crc_fast::checksum_combine(Crc32Iscsi, left, right, right_bytes) as u32)
+        }
+        Algorithm::Adler32 => {
+            Part::of_number(merge_adler32(left.number(), right.number(), right_bytes))
+        }
+        Algorithm::Blake3 => Part(hazmat::merge_subtrees_non_root(&left.0, &right.0, Mode::Hash)),
+        Algorithm::None | Algorithm::Sha256 | Algorithm::Md5 => Part::default(),
+    }
+}
+
+/// Adler-32 of a concatenation (RFC 1950 section 9): both sums start at 1 and 0, so the second's
+/// leading 1 is taken off again, and the first's low sum is counted once for every byte that follows.
+fn merge_adler32(left: u32, right: u32, right_bytes: u64) -> u32 {
+    const BASE: u64 = 65_521;
+    let split = |sum: u32| (u64::from(sum & 0xffff), u64::from(sum >> 16));
+    let ((left_low, left_high), (right_low, right_high)) = (split(left), split(right));
+    let low = (left_low + right_low + BASE - 1) % BASE;
+    let carried = (right_bytes % BASE) * ((left_low + BASE - 1) % BASE);
+    let high = (left_high + right_high + carried) % BASE;
+    ((high << 16) | low) as u32
+}
+
+/// The digest of a whole file of `file_bytes` from its parts in order, as `(offset, bytes, part)`.
+/// `None` where the parts do not make the file, or the algorithm does not combine.
+#[must_use]
+pub fn combine(
+    algorithm: Algorithm,
+    file_bytes: u64,
+    parts: &[(u64, u64, Part)],
+) -> Option<Digest> {
+    let mut expected = 0;
+    for (offset, bytes, _) in parts {
+        if *offset != expected {
+            return None;
+        }
+        expected += bytes;
+    }
+    if expected != file_bytes {
+        return None;
+    }
+    match algorithm {
+        Algorithm::None => Some(Digest(Vec::new())),
+        Algorithm::Sha256 | Algorithm::Md5 => None,
+        Algorithm::Crc32c | Algorithm::Adler32 => {
+            let empty = Part::of_number(u32::from(algorithm == Algorithm::Adler32));
+            let whole = parts
+                .iter()
+                .copied()
+                .map(|(_, bytes, part)| (bytes, part))
+                .reduce(|(left_bytes, left), (right_bytes, right)| {
+                    (left_bytes + right_bytes, merge(algorithm, left, right, right_bytes))
+                })
+                .map_or(empty, |(_, part)| part);
+            Some(Digest(whole.0[..4].to_vec()))
+        }
+        Algorithm::Blake3 => match parts {
+            [] => Some(Digest(blake3::hash(b"").as_bytes().to_vec())),
+            [(_, _, whole)] => Some(Digest(whole.0.to_vec())),
+            _ => blake3_root(parts, file_bytes).map(|root| Digest(root.to_vec())),
+        },
+    }
+}
+
+fn blake3_root(parts: &[(u64, u64, Part)], file_bytes: u64) -> Option<[u8; 32]> {
+    let (left, right) = blake3_halves(parts, file_bytes)?;
+    let left = blake3_subtree(left.0, left.1)?;
+    let right = blake3_subtree(right.0, right.1)?;
+    Some(hazmat::merge_subtrees_root(&left, &right, Mode::Hash).into())
+}
+
+fn blake3_subtree(parts: &[(u64, u64, Part)], bytes: u64) -> Option<[u8; 32]> {
+    if let [(_, _, part)] = parts {
+        return Some(part.0);
+    }
+    let (left, right) = blake3_halves(parts, bytes)?;
+    let left = blake3_subtree(left.0, left.1)?;
+    let right = blake3_subtree(right.0, right.1)?;
+    Some(hazmat::merge_subtrees_non_root(&left, &right, Mode::Hash))
+}
+
+type Subtree<'a> = (&'a [(u64, u64, Part)], u64);
+
+/// Splits as BLAKE3 does: the left subtree is the largest power of two of chunks short of the whole.
+fn blake3_halves(parts: &[(u64, u64, Part)], bytes: u64) -> Option<(Subtree<'_>, Subtree<'_>)> {
+    let left_bytes = hazmat::left_subtree_len(bytes);
+    let start = parts.first()?.0;
+    let middle = parts.binary_search_by_key(&(start + left_bytes), |(offset, ..)| *offset).ok()?;
+    Some(((&parts[..middle], left_bytes), (&parts[middle..], bytes - left_bytes)))
+}
+
+/// A digest that takes its bytes in file order.
+#[derive(Debug, Clone)]
+pub struct Serial {
+    hasher: SerialHasher,
+    next: u64,
+}
+
+#[derive(Debug, Clone)]
+enum SerialHasher {
+    Crc32c(u32),
+    Adler32(u32),
+    Blake3(Box<blake3::Hasher>),
+    Sha256(sha2::Sha256),
+    Md5(md5::Md5),
+}
+
+impl Serial {
+    /// Starts at the first byte of a file; `None` for [`Algorithm::None`].
+    #[must_use]
+    pub fn new(algorithm: Algorithm) -> Option<Self> {
+        let hasher = match algorithm {
+            Algorithm::None => return None,
+            Algorithm::Crc32c => SerialHasher::Crc32c(0),
+            Algorithm::Adler32 => SerialHasher::Adler32(1),
+            Algorithm::Blake3 => SerialHasher::Blake3(Box::default()),
+            Algorithm::Sha256 => SerialHasher::Sha256(sha2::Sha256::new()),
+            Algorithm::Md5 => SerialHasher::Md5(md5::Md5::new()),
+        };
+        Some(Self { hasher, next: 0 })
+    }
+
+    /// Offset of the next byte that it takes.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Takes the bytes at [`Serial::next`].
+    pub fn update(&mut self, data: &[u8]) {
+        match &mut self.hasher {
+            SerialHasher::Crc32c(crc) => {
+                let (left, bytes) = (u64::from(*crc), data.len() as u64);
+                let right = u64::from(crc32c(data));
+                *crc = crc_fast::checksum_combine(Crc32Iscsi, left, right, bytes) as u32;
+            }
+            SerialHasher::Adler32(sum) => {
+                let mut hasher = simd_adler32::Adler32::from_checksum(*sum);
+                hasher.write(data);
+                *sum = hasher.finish();
+            }
+            SerialHasher::Blake3(hasher) => {
+                hasher.update(data);
+            }
+            SerialHasher::Sha256(hasher) => hasher.update(data),
+            SerialHasher::Md5(hasher) => hasher.update(data),
+        }
+        self.next += data.len() as u64;
+    }
+
+    /// The digest of everything taken.
+    #[must_use]
+    pub fn finish(self) -> Digest {
+        Digest(match self.hasher {
+            SerialHasher::Crc32c(crc) => crc.to_be_bytes().to_vec(),
+            SerialHasher::Adler32(sum) => sum.to_be_bytes().to_vec(),
+            SerialHasher::Blake3(hasher) => hasher.finalize().as_bytes().to_vec(),
+            SerialHasher::Sha256(hasher) => hasher.finalize().to_vec(),
+            SerialHasher::Md5(hasher) => hasher.finalize().to_vec(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn whole(algorithm: Algorithm, data: &[u8]) -> String {
+        let mut serial = Serial::new(algorithm).expect("an algorithm");
+        serial.update(data);
+        serial.finish().to_string()
+    }
+
+    #[test]
+    fn published_vectors() {
+        // RFC 3720 B.4 (CRC-32C), RFC 1950 (Adler-32), BLAKE3, FIPS 180-4 and RFC 1321 test strings.
+        assert_eq!(whole(Algorithm::Crc32c, &[0; 32]), "8a9136aa");
+        assert_eq!(whole(Algorithm::Crc32c, b"123456789"), "e3069283");
+        assert_eq!(whole(Algorithm::Adler32, b"Wikipedia"), "11e60398");
+        assert_eq!(whole(Algorithm::Adler32, b""), "00000001");
+        assert!(whole(Algorithm::Blake3, b"").starts_with("af1349b9f5f9a1a6"));
+        assert!(whole(Algorithm::Sha256, b"abc").starts_with("ba7816bf8f01cfea"));
+        assert_eq!(whole(Algorithm::Md5, b"abc"), "900150983cd24fb0d6963f7d28e17f72");
+    }
+
+    #[test]
+    fn empty_files_have_digests() {
+        for algorithm in [Algorithm::Crc32c, Algorithm::Adler32, Algorithm::Blake3] {
+            let digest = combine(algorithm, 0, &[]).expect("no parts make an empty file");
+            assert_eq!(digest.to_string(), whole(algorithm, b""));
+        }
+    }
+
+    proptest! {
+        /// The serial digest, which the published vectors check, is the oracle of the combined one.
+        #[test]
+        fn parts_combine_to_the_whole(
+            data in proptest::collection::vec(any::<u8>(), 0..40_000),
+            log_block in 10_u32..14,
+        ) {
+            for algorithm in [Algorithm::Crc32c, Algorithm::Adler32, Algorithm::Blake3] {
+                let mut offset = 0;
+                let mut parts = Vec::new();
+                for block in data.chunks(1 << log_block) {
+                    let part = part(algorithm, offset, data.len() as u64, block, crc32c(block));
+                    parts.push((offset, block.len() as u64, part));
+                    offset += block.len() as u64;
+                }
+                let digest = combine(algorithm, offset, &parts).expect("parts are whole");
+                prop_assert_eq!(digest.to_string(), whole(algorithm, &data));
+                prop_assert!(combine(algorithm, offset + 1, &parts).is_none());
+            }
+        }
+    }
+}

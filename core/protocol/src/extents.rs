@@ -1,0 +1,207 @@
+//! Which parts of one file are there, and what they add up to.
+//!
+//! Ranges keep the digest of their bytes and are merged with their neighbours where the digest allows
+//! it (any two with a checksum, two halves of a subtree with BLAKE3), so that a file of any size costs a
+//! handful of ranges.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::digest::{self, Algorithm, Digest, Part};
+use crate::wire::wire_struct;
+
+wire_struct! {
+    /// A range of a file and the digest part of its bytes.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Extent {
+        /// Offset of the first byte.
+        pub offset: u64,
+        /// Number of bytes, never zero.
+        pub bytes: u64,
+        /// Digest part of those bytes.
+        pub part: [u8; 32],
+    }
+}
+
+/// A range that overlaps one that is there without being inside it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("block at offset {offset} of {bytes} bytes crosses a range that is already there")]
+pub struct Crossing {
+    /// Offset of the block.
+    pub offset: u64,
+    /// Length of the block.
+    pub bytes: u64,
+}
+
+/// The ranges of one file that are there.
+#[derive(Debug, Clone)]
+pub struct Extents {
+    algorithm: Algorithm,
+    file_bytes: u64,
+    ranges: BTreeMap<u64, (u64, Part)>,
+    covered: u64,
+}
+
+impl Extents {
+    /// A file of `file_bytes` of which nothing is there.
+    #[must_use]
+    pub fn new(algorithm: Algorithm, file_bytes: u64) -> Self {
+        Self { algorithm, file_bytes, ranges: BTreeMap::new(), covered: 0 }
+    }
+
+    /// How many bytes are there.
+    #[must_use]
+    pub fn covered(&self) -> u64 {
+        self.covered
+    }
+
+    /// Whether every byte is there.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.covered == self.file_bytes
+    }
+
+    /// Adds a range. A range that is there already is left alone (`Ok(false)`).
+    ///
+    /// # Errors
+    /// When it is there in part only or reaches past the end, which no honest peer sends.
+    pub fn insert(&mut self, offset: u64, bytes: u64, part: Part) -> Result<bool, Crossing> {
+        let crossing = Crossing { offset, bytes };
+        let end = offset.checked_add(bytes).filter(|end| *end <= self.file_bytes);
+        let end = end.ok_or_else(|| crossing.clone())?;
+        if bytes == 0 || self.gaps(offset..end).is_empty() {
+            return Ok(false);
+        }
+        if self.touches(offset, end) {
+            return Err(crossing);
+        }
+        self.covered += bytes;
+        self.ranges.insert(offset, (end, part));
+        let mut start = offset;
+        while let Some(merged) = self.merge_with_neighbour(start) {
+            start = merged;
+        }
+        Ok(true)
+    }
+
+    fn touches(&self, offset: u64, end: u64) -> bool {
+        self.ranges.range(..end).next_back().is_some_and(|(_, (last_end, _))| *last_end > offset)
+    }
+
+    /// Merges the range at `start` with the one before or after it, and says where the result starts.
+    fn merge_with_neighbour(&mut self, start: u64) -> Option<u64> {
+        let before = self.ranges.range(..start).next_back().map(|(before, _)| *before);
+        let left = [before, Some(start)].into_iter().flatten().find(|left| self.can_merge(*left))?;
+        let (middle, left_part) = self.ranges[&left];
+        let (end, right_part) = self.ranges.remove(&middle)?;
+        let part = digest::merge(self.algorithm, left_part, right_part, end - middle);
+        self.ranges.insert(left, (end, part));
+        Some(left)
+    }
+
+    fn can_merge(&self, left: u64) -> bool {
+        let Some(&(middle, _)) = self.ranges.get(&left) else { return false };
+        let Some(&(end, _)) = self.ranges.get(&middle) else { return false };
+        match self.algorithm {
+            // Only two complete halves of a subtree make a subtree, and the root is another matter.
+            Algorithm::Blake3 => {
+                let half = middle - left;
+                let whole = left == 0 && end == self.file_bytes;
+                half == end - middle && half.is_power_of_two() && left % (2 * half) == 0 && !whole
+            }
+            _ => true,
+        }
+    }
+
+    /// The ranges inside `within` that are missing, in order.
+    #[must_use]
+    pub fn gaps(&self, within: Range<u64>) -> Vec<Range<u64>> {
+        let mut gaps = Vec::new();
+        let mut at = within.start;
+        let before = self.ranges.range(..within.start).next_back();
+        for (&start, &(end, _)) in before.into_iter().chain(self.ranges.range(within.clone())) {
+            if start > at {
+                gaps.push(at..start.min(within.end));
+            }
+            at = at.max(end);
+            if at >= within.end {
+                break;
+            }
+        }
+        if at < within.end {
+            gaps.push(at..within.end);
+        }
+        gaps
+    }
+
+    /// The ranges that are there, in order.
+    #[must_use]
+    pub fn to_extents(&self) -> Vec<Extent> {
+        self.ranges
+            .iter()
+            .map(|(&offset, &(end, part))| Extent { offset, bytes: end - offset, part: part.0 })
+            .collect()
+    }
+
+    /// The digest of the file, once all of it is there and its algorithm combines.
+    #[must_use]
+    pub fn digest(&self) -> Option<Digest> {
+        let parts: Vec<_> = self
+            .ranges
+            .iter()
+            .map(|(&offset, &(end, part))| (offset, end - offset, part))
+            .collect();
+        digest::combine(self.algorithm, self.file_bytes, &parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_range_that_is_there_is_left_alone_and_a_crossing_refused() {
+        let mut extents = Extents::new(Algorithm::Crc32c, 40);
+        assert_eq!(extents.insert(0, 10, Part::default()), Ok(true));
+        assert_eq!(extents.insert(20, 10, Part::default()), Ok(true));
+        assert_eq!(extents.insert(20, 10, Part::default()), Ok(false));
+        assert_eq!(extents.insert(2, 3, Part::default()), Ok(false));
+        assert!(extents.insert(5, 10, Part::default()).is_err());
+        assert!(extents.insert(15, 10, Part::default()).is_err());
+        assert!(extents.insert(u64::MAX, 2, Part::default()).is_err());
+        assert_eq!(extents.gaps(0..40), [10..20, 30..40]);
+        assert_eq!(extents.gaps(5..12), [10..12]);
+    }
+
+    proptest! {
+        /// Blocks in any order: the digest of the whole, and one range at the end.
+        #[test]
+        fn order_does_not_matter(
+            data in proptest::collection::vec(any::<u8>(), 1..20_000),
+            order in any::<prop::sample::Index>(),
+            blake in any::<bool>(),
+        ) {
+            let algorithm = if blake { Algorithm::Blake3 } else { Algorithm::Crc32c };
+            let total = data.len() as u64;
+            let mut blocks: Vec<_> = data.chunks(1024).enumerate().collect();
+            let middle = order.index(blocks.len());
+            blocks.rotate_left(middle);
+            blocks.reverse();
+            let mut extents = Extents::new(algorithm, total);
+            for (index, block) in blocks {
+                prop_assert!(extents.digest().is_none());
+                let offset = index as u64 * 1024;
+                let part = digest::part(algorithm, offset, total, block, digest::crc32c(block));
+                prop_assert_eq!(extents.insert(offset, block.len() as u64, part), Ok(true));
+            }
+            let mut serial = digest::Serial::new(algorithm).expect("an algorithm");
+            serial.update(&data);
+            prop_assert_eq!(extents.digest(), Some(serial.finish()));
+            prop_assert_eq!(extents.covered(), total);
+            prop_assert!(extents.gaps(0..total).is_empty() && extents.is_whole());
+            prop_assert!(extents.to_extents().len() <= 16);
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! What the receiver remembers of unfinished files across its own death and its machine's.
+//!
+//! The journal is a sequence of records, each with its length and CRC-32C, appended after the bytes
+//! they speak of were written. Two kinds of death need two kinds of trust:
+//!
+//! - The process dies, the kernel lives: what was written is in the page cache or on the device.
+//!   Every record counts, as long as the machine still runs the boot that the journal names.
+//! - The machine dies: only what was synced counts. A `Synced` record is appended after `fdatasync`
+//!   of every file with new extents, and the journal itself is synced after it. Records after the
+//!   last `Synced` are not trusted by another boot.
+//!
+//! A record that is torn or damaged ends the journal there; a file whose source changed starts again.
+
+use std::collections::HashMap;
+
+use crate::digest::{Algorithm, crc32c};
+use crate::extents::Extent;
+use crate::manifest::{RelativePath, Time};
+use crate::wire::{self, Wire, wire_enum, wire_struct};
+
+/// Longest record.
+const RECORD_BYTES_MAX: usize = 64 * 1024;
+
+wire_struct! {
+    /// What the journal is about.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct About {
+        /// Version of the journal's records.
+        pub version: u16,
+        /// The boot under which every record of this journal was written.
+        pub boot: String,
+        /// The digest whose parts the extents hold.
+        pub algorithm: Algorithm,
+        /// Bytes in a block, which BLAKE3's parts depend on.
+        pub block_bytes: u32,
+    }
+}
+
+/// Version of the records.
+pub const JOURNAL_VERSION: u16 = 1;
+
+wire_struct! {
+    /// A file of which extents follow.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Begun {
+        /// Its number in this journal.
+        pub number: u64,
+        /// Its path below the target.
+        pub path: RelativePath,
+        /// What its source was.
+        pub identity: Identity,
+    }
+}
+
+wire_struct! {
+    /// By what a source is known to be unchanged.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Identity {
+        /// Bytes in it.
+        pub bytes: u64,
+        /// When it was last modified.
+        pub modified: Time,
+    }
+}
+
+wire_enum! {
+    /// One record.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum Record {
+        /// Always first.
+        About(About) = 1,
+        /// A file begins.
+        Begun(Begun) = 2,
+        /// An extent of a file is written.
+        Written((u64, Extent)) = 3,
+        /// Everything above is durable.
+        Synced(()) = 4,
+        /// A file is in place, or was given up.
+        Ended(u64) = 5,
+    }
+}
+
+/// Appends a record.
+pub fn put(record: &Record, out: &mut Vec<u8>) {
+    let body = wire::encode(record);
+    (u32::try_from(body.len()).expect("a record is short")).put(out);
+    crc32c(&body).put(out);
+    out.extend_from_slice(&body);
+}
+
+/// An unfinished file as a journal tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unfinished {
+    /// What its source was.
+    pub identity: Identity,
+    /// Extents that outlive a power cut.
+    pub durable: Vec<Extent>,
+    /// Extents that outlive the process; empty when another boot wrote them.
+    pub written: Vec<Extent>,
+}
+
+/// Reads a journal under boot `boot` for a transfer with this digest and block size. `None` where it
+/// is not a journal or is about other parts; torn ends are cut off.
+#[must_use]
+pub fn replay(
+    bytes: &[u8],
+    boot: &str,
+    algorithm: Algorithm,
+    block_bytes: u32,
+) -> Option<HashMap<RelativePath, Unfinished>> {
+    let mut records = Records { bytes };
+    let Some(Record::About(about)) = records.next() else { return None };
+    let same_parts = about.algorithm == algorithm
+        && (!algorithm.needs_grid() || about.block_bytes == block_bytes);
+    if about.version != JOURNAL_VERSION || !same_parts {
+        return None;
+    }
+    let mut files: HashMap<u64, (RelativePath, Unfinished)> = HashMap::new();
+    for record in records {
+        match record {
+            Record::About(_) => break,
+            Record::Begun(Begun { number, path, identity }) => {
+                let file = Unfinished { identity, durable: Vec::new(), written: Vec::new() };
+                files.insert(number, (path, file));
+            }
+            Record::Written((number, extent)) => {
+                if let Some((_, file)) = files.get_mut(&number) {
+                    file.written.push(extent);
+                }
+            }
+            Record::Synced(()) => {
+                for (_, file) in files.values_mut() {
+                    file.durable.append(&mut file.written);
+                }
+            }
+            Record::Ended(number) => {
+                files.remove(&number);
+            }
+        }
+    }
+    if about.boot != boot {
+        files.values_mut().for_each(|(_, file)| file.written.clear());
+    }
+    Some(files.into_values().collect())
+}
+
+struct Records<'a> {
+    bytes: &'a [u8],
+}
+
+impl Iterator for Records<'_> {
+    type Item = Record;
+
+    fn next(&mut self) -> Option<Record> {
+        let (head, rest) = self.bytes.split_at_checked(8)?;
+        let length = u32::from_be_bytes(head[..4].try_into().ok()?) as usize;
+        let (body, rest) = rest.split_at_checked(length).filter(|_| length <= RECORD_BYTES_MAX)?;
+        if crc32c(body).to_be_bytes() != head[4..] {
+            return None;
+        }
+        self.bytes = rest;
+        wire::decode(body).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn about() -> Record {
+        Record::About(About {
+            version: JOURNAL_VERSION,
+            boot: "this".into(),
+            algorithm: Algorithm::Crc32c,
+            block_bytes: 4096,
+        })
+    }
+
+    fn path(name: &str) -> RelativePath {
+        RelativePath::new(name.into()).expect("a path")
+    }
+
+    fn begun(number: u64, name: &str) -> Record {
+        let identity = Identity { bytes: 100, modified: Time::default() };
+        Record::Begun(Begun { number, path: path(name), identity })
+    }
+
+    fn extent(offset: u64) -> Extent {
+        Extent { offset, bytes: 10, part: [offset as u8; 32] }
+    }
+
+    fn journal(records: &[Record]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        records.iter().for_each(|record| put(record, &mut bytes));
+        bytes
+    }
+
+    #[test]
+    fn another_boot_trusts_only_what_was_synced() {
+        let bytes = journal(&[
+            about(),
+            begun(1, "a"),
+            Record::Written((1, extent(0))),
+            Record::Synced(()),
+            Record::Written((1, extent(10))),
+            begun(2, "done"),
+            Record::Ended(2),
+        ]);
+        let same = replay(&bytes, "this", Algorithm::Crc32c, 4096).expect("a journal");
+        assert_eq!(same.len(), 1);
+        assert_eq!(same[&path("a")].durable, [extent(0)]);
+        assert_eq!(same[&path("a")].written, [extent(10)]);
+        let other = replay(&bytes, "other", Algorithm::Crc32c, 4096).expect("a journal");
+        assert_eq!(other[&path("a")].durable, [extent(0)]);
+        assert_eq!(other[&path("a")].written, []);
+        assert!(replay(&bytes, "this", Algorithm::Blake3, 4096).is_none());
+    }
+
+    proptest! {
+        /// Cut anywhere, under any boot, a journal never claims more than its whole records say.
+        #[test]
+        fn a_torn_journal_claims_no_more_than_it_says(
+            steps in proptest::collection::vec(0_u64..8, 1..40),
+            cut in any::<prop::sample::Index>(),
+            flip in any::<Option<prop::sample::Index>>(),
+        ) {
+            let mut records = vec![about(), begun(1, "a")];
+            for step in steps {
+                records.push(match step {
+                    0 => Record::Synced(()),
+                    offset => Record::Written((1, extent(offset * 10))),
+                });
+            }
+            let mut bytes = journal(&records);
+            bytes.truncate(cut.index(bytes.len() + 1));
+            if let (Some(flip), false) = (flip, bytes.is_empty()) {
+                let at = flip.index(bytes.len());
+                bytes[at] ^= 0x40;
+            }
+            // An independent reading: how many whole records are left, then what they say.
+            let whole = Records { bytes: &bytes }.count();
+            let synced = records[..whole].iter().rposition(|record| *record == Record::Synced(()));
+            let count = |records: &[Record]| {
+                records.iter().filter(|record| matches!(record, Record::Written(_))).count()
+            };
+            let files = replay(&bytes, "other", Algorithm::Crc32c, 4096).unwrap_or_default();
+            let claimed = files.values().map(|file| file.durable.len()).sum::<usize>();
+            prop_assert_eq!(claimed, synced.map_or(0, |at| count(&records[..at])));
+        }
+
+        #[test]
+        fn any_bytes_are_a_journal_or_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = replay(&bytes, "this", Algorithm::Crc32c, 4096);
+        }
+    }
+}

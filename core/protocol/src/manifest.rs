@@ -1,0 +1,192 @@
+//! What is to be copied: paths that cannot leave their target, and entries with their metadata.
+
+use std::fmt;
+
+use crate::wire::{Bytes, Input, Wire, WireError, wire_struct};
+
+/// Longest relative path; far beyond PATH_MAX, so that deep trees arrive whole.
+pub const PATH_BYTES_MAX: usize = 32 * 1024;
+
+/// Longest name of one file or directory, as on every Linux file system.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// A path below the target of a transfer: no root, no `.` or `..`, no empty name, no NUL.
+///
+/// Bytes, not text: names may hold newlines and need not be UTF-8.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RelativePath(Vec<u8>);
+
+/// Why a path is no [`RelativePath`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// Nothing in it.
+    #[error("path is empty")]
+    Empty,
+    /// It starts at the root.
+    #[error("path is absolute")]
+    Absolute,
+    /// It holds a name that is empty, `.` or `..`.
+    #[error("path holds an empty, '.' or '..' name")]
+    Step,
+    /// It holds a NUL byte.
+    #[error("path holds a NUL byte")]
+    Nul,
+    /// It, or a name in it, is too long.
+    #[error("path or a name in it is too long")]
+    TooLong,
+}
+
+impl RelativePath {
+    /// Checks a path.
+    ///
+    /// # Errors
+    /// When it could leave the directory it is relative to, or no file system could hold it.
+    pub fn new(bytes: Vec<u8>) -> Result<Self, PathError> {
+        match bytes.as_slice() {
+            [] => return Err(PathError::Empty),
+            [b'/', ..] => return Err(PathError::Absolute),
+            long if long.len() > PATH_BYTES_MAX => return Err(PathError::TooLong),
+            _ => {}
+        }
+        for name in bytes.split(|byte| *byte == b'/') {
+            match name {
+                b"" | b"." | b".." => return Err(PathError::Step),
+                _ if name.contains(&0) => return Err(PathError::Nul),
+                _ if name.len() > NAME_BYTES_MAX => return Err(PathError::TooLong),
+                _ => {}
+            }
+        }
+        Ok(Self(bytes))
+    }
+
+    /// The bytes of the path.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Display for RelativePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&display_path(&self.0))
+    }
+}
+
+impl fmt::Debug for RelativePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A path on one line of a terminal: text as it is, control and non-UTF-8 bytes escaped.
+#[must_use]
+pub fn display_path(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}
+
+impl Wire for RelativePath {
+    const MIN_BYTES: usize = 4;
+    fn put(&self, out: &mut Vec<u8>) {
+        u32::try_from(self.0.len()).expect("a path is short").put(out);
+        out.extend_from_slice(&self.0);
+    }
+    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+        Self::new(Bytes::take(input)?.0).map_err(|_| WireError::Invalid("path"))
+    }
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A file with bytes.
+    File,
+    /// A directory; always before what is in it.
+    Directory,
+    /// A symbolic link; its target is in [`Entry::link`].
+    Symlink,
+}
+
+impl Wire for Kind {
+    const MIN_BYTES: usize = 1;
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(*self as u8);
+    }
+    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+        match u8::take(input)? {
+            0 => Ok(Self::File),
+            1 => Ok(Self::Directory),
+            2 => Ok(Self::Symlink),
+            _ => Err(WireError::Invalid("entry kind")),
+        }
+    }
+}
+
+wire_struct! {
+    /// A modification time.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+    pub struct Time {
+        /// Seconds since 1970-01-01 UTC; may be negative.
+        pub seconds: i64,
+        /// Nanoseconds within the second.
+        pub nanos: u32,
+    }
+}
+
+wire_struct! {
+    /// One thing to be copied.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Entry {
+        /// Where it goes, below the target.
+        pub path: RelativePath,
+        /// What it is.
+        pub kind: Kind,
+        /// Bytes in a file, zero otherwise.
+        pub bytes: u64,
+        /// When it was last modified.
+        pub modified: Time,
+        /// Permission bits.
+        pub mode: u32,
+        /// Owner's number.
+        pub uid: u32,
+        /// Group's number.
+        pub gid: u32,
+        /// Whether the source has holes, which are to stay holes.
+        pub sparse: bool,
+        /// Target of a symbolic link, empty otherwise.
+        pub link: Bytes,
+        /// Extended attributes as name and value.
+        pub xattrs: Vec<(Bytes, Bytes)>,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_paths_that_stay_below_are_paths() {
+        let long = vec![b'a'; NAME_BYTES_MAX + 1];
+        for bad in [&b""[..], b"/etc", b"a//b", b"a/", b"./a", b"a/../b", b"..", b"a\0b", &long] {
+            assert!(RelativePath::new(bad.to_vec()).is_err(), "{bad:?}");
+        }
+        for good in [&b"a"[..], b"a/b", b"...", b"a\nb", b"\xff\xfe/x", b"..a"] {
+            assert!(RelativePath::new(good.to_vec()).is_ok(), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn any_name_prints_on_one_line() {
+        assert_eq!(display_path(b"run\n7/\xff.dat"), "run\\n7/\\xff.dat");
+        assert_eq!(display_path("dépôt".as_bytes()), "dépôt");
+        assert_eq!(display_path(b"\x1b[2J"), "\\u{1b}[2J");
+    }
+}

@@ -1,0 +1,98 @@
+//! The first sixteen bytes of every connection to the mover's port: what it is, in which version.
+//!
+//! They cross in the clear so that a peer of another version, or a program that is not Penstock at
+//! all, can be told so before anything is negotiated. Nothing secret or trusted is in them: sessions
+//! are proven afterwards (see [`crate::proof`]).
+
+use crate::PROTOCOL_VERSION;
+
+/// Bytes in a preamble.
+pub const PREAMBLE_BYTES: usize = 16;
+
+const MAGIC: &[u8; 8] = b"PENSTOCK";
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectionKind {
+    /// Opens a session or comes back to one.
+    Control = 1,
+    /// Carries blocks of a session.
+    Data = 2,
+    /// Steers a memory-to-memory test.
+    NettestControl = 3,
+    /// Carries the bytes of a memory-to-memory test.
+    NettestData = 4,
+}
+
+/// Why the first bytes of a connection are refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PreambleError {
+    /// Some other program, or a wrong port.
+    #[error("the peer does not speak Penstock's protocol (its first bytes are {0:?}): check host and port")]
+    NotPenstock(String),
+    /// Penstock, but not this one.
+    #[error("the peer speaks protocol version {theirs} and this penstock {ours}: use the same release on both ends")]
+    Version {
+        /// The peer's version.
+        theirs: u16,
+        /// Ours.
+        ours: u16,
+    },
+    /// A kind that this version does not know.
+    #[error("the peer asks for an unknown kind of connection ({0})")]
+    Kind(u8),
+}
+
+/// The preamble of a connection of this kind.
+#[must_use]
+pub fn encode(kind: ConnectionKind) -> [u8; PREAMBLE_BYTES] {
+    let mut bytes = [0; PREAMBLE_BYTES];
+    bytes[..8].copy_from_slice(MAGIC);
+    bytes[8..10].copy_from_slice(&PROTOCOL_VERSION.to_be_bytes());
+    bytes[10] = kind as u8;
+    bytes
+}
+
+/// Reads a preamble.
+///
+/// # Errors
+/// When it is not Penstock's, or of another version, or of an unknown kind.
+pub fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Result<ConnectionKind, PreambleError> {
+    if &bytes[..8] != MAGIC {
+        let text: String = String::from_utf8_lossy(&bytes[..8]).escape_debug().take(24).collect();
+        return Err(PreambleError::NotPenstock(text));
+    }
+    let theirs = u16::from_be_bytes([bytes[8], bytes[9]]);
+    if theirs != PROTOCOL_VERSION {
+        return Err(PreambleError::Version { theirs, ours: PROTOCOL_VERSION });
+    }
+    match bytes[10] {
+        1 => Ok(ConnectionKind::Control),
+        2 => Ok(ConnectionKind::Data),
+        3 => Ok(ConnectionKind::NettestControl),
+        4 => Ok(ConnectionKind::NettestData),
+        other => Err(PreambleError::Kind(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_survive_and_others_are_told_apart() {
+        for kind in [
+            ConnectionKind::Control,
+            ConnectionKind::Data,
+            ConnectionKind::NettestControl,
+            ConnectionKind::NettestData,
+        ] {
+            assert_eq!(decode(&encode(kind)), Ok(kind));
+        }
+        let mut newer = encode(ConnectionKind::Data);
+        newer[9] = 9;
+        assert_eq!(decode(&newer), Err(PreambleError::Version { theirs: 9, ours: 1 }));
+        let http = decode(b"GET / HTTP/1.1\r\n").expect_err("not ours").to_string();
+        assert!(http.contains("GET / HT"), "{http}");
+    }
+}
