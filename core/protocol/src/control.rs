@@ -113,8 +113,9 @@ wire_enum! {
         Announce(Announcement) = 1,
         /// Whole-file digests of files that were read to the end.
         FileEnds(Vec<(u64, Bytes)>) = 2,
-        /// A file that cannot be sent; what arrived of it is to be forgotten.
-        FileFailed((u64, Failure)) = 3,
+        /// A file of which everything is to be forgotten: it failed, or, where no failure is given, it
+        /// changed and is announced again.
+        FileFailed((u64, Option<Failure>)) = 3,
         /// The manifest is complete and has this many entries.
         ManifestEnd(u64) = 4,
         /// A file whose digest is that of the one at the destination.

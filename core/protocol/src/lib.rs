@@ -31,8 +31,8 @@ pub mod open;
 pub mod pace;
 pub mod preamble;
 pub mod proof;
-//pub mod receiver;
-//pub mod sender;
+pub mod receiver;
+pub mod sender;
 pub mod wire;
 
 /// Version of everything in this crate that crosses the network.

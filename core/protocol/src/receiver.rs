@@ -1,0 +1,421 @@
+//! The receiving end of a session: what it wants, where frames belong, when a file is whole.
+//!
+//! The carrier looks at the destination for every [`Receiver::poll_check`] and answers with a
+//! [`Verdict`]; asks [`Receiver::accept`] where a frame's bytes belong and says when they are
+//! [`Receiver::written`]; and puts every file of [`Receiver::poll_finish`] in place, durably, before it
+//! says so with [`Receiver::settle`]. Frames of files that have failed, ended or were sent twice are
+//! acknowledged and dropped.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::control::{Decision, Failure, FailureKind, Outcome, Run, Tally, ToReceiver, ToSender};
+use crate::digest::{Algorithm, Digest, Part};
+use crate::extents::{Extent, Extents};
+use crate::manifest::{Entry, Kind};
+use crate::wire::Bytes;
+
+/// Most ranges of a file that are offered for resuming; what is beyond is sent again.
+const RESUME_RANGES_MAX: usize = 4_096;
+
+/// Items of one message, so that none comes near the longest that is allowed.
+const ITEMS_MAX: usize = 1_024;
+
+/// What the carrier found at the destination of an entry.
+#[derive(Debug, Clone)]
+pub enum Verdict {
+    /// Nothing of use.
+    Send,
+    /// An unfinished copy of the same source, with these ranges.
+    Resume(Vec<Extent>),
+    /// The same file.
+    Skip,
+    /// A file of the same size and time, with this digest.
+    Compare(Digest),
+    /// Nothing is to be sent: the directory, link or empty file is made.
+    Done(Digest),
+    /// It cannot be written.
+    Failed(Failure),
+}
+
+/// A file of which every byte is written and every digest part is known.
+#[derive(Debug, Clone)]
+pub struct Finish {
+    /// Its number.
+    pub file: u64,
+    /// What it is.
+    pub entry: Arc<Entry>,
+    /// Its digest; for those that do not combine, what the carrier must find.
+    pub digest: Digest,
+    /// Whether the file was there before and only its metadata is to be set.
+    pub same: bool,
+}
+
+/// What is to become of a frame's bytes.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// They belong to this file.
+    Write(Arc<Entry>),
+    /// Nobody needs them any more.
+    Drop,
+}
+
+/// The sender said something that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the sender broke the protocol: {0}")]
+pub struct SenderFault(pub &'static str);
+
+#[derive(Debug)]
+struct Active {
+    entry: Arc<Entry>,
+    extents: Extents,
+    expected: Option<Digest>,
+    resumed_bytes: u64,
+    finishing: bool,
+    /// The verdict asked for data.
+    wanted: bool,
+}
+
+/// The receiving end of one session.
+#[derive(Debug)]
+pub struct Receiver {
+    algorithm: Algorithm,
+    files: HashMap<u64, Active>,
+    next_file: u64,
+    checks: VecDeque<(u64, Arc<Entry>)>,
+    finishes: VecDeque<Finish>,
+    discards: VecDeque<(u64, Arc<Entry>)>,
+    decisions: Vec<(u64, Decision)>,
+    settled: Vec<(u64, Outcome)>,
+    runs: Vec<Run>,
+    tally: Tally,
+    manifest_entries: Option<u64>,
+    finish_asked: bool,
+    finished_sent: bool,
+    cancelled: Option<String>,
+}
+
+impl Receiver {
+    /// A session with this digest.
+    #[must_use]
+    pub fn new(algorithm: Algorithm) -> Self {
+        Self {
+            algorithm,
+            files: HashMap::new(),
+            next_file: 0,
+            checks: VecDeque::new(),
+            finishes: VecDeque::new(),
+            discards: VecDeque::new(),
+            decisions: Vec::new(),
+            settled: Vec::new(),
+            runs: Vec::new(),
+            tally: Tally::default(),
+            manifest_entries: None,
+            finish_asked: false,
+            finished_sent: false,
+            cancelled: None,
+        }
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Whether the sender has nothing more and the carrier should make everything durable, then say
+    /// [`Receiver::finished`].
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.finish_asked && self.files.is_empty() && !self.finished_sent
+    }
+
+    /// Why the sender stopped the transfer.
+    #[must_use]
+    pub fn cancelled(&self) -> Option<&str> {
+        self.cancelled.as_deref()
+    }
+
+    /// Takes a message; reports and settings are the carrier's.
+    ///
+    /// # Errors
+    /// When the sender makes no sense.
+    pub fn on_message(&mut self, message: ToReceiver) -> Result<(), SenderFault> {
+        match message {
+            ToReceiver::Announce(announcement) => {
+                if announcement.first != self.next_file || self.manifest_entries.is_some() {
+                    return Err(SenderFault("it announces files out of order"));
+                }
+                announcement.entries.into_iter().for_each(|entry| self.announced(entry));
+            }
+            ToReceiver::FileEnds(ends) => {
+                for (file, digest) in ends {
+                    if let Some(active) = self.files.get_mut(&file) {
+                        active.expected = Some(Digest(digest.0));
+                        self.finish_if_whole(file);
+                    }
+                }
+            }
+            ToReceiver::FileFailed((file, failure)) => self.source_failed(file, failure),
+            ToReceiver::ManifestEnd(entries) => {
+                // A file that changes is announced again after this, so it is the count that may
+                // grow and not the order that may change.
+                if entries > self.next_file {
+                    return Err(SenderFault("its manifest ends beyond what it announced"));
+                }
+                self.tally.manifest_complete = true;
+            }
+            ToReceiver::Same(file) => self.same(file),
+            ToReceiver::Finish(()) => {
+                if !self.files.is_empty() {
+                    return Err(SenderFault("it finishes before its files are settled"));
+                }
+                self.finish_asked = true;
+            }
+            ToReceiver::Cancel(reason) => self.cancelled = Some(reason),
+            ToReceiver::Report(_) | ToReceiver::Settings(_) => {}
+        }
+        Ok(())
+    }
+
+    fn announced(&mut self, entry: Entry) {
+        let file = self.next_file;
+        self.next_file += 1;
+        self.tally.announced += 1;
+        self.tally.announced_bytes += entry.bytes;
+        let entry = Arc::new(entry);
+        self.checks.push_back((file, Arc::clone(&entry)));
+        let active = Active {
+            extents: Extents::new(self.algorithm, entry.bytes),
+            entry,
+            expected: None,
+            resumed_bytes: 0,
+            finishing: false,
+            wanted: false,
+        };
+        self.files.insert(file, active);
+    }
+
+    fn source_failed(&mut self, file: u64, failure: Option<Failure>) {
+        let Some(active) = self.files.remove(&file) else { return };
+        match failure {
+            Some(failure) => self.tally.fail(active.entry.path.to_string(), failure),
+            None => {
+                self.tally.announced -= 1;
+                self.tally.announced_bytes -= active.entry.bytes;
+            }
+        }
+        self.discards.push_back((file, active.entry));
+    }
+
+    fn same(&mut self, file: u64) {
+        let Some(active) = self.files.get_mut(&file) else { return };
+        active.finishing = true;
+        active.resumed_bytes = active.entry.bytes;
+        self.tally.skipped_files += 1;
+        let digest = active.expected.clone().unwrap_or(Digest(Vec::new()));
+        let entry = Arc::clone(&active.entry);
+        self.finishes.push_back(Finish { file, entry, digest, same: true });
+    }
+
+    /// The next entry whose destination is to be looked at.
+    pub fn poll_check(&mut self) -> Option<(u64, Arc<Entry>)> {
+        while let Some((file, entry)) = self.checks.pop_front() {
+            if self.files.contains_key(&file) {
+                return Some((file, entry));
+            }
+        }
+        None
+    }
+
+    /// The carrier has looked.
+    pub fn decide(&mut self, file: u64, verdict: Verdict) {
+        let Some(active) = self.files.get_mut(&file) else { return };
+        active.wanted = true;
+        let decision = match verdict {
+            Verdict::Send => Decision::Send(()),
+            Verdict::Resume(mut extents) => {
+                extents.truncate(RESUME_RANGES_MAX);
+                for extent in &extents {
+                    // A journal that crosses itself is worth what its first ranges are worth.
+                    let _ = active.extents.insert(extent.offset, extent.bytes, Part(extent.part));
+                }
+                active.resumed_bytes = active.extents.covered();
+                Decision::Resume(active.extents.to_extents())
+            }
+            Verdict::Skip => {
+                self.decisions.push((file, Decision::Skip(())));
+                active.resumed_bytes = active.entry.bytes;
+                self.tally.skipped_files += 1;
+                return self.settle(file, Ok(Digest(Vec::new())));
+            }
+            Verdict::Compare(digest) => {
+                active.expected = Some(digest.clone());
+                Decision::Compare(Bytes(digest.0))
+            }
+            Verdict::Done(digest) => return self.settle(file, Ok(digest)),
+            Verdict::Failed(failure) => return self.settle(file, Err(failure)),
+        };
+        self.decisions.push((file, decision));
+    }
+
+    /// Where the bytes of a frame belong.
+    ///
+    /// # Errors
+    /// When the file was never announced or wanted, or the range is not in it.
+    pub fn accept(&mut self, file: u64, offset: u64, bytes: u64) -> Result<Place, SenderFault> {
+        if file >= self.next_file {
+            return Err(SenderFault("a frame belongs to a file that was not announced"));
+        }
+        let Some(active) = self.files.get(&file) else { return Ok(Place::Drop) };
+        if !active.wanted || active.entry.kind != Kind::File {
+            return Err(SenderFault("a frame belongs to a file that nobody asked for"));
+        }
+        if offset.checked_add(bytes).is_none_or(|end| end > active.entry.bytes) {
+            return Err(SenderFault("a frame reaches past the end of its file"));
+        }
+        if active.finishing || active.extents.gaps(offset..offset + bytes).is_empty() {
+            return Ok(Place::Drop);
+        }
+        Ok(Place::Write(Arc::clone(&active.entry)))
+    }
+
+    /// Bytes of a file are written.
+    ///
+    /// # Errors
+    /// When they cross what is there.
+    pub fn written(
+        &mut self,
+        file: u64,
+        offset: u64,
+        bytes: u64,
+        part: Part,
+    ) -> Result<(), SenderFault> {
+        let Some(active) = self.files.get_mut(&file) else { return Ok(()) };
+        let new = active
+            .extents
+            .insert(offset, bytes, part)
+            .map_err(|_| SenderFault("a frame crosses a range that is there"))?;
+        self.tally.moved_bytes += if new { bytes } else { 0 };
+        self.finish_if_whole(file);
+        Ok(())
+    }
+
+    /// A whole small file of a pack is written. Its part is its digest.
+    ///
+    /// # Errors
+    /// When it is not the whole file.
+    pub fn written_whole(&mut self, file: u64, bytes: u64, part: Part) -> Result<(), SenderFault> {
+        let Some(active) = self.files.get_mut(&file) else { return Ok(()) };
+        if bytes != active.entry.bytes {
+            return Err(SenderFault("a packed file is not whole"));
+        }
+        let mut whole = Extents::new(self.algorithm, bytes);
+        let _ = whole.insert(0, bytes, part);
+        active.expected = whole.digest();
+        self.written(file, 0, bytes, part)
+    }
+
+    /// A frame is written, or dropped, in all its parts.
+    pub fn acknowledge(&mut self, sequence: u64) {
+        match self.runs.last_mut() {
+            Some(run) if run.first + run.count == sequence => run.count += 1,
+            _ => self.runs.push(Run { first: sequence, count: 1 }),
+        }
+    }
+
+    /// A file cannot be written.
+    pub fn fail(&mut self, file: u64, failure: Failure) {
+        if let Some(active) = self.files.get(&file) {
+            self.discards.push_back((file, Arc::clone(&active.entry)));
+            self.settle(file, Err(failure));
+        }
+    }
+
+    fn finish_if_whole(&mut self, file: u64) {
+        let Some(active) = self.files.get_mut(&file) else { return };
+        if active.finishing || !active.extents.is_whole() {
+            return;
+        }
+        let Some(expected) = active.expected.clone() else { return };
+        if self.algorithm.combines() && active.extents.digest().as_ref() != Some(&expected) {
+            let text = "its digest at the destination is not that of the source: copy it again";
+            return self.fail(file, Failure::new(FailureKind::Integrity, text));
+        }
+        active.finishing = true;
+        let entry = Arc::clone(&active.entry);
+        self.finishes.push_back(Finish { file, entry, digest: expected, same: false });
+    }
+
+    /// The next file that is to be put in place.
+    pub fn poll_finish(&mut self) -> Option<Finish> {
+        self.finishes.pop_front()
+    }
+
+    /// The next file of which everything is to be forgotten.
+    pub fn poll_discard(&mut self) -> Option<(u64, Arc<Entry>)> {
+        self.discards.pop_front()
+    }
+
+    /// A file is in place, durably, or has failed.
+    pub fn settle(&mut self, file: u64, result: Result<Digest, Failure>) {
+        let Some(active) = self.files.remove(&file) else { return };
+        let outcome = match result {
+            Ok(digest) => {
+                self.tally.entries += 1;
+                if active.entry.kind == Kind::File {
+                    self.tally.files += 1;
+                    self.tally.bytes += active.entry.bytes;
+                    self.tally.resumed_bytes += active.resumed_bytes;
+                }
+                Outcome::Done(Bytes(digest.0))
+            }
+            Err(failure) => {
+                self.tally.fail(active.entry.path.to_string(), failure.clone());
+                Outcome::Failed(failure)
+            }
+        };
+        self.settled.push((file, outcome));
+    }
+
+    /// Everything is durable.
+    pub fn finished(&mut self) {
+        self.finished_sent = true;
+    }
+
+    /// The next message for the sender.
+    pub fn poll_message(&mut self) -> Option<ToSender> {
+        if !self.decisions.is_empty() {
+            return Some(ToSender::Decisions(self.some_decisions()));
+        }
+        if !self.runs.is_empty() {
+            return Some(ToSender::Written(some(&mut self.runs)));
+        }
+        if !self.settled.is_empty() {
+            return Some(ToSender::Settled(some(&mut self.settled)));
+        }
+        if self.finish_asked && self.finished_sent {
+            self.finish_asked = false;
+            return Some(ToSender::Finished(()));
+        }
+        None
+    }
+
+    /// Decisions with about as many ranges as a message may hold.
+    fn some_decisions(&mut self) -> Vec<(u64, Decision)> {
+        let mut weight = 0;
+        let fits = self.decisions.iter().position(|(_, decision)| {
+            weight += match decision {
+                Decision::Resume(extents) => extents.len().max(1),
+                _ => 1,
+            };
+            weight > RESUME_RANGES_MAX
+        });
+        let count = fits.unwrap_or(self.decisions.len()).max(1);
+        self.decisions.drain(..count).collect()
+    }
+}
+
+fn some<T>(items: &mut Vec<T>) -> Vec<T> {
+    items.drain(..items.len().min(ITEMS_MAX)).collect()
+}

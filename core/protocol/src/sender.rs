@@ -1,0 +1,567 @@
+//! The sending end of a session: what to announce, what to read next, what to send again.
+//!
+//! The machine holds a window of the manifest, never all of it. Its carrier scans the sources into
+//! [`Sender::announce`] while there is [`Sender::room`], reads what [`Sender::next_work`] hands out, and
+//! tells which stream each frame went out on. A frame counts as sent once the receiver has written it;
+//! when a stream is lost, its other frames become work again under new numbers.
+//!
+//! Order of work per device: the largest file first, block by block, and between its blocks packs of
+//! small files, so that neither waits for the other.
+
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::block::PACK_FILES_MAX;
+use crate::control::{
+    Announcement, Decision, Failure, FailureKind, Outcome, Run, Tally, ToReceiver, ToSender,
+};
+use crate::digest::{Algorithm, Digest, Part};
+use crate::extents::Extents;
+use crate::manifest::{Entry, Kind, RelativePath};
+use crate::wire::{self, Bytes, Wire as _};
+
+/// Most entries that are announced and not settled.
+const WINDOW: usize = 32_768;
+
+/// About how many bytes of entries one announcement carries.
+const ANNOUNCEMENT_BYTES: usize = 64 * 1024;
+
+/// How often a file that changes while it is read is begun again.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// Most files in a pack that this sender makes: more would keep one reader busy for too long.
+const PACK_FILES: usize = 1_024;
+
+/// Where an entry comes from.
+#[derive(Debug)]
+pub struct Source {
+    /// Number of the entry in this session.
+    pub file: u64,
+    /// Which of the carrier's roots it lies under.
+    pub root: u32,
+    /// Device on which its bytes lie.
+    pub device: u64,
+    /// What was announced.
+    pub entry: Entry,
+    attempt: u32,
+}
+
+/// Something to be read, and then sent as one frame.
+#[derive(Debug, Clone)]
+pub struct Work {
+    /// Number of the frame.
+    pub sequence: u64,
+    /// What to read.
+    pub piece: Piece,
+}
+
+/// What a reader is to do.
+#[derive(Debug, Clone)]
+pub enum Piece {
+    /// Read a range of a file.
+    Block {
+        /// The file.
+        source: Arc<Source>,
+        /// First byte.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// Read whole small files.
+    Pack(Vec<Arc<Source>>),
+    /// Digest a file to compare it with the one at the destination; nothing is sent.
+    Compare {
+        /// The file.
+        source: Arc<Source>,
+        /// Digest of the other.
+        digest: Digest,
+    },
+}
+
+/// How one file fared in a reader.
+#[derive(Debug, Clone)]
+pub enum Read {
+    /// It was read; the digest part of what was read.
+    Good(Part),
+    /// It is not what was announced; what it is now, if it can still be copied.
+    Changed(Option<Box<Entry>>),
+    /// It could not be read.
+    Failed(Failure),
+}
+
+/// Number of a stream in its session.
+pub type StreamId = u32;
+
+#[derive(Debug)]
+struct Active {
+    source: Arc<Source>,
+    /// Ranges not yet handed out.
+    ranges: VecDeque<Range<u64>>,
+    /// What was read, or was at the destination before.
+    extents: Extents,
+    resumed_bytes: u64,
+    skipped: bool,
+    /// Travels in packs, whose table carries the digest.
+    packed: bool,
+    ended: bool,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    again: VecDeque<Piece>,
+    compare: VecDeque<(u64, Digest)>,
+    large: BinaryHeap<(u64, u64)>,
+    small: VecDeque<u64>,
+    small_is_next: bool,
+}
+
+/// The sending end of one session.
+#[derive(Debug)]
+pub struct Sender {
+    algorithm: Algorithm,
+    block_bytes: u64,
+    files: HashMap<u64, Active>,
+    queues: BTreeMap<u64, Queue>,
+    in_flight: BTreeMap<u64, (StreamId, Piece)>,
+    next_file: u64,
+    next_sequence: u64,
+    entries: Vec<Entry>,
+    entries_bytes: usize,
+    entries_first: u64,
+    ends: Vec<(u64, Bytes)>,
+    outbox: VecDeque<ToReceiver>,
+    tally: Tally,
+    finish_sent: bool,
+    finished: bool,
+    cancelled: Option<String>,
+}
+
+/// The receiver said something that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the receiver broke the protocol: {0}")]
+pub struct ReceiverFault(&'static str);
+
+impl Sender {
+    /// A session that copies with this digest in blocks of `block_bytes`.
+    #[must_use]
+    pub fn new(algorithm: Algorithm, block_bytes: u32) -> Self {
+        Self {
+            algorithm,
+            block_bytes: u64::from(block_bytes),
+            files: HashMap::new(),
+            queues: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
+            next_file: 0,
+            next_sequence: 0,
+            entries: Vec::new(),
+            entries_bytes: 0,
+            entries_first: 0,
+            ends: Vec::new(),
+            outbox: VecDeque::new(),
+            tally: Tally::default(),
+            finish_sent: false,
+            finished: false,
+            cancelled: None,
+        }
+    }
+
+    /// Whether more entries may be announced now.
+    #[must_use]
+    pub fn room(&self) -> bool {
+        self.files.len() < WINDOW
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Whether the receiver has said that everything is durable.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Why the receiver stopped the transfer.
+    #[must_use]
+    pub fn cancelled(&self) -> Option<&str> {
+        self.cancelled.as_deref()
+    }
+
+    /// Whether no frame waits for an acknowledgement.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// Announces an entry that lies under root `root` on device `device`.
+    pub fn announce(&mut self, root: u32, device: u64, entry: Entry) {
+        self.tally.announced += 1;
+        self.tally.announced_bytes += entry.bytes;
+        self.announce_attempt(root, device, entry, 1);
+    }
+
+    fn announce_attempt(&mut self, root: u32, device: u64, entry: Entry, attempt: u32) {
+        let file = self.next_file;
+        self.next_file += 1;
+        self.entries_bytes += wire::encode(&entry).len();
+        self.entries.push(entry.clone());
+        let extents = Extents::new(self.algorithm, entry.bytes);
+        let source = Arc::new(Source { file, root, device, entry, attempt });
+        let active = Active {
+            source,
+            ranges: VecDeque::new(),
+            extents,
+            resumed_bytes: 0,
+            skipped: false,
+            packed: false,
+            ended: false,
+        };
+        self.files.insert(file, active);
+        if self.entries_bytes >= ANNOUNCEMENT_BYTES {
+            self.flush_entries();
+        }
+    }
+
+    /// An entry that could not even be announced.
+    pub fn scan_failed(&mut self, path: String, failure: Failure) {
+        self.tally.fail(path, failure);
+    }
+
+    /// The sources are scanned to the end.
+    pub fn manifest_end(&mut self) {
+        self.flush_entries();
+        self.tally.manifest_complete = true;
+        self.outbox.push_back(ToReceiver::ManifestEnd(self.next_file));
+    }
+
+    fn flush_entries(&mut self) {
+        if self.entries.is_empty() {
+            return;
+        }
+        let entries = std::mem::take(&mut self.entries);
+        let first = std::mem::replace(&mut self.entries_first, self.next_file);
+        self.entries_bytes = 0;
+        self.outbox.push_back(ToReceiver::Announce(Announcement { first, entries }));
+    }
+
+    /// The next message for the receiver.
+    pub fn poll_message(&mut self) -> Option<ToReceiver> {
+        if let Some(message) = self.outbox.pop_front() {
+            return Some(message);
+        }
+        if !self.entries.is_empty() {
+            self.flush_entries();
+            return self.outbox.pop_front();
+        }
+        if !self.ends.is_empty() {
+            return Some(ToReceiver::FileEnds(std::mem::take(&mut self.ends)));
+        }
+        if self.tally.manifest_complete && self.files.is_empty() && !self.finish_sent {
+            self.finish_sent = true;
+            return Some(ToReceiver::Finish(()));
+        }
+        None
+    }
+
+    /// Takes a message; reports and settings are the carrier's.
+    ///
+    /// # Errors
+    /// When the receiver makes no sense.
+    pub fn on_message(&mut self, message: ToSender) -> Result<(), ReceiverFault> {
+        match message {
+            ToSender::Decisions(decisions) => {
+                decisions.into_iter().try_for_each(|(file, decision)| self.decided(file, decision))
+            }
+            ToSender::Written(runs) => runs.into_iter().try_for_each(|run| self.written(run)),
+            ToSender::Settled(outcomes) => {
+                outcomes.into_iter().for_each(|(file, outcome)| self.settled(file, outcome));
+                Ok(())
+            }
+            ToSender::Finished(()) if self.finish_sent => {
+                self.finished = true;
+                Ok(())
+            }
+            ToSender::Finished(()) => Err(ReceiverFault("it finished before it was asked to")),
+            ToSender::Cancel(reason) => {
+                self.cancelled = Some(reason);
+                Ok(())
+            }
+            ToSender::Report(_) | ToSender::Settings(_) => Ok(()),
+        }
+    }
+
+    fn decided(&mut self, file: u64, decision: Decision) -> Result<(), ReceiverFault> {
+        if file >= self.next_file {
+            return Err(ReceiverFault("it wants a file that was not announced"));
+        }
+        let block_bytes = self.block_bytes;
+        // A file that failed in the meantime needs nothing more.
+        let Some(active) = self.files.get_mut(&file) else { return Ok(()) };
+        let bytes = active.source.entry.bytes;
+        if active.source.entry.kind != Kind::File {
+            return Ok(());
+        }
+        let queue = self.queues.entry(active.source.device).or_default();
+        match decision {
+            Decision::Skip(()) => {
+                active.skipped = true;
+                active.resumed_bytes = bytes;
+                return Ok(());
+            }
+            Decision::Compare(digest) => {
+                queue.compare.push_back((file, Digest(digest.0)));
+                return Ok(());
+            }
+            Decision::Send(()) => active.ranges.push_back(0..bytes),
+            Decision::Resume(extents) => {
+                for extent in extents {
+                    active
+                        .extents
+                        .insert(extent.offset, extent.bytes, Part(extent.part))
+                        .map_err(|_| ReceiverFault("it has ranges that cross"))?;
+                }
+                active.resumed_bytes = active.extents.covered();
+                active.ranges.extend(active.extents.gaps(0..bytes));
+            }
+        }
+        let whole = active.resumed_bytes == 0;
+        if active.ranges.is_empty() {
+            self.file_read(file);
+        } else if whole && bytes <= block_bytes / 4 && self.algorithm.combines() {
+            active.packed = true;
+            queue.small.push_back(file);
+        } else {
+            queue.large.push((bytes, file));
+        }
+        Ok(())
+    }
+
+    fn written(&mut self, run: Run) -> Result<(), ReceiverFault> {
+        let end = run.first.checked_add(run.count).filter(|end| *end <= self.next_sequence);
+        let end = end.ok_or(ReceiverFault("it acknowledges frames that were not sent"))?;
+        for sequence in run.first..end {
+            if let Some((_, Piece::Block { bytes, .. })) = self.in_flight.remove(&sequence) {
+                self.tally.moved_bytes += bytes;
+            }
+        }
+        Ok(())
+    }
+
+    fn settled(&mut self, file: u64, outcome: Outcome) {
+        let Some(active) = self.files.remove(&file) else { return };
+        let entry = &active.source.entry;
+        match outcome {
+            Outcome::Done(_) => {
+                self.tally.entries += 1;
+                if entry.kind == Kind::File {
+                    self.tally.files += 1;
+                    self.tally.skipped_files += u64::from(active.skipped);
+                    self.tally.bytes += entry.bytes;
+                    self.tally.resumed_bytes += active.resumed_bytes;
+                    self.tally.moved_bytes += if active.packed { entry.bytes } else { 0 };
+                }
+            }
+            Outcome::Failed(failure) => self.tally.fail(entry.path.to_string(), failure),
+        }
+    }
+
+    /// Devices on which sources lie.
+    pub fn devices(&self) -> impl Iterator<Item = u64> + '_ {
+        self.queues.keys().copied()
+    }
+
+    /// What a reader of `device` is to do next.
+    pub fn next_work(&mut self, device: u64) -> Option<Work> {
+        let piece = self.next_piece(device)?;
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        Some(Work { sequence, piece })
+    }
+
+    fn next_piece(&mut self, device: u64) -> Option<Piece> {
+        let queue = self.queues.get_mut(&device)?;
+        while let Some(piece) = queue.again.pop_front() {
+            if let Some(piece) = still_wanted(&self.files, piece) {
+                return Some(piece);
+            }
+        }
+        while let Some((file, digest)) = queue.compare.pop_front() {
+            if let Some(active) = self.files.get(&file) {
+                return Some(Piece::Compare { source: Arc::clone(&active.source), digest });
+            }
+        }
+        queue.small_is_next = !queue.small_is_next;
+        if queue.small_is_next {
+            next_pack(queue, &self.files, self.block_bytes)
+                .or_else(|| next_block(queue, &mut self.files, self.block_bytes))
+        } else {
+            next_block(queue, &mut self.files, self.block_bytes)
+                .or_else(|| next_pack(queue, &self.files, self.block_bytes))
+        }
+    }
+
+    /// A reader has done with one file of a piece: a range of it, or in a pack all of it.
+    pub fn read(&mut self, source: &Source, range: Range<u64>, result: Read) {
+        match result {
+            Read::Good(part) => {
+                let Some(active) = self.files.get_mut(&source.file) else { return };
+                // A range that is read again after its stream was lost is known already.
+                let _ = active.extents.insert(range.start, range.end - range.start, part);
+                if active.extents.is_whole() {
+                    self.file_read(source.file);
+                }
+            }
+            Read::Changed(fresh) => self.changed(source, fresh.map(|entry| *entry)),
+            Read::Failed(failure) => self.fail(source, failure),
+        }
+    }
+
+    /// A file whose digest does not combine was read to the end and digested by the carrier.
+    pub fn serial_digest(&mut self, file: u64, digest: Digest) {
+        if let Some(active) = self.files.get_mut(&file).filter(|active| !active.ended) {
+            active.ended = true;
+            self.ends.push((file, Bytes(digest.0)));
+        }
+    }
+
+    fn file_read(&mut self, file: u64) {
+        let Some(active) = self.files.get_mut(&file) else { return };
+        if active.packed || active.ended || !self.algorithm.combines() {
+            return;
+        }
+        if let Some(digest) = active.extents.digest() {
+            active.ended = true;
+            self.ends.push((file, Bytes(digest.0)));
+        }
+    }
+
+    /// A comparison has ended: the digests agree or they do not.
+    pub fn compared(&mut self, source: &Source, same: bool) {
+        let Some(active) = self.files.get_mut(&source.file) else { return };
+        if same {
+            active.skipped = true;
+            active.resumed_bytes = source.entry.bytes;
+            self.outbox.push_back(ToReceiver::Same(source.file));
+        } else {
+            active.ranges.push_back(0..source.entry.bytes);
+            let queue = self.queues.entry(source.device).or_default();
+            queue.large.push((source.entry.bytes, source.file));
+        }
+    }
+
+    fn changed(&mut self, source: &Source, fresh: Option<Entry>) {
+        let Some(fresh) = fresh.filter(|_| source.attempt < ATTEMPTS_MAX) else {
+            let text = "it changed while it was being copied: copy it again when it is at rest";
+            return self.fail(source, Failure::new(FailureKind::Changed, text));
+        };
+        if self.files.remove(&source.file).is_none() {
+            return;
+        }
+        self.outbox.push_back(ToReceiver::FileFailed((source.file, None)));
+        self.tally.announced_bytes =
+            self.tally.announced_bytes.saturating_sub(source.entry.bytes) + fresh.bytes;
+        self.announce_attempt(source.root, source.device, fresh, source.attempt + 1);
+    }
+
+    fn fail(&mut self, source: &Source, failure: Failure) {
+        if self.files.remove(&source.file).is_some() {
+            self.tally.fail(source.entry.path.to_string(), failure.clone());
+            self.outbox.push_back(ToReceiver::FileFailed((source.file, Some(failure))));
+        }
+    }
+
+    /// A frame was handed to a stream.
+    pub fn sent(&mut self, stream: StreamId, work: Work) {
+        self.in_flight.insert(work.sequence, (stream, work.piece));
+    }
+
+    /// A stream is gone: what it carried and nobody acknowledged is work again.
+    pub fn stream_lost(&mut self, stream: StreamId) -> usize {
+        let lost: Vec<_> = self
+            .in_flight
+            .iter()
+            .filter(|(_, (carrier, _))| *carrier == stream)
+            .map(|(sequence, _)| *sequence)
+            .collect();
+        for sequence in &lost {
+            let (_, piece) = self.in_flight.remove(sequence).expect("just listed");
+            self.again(piece);
+        }
+        lost.len()
+    }
+
+    /// A piece that was read and could not be sent is work again.
+    pub fn again(&mut self, piece: Piece) {
+        let device = match &piece {
+            Piece::Block { source, .. } | Piece::Compare { source, .. } => source.device,
+            Piece::Pack(sources) => sources.first().map_or(0, |source| source.device),
+        };
+        self.queues.entry(device).or_default().again.push_back(piece);
+    }
+
+    /// Path of an entry that is not settled.
+    #[must_use]
+    pub fn path(&self, file: u64) -> Option<&RelativePath> {
+        self.files.get(&file).map(|active| &active.source.entry.path)
+    }
+}
+
+fn still_wanted(files: &HashMap<u64, Active>, piece: Piece) -> Option<Piece> {
+    match piece {
+        Piece::Block { ref source, .. } | Piece::Compare { ref source, .. } => {
+            files.contains_key(&source.file).then_some(piece)
+        }
+        Piece::Pack(mut sources) => {
+            sources.retain(|source| files.contains_key(&source.file));
+            (!sources.is_empty()).then_some(Piece::Pack(sources))
+        }
+    }
+}
+
+fn next_block(
+    queue: &mut Queue,
+    files: &mut HashMap<u64, Active>,
+    block_bytes: u64,
+) -> Option<Piece> {
+    while let Some((_, file)) = queue.large.peek() {
+        let next = files.get_mut(file).and_then(|active| {
+            let range = active.ranges.front_mut()?;
+            let offset = range.start;
+            // Blocks end on multiples of the block size wherever a resumed range begins.
+            let end = range.end.min((offset / block_bytes + 1) * block_bytes);
+            range.start = end;
+            if range.is_empty() {
+                active.ranges.pop_front();
+            }
+            let source = Arc::clone(&active.source);
+            Some(Piece::Block { source, offset, bytes: end - offset })
+        });
+        if next.is_some() {
+            return next;
+        }
+        queue.large.pop();
+    }
+    None
+}
+
+fn next_pack(queue: &mut Queue, files: &HashMap<u64, Active>, block_bytes: u64) -> Option<Piece> {
+    let mut sources = Vec::new();
+    let mut bytes = 0;
+    while let Some(active) = queue.small.front().map(|file| files.get(file)) {
+        let Some(active) = active else {
+            queue.small.pop_front();
+            continue;
+        };
+        let item = crate::block::PackItem::MIN_BYTES as u64 + active.source.entry.bytes;
+        if bytes + item > block_bytes || sources.len() == PACK_FILES.min(PACK_FILES_MAX.into()) {
+            break;
+        }
+        bytes += item;
+        sources.push(Arc::clone(&active.source));
+        queue.small.pop_front();
+    }
+    (!sources.is_empty()).then_some(Piece::Pack(sources))
+}
