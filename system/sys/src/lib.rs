@@ -11,3 +11,4 @@
 
 pub mod buffer;
 pub mod fs;
+pub mod ring;
