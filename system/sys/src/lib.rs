@@ -10,5 +10,8 @@
 //! operator wants for the common ones.
 
 pub mod buffer;
+pub mod event;
 pub mod fs;
+pub mod lock;
+pub mod machine;
 pub mod ring;

@@ -278,7 +278,10 @@ mod tests {
     fn preallocation_beyond_the_file_system_takes_nothing() {
         let file = tempfile::tempfile().unwrap();
         let error = preallocate(&file, i64::MAX as u64).unwrap_err();
-        assert!(matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EFBIG)));
+        assert!(matches!(
+            error.raw_os_error(),
+            Some(libc::ENOSPC | libc::EFBIG)
+        ));
         let stat = stat_file(&file).unwrap();
         assert_eq!((stat.size, stat.allocated_bytes), (0, 0));
     }
