@@ -1,0 +1,421 @@
+//! A bounded pool of page-aligned buffers that readers, streams and writers hand to one another.
+//!
+//! For: fixed memory under any load. A buffer is mapped the first time it is needed, aligned for `O_DIRECT`, and comes
+//! back by itself when dropped. The most recently returned buffer goes out first: it is the one still in the cache.
+//!
+//! Not for: many sizes (one pool, one size) or secrets (a buffer keeps the bytes of its last use).
+//!
+//! Fails: [`BufferPool::take`] gives `None` once the pool is closed. When the kernel refuses the memory for a further
+//! buffer, the pool goes on with those it has; when it has none, the process ends as it does for any failed allocation.
+
+use std::alloc::{Layout, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+mod mapping;
+
+use mapping::Mapping;
+
+/// Buffers start at a multiple of this and are a multiple of it long: enough for `O_DIRECT` on any common device.
+pub const BUFFER_ALIGNMENT: usize = 4096;
+
+/// A pool of equal buffers; cloning gives another handle to the same pool.
+#[derive(Clone)]
+pub struct BufferPool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    len: usize,
+    state: Mutex<State>,
+    returned: Condvar,
+}
+
+struct State {
+    free: Vec<Mapping>,
+    allocated: usize,
+    limit: usize,
+    closed: bool,
+    waits: u64,
+    waited: Duration,
+}
+
+impl BufferPool {
+    /// A pool of at most `count` buffers of `len` bytes each, `len` rounded up to [`BUFFER_ALIGNMENT`] and at least
+    /// that. Maps nothing yet.
+    pub fn new(count: usize, len: usize) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                len: len.max(1).next_multiple_of(BUFFER_ALIGNMENT),
+                state: Mutex::new(State {
+                    free: Vec::new(),
+                    allocated: 0,
+                    limit: count,
+                    closed: false,
+                    waits: 0,
+                    waited: Duration::ZERO,
+                }),
+                returned: Condvar::new(),
+            }),
+        }
+    }
+
+    /// A buffer, waiting until one is free. `None` once the pool is closed.
+    pub fn take(&self) -> Option<Buffer> {
+        self.take_until(None)
+    }
+
+    /// A buffer, waiting for one at most `timeout`.
+    pub fn take_timeout(&self, timeout: Duration) -> Option<Buffer> {
+        // A timeout too long to add to the clock is no timeout.
+        self.take_until(Instant::now().checked_add(timeout))
+    }
+
+    /// A buffer if one is free now.
+    pub fn try_take(&self) -> Option<Buffer> {
+        self.take_now(&mut self.shared.lock())
+    }
+
+    fn take_until(&self, deadline: Option<Instant>) -> Option<Buffer> {
+        let mut state = self.shared.lock();
+        if let Some(buffer) = self.take_now(&mut state) {
+            return Some(buffer);
+        }
+        if state.closed {
+            return None;
+        }
+        let began = Instant::now();
+        state.waits += 1;
+        let taken = loop {
+            state = match deadline {
+                None => self
+                    .shared
+                    .returned
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    self.shared
+                        .returned
+                        .wait_timeout(state, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+            };
+            // Looked at before the clock, so that a wake-up that meets the deadline is not lost to the other waiters.
+            if let Some(buffer) = self.take_now(&mut state) {
+                break Some(buffer);
+            }
+            if state.closed || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                break None;
+            }
+        };
+        state.waited += began.elapsed();
+        taken
+    }
+
+    fn take_now(&self, state: &mut State) -> Option<Buffer> {
+        if state.closed {
+            return None;
+        }
+        let mapping = match state.free.pop() {
+            Some(mapping) => mapping,
+            None if state.allocated < state.limit => match Mapping::new(self.shared.len) {
+                Ok(mapping) => {
+                    state.allocated += 1;
+                    mapping
+                }
+                Err(_) if state.allocated > 0 => return None,
+                Err(_) => no_memory(self.shared.len),
+            },
+            None => return None,
+        };
+        Some(Buffer {
+            mapping,
+            shared: Arc::clone(&self.shared),
+        })
+    }
+
+    /// Changes how many buffers may be alive. Fewer: free ones go at once, those in use when they come back.
+    pub fn resize(&self, count: usize) {
+        let mut state = self.shared.lock();
+        state.limit = count;
+        while state.allocated > count && state.free.pop().is_some() {
+            state.allocated -= 1;
+        }
+        drop(state);
+        self.shared.returned.notify_all();
+    }
+
+    /// Ends the pool: every blocked and later take gives `None`. Buffers in use stay valid until dropped.
+    pub fn close(&self) {
+        let mut state = self.shared.lock();
+        state.closed = true;
+        state.allocated -= state.free.len();
+        state.free.clear();
+        drop(state);
+        self.shared.returned.notify_all();
+    }
+
+    /// The length of every buffer, in bytes.
+    pub fn buffer_len(&self) -> usize {
+        self.shared.len
+    }
+
+    /// The most buffers that may be alive.
+    pub fn limit(&self) -> usize {
+        self.shared.lock().limit
+    }
+
+    /// How many takes found no free buffer and had to wait.
+    pub fn waits(&self) -> u64 {
+        self.shared.lock().waits
+    }
+
+    /// The time all takes together have spent waiting, without the waits still going on.
+    pub fn waited(&self) -> Duration {
+        self.shared.lock().waited
+    }
+
+    /// Buffers alive: in use or free.
+    pub fn allocated(&self) -> usize {
+        self.shared.lock().allocated
+    }
+
+    /// Buffers that are mapped and wait to be taken.
+    pub fn free(&self) -> usize {
+        self.shared.lock().free.len()
+    }
+}
+
+impl fmt::Debug for BufferPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.lock();
+        f.debug_struct("BufferPool")
+            .field("buffer_len", &self.shared.len)
+            .field("limit", &state.limit)
+            .field("allocated", &state.allocated)
+            .field("free", &state.free.len())
+            .field("closed", &state.closed)
+            .finish()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code that can panic runs between two changes that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn give_back(&self, mapping: Mapping) {
+        let mut state = self.lock();
+        if state.closed || state.allocated > state.limit {
+            state.allocated -= 1;
+            drop(state);
+            drop(mapping);
+        } else {
+            state.free.push(mapping);
+            drop(state);
+            self.returned.notify_one();
+        }
+    }
+}
+
+fn no_memory(len: usize) -> ! {
+    match Layout::from_size_align(len, BUFFER_ALIGNMENT) {
+        Ok(layout) => handle_alloc_error(layout),
+        Err(_) => handle_alloc_error(Layout::new::<usize>()),
+    }
+}
+
+/// One buffer of a [`BufferPool`]: the whole of it as bytes. Returns to its pool when dropped.
+///
+/// Holds zeroes, or whatever its last user left.
+pub struct Buffer {
+    mapping: Mapping,
+    shared: Arc<Shared>,
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.mapping.bytes()
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.mapping.bytes_mut()
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for Buffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mapping = std::mem::replace(&mut self.mapping, Mapping::NONE);
+        self.shared.give_back(mapping);
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mapping::HUGE_PAGE;
+    use super::*;
+    use std::sync::mpsc;
+    use std::thread;
+
+    /// Runs `take` on another thread and waits until it is counted as waiting.
+    fn blocked_take(pool: &BufferPool) -> mpsc::Receiver<Option<Buffer>> {
+        let before = pool.waits();
+        let (sender, taken) = mpsc::channel();
+        let other = pool.clone();
+        thread::spawn(move || sender.send(other.take()));
+        while pool.waits() == before {
+            thread::yield_now();
+        }
+        taken
+    }
+
+    #[test]
+    fn buffers_are_aligned_and_rounded_up() {
+        for len in [0, 1, 4096, 5000, 1 << 20, 2 << 20, (2 << 20) + 1, 5 << 20] {
+            let pool = BufferPool::new(1, len);
+            let mut buffer = pool.take().expect("a buffer");
+            assert!(buffer.len() >= len.max(1));
+            assert_eq!(buffer.len(), pool.buffer_len());
+            assert_eq!(buffer.len() % BUFFER_ALIGNMENT, 0);
+            let alignment = if buffer.len() >= HUGE_PAGE {
+                HUGE_PAGE
+            } else {
+                BUFFER_ALIGNMENT
+            };
+            assert_eq!(buffer.as_ptr() as usize % alignment, 0);
+            assert!(buffer.iter().all(|&byte| byte == 0));
+            buffer.fill(7);
+            assert_eq!(buffer.last(), Some(&7));
+        }
+    }
+
+    #[test]
+    fn maps_lazily_up_to_the_count() {
+        let pool = BufferPool::new(2, 4096);
+        assert_eq!((pool.allocated(), pool.free()), (0, 0));
+        let first = pool.try_take().expect("a first buffer");
+        let second = pool.try_take().expect("a second buffer");
+        assert_eq!((pool.allocated(), pool.free()), (2, 0));
+        assert!(pool.try_take().is_none());
+        drop((first, second));
+        assert_eq!((pool.allocated(), pool.free()), (2, 2));
+    }
+
+    #[test]
+    fn the_last_returned_goes_out_first() {
+        let pool = BufferPool::new(3, 4096);
+        let (first, second) = (pool.take().unwrap(), pool.take().unwrap());
+        let address = first.as_ptr();
+        drop(second);
+        drop(first);
+        assert_eq!(pool.take().unwrap().as_ptr(), address);
+    }
+
+    #[test]
+    fn take_waits_for_a_return() {
+        let pool = BufferPool::new(1, 4096);
+        let held = pool.take().unwrap();
+        let taken = blocked_take(&pool);
+        assert!(taken.try_recv().is_err());
+        drop(held);
+        assert!(taken.recv().unwrap().is_some());
+        assert_eq!(pool.waits(), 1);
+        assert!(pool.waited() > Duration::ZERO);
+    }
+
+    #[test]
+    fn take_timeout_gives_up() {
+        let pool = BufferPool::new(1, 4096);
+        let held = pool.take().unwrap();
+        assert!(pool.take_timeout(Duration::from_millis(5)).is_none());
+        assert!(pool.waited() >= Duration::from_millis(5));
+        drop(held);
+        assert!(pool.take_timeout(Duration::ZERO).is_some());
+        assert!(pool.take_timeout(Duration::MAX).is_some());
+    }
+
+    #[test]
+    fn close_ends_blocked_and_later_takes() {
+        let pool = BufferPool::new(1, 4096);
+        let mut held = pool.take().unwrap();
+        let taken = blocked_take(&pool);
+        pool.close();
+        assert!(taken.recv().unwrap().is_none());
+        held.fill(1);
+        drop(held);
+        assert_eq!((pool.allocated(), pool.free()), (0, 0));
+        assert!(pool.take().is_none());
+        assert!(pool.try_take().is_none());
+        pool.close();
+    }
+
+    #[test]
+    fn growing_wakes_the_blocked() {
+        let pool = BufferPool::new(0, 4096);
+        let taken = blocked_take(&pool);
+        pool.resize(1);
+        assert!(taken.recv().unwrap().is_some());
+    }
+
+    #[test]
+    fn shrinking_frees_now_and_on_return() {
+        let pool = BufferPool::new(4, 4096);
+        let mut held: Vec<_> = (0..4).map(|_| pool.take().unwrap()).collect();
+        held.truncate(3);
+        pool.resize(1);
+        assert_eq!((pool.allocated(), pool.free()), (3, 0));
+        held.truncate(1);
+        assert_eq!((pool.allocated(), pool.free()), (1, 0));
+        assert!(pool.try_take().is_none());
+        held.clear();
+        assert_eq!((pool.allocated(), pool.free()), (1, 1));
+    }
+
+    #[test]
+    fn many_threads_never_exceed_the_count() {
+        let pool = BufferPool::new(3, 4096);
+        thread::scope(|scope| {
+            for mark in 0..8u8 {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        let mut buffer = pool.take().unwrap();
+                        buffer.fill(mark);
+                        assert!(pool.allocated() <= 3);
+                        assert!(buffer.iter().all(|&byte| byte == mark));
+                    }
+                });
+            }
+        });
+        assert_eq!(pool.allocated(), pool.free());
+    }
+}

@@ -1,0 +1,110 @@
+//! Page-aligned memory straight from the kernel, owned.
+//!
+//! For: buffers that `O_DIRECT` takes, in huge pages where they fit. Not for: sharing between processes.
+//!
+//! Fails with the error of `mmap`.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::slice;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::BUFFER_ALIGNMENT;
+
+/// Buffers at least this long start at a multiple of it, and ask for transparent huge pages.
+pub(super) const HUGE_PAGE: usize = 2 << 20;
+
+/// Anonymous private memory, owned.
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory belongs to this value alone and is tied to no thread.
+unsafe impl Send for Mapping {}
+// SAFETY: a shared reference allows reading only, and nothing else writes.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// No memory at all: what a dropped buffer is left with.
+    pub(super) const NONE: Self = Self {
+        start: NonNull::dangling(),
+        len: 0,
+    };
+
+    /// `len` zeroed bytes, `len` being a multiple of the page size; huge pages where they fit and the system has them.
+    pub(super) fn new(len: usize) -> io::Result<Self> {
+        if len < HUGE_PAGE {
+            return map(len);
+        }
+        // One huge page more than needed, then what sticks out on either side of the aligned part goes back.
+        let whole = map(len
+            .checked_add(HUGE_PAGE)
+            .ok_or(io::ErrorKind::OutOfMemory)?)?;
+        let before = whole.start.as_ptr().align_offset(HUGE_PAGE);
+        if before > HUGE_PAGE {
+            return map(len);
+        }
+        let (_, rest) = whole.split(before);
+        let (buffer, _) = rest.split(len);
+        // Only advice: without it, or without huge pages, the buffer is as good but for speed.
+        // SAFETY: the range is a mapping this value owns, and this advice changes no byte of it.
+        let _ = unsafe {
+            rustix::mm::madvise(buffer.start.as_ptr().cast(), len, Advice::LinuxHugepage)
+        };
+        Ok(buffer)
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: `len` readable bytes, zeroed by the kernel, that only this value refers to and that live as long as it
+        // does; none at all in `NONE`. The length is below `isize::MAX`, as that of every mapping is.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; they are writable too, and `&mut self` makes this borrow the only one.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// Two owners for the two parts; `at` is a multiple of the page size and at most the length.
+    fn split(self, at: usize) -> (Self, Self) {
+        assert!(at <= self.len && at.is_multiple_of(BUFFER_ALIGNMENT));
+        let (start, len) = (self.start, self.len);
+        std::mem::forget(self);
+        // SAFETY: `at` is within the mapping, or its end.
+        let middle = unsafe { start.add(at) };
+        (
+            Self { start, len: at },
+            Self {
+                start: middle,
+                len: len - at,
+            },
+        )
+    }
+}
+
+fn map(len: usize) -> io::Result<Mapping> {
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory that anything refers to.
+    let start = unsafe {
+        rustix::mm::mmap_anonymous(
+            ptr::null_mut(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )?
+    };
+    let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+    Ok(Mapping { start, len })
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.len == 0 {
+            return;
+        }
+        // SAFETY: this value owns exactly this range, and no borrow of it outlives the value.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "unmapping a buffer: {unmapped:?}");
+    }
+}

@@ -1,0 +1,84 @@
+//! Files and directories, reached only beneath a directory the caller has opened.
+//!
+//! For: a mover that obeys names sent by the other end. [`Dir`] takes relative paths of any bytes and any length and
+//! cannot be led outside by `..`, by a symbolic link, or by a link swapped in while it looks. The functions on
+//! `&File` are what a mover does with one open file: space, holes, caches, alignment, times, extended attributes.
+//!
+//! Not for: whole trees (walking, deleting and copying are the caller's loops) nor for deciding what is overwritten.
+//!
+//! Fails with plain [`io::Error`] that does not name the file; [`describe`] gives the operator's words.
+
+use std::io;
+
+mod dir;
+mod entries;
+mod file;
+mod open;
+mod path;
+mod sparse;
+mod stat;
+mod xattr;
+
+pub use dir::Dir;
+pub use entries::Entries;
+pub use file::{
+    advise_sequential, available_bytes, direct_alignment, drop_cache, file_system_name, is_direct,
+    preallocate, punch_hole, read_at_most, read_exact_at, set_direct, set_file_mode,
+    set_file_owner, set_file_times, start_writeback, sync_all, sync_data, write_all_at,
+};
+pub use open::Open;
+pub use sparse::{DataSegments, data_segments, next_data, next_hole};
+pub use stat::{Kind, Stat, Timestamp, stat_file};
+pub use xattr::{
+    XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX, get_xattr, list_xattrs, remove_xattr, set_xattr,
+};
+
+/// What went wrong, in the few words an operator acts on; the system's own text for errors not listed here.
+pub fn describe(error: &io::Error) -> String {
+    let words = match error.raw_os_error() {
+        Some(libc::ENOSPC) => "no space left on the file system",
+        Some(libc::EDQUOT) => "disk quota exceeded",
+        Some(libc::EROFS) => "file system is read-only",
+        Some(libc::EACCES | libc::EPERM) => "permission denied",
+        Some(libc::ENOENT) => "no such file or directory",
+        Some(libc::EEXIST) => "already exists",
+        Some(libc::ENOTDIR) => "not a directory",
+        Some(libc::EISDIR) => "is a directory",
+        Some(libc::ENOTEMPTY) => "directory is not empty",
+        Some(libc::ELOOP) => "is a symbolic link, or passes through too many",
+        Some(libc::ENAMETOOLONG) => "file name too long for the file system",
+        Some(libc::EFBIG) => {
+            "file too large for the file system or the process's limit (LimitFSIZE)"
+        }
+        Some(libc::EIO) => "input/output error: the storage failed (see the kernel log)",
+        Some(libc::ESTALE) => "stale file handle: the file went away on the file server",
+        Some(libc::EMFILE | libc::ENFILE) => "too many open files (raise LimitNOFILE)",
+        Some(libc::ETXTBSY) => "file is being executed",
+        Some(libc::EXDEV) => "crosses file systems",
+        Some(libc::EOPNOTSUPP | libc::ENOSYS) => "not supported by this file system or kernel",
+        _ => return error.to_string(),
+    };
+    words.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn common_errors_in_the_operators_words() {
+        for (errno, words) in [
+            (libc::ENOSPC, "no space left on the file system"),
+            (libc::EDQUOT, "disk quota exceeded"),
+            (libc::EROFS, "file system is read-only"),
+            (libc::EACCES, "permission denied"),
+            (libc::EPERM, "permission denied"),
+            (libc::EMFILE, "too many open files (raise LimitNOFILE)"),
+        ] {
+            assert_eq!(describe(&io::Error::from_raw_os_error(errno)), words);
+        }
+        let other = io::Error::from_raw_os_error(libc::ECONNRESET);
+        assert_eq!(describe(&other), other.to_string());
+        assert_eq!(describe(&io::Error::other("why")), "why");
+    }
+}

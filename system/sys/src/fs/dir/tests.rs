@@ -1,0 +1,347 @@
+//! Every operation, on short, deep and oddly named paths. Attacks on the confinement are in `attacks`.
+
+use super::*;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+
+mod attacks;
+
+/// A directory to work in, `inside`, with a file of somebody else's beside it: `secret`.
+struct Place {
+    root: tempfile::TempDir,
+    inside: Dir,
+}
+
+fn place() -> Place {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("inside")).unwrap();
+    std::fs::write(root.path().join("secret"), "secret").unwrap();
+    let for_all = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(root.path().join("secret"), for_all).unwrap();
+    let inside = Dir::open(root.path().join("inside")).unwrap();
+    Place { root, inside }
+}
+
+impl Place {
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join("inside").join(path)
+    }
+}
+
+fn write(dir: &Dir, path: impl AsRef<Path>, content: &[u8]) -> io::Result<()> {
+    dir.open_file(path, &Open::creating(0o600))?
+        .write_all(content)
+}
+
+fn read(dir: &Dir, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    dir.open_file(path, &Open::reading())?
+        .read_to_end(&mut content)?;
+    Ok(content)
+}
+
+#[test]
+fn paths_longer_than_the_kernel_takes() {
+    let place = place();
+    let component = "d".repeat(200);
+    let deep = vec![component.as_str(); 60].join("/");
+    assert!(deep.len() > 3 * 4000);
+    assert_eq!(
+        place.inside.stat(&deep).unwrap_err().raw_os_error(),
+        Some(libc::ENOENT)
+    );
+    place.inside.create_dir_all(&deep, 0o700).unwrap();
+    place.inside.create_dir_all(&deep, 0o700).unwrap();
+    assert_eq!(place.inside.stat(&deep).unwrap().kind, Kind::Directory);
+
+    let (file, renamed) = (format!("{deep}/file"), format!("{deep}/renamed"));
+    write(&place.inside, &file, b"deep").unwrap();
+    assert_eq!(place.inside.stat(&file).unwrap().size, 4);
+    assert_eq!(place.inside.stat_follow(&file).unwrap().size, 4);
+    place.inside.set_mode(&file, 0o640).unwrap();
+    place
+        .inside
+        .set_times(
+            &file,
+            Timestamp {
+                seconds: 5,
+                nanos: 6,
+            },
+        )
+        .unwrap();
+    place.inside.set_owner(&file, None, None).unwrap();
+    assert_eq!(place.inside.stat(&file).unwrap().mode, 0o640);
+    assert_eq!(place.inside.stat(&file).unwrap().mtime.seconds, 5);
+
+    place.inside.rename(&file, &renamed).unwrap();
+    place.inside.rename_noreplace(&renamed, "shallow").unwrap();
+    place.inside.rename("shallow", &renamed).unwrap();
+    assert_eq!(read(&place.inside, &renamed).unwrap(), b"deep");
+    let (parent, name) = place.inside.parent(&renamed).unwrap();
+    assert_eq!(read(&parent, name).unwrap(), b"deep");
+    place
+        .inside
+        .symlink("renamed", format!("{deep}/link"))
+        .unwrap();
+    assert_eq!(
+        place.inside.read_link(format!("{deep}/link")).unwrap(),
+        Path::new("renamed")
+    );
+    let opened = place.inside.open_dir(&deep).unwrap();
+    assert_eq!(opened.entries().unwrap().count(), 2);
+
+    place.inside.remove_file(&renamed).unwrap();
+    place.inside.remove_file(format!("{deep}/link")).unwrap();
+    // The temporary directory's own removal need not manage such depth.
+    let mut rest = deep.as_str();
+    while !rest.is_empty() {
+        place.inside.remove_dir(rest).unwrap();
+        rest = rest.rsplit_once('/').map_or("", |(above, _)| above);
+    }
+    assert_eq!(place.inside.entries().unwrap().count(), 0);
+}
+
+#[test]
+fn a_component_longer_than_the_file_system_takes() {
+    let place = place();
+    for len in [256, 5000] {
+        let error = place.inside.create_dir("x".repeat(len), 0o700).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENAMETOOLONG));
+        assert!(write(&place.inside, format!("a/{}", "x".repeat(len)), b"").is_err());
+    }
+}
+
+#[test]
+fn names_of_any_bytes() {
+    let place = place();
+    let names: Vec<&OsStr> = [
+        &b"new\nline"[..],
+        b"\xff\xfe",
+        b" ",
+        b"...",
+        b"-rf",
+        b"\x01\x7f\\\"'*",
+        "caf\u{e9}".as_bytes(),
+    ]
+    .map(OsStr::from_bytes)
+    .into();
+    for name in &names {
+        let directory = Path::new(name);
+        place.inside.create_dir(directory, 0o700).unwrap();
+        write(&place.inside, directory.join(name), b"x").unwrap();
+        place
+            .inside
+            .rename(directory.join(name), directory.join("other"))
+            .unwrap();
+        place.inside.symlink(name, directory.join(name)).unwrap();
+        assert_eq!(
+            place.inside.read_link(directory.join(name)).unwrap(),
+            directory
+        );
+    }
+    let mut seen: Vec<_> = place
+        .inside
+        .entries()
+        .unwrap()
+        .map(|entry| entry.unwrap().0)
+        .collect();
+    let mut names = names;
+    seen.sort();
+    names.sort();
+    assert_eq!(seen, names);
+}
+
+#[test]
+fn the_directory_itself() {
+    let place = place();
+    for itself in ["", ".", "./", "././"] {
+        assert_eq!(place.inside.stat(itself).unwrap().kind, Kind::Directory);
+        assert_eq!(
+            place.inside.stat(itself).unwrap(),
+            place.inside.stat_follow(itself).unwrap()
+        );
+        place.inside.open_dir(itself).unwrap();
+        place.inside.create_dir_all(itself, 0o700).unwrap();
+        place
+            .inside
+            .set_times(
+                itself,
+                Timestamp {
+                    seconds: 9,
+                    nanos: 0,
+                },
+            )
+            .unwrap();
+        place.inside.set_mode(itself, 0o750).unwrap();
+        place.inside.set_owner(itself, None, None).unwrap();
+        let stat = place.inside.stat(itself).unwrap();
+        assert_eq!((stat.mode, stat.mtime.seconds), (0o750, 9));
+        for refused in [
+            place.inside.create_dir(itself, 0o700),
+            place.inside.remove_dir(itself),
+            place.inside.rename(itself, "x"),
+            place.inside.symlink("x", itself),
+            place.inside.parent(itself).map(drop),
+        ] {
+            assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+        let error = place
+            .inside
+            .open_file(itself, &Open::reading())
+            .unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EISDIR));
+    }
+    place.inside.sync_all().unwrap();
+    place.inside.sync_filesystem().unwrap();
+    let clone = place.inside.try_clone().unwrap();
+    assert_eq!(
+        clone.device().unwrap(),
+        place.inside.stat("").unwrap().device
+    );
+}
+
+#[test]
+fn a_file_on_the_way_is_not_a_directory() {
+    let place = place();
+    write(&place.inside, "file", b"").unwrap();
+    for result in [
+        place.inside.create_dir_all("file/a", 0o700),
+        place.inside.create_dir_all("file", 0o700),
+        place.inside.stat("file/a").map(drop),
+        place.inside.open_dir("file").map(drop),
+    ] {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ENOTDIR));
+    }
+    assert!(Dir::open(place.path("file")).is_err());
+}
+
+#[test]
+fn create_new_truncate_and_mode() {
+    let place = place();
+    let new = Open {
+        create_new: true,
+        mode: 0o600,
+        ..Open::writing()
+    };
+    let mut file = place.inside.open_file("file", &new).unwrap();
+    file.write_all(b"long content").unwrap();
+    assert_eq!(place.inside.stat("file").unwrap().mode, 0o600);
+    let error = place.inside.open_file("file", &new).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    write(&place.inside, "file", b"over").unwrap();
+    assert_eq!(read(&place.inside, "file").unwrap(), b"over content");
+    let truncate = Open {
+        truncate: true,
+        ..Open::writing()
+    };
+    place.inside.open_file("file", &truncate).unwrap();
+    assert_eq!(read(&place.inside, "file").unwrap(), b"");
+    let flags =
+        rustix::fs::fcntl_getfl(place.inside.open_file("file", &Open::reading()).unwrap()).unwrap();
+    assert!(!flags.contains(OFlags::NONBLOCK));
+}
+
+#[test]
+fn direct_is_on_or_refused() {
+    let place = place();
+    let direct = Open {
+        direct: true,
+        ..Open::creating(0o600)
+    };
+    match place.inside.open_file("file", &direct) {
+        Ok(file) => assert!(super::super::is_direct(&file).unwrap()),
+        Err(error) => {
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+            eprintln!("SKIPPED: no O_DIRECT here");
+        }
+    }
+}
+
+#[test]
+fn rename_replaces_and_rename_noreplace_does_not() {
+    let place = place();
+    write(&place.inside, "a", b"a").unwrap();
+    write(&place.inside, "b", b"b").unwrap();
+    let error = place.inside.rename_noreplace("a", "b").unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    place.inside.rename("a", "b").unwrap();
+    assert_eq!(read(&place.inside, "b").unwrap(), b"a");
+    assert_eq!(
+        place.inside.stat("a").unwrap_err().kind(),
+        io::ErrorKind::NotFound
+    );
+    place.inside.rename_noreplace("b", "a").unwrap();
+    assert_eq!(read(&place.inside, "a").unwrap(), b"a");
+}
+
+#[test]
+fn special_files_are_named_and_never_wait() {
+    let place = place();
+    rustix::fs::mkfifoat(&place.inside, "fifo", Mode::RWXU).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(place.path("socket")).unwrap();
+    assert_eq!(place.inside.stat("fifo").unwrap().kind, Kind::Other("fifo"));
+    assert_eq!(
+        place.inside.stat("socket").unwrap().kind,
+        Kind::Other("socket")
+    );
+    for name in ["fifo", "socket"] {
+        for how in [Open::reading(), Open::writing()] {
+            let error = place.inside.open_file(name, &how).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name}");
+        }
+    }
+    let dev = Dir::open("/dev").unwrap();
+    assert_eq!(
+        dev.stat("null").unwrap().kind,
+        Kind::Other("character device")
+    );
+    assert!(dev.open_file("null", &Open::writing()).is_err());
+    let special = Open {
+        special: true,
+        ..Open::writing()
+    };
+    dev.open_file("null", &special)
+        .unwrap()
+        .write_all(b"x")
+        .unwrap();
+}
+
+#[test]
+fn entries_give_names_and_kinds() {
+    let place = place();
+    for number in 0..500 {
+        write(&place.inside, format!("file {number}"), b"").unwrap();
+    }
+    place.inside.create_dir("directory", 0o700).unwrap();
+    place.inside.symlink("nowhere", "link").unwrap();
+    let entries: Vec<_> = place
+        .inside
+        .entries()
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    assert_eq!(entries.len(), 502);
+    assert!(entries.contains(&("directory".into(), Kind::Directory)));
+    assert!(entries.contains(&("link".into(), Kind::Symlink)));
+    assert_eq!(
+        entries
+            .iter()
+            .filter(|(_, kind)| *kind == Kind::File)
+            .count(),
+        500
+    );
+}
+
+#[test]
+fn many_threads_make_the_same_directories() {
+    let place = place();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| place.inside.create_dir_all("a/b/c/d/e/f", 0o700).unwrap());
+        }
+    });
+    assert_eq!(
+        place.inside.stat("a/b/c/d/e/f").unwrap().kind,
+        Kind::Directory
+    );
+}

@@ -1,0 +1,182 @@
+//! Extended attributes of one open file.
+//!
+//! For: carrying `user.*` and what else the process may see and set, ACLs among them, as names and bytes.
+//! Not for: choosing which, or what they mean.
+//!
+//! Fails as the system call does (`EOPNOTSUPP` where the file system has none), and with `InvalidInput` beyond the limits,
+//! which are the kernel's own (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX` in `linux/limits.h`).
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+/// The longest value, in bytes.
+pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
+/// The most bytes all names of one file take together, each with a closing NUL.
+pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
+
+/// The names of the file's attributes that this process may see; none where the file system has no attributes.
+pub fn list_xattrs(file: &File) -> io::Result<Vec<OsString>> {
+    let list = match whole(XATTR_LIST_BYTES_MAX, |buffer| {
+        rustix::fs::flistxattr(file, buffer)
+    }) {
+        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        other => other?,
+    };
+    Ok(list
+        .split(|&byte| byte == 0)
+        .filter(|name| !name.is_empty())
+        .map(|name| OsString::from_vec(name.to_vec()))
+        .collect())
+}
+
+/// The value of the attribute `name`; `None` where the file has none of that name.
+pub fn get_xattr(file: &File, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+    check(name)?;
+    match whole(XATTR_VALUE_BYTES_MAX, |buffer| {
+        rustix::fs::fgetxattr(file, name, buffer)
+    }) {
+        Err(Errno::NODATA) => Ok(None),
+        other => Ok(Some(other?)),
+    }
+}
+
+/// Sets the attribute `name`, replacing its value.
+pub fn set_xattr(file: &File, name: &OsStr, value: &[u8]) -> io::Result<()> {
+    check(name)?;
+    if value.len() > XATTR_VALUE_BYTES_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "an extended attribute of {} bytes: at most {XATTR_VALUE_BYTES_MAX} are possible",
+                value.len()
+            ),
+        ));
+    }
+    Ok(rustix::fs::fsetxattr(
+        file,
+        name,
+        value,
+        XattrFlags::empty(),
+    )?)
+}
+
+/// Removes the attribute `name`; `false` where the file has none of that name.
+pub fn remove_xattr(file: &File, name: &OsStr) -> io::Result<bool> {
+    check(name)?;
+    match rustix::fs::fremovexattr(file, name) {
+        Ok(()) => Ok(true),
+        Err(Errno::NODATA) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn check(name: &OsStr) -> io::Result<()> {
+    // Without a namespace ("user.", "security.") the kernel says EOPNOTSUPP, which reads as the file system's fault.
+    let bytes = name.as_bytes();
+    let namespaced = bytes
+        .iter()
+        .position(|&byte| byte == b'.')
+        .is_some_and(|dot| dot > 0);
+    if namespaced && bytes.len() <= 255 && !bytes.contains(&0) {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "an extended attribute's name has a namespace (user.name), no NUL and at most 255 bytes",
+    ))
+}
+
+/// What `call` fills: tried with little room first, for nearly all lists and values are short.
+fn whole(
+    most_bytes: usize,
+    mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
+) -> Result<Vec<u8>, Errno> {
+    for room in [1 << 10, most_bytes] {
+        let mut buffer = vec![0; room];
+        match call(&mut buffer) {
+            Ok(len) => {
+                buffer.truncate(len);
+                return Ok(buffer);
+            }
+            Err(Errno::RANGE) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Errno::RANGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file with attributes, or `None` after saying so.
+    fn file() -> Option<File> {
+        let file = tempfile::tempfile().unwrap();
+        match set_xattr(&file, OsStr::new("user.probe"), b"") {
+            Ok(()) => Some(file),
+            Err(error) => {
+                eprintln!("SKIPPED: no extended attributes here: {error}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn round_trip() {
+        let Some(file) = file() else { return };
+        let name = OsStr::from_bytes(b"user.caf\xe9 \n");
+        set_xattr(&file, name, b"\0value\xff").unwrap();
+        assert_eq!(get_xattr(&file, name).unwrap().unwrap(), b"\0value\xff");
+        assert_eq!(
+            get_xattr(&file, OsStr::new("user.probe")).unwrap().unwrap(),
+            b""
+        );
+        let mut names = list_xattrs(&file).unwrap();
+        names.retain(|name| name.as_bytes().starts_with(b"user."));
+        names.sort();
+        assert_eq!(names, [name, OsStr::new("user.probe")]);
+        set_xattr(&file, name, b"other").unwrap();
+        assert_eq!(get_xattr(&file, name).unwrap().unwrap(), b"other");
+        assert!(remove_xattr(&file, name).unwrap());
+        assert!(!remove_xattr(&file, name).unwrap());
+        assert_eq!(get_xattr(&file, name).unwrap(), None);
+    }
+
+    #[test]
+    fn longer_than_the_first_room() {
+        let Some(file) = file() else { return };
+        let name = OsStr::new("user.long");
+        // ext4 keeps all attributes of a file in one block unless told otherwise.
+        let value = vec![3; 3000];
+        set_xattr(&file, name, &value).unwrap();
+        assert_eq!(get_xattr(&file, name).unwrap().unwrap(), value);
+    }
+
+    #[test]
+    fn limits() {
+        let file = tempfile::tempfile().unwrap();
+        let kind = |result: io::Result<()>| result.unwrap_err().kind();
+        let long = vec![0; XATTR_VALUE_BYTES_MAX + 1];
+        assert_eq!(
+            kind(set_xattr(&file, OsStr::new("user.a"), &long)),
+            io::ErrorKind::InvalidInput
+        );
+        for name in [
+            "",
+            "plain",
+            ".dot",
+            "user.\0",
+            &format!("user.{}", "x".repeat(251)),
+        ] {
+            assert_eq!(
+                kind(set_xattr(&file, OsStr::new(name), b"")),
+                io::ErrorKind::InvalidInput
+            );
+        }
+    }
+}

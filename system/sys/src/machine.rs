@@ -1,0 +1,262 @@
+//! Facts about this machine, this process and this thread, and the two settings a mover needs of them.
+//!
+//! For: accounting of CPU time and memory, placing threads, enough open files. Not for: judging the machine (the `host`
+//! room) or changing it: what is set here ends with the process.
+//!
+//! Fails with plain errors; a fact the kernel does not give is `None` or empty.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Names this boot: another one after each restart. What a journal compares to know whether unsynced data survived.
+pub fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?
+        .trim()
+        .to_owned())
+}
+
+/// CPU time that all threads of this process have used, in user and kernel mode.
+pub fn process_cpu() -> Duration {
+    usage().map_or(Duration::ZERO, |usage| {
+        duration(usage.ru_utime) + duration(usage.ru_stime)
+    })
+}
+
+/// The most memory this process has had resident, in bytes.
+pub fn peak_resident_bytes() -> u64 {
+    // Linux counts it in KiB.
+    usage().map_or(0, |usage| {
+        u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024
+    })
+}
+
+fn usage() -> Option<libc::rusage> {
+    let mut usage = MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: the kernel writes one `rusage` to the pointer, which has room for it.
+    let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    if result != 0 {
+        return None;
+    }
+    // SAFETY: the call succeeded, so all of it is written.
+    Some(unsafe { usage.assume_init() })
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_micros(micros)
+}
+
+/// CPU time that the calling thread has used, in user and kernel mode.
+pub fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or(Duration::ZERO)
+}
+
+/// CPUs the calling thread may run on; at least 1.
+pub fn cores() -> usize {
+    match sched_getaffinity(None) {
+        Ok(set) => set.count().max(1) as usize,
+        // More CPUs than the set holds (1024).
+        Err(_) => std::thread::available_parallelism().map_or(1, usize::from),
+    }
+}
+
+/// The numbers of the CPUs the calling thread may run on.
+pub fn allowed_cpus() -> io::Result<Vec<usize>> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU)
+        .filter(|&cpu| set.is_set(cpu))
+        .collect())
+}
+
+/// Keeps the calling thread to these CPUs. `InvalidInput` for an empty list, a number that cannot be, or CPUs that are
+/// all offline or forbidden to it.
+pub fn pin_thread_to(cpus: &[usize]) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    for &cpu in cpus {
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "no CPU {cpu}: the highest possible is {}",
+                    CpuSet::MAX_CPU - 1
+                ),
+            ));
+        }
+        set.set(cpu);
+    }
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Raises the limit on open files to the highest this process is allowed, and gives it.
+pub fn raise_open_files() -> io::Result<u64> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let raised = Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        };
+        rustix::process::setrlimit(Resource::Nofile, raised)?;
+    }
+    Ok(limit.maximum.unwrap_or(u64::MAX))
+}
+
+/// The NUMA node that the network interface `name` is attached to; `None` where it has none, as a virtual one.
+pub fn numa_node_of_interface(name: &str) -> Option<usize> {
+    if name.is_empty() || name.starts_with('.') || name.contains('/') {
+        return None;
+    }
+    let path = Path::new("/sys/class/net")
+        .join(name)
+        .join("device/numa_node");
+    // -1 where the firmware does not tell.
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The CPUs of a NUMA node; empty where there is no such node.
+pub fn cpus_of_node(node: usize) -> Vec<usize> {
+    let path = format!("/sys/devices/system/node/node{node}/cpulist");
+    fs::read_to_string(path).map_or(Vec::new(), |list| parse_cpu_list(list.trim()))
+}
+
+/// The kernel's way to write a set of CPUs, `0-3,8,10-11`, in order; what cannot be read is left out.
+fn parse_cpu_list(list: &str) -> Vec<usize> {
+    let mut cpus = BTreeSet::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
+            cpus.extend((first..=last).take_while(|&cpu| cpu < CpuSet::MAX_CPU));
+        }
+    }
+    cpus.into_iter().collect()
+}
+
+/// Time all CPUs together have been busy, and have been at all, in ticks since boot. What matters is the difference
+/// between two calls.
+pub fn machine_busy() -> Option<(u64, u64)> {
+    parse_busy(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// From the `cpu` line of `/proc/stat`, see proc_stat(5): user nice system idle iowait irq softirq steal; guest time,
+/// which follows, is part of user time.
+fn parse_busy(stat: &str) -> Option<(u64, u64)> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let ticks: Vec<u64> = line
+        .split_ascii_whitespace()
+        .take(8)
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .ok()?;
+    let idle = ticks
+        .get(3)?
+        .saturating_add(ticks.get(4).copied().unwrap_or(0));
+    let total = ticks
+        .iter()
+        .fold(0u64, |sum, &ticks| sum.saturating_add(ticks));
+    Some((total.saturating_sub(idle), total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn the_boot_id_is_a_uuid() {
+        let id = boot_id().unwrap();
+        assert_eq!(id.len(), 36);
+        assert_eq!(id, boot_id().unwrap());
+    }
+
+    #[test]
+    fn work_takes_cpu_time_of_thread_and_process() {
+        let (process, thread) = (process_cpu(), thread_cpu());
+        let mut value = 1u64;
+        while thread_cpu() - thread < Duration::from_millis(20) {
+            value = std::hint::black_box(value.wrapping_mul(31));
+        }
+        // The process's clock is read in coarser steps.
+        assert!(process_cpu() - process >= Duration::from_millis(10));
+    }
+
+    #[test]
+    fn memory_touched_is_resident() {
+        let touched = vec![1u8; 16 << 20];
+        assert!(peak_resident_bytes() >= touched.len() as u64);
+    }
+
+    #[test]
+    fn a_pinned_thread_has_one_core() {
+        thread::spawn(|| {
+            let allowed = allowed_cpus().unwrap();
+            assert_eq!(allowed.len(), cores());
+            let last = *allowed.last().unwrap();
+            pin_thread_to(&[last]).unwrap();
+            assert_eq!((cores(), allowed_cpus().unwrap()), (1, vec![last]));
+            assert!(pin_thread_to(&[]).is_err());
+            assert_eq!(
+                pin_thread_to(&[1 << 20]).unwrap_err().kind(),
+                io::ErrorKind::InvalidInput
+            );
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn open_files_are_raised_to_the_hard_limit() {
+        let limit = raise_open_files().unwrap();
+        assert!(limit >= 64);
+        let now = rustix::process::getrlimit(Resource::Nofile);
+        assert_eq!(now.current, now.maximum);
+        assert_eq!(raise_open_files().unwrap(), limit);
+    }
+
+    #[test]
+    fn interfaces_without_a_device_have_no_node() {
+        for name in ["lo", "", ".", "..", "../../etc", "no such interface"] {
+            assert_eq!(numa_node_of_interface(name), None);
+        }
+    }
+
+    #[test]
+    fn nodes_have_cpus() {
+        assert!(cpus_of_node(usize::MAX).is_empty());
+        if Path::new("/sys/devices/system/node/node0").exists() {
+            assert!(!cpus_of_node(0).is_empty());
+        } else {
+            eprintln!("SKIPPED: this kernel has no NUMA nodes");
+        }
+    }
+
+    #[test]
+    fn cpu_lists_as_the_kernel_writes_them() {
+        assert_eq!(parse_cpu_list("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(parse_cpu_list("5,1"), [1, 5]);
+        for nothing in ["", "x", "3-1", "-", "1-"] {
+            assert!(parse_cpu_list(nothing).is_empty(), "{nothing}");
+        }
+        assert!(parse_cpu_list("0-18446744073709551615").len() <= CpuSet::MAX_CPU);
+    }
+
+    #[test]
+    fn busy_is_part_of_the_total() {
+        let (busy, total) = machine_busy().unwrap();
+        assert!(0 < busy && busy <= total);
+        let stat = "cpu  10 20 30 400 50 6 7 8 9 1\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
+        assert_eq!(parse_busy(stat), Some((81, 531)));
+        assert_eq!(parse_busy("cpu  1 2 3 4"), Some((6, 10)));
+        for broken in ["", "cpu0 1 2 3 4", "cpu  a b", "cpu  1 2"] {
+            assert_eq!(parse_busy(broken), None);
+        }
+    }
+}

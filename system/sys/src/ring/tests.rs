@@ -1,0 +1,473 @@
+//! Both ways of doing block I/O, through the one interface, against real files.
+
+use super::*;
+use crate::buffer::BufferPool;
+use crate::fs::{direct_alignment, read_exact_at, set_direct, write_all_at};
+use std::io::{PipeReader, Write};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc;
+use std::thread;
+
+const BLOCK: usize = 64 << 10;
+
+/// A ring of `depth`, or `None` after saying why not.
+fn ring(depth: usize) -> Option<Ring> {
+    match Ring::probe() {
+        Ok(()) => Some(Ring::new(depth).unwrap()),
+        Err(reason) => {
+            eprintln!("SKIPPED: {reason}");
+            None
+        }
+    }
+}
+
+/// Everything there is here to do block I/O with.
+fn both(depth: usize) -> Vec<Box<dyn BlockIo>> {
+    let mut both: Vec<Box<dyn BlockIo>> = vec![Box::new(SyncIo::new())];
+    if let Some(ring) = ring(depth) {
+        both.push(Box::new(ring));
+    }
+    both
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0])
+        .collect()
+}
+
+fn file_with(content: &[u8]) -> Arc<File> {
+    let file = tempfile::tempfile().unwrap();
+    write_all_at(&file, content, 0).unwrap();
+    Arc::new(file)
+}
+
+fn content_of(file: &File) -> Vec<u8> {
+    let mut content = vec![0; file.metadata().unwrap().len() as usize];
+    read_exact_at(file, &mut content, 0).unwrap();
+    content
+}
+
+fn write_all(io: &mut dyn BlockIo, pool: &BufferPool, file: &Arc<File>, content: &[u8]) {
+    let mut blocks = content.chunks(BLOCK).enumerate();
+    loop {
+        if io.has_room()
+            && let Some((number, block)) = blocks.next()
+        {
+            let mut buffer = pool.take().unwrap();
+            buffer[..block.len()].copy_from_slice(block);
+            io.submit(Operation {
+                kind: OperationKind::Write,
+                file: Arc::clone(file),
+                buffer,
+                start: 0,
+                len: block.len(),
+                offset: (number * BLOCK) as u64,
+                token: number as u64,
+            });
+        } else if io.in_flight() > 0 {
+            let completion = io.complete().unwrap();
+            let left = content.len() - completion.token as usize * BLOCK;
+            assert_eq!(completion.result.unwrap(), left.min(BLOCK));
+        } else {
+            return;
+        }
+    }
+}
+
+fn read_all(io: &mut dyn BlockIo, pool: &BufferPool, file: &Arc<File>, len: usize) -> Vec<u8> {
+    let mut content = vec![0; len];
+    let mut next = 0;
+    loop {
+        if io.has_room() && next < len.div_ceil(BLOCK) {
+            io.submit(Operation {
+                kind: OperationKind::Read,
+                file: Arc::clone(file),
+                buffer: pool.take().unwrap(),
+                start: 0,
+                len: BLOCK,
+                offset: (next * BLOCK) as u64,
+                token: next as u64,
+            });
+            next += 1;
+        } else if io.in_flight() > 0 {
+            let completion = io.complete().unwrap();
+            assert_eq!(completion.kind, OperationKind::Read);
+            let (start, read) = (
+                completion.token as usize * BLOCK,
+                completion.result.unwrap(),
+            );
+            assert_eq!(read, (len - start).min(BLOCK));
+            content[start..start + read].copy_from_slice(&completion.buffer[..read]);
+        } else {
+            return content;
+        }
+    }
+}
+
+#[test]
+fn what_is_written_is_read_back_with_an_unaligned_tail() {
+    for io in &mut both(8) {
+        let pool = BufferPool::new(8, BLOCK);
+        for len in [1, 511, BLOCK, BLOCK + 1, 40 * BLOCK + 12_345] {
+            let content = pattern(len);
+            let file = Arc::new(tempfile::tempfile().unwrap());
+            write_all(io.as_mut(), &pool, &file, &content);
+            assert_eq!(content_of(&file), content, "{} {len}", io.name());
+            assert_eq!(
+                read_all(io.as_mut(), &pool, &file, len),
+                content,
+                "{} {len}",
+                io.name()
+            );
+        }
+        assert_eq!(pool.allocated(), pool.free());
+    }
+}
+
+#[test]
+fn direct_reads_end_at_an_unaligned_end_of_file() {
+    for io in &mut both(8) {
+        let pool = BufferPool::new(8, BLOCK);
+        for len in [
+            1,
+            512,
+            4096,
+            10_000,
+            BLOCK,
+            20 * BLOCK,
+            20 * BLOCK + 1536,
+            20 * BLOCK + 77,
+        ] {
+            let content = pattern(len);
+            let file = file_with(&content);
+            if direct_alignment(&file)
+                .unwrap()
+                .is_none_or(|alignment| alignment > 4096)
+            {
+                eprintln!("SKIPPED: no O_DIRECT here");
+                return;
+            }
+            file.sync_all().unwrap();
+            set_direct(&file, true).unwrap();
+            assert_eq!(
+                read_all(io.as_mut(), &pool, &file, len),
+                content,
+                "{} {len}",
+                io.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn direct_writes_are_read_back() {
+    for io in &mut both(8) {
+        let pool = BufferPool::new(8, BLOCK);
+        let content = pattern(33 * BLOCK);
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        if direct_alignment(&file)
+            .unwrap()
+            .is_none_or(|alignment| alignment > 4096)
+        {
+            eprintln!("SKIPPED: no O_DIRECT here");
+            return;
+        }
+        set_direct(&file, true).unwrap();
+        write_all(io.as_mut(), &pool, &file, &content);
+        set_direct(&file, false).unwrap();
+        assert_eq!(content_of(&file), content, "{}", io.name());
+    }
+}
+
+#[test]
+fn part_of_a_buffer_at_an_odd_offset() {
+    for io in &mut both(2) {
+        let pool = BufferPool::new(1, BLOCK);
+        let file = file_with(&pattern(1000));
+        let mut buffer = pool.take().unwrap();
+        buffer.fill(7);
+        io.submit(Operation {
+            kind: OperationKind::Read,
+            file,
+            buffer,
+            start: 13,
+            len: 100,
+            offset: 333,
+            token: 42,
+        });
+        let completion = io.complete().unwrap();
+        assert_eq!((completion.token, completion.result.unwrap()), (42, 100));
+        assert_eq!(completion.buffer[13..113], pattern(1000)[333..433]);
+        assert!(
+            completion.buffer[..13]
+                .iter()
+                .chain(&completion.buffer[113..])
+                .all(|&byte| byte == 7)
+        );
+    }
+}
+
+#[test]
+fn reads_past_the_end_are_empty() {
+    for io in &mut both(2) {
+        let pool = BufferPool::new(1, BLOCK);
+        let file = file_with(b"short");
+        for (offset, read) in [(0, 5), (3, 2), (5, 0), (1 << 40, 0)] {
+            io.submit(Operation {
+                kind: OperationKind::Read,
+                file: Arc::clone(&file),
+                buffer: pool.take().unwrap(),
+                start: 0,
+                len: BLOCK,
+                offset,
+                token: 0,
+            });
+            assert_eq!(io.complete().unwrap().result.unwrap(), read);
+        }
+    }
+}
+
+#[test]
+fn errors_come_with_the_operation_and_the_buffer_comes_back() {
+    for io in &mut both(2) {
+        let pool = BufferPool::new(1, BLOCK);
+        let full = Arc::new(File::options().write(true).open("/dev/full").unwrap());
+        let read_only = Arc::new(File::open("/dev/zero").unwrap());
+        for (file, errno) in [(full, libc::ENOSPC), (read_only, libc::EBADF)] {
+            io.submit(Operation {
+                kind: OperationKind::Write,
+                file,
+                buffer: pool.try_take().unwrap(),
+                start: 0,
+                len: BLOCK,
+                offset: 0,
+                token: 1,
+            });
+            let completion = io.complete().unwrap();
+            assert_eq!(
+                completion.result.unwrap_err().raw_os_error(),
+                Some(errno),
+                "{}",
+                io.name()
+            );
+            assert_eq!(completion.buffer.len(), BLOCK);
+        }
+    }
+}
+
+#[test]
+fn what_could_never_be_right_finishes_at_once() {
+    for io in &mut both(2) {
+        let pool = BufferPool::new(1, BLOCK);
+        let file = file_with(b"content");
+        for (start, len, offset) in [
+            (0, BLOCK + 1, 0),
+            (BLOCK + 1, 0, 0),
+            (usize::MAX, 2, 0),
+            (0, 1, u64::MAX),
+            (0, 1, i64::MAX as u64),
+        ] {
+            for kind in [OperationKind::Read, OperationKind::Write] {
+                io.submit(Operation {
+                    kind,
+                    file: Arc::clone(&file),
+                    buffer: pool.try_take().unwrap(),
+                    start,
+                    len,
+                    offset,
+                    token: 9,
+                });
+                assert_eq!(io.in_flight(), 1);
+                let completion = io.complete().unwrap();
+                assert_eq!((completion.token, completion.kind), (9, kind));
+                assert_eq!(
+                    completion.result.unwrap_err().kind(),
+                    io::ErrorKind::InvalidInput
+                );
+            }
+        }
+        let nothing = io.complete().unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(content_of(&file), b"content");
+    }
+}
+
+#[test]
+fn beyond_the_depth_nothing_is_lost() {
+    for io in &mut both(2) {
+        let pool = BufferPool::new(4, BLOCK);
+        let file = file_with(&pattern(BLOCK));
+        for token in 0..4 {
+            io.submit(Operation {
+                kind: OperationKind::Read,
+                file: Arc::clone(&file),
+                buffer: pool.take().unwrap(),
+                start: 0,
+                len: BLOCK,
+                offset: 0,
+                token,
+            });
+        }
+        assert!(!io.has_room());
+        assert_eq!(io.in_flight(), 4);
+        let mut refused = 0;
+        for _ in 0..4 {
+            match io.complete().unwrap().result {
+                Ok(read) => assert_eq!(read, BLOCK),
+                Err(error) => {
+                    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                    refused += 1;
+                }
+            }
+        }
+        assert_eq!(refused, if io.name() == "io_uring" { 2 } else { 3 });
+        assert!(io.has_room());
+        assert_eq!(pool.free(), 4);
+    }
+}
+
+#[test]
+fn nothing_to_move_moves_nothing() {
+    for io in &mut both(2) {
+        let pool = BufferPool::new(1, BLOCK);
+        for kind in [OperationKind::Read, OperationKind::Write] {
+            io.submit(Operation {
+                kind,
+                file: file_with(b"x"),
+                buffer: pool.take().unwrap(),
+                start: BLOCK,
+                len: 0,
+                offset: 0,
+                token: 0,
+            });
+            assert_eq!(io.complete().unwrap().result.unwrap(), 0);
+        }
+    }
+}
+
+/// An operation that stays with the kernel until something is written to the other end.
+fn blocked_read(pool: &BufferPool, reader: PipeReader) -> Operation {
+    Operation {
+        kind: OperationKind::Read,
+        file: Arc::new(File::from(OwnedFd::from(reader))),
+        buffer: pool.take().unwrap(),
+        start: 0,
+        len: 5,
+        offset: 0,
+        token: 0,
+    }
+}
+
+#[test]
+fn dropping_a_ring_waits_for_what_is_in_flight() {
+    let Some(mut ring) = ring(4) else { return };
+    let pool = BufferPool::new(1, 4096);
+    let (reader, mut writer) = io::pipe().unwrap();
+    ring.submit(blocked_read(&pool, reader));
+    assert_eq!((ring.in_flight(), pool.free()), (1, 0));
+    let (dropping, about_to_drop) = mpsc::channel();
+    let dropper = thread::spawn(move || {
+        dropping.send(()).unwrap();
+        drop(ring);
+    });
+    about_to_drop.recv().unwrap();
+    assert_eq!(pool.free(), 0);
+    writer.write_all(b"hello").unwrap();
+    dropper.join().unwrap();
+    // The pool has the buffer back, and the kernel had written to it by then.
+    assert_eq!(&pool.try_take().unwrap()[..5], b"hello");
+}
+
+#[test]
+fn dropping_a_ring_amid_much_gives_every_buffer_back() {
+    let pool = BufferPool::new(16, BLOCK);
+    for round in 0..20 {
+        let Some(mut ring) = ring(16) else { return };
+        let file = file_with(&pattern(16 * BLOCK));
+        for token in 0..16 {
+            ring.submit(Operation {
+                kind: if (token + round) % 2 == 0 {
+                    OperationKind::Read
+                } else {
+                    OperationKind::Write
+                },
+                file: Arc::clone(&file),
+                buffer: pool.try_take().unwrap(),
+                start: 0,
+                len: BLOCK,
+                offset: token * BLOCK as u64,
+                token,
+            });
+        }
+        drop(ring);
+        assert_eq!(pool.free(), 16);
+        assert_eq!(Arc::strong_count(&file), 1);
+    }
+}
+
+#[test]
+fn short_answers_are_taken_up_again_by_the_ring() {
+    let Some(mut ring) = ring(4) else { return };
+    let pool = BufferPool::new(1, 4096);
+    let (reader, mut writer) = io::pipe().unwrap();
+    // A pipe gives what it has: three bytes, then the rest.
+    writer.write_all(b"hel").unwrap();
+    ring.submit(blocked_read(&pool, reader));
+    let completer = thread::spawn(move || {
+        let completion = ring.complete().unwrap();
+        (completion, ring)
+    });
+    writer.write_all(b"lo").unwrap();
+    let (completion, _ring) = completer.join().unwrap();
+    assert_eq!(completion.result.unwrap(), 5);
+    assert_eq!(&completion.buffer[..5], b"hello");
+}
+
+#[test]
+fn progress_through_short_answers_and_interruptions() {
+    let pool = BufferPool::new(1, 4096);
+    let begin = |kind| {
+        Progress::begin(Operation {
+            kind,
+            file: file_with(b""),
+            buffer: pool.take().unwrap(),
+            start: 1,
+            len: 10,
+            offset: 100,
+            token: 0,
+        })
+        .unwrap()
+    };
+    let mut read = begin(OperationKind::Read);
+    assert!(read.advance(Ok(3)).is_none());
+    assert!(
+        read.advance(Err(io::ErrorKind::Interrupted.into()))
+            .is_none()
+    );
+    let (bytes, offset) = read.left();
+    assert_eq!((bytes.len(), offset), (7, 103));
+    assert!(matches!(read.advance(Ok(0)), Some(Ok(3))));
+    drop(read);
+
+    let mut write = begin(OperationKind::Write);
+    assert!(write.advance(Ok(9)).is_none());
+    assert!(matches!(write.advance(Ok(1)), Some(Ok(10))));
+    drop(write);
+
+    let mut write = begin(OperationKind::Write);
+    assert!(write.advance(Ok(9)).is_none());
+    let error = write.advance(Ok(0)).unwrap().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::WriteZero);
+}
+
+#[test]
+fn the_best_there_is_with_the_reason_for_less() {
+    assert_eq!(block_io(1).0.name(), "pread/pwrite");
+    assert_eq!(block_io(1).1, None);
+    let (io, reason) = block_io(4);
+    match Ring::probe() {
+        Ok(()) => assert_eq!((io.name(), reason), ("io_uring", None)),
+        Err(why) => assert_eq!((io.name(), reason), ("pread/pwrite", Some(why))),
+    }
+}

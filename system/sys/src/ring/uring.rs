@@ -1,0 +1,293 @@
+//! io_uring behind [`BlockIo`].
+//!
+//! For: many reads and writes of regular files in flight from one thread. The kernel works on an operation from `submit`
+//! until `complete` hands it out or the ring is dropped; all that time the ring owns its buffer and its file.
+//!
+//! Not for: anything that may never finish, such as an empty pipe: dropping the ring waits for what is in flight.
+//! The kernel cancels what a thread submitted when that thread ends: keep a ring to one thread, or to one that outlives it.
+//!
+//! Fails to start where io_uring is missing or forbidden; [`Ring::probe`] says why.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::mem;
+use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
+use std::thread;
+
+use io_uring::{IoUring, Probe, opcode, types};
+
+use super::{BlockIo, Completion, Operation, OperationKind, Progress, no_room, nothing_in_flight};
+
+/// How often the kernel may answer "not now" to the same call before that is an error.
+const REFUSALS_MAX: u32 = 100_000;
+
+/// File operations through io_uring, up to its depth at a time.
+pub struct Ring {
+    ring: IoUring,
+    /// What the kernel has, or will have at the next call, by the number that marks it there.
+    slots: Vec<Option<Progress>>,
+    free: Vec<usize>,
+    done: VecDeque<Completion>,
+    depth: usize,
+}
+
+impl Ring {
+    /// A ring for `depth` operations at a time; at least one, and at most what the kernel allows (32768).
+    pub fn new(depth: usize) -> io::Result<Self> {
+        if depth == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a ring of depth 0 can do nothing",
+            ));
+        }
+        let entries = u32::try_from(depth).unwrap_or(u32::MAX);
+        let ring = IoUring::builder().setup_clamp().dontfork().build(entries)?;
+        let depth = depth.min(ring.params().sq_entries() as usize);
+        Ok(Self {
+            ring,
+            slots: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            done: VecDeque::new(),
+            depth,
+        })
+    }
+
+    /// Whether io_uring can be used here, and if not, why, for the operator. Looked up once per process.
+    pub fn probe() -> Result<(), String> {
+        static PROBED: OnceLock<Result<(), String>> = OnceLock::new();
+        PROBED.get_or_init(probe).clone()
+    }
+
+    /// How many operations it takes at a time.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    fn with_kernel(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Puts the next call of the operation in `slot` on its way.
+    fn start(&mut self, slot: usize) {
+        let Some(progress) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
+            return;
+        };
+        let fd = types::Fd(progress.operation.file.as_raw_fd());
+        let kind = progress.operation.kind;
+        let (bytes, offset) = progress.left();
+        // `left` gives at most 1 GiB.
+        let (start, len) = (bytes.as_mut_ptr(), bytes.len() as u32);
+        let entry = match kind {
+            OperationKind::Read => opcode::Read::new(fd, start, len).offset(offset).build(),
+            OperationKind::Write => opcode::Write::new(fd, start, len).offset(offset).build(),
+        };
+        // SAFETY: descriptor and memory stay valid until the kernel is through with them. Both belong to the operation in
+        // `slot`, which leaves it in `reap` alone, when its completion has come; `drop` waits for that or leaks it. The
+        // memory does not move with the `Buffer` and nothing refers to it meanwhile.
+        let pushed = unsafe { self.ring.submission().push(&entry.user_data(slot as u64)) };
+        match pushed {
+            // The kernel may answer "not now" (EAGAIN, EBUSY); the entry stays queued and `complete` tries again, and
+            // reports what else may be wrong.
+            Ok(()) => drop(self.ring.submit()),
+            // Cannot be: there are at least as many entries as slots, and each slot has one at most.
+            Err(full) => self.leave(slot, Err(io::Error::other(full))),
+        }
+    }
+
+    /// Takes in one answer of the kernel, if there is any.
+    fn reap(&mut self) -> bool {
+        let Some(entry) = self.ring.completion().next() else {
+            return false;
+        };
+        let slot = entry.user_data() as usize;
+        let Some(progress) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
+            return true;
+        };
+        let moved = match usize::try_from(entry.result()) {
+            Ok(moved) => Ok(moved),
+            // The kernel could not do it without blocking, and would not let a worker thread block for it.
+            Err(_) if entry.result() == -libc::EAGAIN => progress.move_some(),
+            Err(_) => Err(io::Error::from_raw_os_error(-entry.result())),
+        };
+        match progress.advance(moved) {
+            None => self.start(slot),
+            Some(result) => self.leave(slot, result),
+        }
+        true
+    }
+
+    /// Ends the operation in `slot`, which the kernel is through with.
+    fn leave(&mut self, slot: usize, result: io::Result<usize>) {
+        if let Some(progress) = self.slots.get_mut(slot).and_then(Option::take) {
+            self.free.push(slot);
+            self.done.push_back(progress.finish(result));
+        }
+    }
+
+    /// Hands over what is queued and waits for an answer.
+    fn wait(&self) -> io::Result<()> {
+        for _ in 0..REFUSALS_MAX {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => return Ok(()),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => return Ok(()),
+                    Some(libc::EAGAIN | libc::EBUSY) => thread::yield_now(),
+                    _ => return Err(error),
+                },
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::EAGAIN))
+    }
+}
+
+impl BlockIo for Ring {
+    fn submit(&mut self, operation: Operation) {
+        if !self.has_room() {
+            self.done.push_back(no_room(operation));
+            return;
+        }
+        match (Progress::begin(operation), self.free.pop()) {
+            (Ok(progress), Some(slot)) => {
+                self.slots[slot] = Some(progress);
+                self.start(slot);
+            }
+            (Ok(progress), None) => self.done.push_back(no_room(progress.operation)),
+            (Err(completion), slot) => {
+                self.free.extend(slot);
+                self.done.push_back(completion);
+            }
+        }
+    }
+
+    fn complete(&mut self) -> io::Result<Completion> {
+        loop {
+            if let Some(completion) = self.done.pop_front() {
+                return Ok(completion);
+            }
+            if self.with_kernel() == 0 {
+                return Err(nothing_in_flight());
+            }
+            if !self.reap() {
+                self.wait()?;
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.in_flight() < self.depth
+    }
+
+    fn in_flight(&self) -> usize {
+        self.with_kernel() + self.done.len()
+    }
+
+    fn name(&self) -> &'static str {
+        "io_uring"
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        while self.with_kernel() > 0 {
+            // Not `reap`: what was moved in part is not taken up again.
+            let entry = self.ring.completion().next();
+            if let Some(entry) = entry {
+                self.leave(entry.user_data() as usize, Ok(0));
+                self.done.clear();
+            } else if self.wait().is_err() {
+                // The kernel may still write into these buffers: better lost than used by another.
+                mem::forget(mem::take(&mut self.slots));
+                return;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring")
+            .field("depth", &self.depth)
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}
+
+fn probe() -> Result<(), String> {
+    let ring = IoUring::new(2).map_err(|error| {
+        let disabled =
+            std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+        reason(&error, disabled.trim())
+    })?;
+    let mut probe = Probe::new();
+    ring.submitter()
+        .register_probe(&mut probe)
+        .map_err(|error| {
+            format!("io_uring does not tell what it can do (needs Linux 5.6 or newer): {error}")
+        })?;
+    if probe.is_supported(opcode::Read::CODE) && probe.is_supported(opcode::Write::CODE) {
+        Ok(())
+    } else {
+        Err(
+            "io_uring cannot read and write files on this kernel (needs Linux 5.6 or newer)"
+                .to_owned(),
+        )
+    }
+}
+
+/// Why the ring could not be made; `disabled` is what `kernel.io_uring_disabled` holds, empty where there is none.
+fn reason(error: &io::Error, disabled: &str) -> String {
+    match (error.raw_os_error(), disabled) {
+        (Some(libc::EPERM), "2") => "io_uring is disabled: sysctl kernel.io_uring_disabled=2 (0 enables it)".to_owned(),
+        (Some(libc::EPERM), "1") => "io_uring is disabled for this user: sysctl kernel.io_uring_disabled=1 \
+             (0 enables it, or join the group that kernel.io_uring_group names)"
+            .to_owned(),
+        (Some(libc::EPERM), _) => {
+            "io_uring is forbidden, most likely by the seccomp filter of a container runtime or service".to_owned()
+        }
+        (Some(libc::EACCES), _) => "io_uring is forbidden by a security module (SELinux, AppArmor)".to_owned(),
+        (Some(libc::ENOSYS), _) => {
+            "io_uring is missing: the kernel was built without it, or a seccomp filter hides it".to_owned()
+        }
+        (Some(libc::ENOMEM), _) => {
+            "io_uring was refused memory: raise the limit on locked memory (LimitMEMLOCK)".to_owned()
+        }
+        _ => format!("io_uring cannot be used: {}", crate::fs::describe(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_tell_the_operator_what_to_change() {
+        let reason = |errno, disabled| reason(&io::Error::from_raw_os_error(errno), disabled);
+        assert_eq!(
+            reason(libc::EPERM, "2"),
+            "io_uring is disabled: sysctl kernel.io_uring_disabled=2 (0 enables it)"
+        );
+        assert!(reason(libc::EPERM, "1").contains("kernel.io_uring_group"));
+        assert!(reason(libc::EPERM, "0").contains("seccomp"));
+        assert!(reason(libc::EPERM, "").contains("seccomp"));
+        assert!(reason(libc::ENOSYS, "").contains("built without"));
+        assert!(reason(libc::ENOMEM, "0").contains("LimitMEMLOCK"));
+        assert!(reason(libc::EMFILE, "0").contains("LimitNOFILE"));
+    }
+
+    #[test]
+    fn no_depth_is_refused_and_too_much_is_clamped() {
+        assert_eq!(
+            Ring::new(0).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+        if let Err(reason) = Ring::probe() {
+            eprintln!("SKIPPED: {reason}");
+            return;
+        }
+        assert_eq!(Ring::new(3).unwrap().depth(), 3);
+        let clamped = Ring::new(1 << 20).unwrap().depth();
+        assert!((1..1 << 20).contains(&clamped));
+    }
+}
