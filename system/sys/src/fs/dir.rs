@@ -4,6 +4,8 @@
 //! neither `..` nor an absolute path nor a symbolic link leads outside, not even one put there during the look-up.
 //! Links that stay beneath are followed on the way; the last component is followed only where the name says so.
 //!
+//! Mounts beneath belong to it. A directory moved elsewhere while a [`Dir`] holds it stays reachable through that one.
+//!
 //! Not for: a cache of directories (each call looks its path up anew; hold a [`Dir`] for the parent where that costs).
 //!
 //! Fails with `InvalidInput` for a path that could never be right, `PermissionDenied` for one that leads outside,
