@@ -43,13 +43,23 @@ pub enum PreambleError {
     Kind(u8),
 }
 
-/// The preamble of a connection of this kind.
+/// What the first bytes of a connection say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preamble {
+    /// What it is for.
+    pub kind: ConnectionKind,
+    /// Whether a TLS handshake follows.
+    pub tls: bool,
+}
+
+/// The bytes of a preamble.
 #[must_use]
-pub fn encode(kind: ConnectionKind) -> [u8; PREAMBLE_BYTES] {
+pub fn encode(preamble: Preamble) -> [u8; PREAMBLE_BYTES] {
     let mut bytes = [0; PREAMBLE_BYTES];
     bytes[..8].copy_from_slice(MAGIC);
     bytes[8..10].copy_from_slice(&PROTOCOL_VERSION.to_be_bytes());
-    bytes[10] = kind as u8;
+    bytes[10] = preamble.kind as u8;
+    bytes[11] = u8::from(preamble.tls);
     bytes
 }
 
@@ -57,7 +67,7 @@ pub fn encode(kind: ConnectionKind) -> [u8; PREAMBLE_BYTES] {
 ///
 /// # Errors
 /// When it is not Penstock's, or of another version, or of an unknown kind.
-pub fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Result<ConnectionKind, PreambleError> {
+pub fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Result<Preamble, PreambleError> {
     if &bytes[..8] != MAGIC {
         let text: String = String::from_utf8_lossy(&bytes[..8]).escape_debug().take(24).collect();
         return Err(PreambleError::NotPenstock(text));
@@ -66,13 +76,14 @@ pub fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Result<ConnectionKind, PreambleEr
     if theirs != PROTOCOL_VERSION {
         return Err(PreambleError::Version { theirs, ours: PROTOCOL_VERSION });
     }
-    match bytes[10] {
-        1 => Ok(ConnectionKind::Control),
-        2 => Ok(ConnectionKind::Data),
-        3 => Ok(ConnectionKind::NettestControl),
-        4 => Ok(ConnectionKind::NettestData),
-        other => Err(PreambleError::Kind(other)),
-    }
+    let kind = match bytes[10] {
+        1 => ConnectionKind::Control,
+        2 => ConnectionKind::Data,
+        3 => ConnectionKind::NettestControl,
+        4 => ConnectionKind::NettestData,
+        other => return Err(PreambleError::Kind(other)),
+    };
+    Ok(Preamble { kind, tls: bytes[11] & 1 == 1 })
 }
 
 #[cfg(test)]
@@ -87,9 +98,12 @@ mod tests {
             ConnectionKind::NettestControl,
             ConnectionKind::NettestData,
         ] {
-            assert_eq!(decode(&encode(kind)), Ok(kind));
+            for tls in [false, true] {
+                let preamble = Preamble { kind, tls };
+                assert_eq!(decode(&encode(preamble)), Ok(preamble));
+            }
         }
-        let mut newer = encode(ConnectionKind::Data);
+        let mut newer = encode(Preamble { kind: ConnectionKind::Data, tls: true });
         newer[9] = 9;
         assert_eq!(decode(&newer), Err(PreambleError::Version { theirs: 9, ours: 1 }));
         let http = decode(b"GET / HTTP/1.1\r\n").expect_err("not ours").to_string();

@@ -1,0 +1,127 @@
+//! Frames onto and off a data stream, protected as the session says.
+//!
+//! For: one stream in one direction. Not for: what a frame is about. A reader that fails has lost its
+//! place and the stream with it: `InvalidData` means that integrity failed, anything else that the
+//! connection did.
+
+use std::io::{self, Read};
+
+use penstock_protocol::block::{
+    self, FrameError, HEADER_BYTES, Header, Opener, SEAL_BYTES, Seal,
+};
+use penstock_protocol::digest::crc32c;
+use penstock_protocol::proof::{Authenticator, TAG_BYTES};
+
+use crate::channel::Channel;
+
+/// Writes frames.
+#[derive(Debug)]
+pub struct FrameWriter {
+    channel: Channel,
+    authenticator: Option<Authenticator>,
+}
+
+impl FrameWriter {
+    /// Writes under TLS where there is no authenticator, sealed where there is one.
+    #[must_use]
+    pub fn new(channel: Channel, authenticator: Option<Authenticator>) -> Self {
+        Self { channel, authenticator }
+    }
+
+    /// Writes one frame, asking `pace` before each part of it.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn write(
+        &mut self,
+        header: &Header,
+        payload: &[u8],
+        pace: impl Fn(usize),
+    ) -> io::Result<()> {
+        const PART_BYTES: usize = 1 << 20;
+        let header = header.encode();
+        let (first, rest) = payload.split_at(payload.len().min(PART_BYTES));
+        pace(header.len() + first.len());
+        match &mut self.authenticator {
+            None => self.channel.write_two(&header, first)?,
+            Some(authenticator) => {
+                let mut head = [0; HEADER_BYTES + SEAL_BYTES];
+                head[..HEADER_BYTES].copy_from_slice(&header);
+                head[HEADER_BYTES..].copy_from_slice(&block::seal(authenticator, &header, payload));
+                self.channel.write_two(&head, first)?;
+            }
+        }
+        for part in rest.chunks(PART_BYTES) {
+            pace(part.len());
+            self.channel.write_two(&[], part)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the stream in order.
+    pub fn finish(&mut self) {
+        let _ = self.write(&Header::end(), &[], |_| {});
+        self.channel.finish_writing();
+    }
+
+    /// The stream's connection.
+    #[must_use]
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+}
+
+/// Reads frames.
+#[derive(Debug)]
+pub struct FrameReader {
+    channel: Channel,
+    opener: Option<Opener>,
+    tag: [u8; TAG_BYTES],
+}
+
+impl FrameReader {
+    /// Reads what a [`FrameWriter`] of the same kind wrote.
+    #[must_use]
+    pub fn new(channel: Channel, authenticator: Option<Authenticator>) -> Self {
+        Self { channel, opener: authenticator.map(Opener::new), tag: [0; TAG_BYTES] }
+    }
+
+    /// Reads the next header.
+    ///
+    /// # Errors
+    /// `InvalidData` when it is not what the sender wrote.
+    pub fn header(&mut self) -> io::Result<Header> {
+        let mut bytes = [0; HEADER_BYTES];
+        self.channel.read_exact(&mut bytes)?;
+        if let Some(opener) = &mut self.opener {
+            let mut seal: Seal = [0; SEAL_BYTES];
+            self.channel.read_exact(&mut seal)?;
+            self.tag = opener.header(&bytes, &seal).map_err(damaged)?;
+        }
+        Header::decode(&bytes).map_err(damaged)
+    }
+
+    /// Reads the payload of the header that was read last into all of `payload`.
+    ///
+    /// # Errors
+    /// `InvalidData` when it is not what the sender read from its device.
+    pub fn payload(&mut self, header: &Header, payload: &mut [u8]) -> io::Result<()> {
+        self.channel.read_exact(payload)?;
+        let sealed = self.opener.as_mut().is_none_or(|opener| opener.payload(payload, &self.tag));
+        if sealed && crc32c(payload) == header.payload_crc {
+            Ok(())
+        } else {
+            Err(damaged(FrameError::PayloadIntegrity(header.sequence)))
+        }
+    }
+
+    /// The stream's connection.
+    #[must_use]
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+}
+
+fn damaged(error: FrameError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

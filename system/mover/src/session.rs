@@ -1,0 +1,379 @@
+//! What both ends of one session share: its keys, options, buffers, pace, streams and measurements.
+//!
+//! For: state that many threads of one session look at. Not for: what an end does with files; that is
+//! [`crate::sending`] and [`crate::receiving`]. Locks here are held for moments, never across I/O.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use penstock_protocol::control::{Report, Settings};
+use penstock_protocol::open::{Options, SessionId};
+use penstock_protocol::pace::Pacer;
+use penstock_protocol::proof::{Authenticator, Nonces, SessionKey};
+use penstock_protocol::sender::StreamId;
+use penstock_sys::buffer::BufferPool;
+use penstock_sys::event::Event;
+use penstock_sys::machine;
+use penstock_sys::net::TcpInfo;
+
+use crate::channel::Transport;
+
+/// Data streams when nobody says how many.
+pub const STREAMS_DEFAULT: u16 = 4;
+
+/// Most data streams of one session.
+pub const STREAMS_MAX: u16 = 256;
+
+/// A connection whose peer neither answers nor acknowledges for this long is dead.
+pub const DEAD_AFTER: Duration = Duration::from_secs(15);
+
+/// A lock that a panic of another thread does not take away: its state is valid at every step.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How a session ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// Everything that could be copied is durable.
+    Finished,
+    /// Somebody stopped it, for this reason.
+    Cancelled(String),
+    /// It cannot go on, for this reason.
+    Failed(String),
+}
+
+/// A rate limit that several sessions may share.
+#[derive(Debug)]
+pub struct Pace {
+    pacer: Mutex<Pacer>,
+    clock: Instant,
+}
+
+impl Pace {
+    /// A limit in bits per second, or none.
+    #[must_use]
+    pub fn new(rate_bps: Option<u64>) -> Self {
+        Self { pacer: Mutex::new(Pacer::new(rate_bps, Duration::ZERO)), clock: Instant::now() }
+    }
+
+    /// Changes the limit.
+    pub fn set(&self, rate_bps: Option<u64>) {
+        lock(&self.pacer).set_rate(rate_bps, self.clock.elapsed());
+    }
+
+    /// The limit in bits per second.
+    #[must_use]
+    pub fn rate_bps(&self) -> Option<u64> {
+        lock(&self.pacer).rate_bps()
+    }
+
+    fn take(&self, bytes: usize) -> Duration {
+        lock(&self.pacer).take(bytes as u64, self.clock.elapsed())
+    }
+}
+
+/// Measurements of one end, in microseconds where they are times.
+#[derive(Debug, Default)]
+pub struct Meter {
+    /// Streams waited for blocks to send, or for buffers to receive into.
+    pub waited_storage_us: AtomicU64,
+    /// Streams waited in the socket.
+    pub waited_network_us: AtomicU64,
+    /// Streams waited for the rate limit.
+    pub waited_rate_us: AtomicU64,
+    /// Payload bytes over the network.
+    pub network_bytes: AtomicU64,
+    /// Blocks that were sent again.
+    pub repeated: AtomicU64,
+    /// Streams that broke.
+    pub streams_lost: AtomicU64,
+    retransmits_of_ended: AtomicU64,
+    window_us_of_ended: AtomicU64,
+}
+
+/// Adds the time since `start` to a measurement.
+pub fn add_since(counter: &AtomicU64, start: Instant) {
+    let elapsed = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+    counter.fetch_add(elapsed, Ordering::Relaxed);
+}
+
+/// State that the threads of one session share.
+#[derive(Debug)]
+pub struct Session {
+    /// Its name.
+    pub id: SessionId,
+    /// How files are copied.
+    pub options: Options,
+    /// Buffers of one block each.
+    pub pool: BufferPool,
+    /// This session's rate.
+    pub pace: Pace,
+    /// The rate that it shares with others of the same process.
+    pub shared_pace: Option<Arc<Pace>>,
+    /// Measurements.
+    pub meter: Meter,
+    /// Wakes the control connection.
+    pub wake: Event,
+    /// When it began.
+    pub started: Instant,
+    /// How many streams there should be.
+    pub wanted_streams: AtomicU16,
+    key: SessionKey,
+    streams: Mutex<BTreeMap<StreamId, Transport>>,
+    ending: Mutex<Option<Ending>>,
+    over: AtomicBool,
+    peer: Mutex<Report>,
+    engine: Mutex<String>,
+    settings_for_peer: Mutex<Option<Settings>>,
+    cpu_at_start: Duration,
+    busy: Mutex<Busy>,
+}
+
+#[derive(Debug, Default)]
+struct Busy {
+    last: Option<(u64, u64)>,
+    permille: u16,
+}
+
+impl Session {
+    /// A session of which nothing is connected yet. Its pool holds `memory_bytes` of blocks.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn new(
+        id: SessionId,
+        key: SessionKey,
+        options: Options,
+        memory_bytes: u64,
+        shared_pace: Option<Arc<Pace>>,
+    ) -> std::io::Result<Self> {
+        let block = options.block_bytes as usize;
+        let count = usize::try_from(memory_bytes / block as u64).unwrap_or(usize::MAX).max(4);
+        let rate = options.settings.rate_bps.filter(|rate| *rate > 0);
+        let streams = options.settings.streams.unwrap_or(STREAMS_DEFAULT);
+        Ok(Self {
+            id,
+            pool: BufferPool::new(count, block),
+            pace: Pace::new(rate),
+            shared_pace,
+            meter: Meter::default(),
+            wake: Event::new()?,
+            started: Instant::now(),
+            wanted_streams: AtomicU16::new(streams.clamp(1, STREAMS_MAX)),
+            options,
+            key,
+            streams: Mutex::default(),
+            ending: Mutex::default(),
+            over: AtomicBool::new(false),
+            peer: Mutex::default(),
+            engine: Mutex::default(),
+            settings_for_peer: Mutex::default(),
+            cpu_at_start: machine::process_cpu(),
+            busy: Mutex::default(),
+        })
+    }
+
+    /// Its key.
+    #[must_use]
+    pub fn key(&self) -> &SessionKey {
+        &self.key
+    }
+
+    /// The authenticator of a stream in the clear.
+    #[must_use]
+    pub fn authenticator(&self, stream: StreamId, nonces: &Nonces) -> Authenticator {
+        self.key.authenticator(&self.id, stream, nonces)
+    }
+
+    /// Wakes the control connection's thread.
+    pub fn wake_control(&self) {
+        // It looks again after a while even if this fails.
+        let _ = self.wake.signal();
+    }
+
+    /// Ends the session, unless it has ended already, and with it every stream.
+    pub fn end(&self, ending: Ending) {
+        let abrupt = ending != Ending::Finished;
+        lock(&self.ending).get_or_insert(ending);
+        self.over.store(true, Ordering::SeqCst);
+        if abrupt {
+            self.pool.close();
+            lock(&self.streams).values().for_each(Transport::shut_down);
+        }
+        self.wake_control();
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+
+    /// How it ended.
+    #[must_use]
+    pub fn ending(&self) -> Option<Ending> {
+        lock(&self.ending).clone()
+    }
+
+    /// A stream is connected. `false` when the session is over or has a stream of that number.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn add_stream(&self, stream: StreamId, transport: &Transport) -> std::io::Result<bool> {
+        let handle = transport.try_clone()?;
+        let mut streams = lock(&self.streams);
+        if self.is_over() || streams.contains_key(&stream) {
+            return Ok(false);
+        }
+        streams.insert(stream, handle);
+        Ok(true)
+    }
+
+    /// A stream is gone.
+    pub fn remove_stream(&self, stream: StreamId) {
+        if let Some(transport) = lock(&self.streams).remove(&stream) {
+            if let Ok(info) = TcpInfo::of(&transport) {
+                let meter = &self.meter;
+                meter.retransmits_of_ended.fetch_add(info.retransmits, Ordering::Relaxed);
+                meter.window_us_of_ended.fetch_add(info.rwnd_limited_us, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Breaks every stream, as a test or an operator may want.
+    pub fn break_streams(&self) {
+        lock(&self.streams).values().for_each(Transport::shut_down);
+    }
+
+    /// How many streams are connected.
+    #[must_use]
+    pub fn stream_count(&self) -> u16 {
+        u16::try_from(lock(&self.streams).len()).unwrap_or(u16::MAX)
+    }
+
+    /// Waits until `bytes` may be sent or taken, by both rates, or the session is over.
+    pub fn wait_for_pace(&self, bytes: usize) {
+        let own = self.pace.take(bytes);
+        let shared = self.shared_pace.as_ref().map_or(Duration::ZERO, |pace| pace.take(bytes));
+        let wait = own.max(shared);
+        if wait.is_zero() {
+            return;
+        }
+        let start = Instant::now();
+        while let Some(left) = wait.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
+            // Short steps, so that a raised rate or the end of the session is noticed.
+            std::thread::sleep(left.min(Duration::from_millis(200)));
+            let raised = self.pace.rate_bps().is_none() && self.shared_pace.is_none();
+            if self.is_over() || raised {
+                break;
+            }
+        }
+        add_since(&self.meter.waited_rate_us, start);
+    }
+
+    /// Names the storage engine, or adds one where files lie on several file systems.
+    pub fn name_engine(&self, name: &str) {
+        let mut engine = lock(&self.engine);
+        if engine.is_empty() {
+            name.clone_into(&mut engine);
+        } else if !engine.split(", ").any(|known| known == name) {
+            engine.push_str(", ");
+            engine.push_str(name);
+        }
+    }
+
+    /// The storage engines of this end.
+    #[must_use]
+    pub fn engine(&self) -> String {
+        lock(&self.engine).clone()
+    }
+
+    /// Keeps what the peer measures.
+    pub fn set_peer(&self, report: Report) {
+        *lock(&self.peer) = report;
+    }
+
+    /// What the peer measured last.
+    #[must_use]
+    pub fn peer(&self) -> Report {
+        lock(&self.peer).clone()
+    }
+
+    /// Changes this end; what concerns the other end is sent by the control connection.
+    pub fn apply(&self, settings: &Settings) {
+        if let Some(rate) = settings.rate_bps {
+            self.pace.set(Some(rate).filter(|rate| *rate > 0));
+        }
+        if let Some(streams) = settings.streams {
+            self.wanted_streams.store(streams.clamp(1, STREAMS_MAX), Ordering::SeqCst);
+        }
+        self.wake_control();
+    }
+
+    /// Changes both ends.
+    pub fn change(&self, settings: Settings) {
+        self.apply(&settings);
+        *lock(&self.settings_for_peer) = Some(settings);
+        self.wake_control();
+    }
+
+    /// Settings that are to be sent to the peer.
+    pub fn take_settings_for_peer(&self) -> Option<Settings> {
+        lock(&self.settings_for_peer).take()
+    }
+
+    /// TCP segments sent again, by this end's kernel.
+    #[must_use]
+    pub fn retransmits(&self) -> u64 {
+        let live = lock(&self.streams)
+            .values()
+            .filter_map(|transport| TcpInfo::of(transport).ok())
+            .map(|info| info.retransmits)
+            .sum::<u64>();
+        live + self.meter.retransmits_of_ended.load(Ordering::Relaxed)
+    }
+
+    fn window_us(&self) -> u64 {
+        let live = lock(&self.streams)
+            .values()
+            .filter_map(|transport| TcpInfo::of(transport).ok())
+            .map(|info| info.rwnd_limited_us)
+            .sum::<u64>();
+        live + self.meter.window_us_of_ended.load(Ordering::Relaxed)
+    }
+
+    /// What this end measures.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let cpu = machine::process_cpu().saturating_sub(self.cpu_at_start);
+        Report {
+            cpu_us: u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),
+            machine_busy_permille: self.machine_busy_permille(),
+            retransmits: self.retransmits(),
+            streams: self.stream_count(),
+            engine: self.engine(),
+            waited_storage_us: self.meter.waited_storage_us.load(Ordering::Relaxed),
+            waited_network_us: self.meter.waited_network_us.load(Ordering::Relaxed),
+            waited_window_us: self.window_us(),
+        }
+    }
+
+    fn machine_busy_permille(&self) -> u16 {
+        let mut busy = lock(&self.busy);
+        let Some(now) = machine::machine_busy() else { return 0 };
+        let last = busy.last.unwrap_or(now);
+        let total = now.1.saturating_sub(last.1);
+        // A few ticks say nothing; keep what was known.
+        if busy.last.is_none() || total >= 20 {
+            if total > 0 {
+                let share = now.0.saturating_sub(last.0) * 1000 / total;
+                busy.permille = u16::try_from(share).unwrap_or(1000).min(1000);
+            }
+            busy.last = Some(now);
+        }
+        busy.permille
+    }
+}
