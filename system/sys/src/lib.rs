@@ -2,7 +2,7 @@
 //!
 //! For: files confined beneath a directory ([`fs`]), a pool of page-aligned buffers ([`buffer`]), file I/O with depth
 //! ([`ring`]), facts about this machine and process ([`machine`]), wake-ups ([`event`]), locks between processes
-//! ([`lock`]).
+//! ([`lock`]), TCP beyond the standard library ([`net`]).
 //!
 //! Not for: policy. Nothing here decides what to read, where to write, how often to retry or what to tell the user.
 //!
@@ -14,4 +14,5 @@ pub mod event;
 pub mod fs;
 pub mod lock;
 pub mod machine;
+pub mod net;
 pub mod ring;

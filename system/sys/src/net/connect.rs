@@ -1,0 +1,133 @@
+//! Making TCP connections with everything set before the handshake, when it still counts: the
+//! window scale, the congestion control and the source address.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::options;
+
+/// What to set on a socket before it connects.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectOptions {
+    /// Local address to connect from, so that a chosen interface is used.
+    pub source: Option<IpAddr>,
+    /// Congestion control; the system's default without one.
+    pub congestion: Option<String>,
+    /// Fixed socket buffers in bytes; without one the kernel sizes them.
+    pub window_bytes: Option<u32>,
+}
+
+/// Connects to `peer`, giving up after `timeout`.
+///
+/// # Errors
+/// The kernel's reason; a source address of the other family or not of this machine says so.
+pub fn connect(
+    peer: SocketAddr,
+    options: &ConnectOptions,
+    timeout: Duration,
+) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(peer), Type::STREAM, Some(Protocol::TCP))?;
+    if let Some(source) = options.source {
+        bind_source(&socket, source, peer)?;
+    }
+    if let Some(name) = &options.congestion {
+        options::set_congestion(&socket, name)?;
+    }
+    if let Some(bytes) = options.window_bytes {
+        options::set_window(&socket, bytes)?;
+    }
+    socket.connect_timeout(&peer.into(), timeout)?;
+    Ok(socket.into())
+}
+
+/// Listens on `address`. `[::]` takes IPv4 clients as well; port 0 lets the kernel choose.
+///
+/// # Errors
+/// The kernel's reason.
+pub fn listen(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        socket.set_only_v6(false)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(backlog)?;
+    Ok(socket.into())
+}
+
+fn bind_source(socket: &Socket, source: IpAddr, peer: SocketAddr) -> io::Result<()> {
+    if source.is_ipv4() != peer.is_ipv4() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "source address {source} and {} are of different families",
+                peer.ip()
+            ),
+        ));
+    }
+    socket
+        .bind(&SocketAddr::new(source, 0).into())
+        .map_err(|error| {
+            let reason = match error.kind() {
+                io::ErrorKind::AddrNotAvailable => "not an address of this machine".to_owned(),
+                _ => error.to_string(),
+            };
+            io::Error::new(error.kind(), format!("source address {source}: {reason}"))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn connects_from_the_chosen_source_with_the_chosen_congestion() {
+        let listener = listen("127.0.0.1:0".parse().unwrap(), 8).unwrap();
+        let name = options::available_congestion().remove(0);
+        let options = ConnectOptions {
+            source: Some("127.0.0.2".parse().unwrap()),
+            congestion: Some(name.clone()),
+            window_bytes: Some(1 << 18),
+        };
+        let stream = connect(listener.local_addr().unwrap(), &options, SECOND).unwrap();
+        assert_eq!(stream.local_addr().unwrap().ip(), options.source.unwrap());
+        assert_eq!(options::congestion(&stream).unwrap(), name);
+    }
+
+    #[test]
+    fn a_foreign_source_address_is_named() {
+        let options = ConnectOptions {
+            source: Some("192.0.2.1".parse().unwrap()),
+            ..ConnectOptions::default()
+        };
+        let error = connect("127.0.0.1:9".parse().unwrap(), &options, SECOND).unwrap_err();
+        assert!(error.to_string().contains("192.0.2.1"), "{error}");
+        let options = ConnectOptions {
+            source: Some("::1".parse().unwrap()),
+            ..ConnectOptions::default()
+        };
+        let error = connect("127.0.0.1:9".parse().unwrap(), &options, SECOND).unwrap_err();
+        assert!(error.to_string().contains("different families"), "{error}");
+    }
+
+    #[test]
+    fn listening_on_all_of_ipv6_takes_ipv4_too() {
+        let Ok(listener) = listen("[::]:0".parse().unwrap(), 8) else {
+            return;
+        };
+        let port = listener.local_addr().unwrap().port();
+        let peer = SocketAddr::from(([127, 0, 0, 1], port));
+        connect(peer, &ConnectOptions::default(), SECOND).unwrap();
+    }
+}

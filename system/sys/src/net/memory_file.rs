@@ -1,0 +1,73 @@
+//! A file that lives in memory only, to be sent with `sendfile`: what iperf3 calls zero copy.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create, sendfile};
+
+use super::pattern::fill;
+
+/// An anonymous file with fixed content.
+#[derive(Debug)]
+pub struct MemoryFile {
+    file: File,
+    length: u64,
+}
+
+impl MemoryFile {
+    /// Makes a file of `length` bytes with a fixed pseudo-random content.
+    ///
+    /// # Errors
+    /// The kernel lacks memfd or memory.
+    pub fn new(length: u64) -> io::Result<Self> {
+        let file = File::from(OwnedFd::from(memfd_create(
+            "penstock-nettest",
+            MemfdFlags::CLOEXEC,
+        )?));
+        ftruncate(&file, length)?;
+        let mut content = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+        fill(&mut content);
+        file.write_all_at(&content, 0)?;
+        Ok(Self { file, length })
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub const fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Sends up to `count` bytes from `offset`; how many the kernel took may be fewer.
+    ///
+    /// # Errors
+    /// Whatever `sendfile` says; a send timeout of the socket shows as `WouldBlock`.
+    pub fn send(&self, socket: &impl AsFd, offset: u64, count: usize) -> io::Result<usize> {
+        let mut offset = offset;
+        Ok(sendfile(socket, &self.file, Some(&mut offset), count)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::MemoryFile;
+
+    #[test]
+    fn sends_the_range_asked_for() {
+        let file = MemoryFile::new(10_000).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        assert_eq!(file.send(&client, 9_000, 5_000).unwrap(), 1_000);
+        drop(client);
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).unwrap();
+        let mut expected = vec![0; 10_000];
+        super::fill(&mut expected);
+        assert_eq!(received, expected[9_000..]);
+    }
+}

@@ -1,0 +1,20 @@
+//! TCP as the kernel offers it beyond the standard library: what it knows of a connection
+//! ([`TcpInfo`]), the options a bulk mover sets ([`options`]), how a connection is made
+//! ([`connect`]), and ways to send memory without copying it ([`SplicePipe`], [`MemoryFile`]).
+//!
+//! Policy does not live here: nothing in this module decides which option to set or which path
+//! to take. Every function reports the kernel's refusal as an error that says what was asked.
+
+pub mod connect;
+mod cpu_time;
+mod memory_file;
+pub mod options;
+mod pattern;
+mod splice_pipe;
+mod tcp_info;
+
+pub use cpu_time::thread_cpu_time;
+pub use memory_file::MemoryFile;
+pub use pattern::PatternMemory;
+pub use splice_pipe::SplicePipe;
+pub use tcp_info::TcpInfo;

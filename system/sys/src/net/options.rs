@@ -1,0 +1,188 @@
+//! Socket options that matter for bulk transfer, each as one function.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use socket2::SockRef;
+
+const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+
+/// The congestion controls this machine's kernel can use now, in its order.
+#[must_use]
+pub fn available_congestion() -> Vec<String> {
+    std::fs::read_to_string(AVAILABLE)
+        .unwrap_or_default()
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Chooses the congestion control of `socket`.
+///
+/// # Errors
+/// Names the ones that are available, or says that this one is reserved for root.
+pub fn set_congestion(socket: &impl AsFd, name: &str) -> io::Result<()> {
+    SockRef::from(socket)
+        .set_tcp_congestion(name.as_bytes())
+        .map_err(|error| {
+            let reason = match error.raw_os_error() {
+                Some(libc::ENOENT | libc::EINVAL) => format!(
+                    "this kernel has {}; `modprobe tcp_{name}` may add it",
+                    available_congestion().join(", ")
+                ),
+                Some(libc::EPERM) => format!(
+                    "reserved for root; add it to net.ipv4.tcp_allowed_congestion_control \
+                 (available: {})",
+                    available_congestion().join(", ")
+                ),
+                _ => error.to_string(),
+            };
+            io::Error::new(
+                error.kind(),
+                format!("congestion control '{name}': {reason}"),
+            )
+        })
+}
+
+/// The congestion control `socket` uses.
+///
+/// # Errors
+/// Whatever `getsockopt` says.
+pub fn congestion(socket: &impl AsFd) -> io::Result<String> {
+    let name = SockRef::from(socket).tcp_congestion()?;
+    let end = name
+        .iter()
+        .position(|&byte| byte == 0)
+        .unwrap_or(name.len());
+    Ok(String::from_utf8_lossy(&name[..end]).into_owned())
+}
+
+/// Paces `socket` at most at this many bytes per second (`SO_MAX_PACING_RATE`), done by the fq
+/// queueing discipline or, without it, by TCP's own timers. `u64::MAX` lifts the limit.
+///
+/// # Errors
+/// Whatever `setsockopt` says.
+pub fn set_max_pacing_rate(socket: &impl AsFd, bytes_per_second: u64) -> io::Result<()> {
+    // Kernels since 4.20 take an unsigned long here, which is 64 bits on all we run on.
+    set_option(
+        socket,
+        libc::SOL_SOCKET,
+        libc::SO_MAX_PACING_RATE,
+        bytes_per_second,
+    )
+}
+
+/// How long sent data may stay unacknowledged before the connection is given up
+/// (`TCP_USER_TIMEOUT`).
+///
+/// # Errors
+/// Whatever `setsockopt` says.
+pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()> {
+    SockRef::from(socket).set_tcp_user_timeout(Some(timeout))
+}
+
+/// Keeps at most this much unsent data in the kernel before the socket stops being writable
+/// (`TCP_NOTSENT_LOWAT`).
+///
+/// # Errors
+/// Whatever `setsockopt` says.
+pub fn set_notsent_lowat(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
+    SockRef::from(socket).set_tcp_notsent_lowat(bytes)
+}
+
+/// Wakes a blocked reader only when this much can be read (`SO_RCVLOWAT`): fewer wake-ups. The
+/// end of the stream wakes it always.
+///
+/// # Errors
+/// Whatever `setsockopt` says.
+pub fn set_receive_low_water(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
+/// Fixes the buffers of `socket` and so its window; turns the kernel's own sizing off. The kernel
+/// caps it at `net.core.rmem_max` and `wmem_max` without saying so.
+///
+/// # Errors
+/// Whatever `setsockopt` says.
+pub fn set_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    socket.set_recv_buffer_size(bytes)?;
+    socket.set_send_buffer_size(bytes)
+}
+
+/// `setsockopt` with a plain integer.
+fn set_option<T: Integer>(socket: &impl AsFd, level: i32, name: i32, value: T) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0);
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed; the pointer and length
+    // describe `value`, an integer without padding that lives until the call returns.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            length,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The integers `setsockopt` takes.
+trait Integer: Copy {}
+impl Integer for u64 {}
+impl Integer for libc::c_int {}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use super::*;
+
+    fn socket() -> (TcpListener, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (listener, stream)
+    }
+
+    #[test]
+    fn congestion_is_set_and_read_back() {
+        let (_listener, stream) = socket();
+        let name = available_congestion()
+            .first()
+            .cloned()
+            .expect("a congestion control");
+        set_congestion(&stream, &name).unwrap();
+        assert_eq!(congestion(&stream).unwrap(), name);
+    }
+
+    #[test]
+    fn unknown_congestion_lists_what_there_is() {
+        let (_listener, stream) = socket();
+        let message = set_congestion(&stream, "warp9").unwrap_err().to_string();
+        assert!(message.contains("'warp9'"), "{message}");
+        assert!(
+            message.contains(&available_congestion().join(", ")),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn the_other_options_are_accepted() {
+        let (_listener, stream) = socket();
+        set_max_pacing_rate(&stream, 20_000_000_000).unwrap();
+        set_max_pacing_rate(&stream, u64::MAX).unwrap();
+        set_user_timeout(&stream, Duration::from_secs(30)).unwrap();
+        set_notsent_lowat(&stream, 1 << 17).unwrap();
+        set_receive_low_water(&stream, 1 << 18).unwrap();
+        set_window(&stream, 1 << 20).unwrap();
+    }
+}

@@ -1,0 +1,196 @@
+//! What the kernel knows about one TCP connection: `getsockopt(TCP_INFO)`, typed.
+//!
+//! The kernel's structure has grown with every few releases and it copies out as many bytes as
+//! both sides know. Fields an older kernel does not have stay zero.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// `struct tcp_info` of include/uapi/linux/tcp.h up to `tcpi_reord_seen` (Linux 4.19), which is
+/// older than any kernel we run on. The libc crate's copy for glibc stops much earlier.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct RawTcpInfo {
+    state: u8,
+    ca_state: u8,
+    retransmits: u8,
+    probes: u8,
+    backoff: u8,
+    options: u8,
+    wscale: u8,
+    flags: u8,
+    rto: u32,
+    ato: u32,
+    snd_mss: u32,
+    rcv_mss: u32,
+    unacked: u32,
+    sacked: u32,
+    lost: u32,
+    retrans: u32,
+    fackets: u32,
+    last_data_sent: u32,
+    last_ack_sent: u32,
+    last_data_recv: u32,
+    last_ack_recv: u32,
+    pmtu: u32,
+    rcv_ssthresh: u32,
+    rtt: u32,
+    rttvar: u32,
+    snd_ssthresh: u32,
+    snd_cwnd: u32,
+    advmss: u32,
+    reordering: u32,
+    rcv_rtt: u32,
+    rcv_space: u32,
+    total_retrans: u32,
+    pacing_rate: u64,
+    max_pacing_rate: u64,
+    bytes_acked: u64,
+    bytes_received: u64,
+    segs_out: u32,
+    segs_in: u32,
+    notsent_bytes: u32,
+    min_rtt: u32,
+    data_segs_in: u32,
+    data_segs_out: u32,
+    delivery_rate: u64,
+    busy_time: u64,
+    rwnd_limited: u64,
+    sndbuf_limited: u64,
+    delivered: u32,
+    delivered_ce: u32,
+    bytes_sent: u64,
+    bytes_retrans: u64,
+    dsack_dups: u32,
+    reord_seen: u32,
+}
+
+// The offset of the last 64-bit pair fixes the whole layout; see `struct tcp_info`.
+const _: () = assert!(size_of::<RawTcpInfo>() == 224);
+
+/// A connection's state at one moment. Counters run from the connection's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// Smoothed round-trip time.
+    pub rtt_us: u32,
+    /// Smallest round-trip time seen; 0 while nothing has been measured.
+    pub rtt_min_us: u32,
+    /// The receiver's own estimate of the round-trip time, for the end that only reads.
+    pub receiver_rtt_us: u32,
+    /// Segments sent again since the start.
+    pub retransmits: u32,
+    /// Most recent rate at which data was delivered to the peer, in bits per second.
+    pub delivery_rate_bps: u64,
+    /// Bytes the peer has acknowledged.
+    pub bytes_acked: u64,
+    /// Bytes sent again.
+    pub bytes_retransmitted: u64,
+    /// Bytes received in order.
+    pub bytes_received: u64,
+    /// Bytes written by the program that have not been sent once.
+    pub notsent_bytes: u32,
+    /// Segments sent and not acknowledged.
+    pub unacked_segments: u32,
+    /// Congestion window in segments.
+    pub snd_cwnd: u32,
+    /// Largest segment sent, in bytes of payload.
+    pub snd_mss: u32,
+    /// Largest segment received, in bytes of payload.
+    pub rcv_mss: u32,
+    /// Largest segment this end announced it can take.
+    pub advertised_mss: u32,
+    /// Time with data outstanding.
+    pub busy_us: u64,
+    /// Time stopped by the peer's receive window.
+    pub rwnd_limited_us: u64,
+    /// Time stopped by this end's send buffer.
+    pub sndbuf_limited_us: u64,
+}
+
+impl TcpInfo {
+    /// Asks the kernel about `socket`.
+    ///
+    /// # Errors
+    /// Whatever `getsockopt` says: not a TCP socket, most often.
+    pub fn of(socket: &impl AsFd) -> io::Result<Self> {
+        let mut raw = RawTcpInfo::default();
+        let mut length = libc::socklen_t::try_from(size_of::<RawTcpInfo>()).unwrap_or(0);
+        // SAFETY: the descriptor is open for as long as `socket` is borrowed; the pointer and
+        // length describe `raw`, a plain C structure for which every bit pattern is valid and
+        // which the kernel fills at most up to `length`.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                (&raw mut raw).cast(),
+                &raw mut length,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self::from(raw))
+    }
+}
+
+impl From<RawTcpInfo> for TcpInfo {
+    fn from(raw: RawTcpInfo) -> Self {
+        Self {
+            rtt_us: raw.rtt,
+            // The kernel says "not measured" with all ones.
+            rtt_min_us: if raw.min_rtt == u32::MAX {
+                0
+            } else {
+                raw.min_rtt
+            },
+            receiver_rtt_us: raw.rcv_rtt,
+            retransmits: raw.total_retrans,
+            delivery_rate_bps: raw.delivery_rate.saturating_mul(8),
+            bytes_acked: raw.bytes_acked,
+            bytes_retransmitted: raw.bytes_retrans,
+            bytes_received: raw.bytes_received,
+            notsent_bytes: raw.notsent_bytes,
+            unacked_segments: raw.unacked,
+            snd_cwnd: raw.snd_cwnd,
+            snd_mss: raw.snd_mss,
+            rcv_mss: raw.rcv_mss,
+            advertised_mss: raw.advmss,
+            busy_us: raw.busy_time,
+            rwnd_limited_us: raw.rwnd_limited,
+            sndbuf_limited_us: raw.sndbuf_limited,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+
+    use super::TcpInfo;
+
+    #[test]
+    fn counts_what_crossed_a_loopback_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(&[7; 10_000]).unwrap();
+        server.read_exact(&mut [0; 10_000]).unwrap();
+        server.write_all(b"x").unwrap();
+        client.read_exact(&mut [0; 1]).unwrap();
+
+        let receiver = TcpInfo::of(&server).unwrap();
+        assert_eq!(receiver.bytes_received, 10_000);
+        let sender = TcpInfo::of(&client).unwrap();
+        assert!(sender.bytes_acked >= 10_000, "{sender:?}");
+        assert!(sender.snd_mss > 500 && sender.snd_cwnd > 0, "{sender:?}");
+    }
+
+    #[test]
+    fn is_an_error_on_a_socket_that_is_not_tcp() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(TcpInfo::of(&socket).is_err());
+    }
+}
