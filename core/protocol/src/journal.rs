@@ -5,13 +5,13 @@
 //!
 //! - The process dies, the kernel lives: what was written is in the page cache or on the device.
 //!   Every record counts, as long as the machine still runs the boot that the journal names.
-//! - The machine dies: only what was synced counts. A `Synced` record is appended after `fdatasync`
-//!   of every file with new extents, and the journal itself is synced after it. Records after the
-//!   last `Synced` are not trusted by another boot.
+//! - The machine dies: only what was synced counts. The receiver notes the journal's length, syncs
+//!   every file with new extents, then appends `Synced` with that length and syncs the journal.
+//!   Another boot trusts only what lies below the length of the last `Synced`.
 //!
 //! A record that is torn or damaged ends the journal there; a file whose source changed starts again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use crate::digest::{Algorithm, crc32c};
 use crate::extents::Extent;
@@ -73,8 +73,8 @@ wire_enum! {
         Begun(Begun) = 2,
         /// An extent of a file is written.
         Written((u64, Extent)) = 3,
-        /// Everything above is durable.
-        Synced(()) = 4,
+        /// Extents recorded in this many first bytes of the journal are durable.
+        Synced(u64) = 4,
         /// A file is in place, or was given up.
         Ended(u64) = 5,
     }
@@ -108,15 +108,16 @@ pub fn replay(
     algorithm: Algorithm,
     block_bytes: u32,
 ) -> Option<HashMap<RelativePath, Unfinished>> {
-    let mut records = Records { bytes };
-    let Some(Record::About(about)) = records.next() else { return None };
+    let mut records = Records { bytes, position: 0 };
+    let Some((Record::About(about), _)) = records.next() else { return None };
     let same_parts = about.algorithm == algorithm
         && (!algorithm.needs_grid() || about.block_bytes == block_bytes);
     if about.version != JOURNAL_VERSION || !same_parts {
         return None;
     }
     let mut files: HashMap<u64, (RelativePath, Unfinished)> = HashMap::new();
-    for record in records {
+    let mut ends: HashMap<u64, VecDeque<u64>> = HashMap::new();
+    for (record, end) in records {
         match record {
             Record::About(_) => break,
             Record::Begun(Begun { number, path, identity }) => {
@@ -126,11 +127,15 @@ pub fn replay(
             Record::Written((number, extent)) => {
                 if let Some((_, file)) = files.get_mut(&number) {
                     file.written.push(extent);
+                    ends.entry(number).or_default().push_back(end);
                 }
             }
-            Record::Synced(()) => {
-                for (_, file) in files.values_mut() {
-                    file.durable.append(&mut file.written);
+            Record::Synced(length) => {
+                for (number, (_, file)) in &mut files {
+                    let Some(ends) = ends.get_mut(number) else { continue };
+                    let count = ends.partition_point(|end| *end <= length);
+                    ends.drain(..count);
+                    file.durable.extend(file.written.drain(..count));
                 }
             }
             Record::Ended(number) => {
@@ -144,14 +149,16 @@ pub fn replay(
     Some(files.into_values().collect())
 }
 
+/// Whole records from the start, each with the length of the journal up to its end.
 struct Records<'a> {
     bytes: &'a [u8],
+    position: u64,
 }
 
 impl Iterator for Records<'_> {
-    type Item = Record;
+    type Item = (Record, u64);
 
-    fn next(&mut self) -> Option<Record> {
+    fn next(&mut self) -> Option<(Record, u64)> {
         let (head, rest) = self.bytes.split_at_checked(8)?;
         let length = u32::from_be_bytes(head[..4].try_into().ok()?) as usize;
         let (body, rest) = rest.split_at_checked(length).filter(|_| length <= RECORD_BYTES_MAX)?;
@@ -159,7 +166,8 @@ impl Iterator for Records<'_> {
             return None;
         }
         self.bytes = rest;
-        wire::decode(body).ok()
+        self.position += 8 + length as u64;
+        Some((wire::decode(body).ok()?, self.position))
     }
 }
 
@@ -197,14 +205,23 @@ mod tests {
         bytes
     }
 
+    /// `Synced` of everything that `records` would take.
+    fn synced(records: &[Record]) -> Record {
+        Record::Synced(journal(records).len() as u64)
+    }
+
     #[test]
     fn another_boot_trusts_only_what_was_synced() {
+        let first = [about(), begun(1, "a"), Record::Written((1, extent(0)))];
+        let synced = synced(&first);
+        let [about, begun_a, written] = first;
         let bytes = journal(&[
-            about(),
-            begun(1, "a"),
-            Record::Written((1, extent(0))),
-            Record::Synced(()),
+            about,
+            begun_a,
+            written,
+            // Written while the sync ran, so not covered by it.
             Record::Written((1, extent(10))),
+            synced,
             begun(2, "done"),
             Record::Ended(2),
         ]);
@@ -229,7 +246,7 @@ mod tests {
             let mut records = vec![about(), begun(1, "a")];
             for step in steps {
                 records.push(match step {
-                    0 => Record::Synced(()),
+                    0 => synced(&records),
                     offset => Record::Written((1, extent(offset * 10))),
                 });
             }
@@ -240,8 +257,9 @@ mod tests {
                 bytes[at] ^= 0x40;
             }
             // An independent reading: how many whole records are left, then what they say.
-            let whole = Records { bytes: &bytes }.count();
-            let synced = records[..whole].iter().rposition(|record| *record == Record::Synced(()));
+            let whole = Records { bytes: &bytes, position: 0 }.count();
+            let is_synced = |record: &Record| matches!(record, Record::Synced(_));
+            let synced = records[..whole].iter().rposition(is_synced);
             let count = |records: &[Record]| {
                 records.iter().filter(|record| matches!(record, Record::Written(_))).count()
             };

@@ -9,7 +9,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::control::{Decision, Failure, FailureKind, Outcome, Run, Tally, ToReceiver, ToSender};
+use crate::control::{
+    Decision, Failure, FailureKind, Outcome, Report, Run, Tally, ToReceiver, ToSender,
+};
 use crate::digest::{Algorithm, Digest, Part};
 use crate::extents::{Extent, Extents};
 use crate::manifest::{Entry, Kind};
@@ -88,6 +90,7 @@ pub struct Receiver {
     decisions: Vec<(u64, Decision)>,
     settled: Vec<(u64, Outcome)>,
     runs: Vec<Run>,
+    outbox: VecDeque<ToSender>,
     tally: Tally,
     manifest_entries: Option<u64>,
     finish_asked: bool,
@@ -109,6 +112,7 @@ impl Receiver {
             decisions: Vec::new(),
             settled: Vec::new(),
             runs: Vec::new(),
+            outbox: VecDeque::new(),
             tally: Tally::default(),
             manifest_entries: None,
             finish_asked: false,
@@ -352,6 +356,23 @@ impl Receiver {
         self.finishes.pop_front()
     }
 
+    /// Whether a file is to be put in place, or everything is to be finished.
+    #[must_use]
+    pub fn has_finishes(&self) -> bool {
+        !self.finishes.is_empty() || self.is_complete()
+    }
+
+    /// Whether a file is to be forgotten.
+    #[must_use]
+    pub fn has_discards(&self) -> bool {
+        !self.discards.is_empty()
+    }
+
+    /// Counts something that failed after its entry was settled.
+    pub fn note_failure(&mut self, path: String, failure: Failure) {
+        self.tally.fail(path, failure);
+    }
+
     /// The next file of which everything is to be forgotten.
     pub fn poll_discard(&mut self) -> Option<(u64, Arc<Entry>)> {
         self.discards.pop_front()
@@ -383,8 +404,27 @@ impl Receiver {
         self.finished_sent = true;
     }
 
+    /// Whether the sender has been told that everything is durable.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.finished_sent && !self.finish_asked
+    }
+
+    /// Queues the carrier's measurements for the sender.
+    pub fn report(&mut self, report: Report) {
+        self.outbox.push_back(ToSender::Report(report));
+    }
+
+    /// Queues the reason why this side stops the transfer.
+    pub fn cancel(&mut self, reason: &str) {
+        self.outbox.push_back(ToSender::Cancel(reason.to_owned()));
+    }
+
     /// The next message for the sender.
     pub fn poll_message(&mut self) -> Option<ToSender> {
+        if let Some(message) = self.outbox.pop_front() {
+            return Some(message);
+        }
         if !self.decisions.is_empty() {
             return Some(ToSender::Decisions(self.some_decisions()));
         }

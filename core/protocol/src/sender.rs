@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use crate::block::PACK_FILES_MAX;
 use crate::control::{
-    Announcement, Decision, Failure, FailureKind, Outcome, Run, Tally, ToReceiver, ToSender,
+    Announcement, Decision, Failure, FailureKind, Outcome, Report, Run, Tally, ToReceiver, ToSender,
 };
 use crate::digest::{Algorithm, Digest, Part};
 use crate::extents::Extents;
-use crate::manifest::{Entry, Kind, RelativePath};
+use crate::manifest::{Entry, Kind};
 use crate::wire::{self, Bytes, Wire as _};
 
 /// Most entries that are announced and not settled.
@@ -190,12 +190,6 @@ impl Sender {
         self.cancelled.as_deref()
     }
 
-    /// Whether no frame waits for an acknowledgement.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.in_flight.is_empty()
-    }
-
     /// Announces an entry that lies under root `root` on device `device`.
     pub fn announce(&mut self, root: u32, device: u64, entry: Entry) {
         self.tally.announced += 1;
@@ -328,6 +322,11 @@ impl Sender {
             }
         }
         let whole = active.resumed_bytes == 0;
+        if active.ranges.is_empty() && !self.algorithm.combines() {
+            // Its digest is still to be made, by whoever reads its last block.
+            let last = (bytes.max(1) - 1) / block_bytes * block_bytes;
+            active.ranges.push_back(last..bytes);
+        }
         if active.ranges.is_empty() {
             self.file_read(file);
         } else if whole && bytes <= block_bytes / 4 && self.algorithm.combines() {
@@ -502,10 +501,26 @@ impl Sender {
         self.queues.entry(device).or_default().again.push_back(piece);
     }
 
-    /// Path of an entry that is not settled.
+    /// Whether every range of a file was handed out to readers.
     #[must_use]
-    pub fn path(&self, file: u64) -> Option<&RelativePath> {
-        self.files.get(&file).map(|active| &active.source.entry.path)
+    pub fn is_handed_out(&self, file: u64) -> bool {
+        self.files.get(&file).is_none_or(|active| active.ranges.is_empty())
+    }
+
+    /// Whether frames of a stream wait for an acknowledgement.
+    #[must_use]
+    pub fn awaits(&self, stream: StreamId) -> bool {
+        self.in_flight.values().any(|(carrier, _)| *carrier == stream)
+    }
+
+    /// Queues the carrier's measurements for the receiver.
+    pub fn report(&mut self, report: Report) {
+        self.outbox.push_back(ToReceiver::Report(report));
+    }
+
+    /// Queues the reason why this side stops the transfer.
+    pub fn cancel(&mut self, reason: &str) {
+        self.outbox.push_back(ToReceiver::Cancel(reason.to_owned()));
     }
 }
 

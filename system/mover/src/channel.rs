@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_sys::event::{self, Interest};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use socket2::{SockRef, TcpKeepalive};
@@ -265,6 +266,18 @@ impl Channel {
         }
         let _ = self.flush_tls();
         let _ = SockRef::from(&self.transport).shutdown(Shutdown::Write);
+    }
+
+    /// Whether a peer that never sends anything is still there.
+    ///
+    /// # Errors
+    /// When it has closed or lost the connection.
+    pub fn check_open(&self) -> io::Result<()> {
+        let fds = [(self.transport.as_fd(), Interest::READ)];
+        match event::poll(&fds, Some(Duration::ZERO))?[0].any() {
+            true => Err(io::ErrorKind::ConnectionReset.into()),
+            false => Ok(()),
+        }
     }
 
     /// Whether TLS holds bytes that the socket has not taken.

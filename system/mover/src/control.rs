@@ -4,12 +4,12 @@
 //! One thread, one poll. The end is never called with a lock held and never blocks.
 
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use penstock_protocol::control::REPORT_EVERY;
 use penstock_protocol::link::Link;
 use penstock_sys::event::{self, Interest};
-use std::os::fd::AsFd;
 
 use crate::channel::Channel;
 use crate::session::Session;
@@ -48,7 +48,8 @@ pub enum Stopped {
 
 /// Drives `channel` until the session is over or the connection lost.
 pub fn drive(end: &dyn End, link: &mut Link, channel: &mut Channel, clock: Instant) -> Stopped {
-    match Driver { end, link, channel, clock, out: Vec::new(), written: 0 }.run() {
+    let mut driver = Driver { end, link, channel, clock, out: Vec::new(), written: 0 };
+    match driver.run() {
         Ok(stopped) => stopped,
         Err(error) => Stopped::Lost(error.to_string()),
     }

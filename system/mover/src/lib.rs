@@ -1,1 +1,32 @@
-//! stub
+//! The data plane: threads, sockets and storage engines that carry out `penstock-protocol`.
+//!
+//! ```text
+//! source                                                        destination
+//! scan ─► readers ─► ready blocks ─► streams ══ network ══► streams ─► writers ─► committer
+//!          per device                 one thread each       one thread each  per device
+//! ```
+//!
+//! Buffers of one block each are the only coupling between the stages: when a stage is slow its
+//! neighbours run out of buffers and wait, and TCP closes its window. Memory is bounded by the pool.
+//!
+//! Not here: HTTP, configuration, who may do what (an agent asks its gatekeeper), and printing.
+
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod bound;
+pub mod channel;
+pub mod control;
+pub mod engine;
+pub mod exchange;
+pub mod frame;
+pub mod granting;
+pub mod identity;
+pub mod keeping;
+pub mod placing;
+pub mod reading;
+pub mod receiving;
+pub mod scan;
+pub mod sending;
+pub mod session;
+pub mod writing;

@@ -237,7 +237,7 @@ impl Session {
         if let Some(transport) = lock(&self.streams).remove(&stream) {
             if let Ok(info) = TcpInfo::of(&transport) {
                 let meter = &self.meter;
-                meter.retransmits_of_ended.fetch_add(info.retransmits, Ordering::Relaxed);
+                meter.retransmits_of_ended.fetch_add(u64::from(info.retransmits), Ordering::Relaxed);
                 meter.window_us_of_ended.fetch_add(info.rwnd_limited_us, Ordering::Relaxed);
             }
         }
@@ -331,7 +331,7 @@ impl Session {
         let live = lock(&self.streams)
             .values()
             .filter_map(|transport| TcpInfo::of(transport).ok())
-            .map(|info| info.retransmits)
+            .map(|info| u64::from(info.retransmits))
             .sum::<u64>();
         live + self.meter.retransmits_of_ended.load(Ordering::Relaxed)
     }

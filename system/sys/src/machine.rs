@@ -165,6 +165,22 @@ fn parse_busy(stat: &str) -> Option<(u64, u64)> {
     Some((total.saturating_sub(idle), total))
 }
 
+/// The mode bits that this process's new files go without.
+pub fn umask() -> u32 {
+    // Asking the kernel by umask(2) would change it for every thread for a moment.
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Umask:"))
+        .and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok())
+        .unwrap_or(0o022)
+}
+
+/// Whether this process may act as any user.
+pub fn is_superuser() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,716 @@
+//! The accepting side: one port, many clients, many sessions.
+//!
+//! A connection says in its first bytes what it is. Until it has proven itself it is one of a bounded
+//! number that the [`Gate`] lets wait; when more come, the one that waited longest is closed. A control
+//! connection opens a session or comes back to one; a data connection joins one. A session whose client
+//! has gone is kept for a while, then ended in a state from which the same command resumes.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use penstock_protocol::control::Settings;
+use penstock_protocol::link::Link;
+use penstock_protocol::manifest::display_path;
+use penstock_protocol::open::{
+    Answer, Join, Open, Opened, Protection, Refusal, RefusalKind, Request, Return, SessionId,
+};
+use penstock_protocol::preamble::{ConnectionKind, Preamble};
+use penstock_protocol::proof::{Nonces, SessionKey};
+use penstock_sys::fs::Dir;
+use serde::Serialize;
+use socket2::SockRef;
+
+use crate::channel::{Channel, Transport};
+use crate::control::{self, End, Stopped};
+use crate::engine::Engine;
+use crate::exchange::{self, Joined};
+use crate::granting::{self, AnyEnd};
+use crate::identity::{Fingerprint, Identity};
+use crate::sending::spawn;
+use crate::session::{DEAD_AFTER, Ending, Pace, STREAMS_MAX, lock};
+
+/// How long a connection may take to prove itself.
+const PROOF_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long a session is kept without its client.
+const KEPT_FOR: Duration = Duration::from_secs(60);
+
+/// Ended transfers that are still listed.
+const HISTORY_MAX: usize = 200;
+
+/// An authenticated client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// By what it is known: the name of its token or certificate.
+    pub name: String,
+}
+
+/// Something that a path of a client stands for.
+#[derive(Debug)]
+pub struct Place {
+    /// The directory that nothing may leave.
+    pub root: Dir,
+    /// The path below it; empty for the directory itself.
+    pub path: Vec<u8>,
+    /// The path as the client knows it.
+    pub shown: String,
+}
+
+/// Decides who may do what. The mover has no opinion.
+pub trait Gatekeeper: Send + Sync {
+    /// Who a client is.
+    ///
+    /// # Errors
+    /// When it is nobody known; the refusal says what to do.
+    fn authenticate(
+        &self,
+        token: &str,
+        certificate: Option<&Fingerprint>,
+        peer: &str,
+    ) -> Result<Caller, Refusal>;
+
+    /// What a path stands for, for reading or writing.
+    ///
+    /// # Errors
+    /// When there is nothing of that name, or not for this client.
+    fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<Place, Refusal>;
+
+    /// Whether clients act for the very user who runs this process, and so may choose owners.
+    fn trusts_owners(&self) -> bool {
+        false
+    }
+}
+
+/// What an agent gives at most.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// Rate of all transfers together.
+    pub rate_bps: Option<u64>,
+    /// Transfers at a time.
+    pub transfers: usize,
+    /// Streams of one transfer.
+    pub streams_per_transfer: u16,
+    /// Memory for blocks, of all transfers together.
+    pub memory_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            rate_bps: None,
+            transfers: 64,
+            streams_per_transfer: STREAMS_MAX,
+            memory_bytes: 1 << 30,
+        }
+    }
+}
+
+/// What an agent is made of.
+pub struct Config {
+    /// Addresses to listen on.
+    pub listen: Vec<SocketAddr>,
+    /// Its certificate.
+    pub identity: Arc<Identity>,
+    /// Who may do what.
+    pub gatekeeper: Arc<dyn Gatekeeper>,
+    /// Where journals are kept.
+    pub state: PathBuf,
+    /// What it gives at most.
+    pub limits: Limits,
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config").field("listen", &self.listen).finish_non_exhaustive()
+    }
+}
+
+/// A transfer as operators see it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Transfer {
+    /// Its number at this agent.
+    pub id: u64,
+    /// Whose it is.
+    pub caller: String,
+    /// Where the client is.
+    pub peer: String,
+    /// `receive` or `send`.
+    pub direction: &'static str,
+    /// What it is about.
+    pub path: String,
+    /// `running`, `waiting`, `done`, `failed` or `cancelled`.
+    pub state: &'static str,
+    /// When it began.
+    pub started: SystemTime,
+    /// How long it has run.
+    pub seconds: f64,
+    /// Bytes of files in place.
+    pub bytes: u64,
+    /// Bytes that crossed the network and are written.
+    pub moved_bytes: u64,
+    /// Bytes that were there before.
+    pub resumed_bytes: u64,
+    /// Bytes announced so far.
+    pub announced_bytes: u64,
+    /// Files in place.
+    pub files: u64,
+    /// Entries that failed.
+    pub failed: u64,
+    /// Streams connected.
+    pub streams: u16,
+    /// Reader threads per device, where this end sends.
+    pub readers: u16,
+    /// Writer threads per device, where this end receives.
+    pub writers: u16,
+    /// Its rate limit.
+    pub rate_bps: Option<u64>,
+    /// Mean rate over the last second or so.
+    pub bits_per_second: u64,
+    /// What bounds it.
+    pub bound_by: String,
+    /// Storage engine of this end.
+    pub engine: String,
+    /// TCP segments sent again by the sending end.
+    pub retransmits: u64,
+}
+
+/// What an agent has done since it started.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Counters {
+    /// Connections accepted.
+    pub connections: u64,
+    /// Connections and requests refused.
+    pub refused: u64,
+    /// Payload bytes received.
+    pub received_bytes: u64,
+    /// Payload bytes sent.
+    pub sent_bytes: u64,
+    /// Transfers begun.
+    pub transfers_started: u64,
+    /// Transfers that failed.
+    pub transfers_failed: u64,
+    /// Blocks sent again.
+    pub blocks_repeated: u64,
+    /// Streams that broke.
+    pub streams_lost: u64,
+}
+
+/// A running agent; clones are handles to the same one.
+#[derive(Debug, Clone)]
+pub struct Agent(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    config: Config,
+    engine: Engine,
+    listeners: Vec<TcpListener>,
+    gate: Gate,
+    pace: Arc<Pace>,
+    limits: Mutex<Limits>,
+    sessions: Mutex<HashMap<SessionId, Arc<Running>>>,
+    history: Mutex<VecDeque<Transfer>>,
+    totals: Mutex<Counters>,
+    next_id: AtomicU64,
+    stopping: AtomicBool,
+}
+
+/// A session at this agent.
+#[derive(Debug)]
+struct Running {
+    id: u64,
+    caller: Caller,
+    peer: String,
+    path: String,
+    /// The name of its journal, where it has one.
+    journal: Option<String>,
+    started: SystemTime,
+    end: AnyEnd,
+    link: Mutex<Link>,
+    connection: Mutex<Option<Transport>>,
+    lost: Mutex<Option<Instant>>,
+    rate: Mutex<granting::RateMeter>,
+}
+
+/// Connections that have not proven themselves.
+#[derive(Debug, Default)]
+struct Gate {
+    waiting: Mutex<VecDeque<(u64, Instant, Transport)>>,
+    next: AtomicU64,
+}
+
+impl Gate {
+    /// Most connections that wait, and so most threads that unknown peers can cause.
+    const WAITING_MAX: usize = 256;
+
+    fn enter(&self, transport: &Transport) -> io::Result<u64> {
+        let handle = transport.try_clone()?;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut waiting = lock(&self.waiting);
+        if waiting.len() >= Self::WAITING_MAX
+            && let Some((_, _, oldest)) = waiting.pop_front()
+        {
+            oldest.shut_down();
+        }
+        waiting.push_back((number, Instant::now(), handle));
+        Ok(number)
+    }
+
+    fn leave(&self, number: u64) {
+        lock(&self.waiting).retain(|(waiting, ..)| *waiting != number);
+    }
+
+    fn close_slow(&self) {
+        let waiting = lock(&self.waiting);
+        let slow = waiting.iter().filter(|(_, since, _)| since.elapsed() > PROOF_WITHIN);
+        slow.for_each(|(_, _, transport)| transport.shut_down());
+    }
+}
+
+impl Agent {
+    /// Listens and serves until it is shut down.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on.
+    pub fn start(config: Config) -> io::Result<Self> {
+        let listeners = config
+            .listen
+            .iter()
+            .map(|address| {
+                penstock_sys::net::connect::listen(*address, 1024).map_err(|error| {
+                    let why = penstock_sys::fs::describe(&error);
+                    io::Error::new(error.kind(), format!("cannot listen on {address}: {why}"))
+                })
+            })
+            .collect::<io::Result<Vec<_>>>()?;
+        let agent = Self(Arc::new(Inner {
+            engine: Engine::probe(),
+            listeners,
+            gate: Gate::default(),
+            pace: Arc::new(Pace::new(config.limits.rate_bps)),
+            limits: Mutex::new(config.limits.clone()),
+            sessions: Mutex::default(),
+            history: Mutex::default(),
+            totals: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            stopping: AtomicBool::new(false),
+            config,
+        }));
+        for number in 0..agent.0.listeners.len() {
+            let inner = Arc::clone(&agent.0);
+            spawn("accept", move || inner.accept(number));
+        }
+        let inner = Arc::clone(&agent.0);
+        spawn("janitor", move || inner.tidy_up());
+        Ok(agent)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.0.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// All transfers that run, and the last that ended.
+    #[must_use]
+    pub fn transfers(&self) -> Vec<Transfer> {
+        let mut all: Vec<_> = lock(&self.0.history).iter().cloned().collect();
+        let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
+        all.extend(running.iter().map(|running| running.show()));
+        all.sort_by_key(|transfer| transfer.id);
+        all
+    }
+
+    fn find(&self, id: u64) -> Result<Arc<Running>, String> {
+        lock(&self.0.sessions)
+            .values()
+            .find(|running| running.id == id)
+            .cloned()
+            .ok_or_else(|| format!("no transfer {id} is running: `penstock transfers` lists them"))
+    }
+
+    /// Changes a running transfer, at both ends.
+    ///
+    /// # Errors
+    /// When no such transfer runs.
+    pub fn set(&self, id: u64, settings: Settings) -> Result<(), String> {
+        self.find(id)?.end.change(settings);
+        Ok(())
+    }
+
+    /// Stops a running transfer, at both ends.
+    ///
+    /// # Errors
+    /// When no such transfer runs.
+    pub fn cancel(&self, id: u64, reason: &str) -> Result<(), String> {
+        self.find(id)?.end.cancel(reason);
+        Ok(())
+    }
+
+    /// Changes what is given at most, for running transfers too where that is a rate.
+    pub fn set_limits(&self, limits: Limits) {
+        self.0.pace.set(limits.rate_bps);
+        *lock(&self.0.limits) = limits;
+    }
+
+    /// What was done since the start.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let mut counters = lock(&self.0.totals).clone();
+        let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
+        running.iter().for_each(|running| running.end.count(&mut counters));
+        counters
+    }
+
+    /// Takes no more connections, gives running transfers `grace` to end, then ends them so that the
+    /// same commands resume.
+    pub fn shut_down(&self, grace: Duration) {
+        self.0.stopping.store(true, Ordering::SeqCst);
+        for listener in &self.0.listeners {
+            let _ = SockRef::from(listener).shutdown(std::net::Shutdown::Both);
+        }
+        let start = Instant::now();
+        while start.elapsed() < grace && !lock(&self.0.sessions).is_empty() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
+        for running in running {
+            running.end.session().end(Ending::Failed("the agent shuts down".to_owned()));
+            if let Some(connection) = lock(&running.connection).take() {
+                connection.shut_down();
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn accept(self: &Arc<Self>, number: usize) {
+        while !self.stopping.load(Ordering::SeqCst) {
+            let transport = match self.listeners[number].accept() {
+                Ok((tcp, _)) => Transport::Tcp(tcp),
+                Err(error) => {
+                    // Out of descriptors, most likely: the janitor closes some.
+                    if !self.stopping.load(Ordering::SeqCst) {
+                        tracing::warn!("cannot accept: {}", penstock_sys::fs::describe(&error));
+                        std::thread::sleep(Duration::from_millis(50));
+                    }
+                    continue;
+                }
+            };
+            lock(&self.totals).connections += 1;
+            let inner = Arc::clone(self);
+            let serve = move || {
+                let peer = transport.peer();
+                if let Err(error) = inner.serve(transport) {
+                    lock(&inner.totals).refused += 1;
+                    tracing::debug!("{peer}: {error}");
+                }
+            };
+            if std::thread::Builder::new().name("serve".into()).spawn(serve).is_err() {
+                tracing::warn!("cannot start a thread for a connection (raise TasksMax)");
+            }
+        }
+    }
+
+    fn serve(self: &Arc<Self>, mut transport: Transport) -> io::Result<()> {
+        let waiting = self.gate.enter(&transport)?;
+        let result = self.greet(&mut transport).and_then(|preamble| {
+            if let Transport::Tcp(tcp) = &transport {
+                tcp.set_nodelay(true)?;
+            }
+            let channel = if preamble.tls {
+                Channel::accept_tls(transport, self.config.identity.tls_server_config())?
+            } else {
+                Channel::clear(transport)
+            };
+            match preamble.kind {
+                ConnectionKind::Control if preamble.tls => self.control(channel, waiting),
+                ConnectionKind::Data => self.data(channel, waiting),
+                _ => Err(io::Error::other("this kind of connection is not served here")),
+            }
+        });
+        self.gate.leave(waiting);
+        result
+    }
+
+    fn greet(&self, transport: &mut Transport) -> io::Result<Preamble> {
+        transport.set_timeouts(Some(PROOF_WITHIN))?;
+        exchange::receive_preamble(transport).inspect_err(|error| {
+            if error.kind() == io::ErrorKind::InvalidData {
+                tracing::info!("{}: {error}", transport.peer());
+                // A Penstock of another version learns ours from our preamble.
+                let ours = Preamble { kind: ConnectionKind::Control, tls: false };
+                let _ = exchange::send_preamble(transport, ours);
+            }
+        })
+    }
+
+    fn data(&self, mut channel: Channel, waiting: u64) -> io::Result<()> {
+        let (nonce, join) = exchange::challenge(&mut channel)?;
+        let running = lock(&self.sessions).get(&join.session).cloned();
+        let answer = self.judge(&join, running.as_deref(), nonce, channel.is_tls());
+        exchange::answer_join(&mut channel, answer)?;
+        let Some(running) = running.filter(|_| answer == Joined::Yes) else {
+            return Err(io::Error::other(format!("a data connection is refused: {answer:?}")));
+        };
+        self.gate.leave(waiting);
+        channel.transport().set_timeouts(None)?;
+        channel.transport().notice_death(DEAD_AFTER)?;
+        let nonces = Nonces { acceptor: nonce, connector: join.nonce };
+        // What ends a stream concerns its session alone, which has noticed.
+        let _ = running.end.run_stream(join.stream, channel, &nonces);
+        Ok(())
+    }
+
+    fn judge(
+        &self,
+        join: &Join,
+        running: Option<&Running>,
+        nonce: [u8; 32],
+        tls: bool,
+    ) -> Joined {
+        let Some(running) = running else { return Joined::UnknownSession };
+        let session = running.end.session();
+        let nonces = Nonces { acceptor: nonce, connector: join.nonce };
+        let proven = session.key().verify_join(&join.session, join.stream, &nonces, &join.proof);
+        let protected = tls == (session.options.protection == Protection::Full);
+        match () {
+            () if !proven || !protected => Joined::Refused,
+            () if session.stream_count() >= lock(&self.limits).streams_per_transfer => {
+                Joined::TooMany
+            }
+            () => Joined::Yes,
+        }
+    }
+
+    fn control(self: &Arc<Self>, mut channel: Channel, waiting: u64) -> io::Result<()> {
+        let open = exchange::hear(&mut channel)?;
+        let granted = match open.request {
+            Request::Return(ref back) => self.take_back(back),
+            _ => self.grant(&open, &channel),
+        };
+        let (running, answer) = match granted {
+            Ok(granted) => granted,
+            Err(refusal) => {
+                tracing::info!("{}: refused: {}", channel.transport().peer(), refusal.text);
+                exchange::answer(&mut channel, &Answer::Refused(refusal.clone()))?;
+                return Err(io::Error::other(refusal.text));
+            }
+        };
+        self.gate.leave(waiting);
+        channel.transport().notice_death(DEAD_AFTER)?;
+        let handle = channel.transport().try_clone()?;
+        if let Some(earlier) = lock(&running.connection).replace(handle) {
+            earlier.shut_down();
+        }
+        // Whoever drove an earlier connection lets go of the link when that is shut.
+        let mut link = lock(&running.link);
+        *lock(&running.lost) = None;
+        let peer_received = match &open.request {
+            Request::Return(back) => back.received,
+            _ => 0,
+        };
+        let answer = match answer {
+            Answer::Returned(_) => Answer::Returned(link.received()),
+            other => other,
+        };
+        exchange::answer(&mut channel, &answer)?;
+        let clock = running.clock();
+        let stopped = match link.connected(peer_received, clock.elapsed()) {
+            Ok(()) => control::drive(running.end.control(), &mut link, &mut channel, clock),
+            Err(error) => Stopped::Fault(error.to_string()),
+        };
+        link.disconnected();
+        drop(link);
+        self.stopped(&running, stopped);
+        Ok(())
+    }
+
+    fn stopped(&self, running: &Arc<Running>, stopped: Stopped) {
+        let session = running.end.session();
+        match stopped {
+            Stopped::Lost(why) if !session.is_over() => {
+                tracing::info!("transfer {}: client lost ({why}), waiting for it", running.id);
+                *lock(&running.lost) = Some(Instant::now());
+            }
+            Stopped::Fault(why) => {
+                session.end(Ending::Failed(why));
+                self.retire(running);
+            }
+            Stopped::Over | Stopped::Lost(_) => self.retire(running),
+        }
+    }
+
+    fn take_back(&self, back: &Return) -> Result<(Arc<Running>, Answer), Refusal> {
+        let running = lock(&self.sessions).get(&back.session).cloned();
+        let running = running.filter(|running| *running.end.session().key() == SessionKey(back.key));
+        match running {
+            Some(running) => Ok((running, Answer::Returned(0))),
+            None => Err(Refusal::new(RefusalKind::UnknownSession, "no such session")),
+        }
+    }
+
+    fn grant(
+        self: &Arc<Self>,
+        open: &Open,
+        channel: &Channel,
+    ) -> Result<(Arc<Running>, Answer), Refusal> {
+        let peer = channel.transport().peer();
+        let keeper = &self.config.gatekeeper;
+        let caller =
+            keeper.authenticate(&open.token, channel.peer_fingerprint().as_ref(), &peer)?;
+        if self.stopping.load(Ordering::SeqCst) {
+            return Err(Refusal::new(RefusalKind::Busy, "the agent is shutting down: try again"));
+        }
+        let limits = lock(&self.limits).clone();
+        let running = lock(&self.sessions).len();
+        if running >= limits.transfers {
+            let text = format!("{running} transfers are running, which is the limit: try again");
+            return Err(Refusal::new(RefusalKind::Busy, text));
+        }
+        let memory = (limits.memory_bytes / (running as u64 + 1)).min(granting::MEMORY_BYTES);
+        let grant = granting::Grant {
+            keeper: keeper.as_ref(),
+            caller: &caller,
+            engine: self.engine,
+            state: &self.config.state,
+            memory_bytes: memory,
+            pace: lock(&self.limits).rate_bps.map(|_| Arc::clone(&self.pace)),
+        };
+        let granted = grant.make(&open.request, &|journal| self.end_forsaken(journal))?;
+        let session = granted.end.session();
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let opened = Opened {
+            session: session.id,
+            key: session.key().0,
+            software: software(),
+            features: Vec::new(),
+            streams_max: limits.streams_per_transfer,
+            transfer: id,
+        };
+        let running = Arc::new(Running {
+            id,
+            caller,
+            peer,
+            path: display_path(granted.path.as_bytes()),
+            journal: granted.journal,
+            started: SystemTime::now(),
+            link: Mutex::new(Link::new(Duration::ZERO)),
+            connection: Mutex::default(),
+            lost: Mutex::default(),
+            rate: Mutex::default(),
+            end: granted.end,
+        });
+        tracing::info!("transfer {id}: {} {} for {}", running.end.direction(), running.path, running.caller.name);
+        lock(&self.sessions).insert(session_id(&running), Arc::clone(&running));
+        lock(&self.totals).transfers_started += 1;
+        running.end.start();
+        Ok((running, Answer::Opened(opened)))
+    }
+
+    /// Ends sessions of this journal whose client is gone, so that its successor can begin.
+    fn end_forsaken(&self, journal: &str) {
+        let running: Vec<_> = lock(&self.sessions).values().cloned().collect();
+        for running in running {
+            let forsaken = lock(&running.lost).is_some();
+            if forsaken && running.journal.as_deref() == Some(journal) {
+                running.end.session().end(Ending::Failed("its client began anew".to_owned()));
+                self.retire(&running);
+            }
+        }
+    }
+
+    fn retire(&self, running: &Arc<Running>) {
+        if lock(&self.sessions).remove(&session_id(running)).is_none() {
+            return;
+        }
+        let shown = running.show();
+        let mut totals = lock(&self.totals);
+        running.end.count(&mut totals);
+        totals.transfers_failed += u64::from(shown.state == "failed");
+        drop(totals);
+        tracing::info!("transfer {}: {} after {:.1} s", shown.id, shown.state, shown.seconds);
+        let mut history = lock(&self.history);
+        if history.len() == HISTORY_MAX {
+            history.pop_front();
+        }
+        history.push_back(shown);
+    }
+
+    fn tidy_up(self: &Arc<Self>) {
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+            self.gate.close_slow();
+            let running: Vec<_> = lock(&self.sessions).values().cloned().collect();
+            if self.stopping.load(Ordering::SeqCst) && running.is_empty() {
+                return;
+            }
+            for running in running {
+                let gone = lock(&running.lost).is_some_and(|since| since.elapsed() > KEPT_FOR);
+                if gone {
+                    let why = "its client did not come back".to_owned();
+                    running.end.session().end(Ending::Failed(why));
+                    self.retire(&running);
+                }
+            }
+        }
+    }
+}
+
+fn session_id(running: &Running) -> SessionId {
+    running.end.session().id
+}
+
+/// Name and version of this software.
+#[must_use]
+pub fn software() -> String {
+    concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned()
+}
+
+impl Running {
+    fn clock(&self) -> Instant {
+        self.end.session().started
+    }
+
+    fn show(&self) -> Transfer {
+        let (session, tally) = (self.end.session(), self.end.tally());
+        let state = match session.ending() {
+            Some(Ending::Finished) => "done",
+            Some(Ending::Cancelled(_)) => "cancelled",
+            Some(Ending::Failed(_)) => "failed",
+            None if lock(&self.lost).is_some() => "waiting",
+            None => "running",
+        };
+        let mut rate = lock(&self.rate);
+        rate.observe(&self.end);
+        let (readers, writers) = self.end.threads();
+        Transfer {
+            id: self.id,
+            caller: self.caller.name.clone(),
+            peer: self.peer.clone(),
+            direction: self.end.direction(),
+            path: self.path.clone(),
+            state,
+            started: self.started,
+            seconds: session.started.elapsed().as_secs_f64(),
+            bytes: tally.bytes,
+            moved_bytes: tally.moved_bytes,
+            resumed_bytes: tally.resumed_bytes,
+            announced_bytes: tally.announced_bytes,
+            files: tally.files,
+            failed: tally.failed,
+            streams: session.stream_count(),
+            readers,
+            writers,
+            rate_bps: session.pace.rate_bps(),
+            bits_per_second: rate.bits_per_second,
+            bound_by: rate.bound_by.to_owned(),
+            engine: session.engine(),
+            retransmits: self.end.retransmits(),
+        }
+    }
+}

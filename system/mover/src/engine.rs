@@ -1,0 +1,61 @@
+//! Which way bytes go between memory and files.
+
+use std::fmt;
+use std::str::FromStr;
+
+use penstock_sys::ring::Ring;
+
+/// A storage engine. What it cannot do on a file system it leaves to the next: direct I/O falls back to
+/// the page cache where a file system has none, io_uring to threads where the kernel refuses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Engine {
+    /// Past the page cache (`O_DIRECT`).
+    pub direct: bool,
+    /// With several operations at the device per thread (io_uring).
+    pub uring: bool,
+}
+
+impl Engine {
+    /// The best that this kernel offers.
+    #[must_use]
+    pub fn probe() -> Self {
+        let uring = match Ring::probe() {
+            Ok(()) => true,
+            Err(reason) => {
+                tracing::warn!("file I/O without io_uring: {reason}");
+                false
+            }
+        };
+        Self { direct: true, uring }
+    }
+
+    /// What is used for a file that was opened `direct` or not.
+    #[must_use]
+    pub fn name(self, direct: bool) -> &'static str {
+        match (direct, self.uring) {
+            (true, true) => "direct+io_uring",
+            (true, false) => "direct+threads",
+            (false, _) => "buffered",
+        }
+    }
+}
+
+impl FromStr for Engine {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::probe()),
+            "direct" => Ok(Self { direct: true, uring: true }),
+            "threads" => Ok(Self { direct: true, uring: false }),
+            "buffered" => Ok(Self { direct: false, uring: false }),
+            _ => Err(format!("'{text}' is no storage engine: use auto, direct, threads or buffered")),
+        }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name(self.direct))
+    }
+}

@@ -1,0 +1,422 @@
+//! From a granted request to an end that carries it out, at an agent or for a local copy.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use penstock_protocol::block::{BLOCK_BYTES_MIN, PAYLOAD_BYTES_MAX};
+use penstock_protocol::control::{Report, Settings, Tally};
+use penstock_protocol::open::{Options, Protection, Pull, Push, Refusal, RefusalKind, Request};
+use penstock_protocol::proof::{Nonces, SessionKey};
+use penstock_protocol::sender::StreamId;
+use penstock_sys::fs::{self, Dir};
+
+use crate::agent::{Caller, Counters, Gatekeeper};
+use crate::bound::{Share, bound_by};
+use crate::channel::Channel;
+use crate::control::End;
+use crate::engine::Engine;
+use crate::exchange::random;
+use crate::keeping::{Journal, JournalError};
+use crate::placing::{Place, Target};
+use crate::receiving::{ReceiverControl, ReceiverEnd};
+use crate::scan::Source;
+use crate::sending::{SenderControl, SenderEnd};
+use crate::session::{Pace, Session};
+
+/// Memory for blocks of one end when nobody says how much: 16 blocks of 4 MiB.
+pub const MEMORY_BYTES: u64 = 64 << 20;
+
+/// Either end of a session.
+#[derive(Debug, Clone)]
+pub enum AnyEnd {
+    /// It sends.
+    Send(SenderControl),
+    /// It receives.
+    Receive(ReceiverControl),
+}
+
+impl AnyEnd {
+    /// What both ends share.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        match self {
+            Self::Send(end) => &end.0.session,
+            Self::Receive(end) => &end.0.session,
+        }
+    }
+
+    /// The end as its control connection sees it.
+    #[must_use]
+    pub fn control(&self) -> &dyn End {
+        match self {
+            Self::Send(end) => end,
+            Self::Receive(end) => end,
+        }
+    }
+
+    /// Starts its threads.
+    pub fn start(&self) {
+        match self {
+            Self::Send(end) => end.0.start(),
+            Self::Receive(end) => end.0.start(),
+        }
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        match self {
+            Self::Send(end) => end.0.tally(),
+            Self::Receive(end) => end.0.tally(),
+        }
+    }
+
+    /// `send` or `receive`.
+    #[must_use]
+    pub fn direction(&self) -> &'static str {
+        match self {
+            Self::Send(_) => "send",
+            Self::Receive(_) => "receive",
+        }
+    }
+
+    /// Reader and writer threads per device; zero where this end has none.
+    #[must_use]
+    pub fn threads(&self) -> (u16, u16) {
+        match self {
+            Self::Send(end) => (end.0.readers_wanted(), 0),
+            Self::Receive(end) => (0, end.0.writers_wanted()),
+        }
+    }
+
+    /// Stops the transfer at both ends.
+    pub fn cancel(&self, reason: &str) {
+        match self {
+            Self::Send(end) => end.0.cancel(reason),
+            Self::Receive(end) => end.0.cancel(reason),
+        }
+    }
+
+    /// Changes both ends.
+    pub fn change(&self, settings: Settings) {
+        match self {
+            Self::Send(end) => end.0.apply(&settings),
+            Self::Receive(end) => end.0.apply(&settings),
+        }
+        self.session().change(settings);
+    }
+
+    /// TCP segments sent again by the sending end.
+    #[must_use]
+    pub fn retransmits(&self) -> u64 {
+        match self {
+            Self::Send(end) => end.0.session.retransmits(),
+            Self::Receive(end) => end.0.session.peer().retransmits,
+        }
+    }
+
+    /// Carries blocks on a connected stream until it ends.
+    ///
+    /// # Errors
+    /// When the stream broke.
+    pub fn run_stream(
+        &self,
+        stream: StreamId,
+        channel: Channel,
+        nonces: &Nonces,
+    ) -> io::Result<()> {
+        self.run_stream_while(stream, channel, nonces, || true)
+    }
+
+    /// As [`AnyEnd::run_stream`], until the stream is not wanted any more.
+    ///
+    /// # Errors
+    /// When the stream broke.
+    pub fn run_stream_while(
+        &self,
+        stream: StreamId,
+        channel: Channel,
+        nonces: &Nonces,
+        wanted: impl Fn() -> bool,
+    ) -> io::Result<()> {
+        let session = self.session();
+        let authenticator = match session.options.protection {
+            Protection::Full => None,
+            Protection::Integrity => Some(session.authenticator(stream, nonces)),
+        };
+        match self {
+            Self::Send(end) => end.0.run_stream(stream, channel, authenticator, wanted),
+            Self::Receive(end) => end.0.run_stream(stream, channel, authenticator),
+        }
+    }
+
+    /// Adds what this session did to an agent's counters.
+    pub fn count(&self, counters: &mut Counters) {
+        let meter = &self.session().meter;
+        let bytes = meter.network_bytes.load(Ordering::Relaxed);
+        match self {
+            Self::Send(_) => counters.sent_bytes += bytes,
+            Self::Receive(_) => counters.received_bytes += bytes,
+        }
+        counters.blocks_repeated += meter.repeated.load(Ordering::Relaxed);
+        counters.streams_lost += meter.streams_lost.load(Ordering::Relaxed);
+    }
+}
+
+/// The rate and bound of a session, between two looks at it.
+#[derive(Debug)]
+pub struct RateMeter {
+    /// Mean rate between the looks.
+    pub bits_per_second: u64,
+    /// What bounded it.
+    pub bound_by: &'static str,
+    last: Option<(Instant, u64, u64, Report, Report)>,
+}
+
+impl Default for RateMeter {
+    fn default() -> Self {
+        Self { bits_per_second: 0, bound_by: "starting", last: None }
+    }
+}
+
+impl RateMeter {
+    /// Looks, if some time has passed since the last look.
+    pub fn observe(&mut self, end: &AnyEnd) {
+        const BETWEEN: Duration = Duration::from_millis(450);
+        let session = end.session();
+        let now = Instant::now();
+        if self.last.as_ref().is_some_and(|(at, ..)| at.elapsed() < BETWEEN) {
+            return;
+        }
+        let bytes = session.meter.network_bytes.load(Ordering::Relaxed);
+        let rate_us = session.meter.waited_rate_us.load(Ordering::Relaxed);
+        let (own, peer) = (session.report(), session.peer());
+        if let Some((at, bytes_before, rate_before, own_before, peer_before)) = &self.last {
+            let elapsed_us = u64::try_from(at.elapsed().as_micros()).unwrap_or(u64::MAX).max(1);
+            let bits = (bytes - bytes_before) as f64 * 8.0;
+            self.bits_per_second = (bits * 1e6 / elapsed_us as f64) as u64;
+            let own_share = Share::between(own_before, &own, elapsed_us);
+            let peer_share = Share::between(peer_before, &peer, elapsed_us);
+            let streams = f64::from(own.streams.max(1));
+            let rate = (rate_us - rate_before) as f64 / (elapsed_us as f64 * streams);
+            self.bound_by = match end {
+                AnyEnd::Send(_) => bound_by(own_share, peer_share, rate),
+                AnyEnd::Receive(_) => bound_by(peer_share, own_share, rate),
+            };
+        }
+        self.last = Some((now, bytes, rate_us, own, peer));
+    }
+}
+
+/// Checks options that come from a peer.
+///
+/// # Errors
+/// When they are outside of what the protocol allows.
+pub fn check_options(options: &Options) -> Result<(), Refusal> {
+    let block = options.block_bytes;
+    if !block.is_power_of_two() || !(BLOCK_BYTES_MIN..=PAYLOAD_BYTES_MAX).contains(&block) {
+        let text = format!("a block of {block} bytes is not a power of two from 64KiB to 64MiB");
+        return Err(Refusal::new(RefusalKind::Request, text));
+    }
+    Ok(())
+}
+
+/// What a request is granted with.
+pub struct Grant<'a> {
+    /// Who may do what.
+    pub keeper: &'a dyn Gatekeeper,
+    /// Who asks.
+    pub caller: &'a Caller,
+    /// How files are read and written.
+    pub engine: Engine,
+    /// Where journals are kept.
+    pub state: &'a Path,
+    /// Memory for blocks.
+    pub memory_bytes: u64,
+    /// A rate shared with other sessions.
+    pub pace: Option<Arc<Pace>>,
+}
+
+impl std::fmt::Debug for Grant<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grant").field("caller", &self.caller).finish_non_exhaustive()
+    }
+}
+
+/// An end that was made.
+#[derive(Debug)]
+pub struct Granted {
+    /// The end.
+    pub end: AnyEnd,
+    /// What it is about.
+    pub path: String,
+    /// Name of its journal.
+    pub journal: Option<String>,
+}
+
+impl Grant<'_> {
+    /// Makes the end that a request asks for. `forsaken` is asked to end a session of a journal that
+    /// is still in use, if nobody is there for it.
+    ///
+    /// # Errors
+    /// When the request cannot be granted.
+    pub fn make(
+        &self,
+        request: &Request,
+        forsaken: &dyn Fn(&str),
+    ) -> Result<Granted, Refusal> {
+        match request {
+            Request::Push(push) => self.receive(push, forsaken),
+            Request::Pull(pull) => self.send(pull),
+            Request::Return(_) | Request::ThirdParty(_) => {
+                Err(Refusal::new(RefusalKind::Request, "this agent does not do that"))
+            }
+        }
+    }
+
+    fn session(&self, options: &Options) -> Result<Session, Refusal> {
+        check_options(options)?;
+        let key = SessionKey(random());
+        Session::new(random(), key, options.clone(), self.memory_bytes, self.pace.clone())
+            .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))
+    }
+
+    fn send(&self, pull: &Pull) -> Result<Granted, Refusal> {
+        let mut sources = Vec::with_capacity(pull.sources.len());
+        let mut shown = Vec::new();
+        for path in &pull.sources {
+            let place = self.keeper.place(self.caller, &path.0, false)?;
+            sources.push(source_at(place.root, &place.path, &place.shown)?);
+            shown.push(place.shown);
+        }
+        let session = self.session(&pull.options)?;
+        let end = SenderEnd::new(session, self.engine, sources, pull.recursive);
+        let more = match shown.len() {
+            0 | 1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        let path = shown.first().map_or_else(String::new, |first| format!("{first}{more}"));
+        let end = AnyEnd::Send(SenderControl(Arc::new(end)));
+        Ok(Granted { end, path, journal: None })
+    }
+
+    fn receive(&self, push: &Push, forsaken: &dyn Fn(&str)) -> Result<Granted, Refusal> {
+        let place = self.keeper.place(self.caller, &push.target.0, true)?;
+        let name = journal_name(&push.transfer_key, &self.caller.name, &place.shown);
+        let (base, rename) = target_at(place.root, &place.path, push.into_directory)
+            .map_err(|error| refuse(&place.shown, &error))?;
+        let target = Target {
+            base,
+            rename,
+            key: push.transfer_key,
+            trusted: self.keeper.trusts_owners(),
+        };
+        let end = self.receiver(target, &name, &push.options, forsaken)?;
+        Ok(Granted { end, path: place.shown, journal: Some(name) })
+    }
+
+    /// Makes a receiving end with the journal `name`.
+    ///
+    /// # Errors
+    /// When the same transfer is running, or the state directory cannot be used.
+    pub fn receiver(
+        &self,
+        target: Target,
+        name: &str,
+        options: &Options,
+        forsaken: &dyn Fn(&str),
+    ) -> Result<AnyEnd, Refusal> {
+        /// How long the threads of a forsaken session may take to let go of its journal.
+        const LET_GO_WITHIN: Duration = Duration::from_secs(5);
+        let start = Instant::now();
+        let (journal, unfinished) = loop {
+            match Journal::open(self.state, name, options) {
+                Ok(opened) => break opened,
+                Err(JournalError::Running) if start.elapsed() < LET_GO_WITHIN => {
+                    forsaken(name);
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                Err(error @ JournalError::Running) => {
+                    return Err(Refusal::new(RefusalKind::Busy, error.to_string()));
+                }
+                Err(error) => return Err(Refusal::new(RefusalKind::Agent, error.to_string())),
+            }
+        };
+        let session = self.session(options)?;
+        let place = Place::new(target, options.clone(), self.engine, unfinished)
+            .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))?;
+        let end = ReceiverEnd::new(session, self.engine, place, journal);
+        Ok(AnyEnd::Receive(ReceiverControl(Arc::new(end))))
+    }
+}
+
+/// Name of the journal of a transfer to `shown` by `caller`.
+#[must_use]
+pub fn journal_name(transfer_key: &[u8; 16], caller: &str, shown: &str) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(transfer_key).update(caller.as_bytes()).update(&[0]).update(shown.as_bytes());
+    hasher.finalize().to_hex()[..32].to_owned()
+}
+
+fn refuse(shown: &str, error: &io::Error) -> Refusal {
+    let kind = match error.kind() {
+        io::ErrorKind::NotFound => RefusalKind::NotFound,
+        io::ErrorKind::PermissionDenied => RefusalKind::Permission,
+        _ => RefusalKind::Request,
+    };
+    Refusal::new(kind, format!("{shown}: {}", fs::describe(error)))
+}
+
+/// The source at `path` below `root`, found from the directory that holds it.
+///
+/// # Errors
+/// When there is nothing.
+pub fn source_at(root: Dir, path: &[u8], shown: &str) -> Result<Source, Refusal> {
+    let path = PathBuf::from(OsString::from_vec(path.to_vec()));
+    let find = || -> io::Result<Source> {
+        if path.as_os_str().is_empty() {
+            return Ok(Source { dir: root, path: PathBuf::new() });
+        }
+        root.stat(&path)?;
+        let (dir, name) = root.parent(&path)?;
+        Ok(Source { dir, path: PathBuf::from(name) })
+    };
+    find().map_err(|error| refuse(shown, &error))
+}
+
+/// The directory that files go into, and the name of a single file if it takes another.
+///
+/// # Errors
+/// When it is not there and cannot be made.
+pub fn target_at(
+    root: Dir,
+    path: &[u8],
+    into_directory: bool,
+) -> io::Result<(Dir, Option<OsString>)> {
+    let path = Path::new(std::ffi::OsStr::from_bytes(path));
+    if path.as_os_str().is_empty() {
+        return Ok((root, None));
+    }
+    let is_directory = match root.stat_follow(path) {
+        Ok(stat) => stat.kind == fs::Kind::Directory,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(error) => return Err(error),
+    };
+    if is_directory {
+        return Ok((root.open_dir(path)?, None));
+    }
+    if into_directory {
+        root.create_dir_all(path, 0o777)?;
+        return Ok((root.open_dir(path)?, None));
+    }
+    if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
+        root.create_dir_all(above, 0o777)?;
+    }
+    let (dir, name) = root.parent(path)?;
+    Ok((dir, Some(name)))
+}

@@ -1,0 +1,260 @@
+//! The journal of one transfer as a file: what `penstock-protocol` defines, kept where it survives.
+//!
+//! One file per transfer in the state directory, locked while the transfer runs, so that the same
+//! command cannot run twice at once. It is begun anew at every start, with what is still trusted, and
+//! removed when the transfer is complete. A journal that cannot be written costs resumption, not the
+//! transfer.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use penstock_protocol::extents::Extent;
+use penstock_protocol::journal::{
+    self, About, Begun, Identity, JOURNAL_VERSION, Record, Unfinished,
+};
+use penstock_protocol::manifest::RelativePath;
+use penstock_protocol::open::Options;
+use penstock_sys::lock::FileLock;
+use penstock_sys::machine;
+
+use crate::session::lock;
+
+/// Longest journal that is read: more than 100,000 unfinished extents.
+const JOURNAL_BYTES_MAX: u64 = 1 << 30;
+
+/// The journal of one transfer.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    state: Mutex<State>,
+    /// Held as long as the transfer runs.
+    _running: FileLock,
+}
+
+#[derive(Debug)]
+struct State {
+    file: Option<File>,
+    length: u64,
+    next_number: u64,
+    /// Unfinished files of an earlier run that nobody has asked for yet.
+    numbers: HashMap<RelativePath, u64>,
+}
+
+/// Why a journal cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The same transfer runs already.
+    #[error("the same transfer is already running: wait for it, or cancel it")]
+    Running,
+    /// The state directory cannot be used.
+    #[error("cannot keep a journal in {0}: {1}")]
+    State(PathBuf, String),
+}
+
+impl Journal {
+    /// Opens the journal of the transfer `name` in the state directory `state` and gives what it knows
+    /// of unfinished files.
+    ///
+    /// # Errors
+    /// When the transfer is running already or the state directory cannot be used.
+    pub fn open(
+        state: &Path,
+        name: &str,
+        options: &Options,
+    ) -> Result<(Self, HashMap<RelativePath, Unfinished>), JournalError> {
+        let directory = state.join("transfers");
+        let failed = |error: io::Error| {
+            JournalError::State(directory.clone(), penstock_sys::fs::describe(&error))
+        };
+        fs::create_dir_all(&directory).map_err(failed)?;
+        let mut how = OpenOptions::new();
+        how.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let lock_file = how.open(directory.join(format!("{name}.lock"))).map_err(failed)?;
+        let running = FileLock::try_lock(lock_file).map_err(failed)?;
+        let running = running.ok_or(JournalError::Running)?;
+        let path = directory.join(format!("{name}.journal"));
+        let boot = machine::boot_id().unwrap_or_default();
+        let mut bytes = Vec::new();
+        if let Ok(file) = File::open(&path) {
+            file.take(JOURNAL_BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
+        }
+        let unfinished = journal::replay(&bytes, &boot, options.algorithm, options.block_bytes)
+            .unwrap_or_default();
+        let fresh = begin(&unfinished, boot, options);
+        let beside = directory.join(format!("{name}.new"));
+        let mut file = how.clone().truncate(true).open(&beside).map_err(failed)?;
+        file.write_all(&fresh.bytes)
+            .and_then(|()| file.sync_data())
+            .and_then(|()| fs::rename(&beside, &path))
+            .map_err(failed)?;
+        let state = State {
+            file: Some(file),
+            length: fresh.bytes.len() as u64,
+            next_number: unfinished.len() as u64,
+            numbers: fresh.numbers,
+        };
+        Ok((Self { path, state: Mutex::new(state), _running: running }, unfinished))
+    }
+
+    /// Begins a file, or takes up the one of an earlier run, and gives its number.
+    pub fn begin_file(&self, path: &RelativePath, identity: Identity, resumed: bool) -> u64 {
+        let mut state = lock(&self.state);
+        let earlier = state.numbers.remove(path);
+        state.next_number += 1;
+        let number = state.next_number;
+        drop(state);
+        match earlier {
+            Some(earlier) if resumed => return earlier,
+            Some(earlier) => self.append(&Record::Ended(earlier)),
+            None => {}
+        }
+        self.append(&Record::Begun(Begun { number, path: path.clone(), identity }));
+        number
+    }
+
+    /// Records an extent that is written.
+    pub fn written(&self, number: u64, extent: Extent) {
+        self.append(&Record::Written((number, extent)));
+    }
+
+    /// Records that a file needs the journal no more.
+    pub fn end_file(&self, number: u64) {
+        if number > 0 {
+            self.append(&Record::Ended(number));
+        }
+    }
+
+    /// Length of the journal now: what it holds is durable once the files it speaks of are synced.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        lock(&self.state).length
+    }
+
+    /// Records that what the first `length` bytes speak of is durable, durably.
+    pub fn synced(&self, length: u64) {
+        self.append(&Record::Synced(length));
+        let file = lock(&self.state).file.as_ref().and_then(|file| file.try_clone().ok());
+        if let Some(Err(error)) = file.map(|file| file.sync_data()) {
+            self.give_up(&error);
+        }
+    }
+
+    /// The transfer is complete.
+    pub fn remove(&self) {
+        lock(&self.state).file = None;
+        let _ = fs::remove_file(&self.path);
+        // The lock file goes too; whoever waits for it finds the name gone and makes another.
+        let _ = fs::remove_file(self.path.with_extension("lock"));
+    }
+
+    fn append(&self, record: &Record) {
+        let mut bytes = Vec::new();
+        journal::put(record, &mut bytes);
+        let mut state = lock(&self.state);
+        state.length += bytes.len() as u64;
+        let result = state.file.as_mut().map(|file| file.write_all(&bytes));
+        drop(state);
+        if let Some(Err(error)) = result {
+            self.give_up(&error);
+        }
+    }
+
+    fn give_up(&self, error: &io::Error) {
+        let why = penstock_sys::fs::describe(error);
+        tracing::warn!("journal {}: {why}; this transfer cannot be resumed", self.path.display());
+        // What is there stays true.
+        lock(&self.state).file = None;
+    }
+}
+
+struct Fresh {
+    bytes: Vec<u8>,
+    numbers: HashMap<RelativePath, u64>,
+}
+
+/// A journal that says what `unfinished` says: durable extents below the length of a `Synced`, the
+/// others after it.
+fn begin(
+    unfinished: &HashMap<RelativePath, Unfinished>,
+    boot: String,
+    options: &Options,
+) -> Fresh {
+    let mut bytes = Vec::new();
+    let about = About {
+        version: JOURNAL_VERSION,
+        boot,
+        algorithm: options.algorithm,
+        block_bytes: options.block_bytes,
+    };
+    journal::put(&Record::About(about), &mut bytes);
+    let numbered = || (1_u64..).zip(unfinished);
+    for (number, (path, file)) in numbered() {
+        let begun = Begun { number, path: path.clone(), identity: file.identity };
+        journal::put(&Record::Begun(begun), &mut bytes);
+        for extent in &file.durable {
+            journal::put(&Record::Written((number, extent.clone())), &mut bytes);
+        }
+    }
+    let length = bytes.len() as u64;
+    journal::put(&Record::Synced(length), &mut bytes);
+    for (number, (_, file)) in numbered() {
+        for extent in &file.written {
+            journal::put(&Record::Written((number, extent.clone())), &mut bytes);
+        }
+    }
+    let numbers = numbered().map(|(number, (path, _))| (path.clone(), number)).collect();
+    Fresh { bytes, numbers }
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_protocol::control::Settings;
+    use penstock_protocol::digest::Algorithm;
+    use penstock_protocol::manifest::Time;
+    use penstock_protocol::open::Protection;
+
+    use super::*;
+
+    fn options() -> Options {
+        Options {
+            block_bytes: 1 << 20,
+            algorithm: Algorithm::Crc32c,
+            protection: Protection::Integrity,
+            inplace: false,
+            xattrs: false,
+            compare_digest: false,
+            readback: false,
+            settings: Settings::default(),
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_there_after_a_restart_and_one_runs_at_a_time() {
+        let state = tempfile::tempdir().expect("a directory");
+        let path = RelativePath::new(b"a".to_vec()).expect("a path");
+        let identity = Identity { bytes: 9, modified: Time::default() };
+        let extent = |offset| Extent { offset, bytes: 3, part: [1; 32] };
+        let (journal, found) = Journal::open(state.path(), "t", &options()).expect("a journal");
+        assert!(found.is_empty());
+        let number = journal.begin_file(&path, identity, false);
+        journal.written(number, extent(0));
+        journal.synced(journal.length());
+        journal.written(number, extent(3));
+        assert!(matches!(Journal::open(state.path(), "t", &options()), Err(JournalError::Running)));
+        drop(journal);
+        for _ in 0..2 {
+            let (_journal, found) = Journal::open(state.path(), "t", &options()).expect("a journal");
+            assert_eq!(found[&path].durable, [extent(0)]);
+            assert_eq!(found[&path].written, [extent(3)]);
+        }
+        let (journal, _) = Journal::open(state.path(), "t", &options()).expect("a journal");
+        journal.remove();
+        drop(journal);
+        let (_, found) = Journal::open(state.path(), "t", &options()).expect("a journal");
+        assert!(found.is_empty());
+    }
+}

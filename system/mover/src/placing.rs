@@ -1,0 +1,522 @@
+//! Where files go at the destination: names, temporary names, what is there already, metadata.
+//!
+//! A file is written under a hidden temporary name beside its final one and renamed when it is whole
+//! and durable. The temporary name is made of the transfer's key, the path and the source's size and
+//! time, so that the same command finds its own unfinished files and nobody else's. Everything happens
+//! beneath one directory that no path and no link can leave.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use penstock_protocol::control::{Failure, FailureKind};
+use penstock_protocol::digest::{Digest, Serial};
+use penstock_protocol::extents::Extent;
+use penstock_protocol::journal::{Identity, Unfinished};
+use penstock_protocol::manifest::{Entry, Kind, RelativePath};
+use penstock_protocol::open::Options;
+use penstock_protocol::receiver::Verdict;
+use penstock_protocol::wire::Wire;
+use penstock_sys::fs::{self, Dir, Open, Timestamp};
+
+use crate::engine::Engine;
+use crate::reading::digest_file;
+use crate::scan::{native, time};
+use crate::session::lock;
+
+/// Directories kept open.
+const PARENTS_MAX: usize = 512;
+
+/// Files from this size on are written past the page cache and journalled.
+pub const LARGE_BYTES_MIN: u64 = 1 << 20;
+
+/// Where files are to go.
+#[derive(Debug)]
+pub struct Target {
+    /// The directory below which everything goes.
+    pub base: Dir,
+    /// What a single file is called there, if not by its own name.
+    pub rename: Option<OsString>,
+    /// The same for the same command, and for no other.
+    pub key: [u8; 16],
+    /// Whether the sender may choose owners and set-user-id bits.
+    pub trusted: bool,
+}
+
+/// A directory at the destination that is open.
+#[derive(Debug)]
+pub struct Parent {
+    /// The directory.
+    pub dir: Dir,
+    /// Device it is on.
+    pub device: u64,
+}
+
+/// A file on its way to its place.
+#[derive(Debug)]
+pub struct SinkFile {
+    /// Its number in the session.
+    pub file: u64,
+    /// What it will be.
+    pub entry: Arc<Entry>,
+    /// Where.
+    pub parent: Arc<Parent>,
+    /// Under which name.
+    pub name: OsString,
+    /// Under which name until it is whole.
+    pub temporary: OsString,
+    /// Its number in the journal, zero before it is in it.
+    pub journal_number: AtomicU64,
+    /// Whether extents were written since the last sync.
+    pub dirty: AtomicBool,
+    /// Digest in file order, for algorithms that need it.
+    pub serial: Mutex<Option<Serial>>,
+    /// An unfinished copy is taken up.
+    pub resumed: bool,
+    open: Mutex<Option<(Arc<File>, bool)>>,
+}
+
+/// The destination of one session.
+#[derive(Debug)]
+pub struct Place {
+    base: Arc<Parent>,
+    /// What a single file is called here, if not by its own name.
+    rename: Option<OsString>,
+    key: [u8; 16],
+    /// Whether the sender may choose owners and set-user-id bits: it acts for the user of this process.
+    trusted: bool,
+    options: Options,
+    engine: Engine,
+    parents: Mutex<HashMap<PathBuf, Arc<Parent>>>,
+    directories: Mutex<Vec<Arc<Entry>>>,
+    unfinished: Mutex<HashMap<RelativePath, Unfinished>>,
+    umask: u32,
+}
+
+fn destination(error: &io::Error) -> Failure {
+    Failure::new(FailureKind::Destination, fs::describe(error))
+}
+
+impl Place {
+    /// Files go where `target` says.
+    ///
+    /// # Errors
+    /// When its directory is gone.
+    pub fn new(
+        target: Target,
+        options: Options,
+        engine: Engine,
+        unfinished: HashMap<RelativePath, Unfinished>,
+    ) -> io::Result<Self> {
+        let device = target.base.device()?;
+        Ok(Self {
+            base: Arc::new(Parent { dir: target.base, device }),
+            rename: target.rename,
+            key: target.key,
+            trusted: target.trusted,
+            options,
+            engine,
+            parents: Mutex::default(),
+            directories: Mutex::default(),
+            unfinished: Mutex::new(unfinished),
+            umask: penstock_sys::machine::umask(),
+        })
+    }
+
+    /// The directory below which everything goes.
+    #[must_use]
+    pub fn base(&self) -> &Parent {
+        &self.base
+    }
+
+    fn parent_of(&self, path: &RelativePath) -> io::Result<(Arc<Parent>, OsString)> {
+        if let Some(name) = &self.rename {
+            return Ok((Arc::clone(&self.base), name.clone()));
+        }
+        let path = native(path);
+        let name = path.file_name().map(OsString::from).unwrap_or_default();
+        let above = path.parent().unwrap_or(Path::new(""));
+        if above.as_os_str().is_empty() {
+            return Ok((Arc::clone(&self.base), name));
+        }
+        if let Some(parent) = lock(&self.parents).get(above) {
+            return Ok((Arc::clone(parent), name));
+        }
+        let dir = match self.base.dir.open_dir(above) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.base.dir.create_dir_all(above, 0o777)?;
+                self.base.dir.open_dir(above)?
+            }
+            other => other?,
+        };
+        let device = dir.device()?;
+        let parent = Arc::new(Parent { dir, device });
+        let mut parents = lock(&self.parents);
+        if parents.len() >= PARENTS_MAX {
+            parents.clear();
+        }
+        parents.insert(above.to_owned(), Arc::clone(&parent));
+        Ok((parent, name))
+    }
+
+    /// Looks at the destination of an entry; makes what needs no data. A file that wants data is given
+    /// back with its verdict.
+    pub fn check(&self, file: u64, entry: &Arc<Entry>) -> (Verdict, Option<SinkFile>) {
+        let verdict = match entry.kind {
+            Kind::Directory => self.make_directory(entry),
+            Kind::Symlink => self.make_link(entry),
+            Kind::File => match self.check_file(file, entry) {
+                Ok((verdict, sink)) => return (verdict, sink),
+                Err(failure) => Err(failure),
+            },
+        };
+        let verdict = verdict.map_or_else(Verdict::Failed, |()| Verdict::Done(Digest(Vec::new())));
+        (verdict, None)
+    }
+
+    fn make_directory(&self, entry: &Arc<Entry>) -> Result<(), Failure> {
+        let (parent, name) = self.parent_of(&entry.path).map_err(|error| destination(&error))?;
+        match parent.dir.create_dir(&name, 0o700) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let there = parent.dir.stat_follow(&name).map_err(|error| destination(&error))?;
+                if there.kind != fs::Kind::Directory {
+                    return Err(in_the_way("something that is not a directory"));
+                }
+            }
+            Err(error) => return Err(destination(&error)),
+        }
+        lock(&self.directories).push(Arc::clone(entry));
+        Ok(())
+    }
+
+    fn make_link(&self, entry: &Arc<Entry>) -> Result<(), Failure> {
+        let make = || -> io::Result<()> {
+            let (parent, name) = self.parent_of(&entry.path)?;
+            let target = PathBuf::from(OsString::from_vec(entry.link.0.clone()));
+            if parent.dir.read_link(&name).is_ok_and(|there| there == target) {
+                return Ok(());
+            }
+            let temporary = self.temporary_name(entry);
+            let _ = parent.dir.remove_file(&temporary);
+            parent.dir.symlink(&target, &temporary)?;
+            self.set_owner(&parent.dir, Path::new(&temporary), entry)?;
+            parent.dir.set_times(&temporary, timestamp(entry))?;
+            parent.dir.rename(&temporary, &name).inspect_err(|_| {
+                let _ = parent.dir.remove_file(&temporary);
+            })
+        };
+        make().map_err(|error| destination(&error))
+    }
+
+    fn gives_files_away(&self) -> bool {
+        self.trusted && penstock_sys::machine::is_superuser()
+    }
+
+    fn mode(&self, entry: &Entry) -> u32 {
+        entry.mode & if self.trusted { 0o7777 } else { 0o1777 }
+    }
+
+    fn set_owner(&self, dir: &Dir, path: &Path, entry: &Entry) -> io::Result<()> {
+        if !self.gives_files_away() {
+            return Ok(());
+        }
+        match dir.set_owner(path, Some(entry.uid), Some(entry.gid)) {
+            // Only the superuser gives files away; everyone else keeps them.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            other => other,
+        }
+    }
+
+    fn check_file(
+        &self,
+        file: u64,
+        entry: &Arc<Entry>,
+    ) -> Result<(Verdict, Option<SinkFile>), Failure> {
+        let (parent, name) = self.parent_of(&entry.path).map_err(|error| destination(&error))?;
+        let there = match parent.dir.stat(&name) {
+            Ok(stat) => Some(stat),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(destination(&error)),
+        };
+        if there.is_some_and(|stat| stat.kind == fs::Kind::Directory) {
+            return Err(in_the_way("a directory"));
+        }
+        let same = there.is_some_and(|stat| {
+            stat.kind == fs::Kind::File
+                && stat.size == entry.bytes
+                && time(stat.mtime) == entry.modified
+        });
+        if same && !self.options.compare_digest {
+            self.forget(&entry.path, entry, &parent);
+            return Ok((Verdict::Skip, None));
+        }
+        let same_size = there.is_some_and(|stat| {
+            stat.kind == fs::Kind::File && stat.size == entry.bytes && entry.bytes > 0
+        });
+        let compare = (self.options.compare_digest && same_size)
+            .then(|| self.digest_of(&parent.dir, &name))
+            .flatten();
+        let resume = self.resumable(entry, &parent);
+        let sink = SinkFile {
+            file,
+            entry: Arc::clone(entry),
+            temporary: if self.options.inplace { name.clone() } else { self.temporary_name(entry) },
+            name,
+            parent,
+            journal_number: AtomicU64::new(0),
+            dirty: AtomicBool::new(false),
+            serial: Mutex::new(
+                (!self.options.algorithm.combines())
+                    .then(|| Serial::new(self.options.algorithm))
+                    .flatten(),
+            ),
+            resumed: resume.is_some(),
+            open: Mutex::default(),
+        };
+        let verdict = match (compare, resume) {
+            (Some(digest), _) => Verdict::Compare(digest),
+            (None, Some(extents)) => Verdict::Resume(extents),
+            (None, None) => Verdict::Send,
+        };
+        Ok((verdict, Some(sink)))
+    }
+
+    fn digest_of(&self, dir: &Dir, name: &OsString) -> Option<Digest> {
+        let file = dir.open_file(name, &Open::reading()).ok()?;
+        digest_file(&file, self.options.algorithm, &mut vec![0; 1 << 20]).ok().flatten()
+    }
+
+    /// Extents of an unfinished copy of the same source, if its temporary file is there too.
+    fn resumable(
+        &self,
+        entry: &Entry,
+        parent: &Parent,
+    ) -> Option<Vec<Extent>> {
+        let unfinished = lock(&self.unfinished).remove(&entry.path)?;
+        if unfinished.identity != identity(entry) {
+            let _ = parent.dir.remove_file(self.temporary_of(&entry.path, &unfinished.identity));
+            return None;
+        }
+        let temporary =
+            if self.options.inplace { return None } else { self.temporary_name(entry) };
+        let stat = parent.dir.stat(&temporary).ok()?;
+        (stat.kind == fs::Kind::File).then_some(())?;
+        let extents: Vec<_> = unfinished.durable.into_iter().chain(unfinished.written).collect();
+        // A file that is shorter than an extent says is not the one that the journal speaks of.
+        let holds = |extent: &Extent| extent.offset.saturating_add(extent.bytes) <= stat.size;
+        extents.iter().all(holds).then_some(extents)
+    }
+
+    /// An unfinished copy of a file that is whole is of no use.
+    fn forget(&self, path: &RelativePath, entry: &Entry, parent: &Parent) {
+        if lock(&self.unfinished).remove(path).is_some() {
+            let _ = parent.dir.remove_file(self.temporary_name(entry));
+        }
+    }
+
+    /// Removes unfinished files that nothing announced any more.
+    pub fn remove_leftovers(&self) {
+        let leftovers = std::mem::take(&mut *lock(&self.unfinished));
+        for (path, unfinished) in leftovers {
+            if let Ok((parent, _)) = self.parent_of(&path) {
+                let _ = parent.dir.remove_file(self.temporary_of(&path, &unfinished.identity));
+            }
+        }
+    }
+
+    fn temporary_name(&self, entry: &Entry) -> OsString {
+        self.temporary_of(&entry.path, &identity(entry))
+    }
+
+    fn temporary_of(&self, path: &RelativePath, identity: &Identity) -> OsString {
+        let mut what = self.key.to_vec();
+        path.put(&mut what);
+        identity.put(&mut what);
+        let hash = blake3::hash(&what);
+        OsString::from(format!(".penstock-{}.part", &hash.to_hex()[..20]))
+    }
+
+    /// Opens a file for its first block, or gives what is open. The flag says whether it is direct.
+    ///
+    /// # Errors
+    /// When it cannot be made, or there is no room for it.
+    pub fn open(&self, sink: &SinkFile) -> io::Result<(Arc<File>, bool)> {
+        let mut open = lock(&sink.open);
+        if let Some((file, direct)) = &*open {
+            return Ok((Arc::clone(file), *direct));
+        }
+        let bytes = sink.entry.bytes;
+        let mut how = Open::creating(0o600);
+        how.truncate = !sink.resumed && !self.options.inplace;
+        let wanted = self.engine.direct && bytes >= LARGE_BYTES_MIN && !sink.entry.sparse;
+        let dir = &sink.parent.dir;
+        let (file, direct) = match dir.open_file(&sink.temporary, &Open { direct: wanted, ..how }) {
+            Err(error) if wanted && error.kind() == io::ErrorKind::Unsupported => {
+                (dir.open_file(&sink.temporary, &how)?, false)
+            }
+            other => (other?, wanted),
+        };
+        if sink.entry.sparse {
+            file.set_len(bytes)?;
+        } else if !sink.resumed {
+            // Space first: a full disk is found before the network is used.
+            fs::preallocate(&file, bytes)?;
+        }
+        let file = Arc::new(file);
+        *open = Some((Arc::clone(&file), direct));
+        Ok((file, direct))
+    }
+
+    /// Writes a whole small file under its temporary name, with its metadata.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_small(&self, sink: &SinkFile, data: &[u8]) -> io::Result<()> {
+        let mode = sink.entry.mode & 0o777;
+        let how = Open { truncate: true, ..Open::creating(mode) };
+        let file = sink.parent.dir.open_file(&sink.temporary, &how)?;
+        fs::write_all_at(&file, data, 0)?;
+        let given = mode & !self.umask;
+        self.set_metadata(&file, &sink.entry, given != self.mode(&sink.entry))
+    }
+
+    /// Metadata in the order that keeps it: owner clears set-user-id, and everything but the time
+    /// changes the time.
+    fn set_metadata(&self, file: &File, entry: &Entry, set_mode: bool) -> io::Result<()> {
+        if self.gives_files_away() {
+            match fs::set_file_owner(file, Some(entry.uid), Some(entry.gid)) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                other => other?,
+            }
+        }
+        for (name, value) in &entry.xattrs {
+            let name = std::ffi::OsStr::from_bytes(&name.0);
+            match fs::set_xattr(file, name, &value.0) {
+                // Attributes of the system's are for the superuser.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                other => other?,
+            }
+        }
+        if set_mode {
+            fs::set_file_mode(file, self.mode(entry))?;
+        }
+        fs::set_file_times(file, timestamp(entry))
+    }
+
+    /// Gives a large file that is whole its length and metadata; it is then to be synced and
+    /// [`Place::rename`]d.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn complete(&self, sink: &SinkFile) -> io::Result<Arc<File>> {
+        let (file, _) = self.open(sink)?;
+        // Direct writes end on a sector, and preallocation may have been longer.
+        file.set_len(sink.entry.bytes)?;
+        self.set_metadata(&file, &sink.entry, true)?;
+        Ok(file)
+    }
+
+    /// Gives a file that was the same already the metadata of its source.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn refresh(&self, sink: &SinkFile) -> io::Result<()> {
+        let how = Open::reading();
+        let file = sink.parent.dir.open_file(&sink.name, &how)?;
+        self.set_metadata(&file, &sink.entry, true)
+    }
+
+    /// Gives a durable file its name.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn rename(&self, sink: &SinkFile) -> io::Result<()> {
+        lock(&sink.open).take();
+        if self.options.inplace {
+            return Ok(());
+        }
+        sink.parent.dir.rename(&sink.temporary, &sink.name)
+    }
+
+    /// Forgets a file that is not to be completed.
+    pub fn discard(&self, sink: &SinkFile) {
+        lock(&sink.open).take();
+        if !self.options.inplace {
+            let _ = sink.parent.dir.remove_file(&sink.temporary);
+        }
+    }
+
+    /// Gives directories their modes and times, now that nothing more is put into them: the deepest
+    /// first, as a time changes with what is in it.
+    ///
+    /// # Errors
+    /// The first that fails, after all were tried.
+    pub fn finish_directories(&self) -> Vec<(String, Failure)> {
+        let directories = std::mem::take(&mut *lock(&self.directories));
+        let mut failures = Vec::new();
+        for entry in directories.iter().rev() {
+            let set = || -> io::Result<()> {
+                let (parent, name) = self.parent_of(&entry.path)?;
+                self.set_owner(&parent.dir, Path::new(&name), entry)?;
+                parent.dir.set_mode(&name, self.mode(entry))?;
+                parent.dir.set_times(&name, timestamp(entry))
+            };
+            if let Err(error) = set() {
+                failures.push((entry.path.to_string(), destination(&error)));
+            }
+        }
+        failures
+    }
+}
+
+impl SinkFile {
+    /// Says that extents were written.
+    pub fn touch(&self) {
+        self.dirty.store(true, Ordering::SeqCst);
+    }
+
+    /// The open file, if it has extents that are not synced; they then count as being synced.
+    pub fn take_dirty(&self) -> Option<Arc<File>> {
+        self.dirty
+            .swap(false, Ordering::SeqCst)
+            .then(|| lock(&self.open).as_ref().map(|(file, _)| Arc::clone(file)))
+            .flatten()
+    }
+
+    /// Whether it is written block by block, and not whole from a pack.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        lock(&self.open).is_some()
+    }
+
+    /// Opens it for reading through the page cache.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn reopen(&self) -> io::Result<File> {
+        self.parent.dir.open_file(&self.temporary, &Open::reading())
+    }
+}
+
+fn in_the_way(what: &str) -> Failure {
+    Failure::new(
+        FailureKind::Destination,
+        format!("{what} of that name is in the way at the destination: move it away"),
+    )
+}
+
+/// By what a source is known to be unchanged.
+#[must_use]
+pub fn identity(entry: &Entry) -> Identity {
+    Identity { bytes: entry.bytes, modified: entry.modified }
+}
+
+fn timestamp(entry: &Entry) -> Timestamp {
+    Timestamp { seconds: entry.modified.seconds, nanos: entry.modified.nanos.min(999_999_999) }
+}

@@ -1,0 +1,371 @@
+//! Reader threads: from files to blocks that are ready to be sent.
+//!
+//! One loop drives either storage engine: it takes work from the sending machine while the engine has
+//! room, and finishes what the device completes. A block is digested here, hot from the device. A
+//! file that is not what was announced is noticed after each read and begun again by the machine.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use penstock_protocol::block::{FrameKind, Header, PackItem};
+use penstock_protocol::control::{Failure, FailureKind};
+use penstock_protocol::digest::{self, Algorithm, Digest, Serial};
+use penstock_protocol::sender::{Piece, Read, Source, Work};
+use penstock_protocol::wire::Wire;
+use penstock_sys::buffer::{BUFFER_ALIGNMENT, Buffer};
+use penstock_sys::fs::{self, Open};
+use penstock_sys::ring::{BlockIo, Operation, OperationKind, block_io};
+
+use crate::scan;
+use crate::sending::{Ready, SenderEnd};
+use crate::session::lock;
+
+/// Operations that a reader keeps at the device.
+const DEPTH: usize = 4;
+
+/// Files below this size are read through the page cache: direct I/O costs more than it saves.
+const DIRECT_BYTES_MIN: u64 = 1 << 20;
+
+/// Sources kept open between blocks.
+const OPEN_MAX: usize = 64;
+
+/// A source that is open.
+#[derive(Debug)]
+struct OpenSource {
+    file: Arc<File>,
+    direct: bool,
+}
+
+/// Sources that readers of all devices share, so that a file is opened once.
+#[derive(Debug, Default)]
+pub struct OpenSources(Mutex<VecDeque<(u64, Arc<OpenSource>)>>);
+
+impl OpenSources {
+    fn get(&self, end: &SenderEnd, source: &Source) -> io::Result<Arc<OpenSource>> {
+        if let Some((_, open)) = lock(&self.0).iter().find(|(file, _)| *file == source.file) {
+            return Ok(Arc::clone(open));
+        }
+        let open = Arc::new(end.open_source(source)?);
+        let mut files = lock(&self.0);
+        if files.len() == OPEN_MAX {
+            files.pop_front();
+        }
+        files.push_back((source.file, Arc::clone(&open)));
+        Ok(open)
+    }
+
+    fn forget(&self, file: u64) {
+        lock(&self.0).retain(|(open, _)| *open != file);
+    }
+}
+
+impl SenderEnd {
+    fn open_source(&self, source: &Source) -> io::Result<OpenSource> {
+        let (dir, path) = self.locate(source);
+        let wanted = self.engine.direct && source.entry.bytes >= DIRECT_BYTES_MIN;
+        if wanted {
+            let open = Open { direct: true, ..Open::reading() };
+            match dir.open_file(path, &open) {
+                Ok(file) => return Ok(OpenSource { file: Arc::new(file), direct: true }),
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let file = dir.open_file(path, &Open::reading())?;
+        if source.entry.bytes >= DIRECT_BYTES_MIN {
+            // Advice that is not taken costs nothing.
+            let _ = fs::advise_sequential(&file);
+        }
+        Ok(OpenSource { file: Arc::new(file), direct: false })
+    }
+
+    /// What became of a source since it was announced: `None` while it is the same.
+    fn changed(&self, source: &Source, file: &File) -> Option<Read> {
+        let (size, modified) = match fs::stat_file(file) {
+            Ok(stat) => (stat.size, scan::time(stat.mtime)),
+            Err(error) => return Some(failed(&error)),
+        };
+        if size == source.entry.bytes && modified == source.entry.modified {
+            return None;
+        }
+        let (dir, path) = self.locate(source);
+        let arrives_as = scan::native(&source.entry.path);
+        let fresh = dir
+            .stat(path)
+            .ok()
+            .and_then(|stat| scan::entry(dir, path, arrives_as, &stat, self.session.options.xattrs).ok());
+        Some(Read::Changed(fresh.map(Box::new)))
+    }
+}
+
+fn failed(error: &io::Error) -> Read {
+    Read::Failed(Failure::new(FailureKind::Source, fs::describe(error)))
+}
+
+/// Reads for one device until the session is over or fewer readers are wanted.
+pub fn run(end: &Arc<SenderEnd>, device: u64, number: u16) {
+    let depth = if end.engine.uring && end.algorithm().combines() { DEPTH } else { 1 };
+    let (io, why_not) = block_io(depth);
+    if let (true, Some(reason)) = (depth > 1, why_not) {
+        tracing::warn!("reading without io_uring: {reason}");
+    }
+    Reader { end, device, number, io, pending: HashMap::new(), token: 0 }.run();
+}
+
+struct Reader<'a> {
+    end: &'a Arc<SenderEnd>,
+    device: u64,
+    number: u16,
+    io: Box<dyn BlockIo>,
+    pending: HashMap<u64, (Work, Arc<Source>, Arc<OpenSource>)>,
+    token: u64,
+}
+
+impl Reader<'_> {
+    fn run(&mut self) {
+        let session = &self.end.session;
+        while !session.is_over() && self.end.reader_is_wanted(self.number) {
+            let busy = self.io.in_flight() > 0;
+            if !self.io.has_room() {
+                self.complete();
+                continue;
+            }
+            // A buffer first: work taken without one would be work that no other reader can do.
+            let buffer = if busy {
+                session.pool.try_take()
+            } else {
+                session.pool.take_timeout(Duration::from_millis(200))
+            };
+            let work = match buffer {
+                Some(buffer) if busy => self.end.try_work(self.device).map(|work| (work, buffer)),
+                Some(buffer) => self.end.wait_work(self.device).map(|work| (work, buffer)),
+                None => None,
+            };
+            match work {
+                Some((work, buffer)) => self.begin(work, buffer),
+                None if busy => self.complete(),
+                None => {}
+            }
+        }
+        while self.io.in_flight() > 0 {
+            self.complete();
+        }
+    }
+
+    fn begin(&mut self, work: Work, buffer: Buffer) {
+        match &work.piece {
+            Piece::Block { .. } => self.begin_block(work, buffer),
+            Piece::Pack(sources) => {
+                let sources = sources.clone();
+                self.read_pack(work, &sources, buffer);
+            }
+            Piece::Compare { source, digest } => self.compare(source, digest, buffer),
+        }
+    }
+
+    fn begin_block(&mut self, work: Work, buffer: Buffer) {
+        let Piece::Block { source, offset, bytes } = &work.piece else { return };
+        let (source, offset, bytes) = (Arc::clone(source), *offset, *bytes);
+        let open = match self.end.open.get(self.end, &source) {
+            Ok(open) => open,
+            Err(error) => {
+                self.end.read(&source, offset..offset + bytes, failed(&error));
+                return;
+            }
+        };
+        if source.entry.sparse && is_hole(&open.file, offset, bytes) {
+            return self.hole(work, &source, &open, buffer);
+        }
+        // Direct I/O moves whole sectors: the tail of a file is asked for as one and comes back short.
+        let mut len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if open.direct {
+            len = len.next_multiple_of(BUFFER_ALIGNMENT).min(buffer.len());
+        }
+        self.token += 1;
+        let (file, token) = (Arc::clone(&open.file), self.token);
+        self.pending.insert(token, (work, source, open));
+        let kind = OperationKind::Read;
+        self.io.submit(Operation { kind, file, buffer, start: 0, len, offset, token });
+    }
+
+    fn complete(&mut self) {
+        let completion = match self.io.complete() {
+            Ok(completion) => completion,
+            Err(error) => {
+                let text = format!("reading failed: {}", fs::describe(&error));
+                return self.end.session.end(crate::session::Ending::Failed(text));
+            }
+        };
+        let Some((work, source, open)) = self.pending.remove(&completion.token) else { return };
+        let Piece::Block { offset, bytes, .. } = work.piece else { return };
+        let range = offset..offset + bytes;
+        let short = match completion.result {
+            Err(error) => {
+                self.end.open.forget(source.file);
+                return self.end.read(&source, range, failed(&error));
+            }
+            Ok(read) => (read as u64) < bytes,
+        };
+        match self.end.changed(&source, &open.file) {
+            Some(read) => {
+                self.end.open.forget(source.file);
+                return self.end.read(&source, range, read);
+            }
+            None if short => {
+                let error = io::Error::from(io::ErrorKind::UnexpectedEof);
+                return self.end.read(&source, range, failed(&error));
+            }
+            None => {}
+        }
+        let buffer = completion.buffer;
+        let data = &buffer[..usize::try_from(bytes).unwrap_or(usize::MAX)];
+        let crc = digest::crc32c(data);
+        let part = digest::part(self.end.algorithm(), offset, source.entry.bytes, data, crc);
+        self.end.digest_in_order(&source, &open.file, offset, data);
+        let header = Header {
+            kind: FrameKind::Block,
+            payload_bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+            sequence: work.sequence,
+            file: source.file,
+            offset,
+            bytes,
+            part: part.0,
+            payload_crc: crc,
+            ..Header::end()
+        };
+        self.end.read(&source, range, Read::Good(part));
+        self.end.ready.push(Ready { work, header, buffer: Some(buffer) });
+    }
+
+    fn hole(&mut self, work: Work, source: &Arc<Source>, open: &OpenSource, mut buffer: Buffer) {
+        let Piece::Block { offset, bytes, .. } = work.piece else { return };
+        if let Some(read) = self.end.changed(source, &open.file) {
+            return self.end.read(source, offset..offset + bytes, read);
+        }
+        let zeros = &mut buffer[..usize::try_from(bytes).unwrap_or(usize::MAX)];
+        zeros.fill(0);
+        let crc = digest::crc32c(zeros);
+        let part = digest::part(self.end.algorithm(), offset, source.entry.bytes, zeros, crc);
+        self.end.digest_in_order(source, &open.file, offset, zeros);
+        let header = Header {
+            kind: FrameKind::Hole,
+            sequence: work.sequence,
+            file: source.file,
+            offset,
+            bytes,
+            part: part.0,
+            payload_crc: digest::crc32c(&[]),
+            ..Header::end()
+        };
+        self.end.read(source, offset..offset + bytes, Read::Good(part));
+        self.end.ready.push(Ready { work, header, buffer: None });
+    }
+
+    /// Reads whole files one behind the other, and their table after them.
+    fn read_pack(&mut self, work: Work, sources: &[Arc<Source>], mut buffer: Buffer) {
+        let algorithm = self.end.algorithm();
+        let mut at = 0;
+        let mut table = Vec::new();
+        let mut items = 0;
+        for source in sources {
+            let bytes = usize::try_from(source.entry.bytes).unwrap_or(usize::MAX);
+            let result = match self.read_small(source, &mut buffer[at..at + bytes]) {
+                Ok(None) => {
+                    let data = &buffer[at..at + bytes];
+                    let crc = digest::crc32c(data);
+                    let part = digest::part(algorithm, 0, source.entry.bytes, data, crc);
+                    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+                    PackItem { file: source.file, bytes, crc, part: part.0 }.put(&mut table);
+                    at += bytes as usize;
+                    items += 1;
+                    Read::Good(part)
+                }
+                Ok(Some(read)) => read,
+                Err(error) => failed(&error),
+            };
+            self.end.read(source, 0..source.entry.bytes, result);
+        }
+        if items == 0 {
+            return;
+        }
+        buffer[at..at + table.len()].copy_from_slice(&table);
+        let payload = &buffer[..at + table.len()];
+        let header = Header {
+            kind: FrameKind::Pack,
+            items,
+            payload_bytes: u32::try_from(payload.len()).unwrap_or(u32::MAX),
+            sequence: work.sequence,
+            bytes: at as u64,
+            payload_crc: digest::crc32c(payload),
+            ..Header::end()
+        };
+        self.end.ready.push(Ready { work, header, buffer: Some(buffer) });
+    }
+
+    /// Reads a whole small file; what it has become, if it changed.
+    fn read_small(&self, source: &Source, into: &mut [u8]) -> io::Result<Option<Read>> {
+        let (dir, path): (_, &Path) = self.end.locate(source);
+        let file = dir.open_file(path, &Open::reading())?;
+        let read = fs::read_at_most(&file, into, 0)?;
+        match self.end.changed(source, &file) {
+            None if read < into.len() => Err(io::ErrorKind::UnexpectedEof.into()),
+            changed => Ok(changed),
+        }
+    }
+
+    fn compare(&self, source: &Source, other: &Digest, mut buffer: Buffer) {
+        let (dir, path) = self.end.locate(source);
+        let digest = dir
+            .open_file(path, &Open::reading())
+            .and_then(|file| digest_file(&file, self.end.algorithm(), &mut buffer));
+        match digest {
+            Ok(digest) => self.end.compared(source, digest.as_ref() == Some(other)),
+            Err(error) => self.end.read(source, 0..0, failed(&error)),
+        }
+    }
+}
+
+fn is_hole(file: &File, offset: u64, bytes: u64) -> bool {
+    match fs::next_data(file, offset) {
+        Ok(None) => true,
+        Ok(Some(data)) => data >= offset + bytes,
+        Err(_) => false,
+    }
+}
+
+/// The digest of a file that is open, read through `buffer`; `None` where none is wanted.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn digest_file(
+    file: &File,
+    algorithm: Algorithm,
+    buffer: &mut [u8],
+) -> io::Result<Option<Digest>> {
+    let Some(mut serial) = Serial::new(algorithm) else { return Ok(None) };
+    while let count @ 1.. = fs::read_at_most(file, buffer, serial.next())? {
+        serial.update(&buffer[..count]);
+    }
+    Ok(Some(serial.finish()))
+}
+
+/// Takes `serial` on to `end` by reading what it has not seen.
+///
+/// # Errors
+/// When it cannot be read, or the file ends before.
+pub fn catch_up(serial: &mut Serial, file: &File, end: u64) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    while serial.next() < end {
+        let left = usize::try_from(end - serial.next()).unwrap_or(usize::MAX).min(buffer.len());
+        match fs::read_at_most(file, &mut buffer[..left], serial.next())? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => serial.update(&buffer[..count]),
+        }
+    }
+    Ok(())
+}
+

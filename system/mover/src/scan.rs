@@ -1,0 +1,199 @@
+//! Walks the sources and makes the manifest, one entry at a time.
+//!
+//! For: local directories, confined beneath the directory each source was found in. Memory does not
+//! grow with the number of files: a directory is read as it is walked. What cannot be copied is reported
+//! and the walk goes on.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use penstock_protocol::control::{Failure, FailureKind};
+use penstock_protocol::manifest::{Entry, Kind, RelativePath, Time, display_path};
+use penstock_protocol::wire::Bytes;
+use penstock_sys::fs::{self, Dir, Entries, Open, Stat};
+
+/// Something to copy: `path` below `dir`. It arrives under `path`; an empty path means the contents of
+/// `dir`.
+#[derive(Debug)]
+pub struct Source {
+    /// Where it is found, and what it cannot leave.
+    pub dir: Dir,
+    /// Which of the things there it is.
+    pub path: PathBuf,
+}
+
+/// What a walk gives.
+#[derive(Debug)]
+pub enum Found {
+    /// An entry on this device.
+    Entry(u64, Entry),
+    /// Something that cannot be copied.
+    Failed(String, Failure),
+}
+
+/// How to walk.
+#[derive(Debug, Clone, Copy)]
+pub struct Walk {
+    /// Go into directories.
+    pub recursive: bool,
+    /// Read extended attributes.
+    pub xattrs: bool,
+}
+
+impl Walk {
+    /// Gives everything under `source` to `found` until that says stop (`false`).
+    pub fn run(self, source: &Source, mut found: impl FnMut(Found) -> bool) {
+        let mut levels: Vec<(PathBuf, Dir, Entries)> = Vec::new();
+        if !self.visit(&source.dir, &source.path, &source.path, &mut levels, &mut found) {
+            return;
+        }
+        while let Some((path, dir, entries)) = levels.last_mut() {
+            let child = match entries.next() {
+                None => {
+                    levels.pop();
+                    continue;
+                }
+                Some(Err(error)) => {
+                    let go_on = found(failed(path, &error));
+                    levels.pop();
+                    if go_on { continue } else { return }
+                }
+                Some(Ok((name, _))) => name,
+            };
+            let (path, name) = (path.join(&child), PathBuf::from(child));
+            let mut deeper = Vec::new();
+            if !self.visit(dir, &name, &path, &mut deeper, &mut found) {
+                return;
+            }
+            levels.append(&mut deeper);
+        }
+    }
+
+    /// Looks at `name` in `dir`, announces it as `path`, and enters it if it is a directory.
+    fn visit(
+        self,
+        dir: &Dir,
+        name: &Path,
+        path: &Path,
+        levels: &mut Vec<(PathBuf, Dir, Entries)>,
+        found: &mut impl FnMut(Found) -> bool,
+    ) -> bool {
+        if name.as_os_str().is_empty() {
+            return match dir.try_clone().and_then(|dir| Ok((dir.entries()?, dir))) {
+                Ok((entries, dir)) => {
+                    levels.push((PathBuf::new(), dir, entries));
+                    true
+                }
+                Err(error) => found(failed(path, &error)),
+            };
+        }
+        let stat = match dir.stat(name) {
+            Ok(stat) => stat,
+            Err(error) => return found(failed(path, &error)),
+        };
+        if stat.kind == fs::Kind::Directory && !self.recursive {
+            let text = "it is a directory: add -r to copy it with all it holds";
+            return found(Found::Failed(shown(path), Failure::new(FailureKind::Source, text)));
+        }
+        match entry(dir, name, path, &stat, self.xattrs) {
+            Ok(entry) => {
+                if !found(Found::Entry(stat.device, entry)) {
+                    return false;
+                }
+            }
+            Err(failure) => return found(Found::Failed(shown(path), failure)),
+        }
+        if stat.kind != fs::Kind::Directory {
+            return true;
+        }
+        match dir.open_dir(name).and_then(|inner| Ok((inner.entries()?, inner))) {
+            Ok((entries, inner)) => {
+                levels.push((path.to_owned(), inner, entries));
+                true
+            }
+            Err(error) => found(failed(path, &error)),
+        }
+    }
+}
+
+/// The entry of `name` in `dir` as it is now.
+///
+/// # Errors
+/// When it is nothing that can be copied, or cannot be looked at.
+pub fn entry(
+    dir: &Dir,
+    name: &Path,
+    path: &Path,
+    stat: &Stat,
+    xattrs: bool,
+) -> Result<Entry, Failure> {
+    let source = |text: String| Failure::new(FailureKind::Source, text);
+    let kind = match stat.kind {
+        fs::Kind::File => Kind::File,
+        fs::Kind::Directory => Kind::Directory,
+        fs::Kind::Symlink => Kind::Symlink,
+        fs::Kind::Other(what) => {
+            return Err(source(format!("it is a {what}, which is not copied: leave it out")));
+        }
+    };
+    let link = match kind {
+        Kind::Symlink => {
+            let target = dir.read_link(name).map_err(|error| source(fs::describe(&error)))?;
+            target.into_os_string().into_vec()
+        }
+        _ => Vec::new(),
+    };
+    let xattrs = match kind {
+        Kind::File if xattrs => read_xattrs(dir, name).map_err(|error| {
+            source(format!("cannot read its extended attributes: {}", fs::describe(&error)))
+        })?,
+        _ => Vec::new(),
+    };
+    let bytes = if kind == Kind::File { stat.size } else { 0 };
+    Ok(Entry {
+        path: RelativePath::new(path.as_os_str().as_bytes().to_vec())
+            .map_err(|error| source(error.to_string()))?,
+        kind,
+        bytes,
+        modified: time(stat.mtime),
+        mode: stat.mode,
+        uid: stat.uid,
+        gid: stat.gid,
+        sparse: stat.allocated_bytes < bytes,
+        link: Bytes(link),
+        xattrs,
+    })
+}
+
+fn read_xattrs(dir: &Dir, name: &Path) -> io::Result<Vec<(Bytes, Bytes)>> {
+    let file = dir.open_file(name, &Open::reading())?;
+    let mut xattrs = Vec::new();
+    for name in fs::list_xattrs(&file)? {
+        if let Some(value) = fs::get_xattr(&file, &name)? {
+            xattrs.push((Bytes(name.into_vec()), Bytes(value)));
+        }
+    }
+    Ok(xattrs)
+}
+
+/// A file system's time as the manifest carries it.
+#[must_use]
+pub fn time(time: fs::Timestamp) -> Time {
+    Time { seconds: time.seconds, nanos: time.nanos }
+}
+
+/// The path of an entry as the file system takes it.
+#[must_use]
+pub fn native(path: &RelativePath) -> &Path {
+    Path::new(OsStr::from_bytes(path.as_bytes()))
+}
+
+fn shown(path: &Path) -> String {
+    display_path(path.as_os_str().as_bytes())
+}
+
+fn failed(path: &Path, error: &io::Error) -> Found {
+    Found::Failed(shown(path), Failure::new(FailureKind::Source, fs::describe(error)))
+}

@@ -1,0 +1,444 @@
+//! The sending end of a session: scanner, readers and streams around the sending machine.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use penstock_protocol::block::Header;
+use penstock_protocol::control::{Settings, Tally, ToReceiver, ToSender};
+use penstock_protocol::digest::{Algorithm, Serial};
+use penstock_protocol::proof::Authenticator;
+use penstock_protocol::sender::{Read, Sender, Source, StreamId, Work};
+use penstock_protocol::wire;
+use penstock_sys::buffer::Buffer;
+use penstock_sys::fs::{Dir, Open};
+
+use crate::channel::Channel;
+use crate::control::End;
+use crate::engine::Engine;
+use crate::frame::FrameWriter;
+use crate::reading::{self, OpenSources};
+use crate::scan::{self, Found, Walk};
+use crate::session::{DEAD_AFTER, Ending, STREAMS_MAX, Session, add_since, lock};
+
+/// Reader threads per device when nobody says how many.
+const READERS_DEFAULT: u16 = 2;
+
+/// Blocks without a buffer (holes) that may wait to be sent.
+const READY_MAX: usize = 256;
+
+/// A block that is ready to be sent.
+#[derive(Debug)]
+pub struct Ready {
+    /// What it is.
+    pub work: Work,
+    /// Its header.
+    pub header: Header,
+    /// Its payload, as long as the header says; none for a hole.
+    pub buffer: Option<Buffer>,
+}
+
+/// Blocks on their way from readers to streams.
+#[derive(Debug, Default)]
+pub struct ReadyQueue {
+    blocks: Mutex<VecDeque<Ready>>,
+    came: Condvar,
+    went: Condvar,
+}
+
+impl ReadyQueue {
+    /// Adds a block, waiting while there are too many.
+    pub fn push(&self, block: Ready) {
+        let mut blocks = lock(&self.blocks);
+        while blocks.len() >= READY_MAX {
+            blocks = wait(&self.went, blocks, Duration::from_millis(200));
+            if blocks.len() >= READY_MAX * 2 {
+                break;
+            }
+        }
+        blocks.push_back(block);
+        drop(blocks);
+        self.came.notify_one();
+    }
+
+    fn pop(&self, timeout: Duration) -> Option<Ready> {
+        let mut blocks = lock(&self.blocks);
+        if blocks.is_empty() {
+            blocks = wait(&self.came, blocks, timeout);
+        }
+        let block = blocks.pop_front();
+        drop(blocks);
+        if block.is_some() {
+            self.went.notify_one();
+        }
+        block
+    }
+}
+
+/// Waits on a condition for at most `timeout`.
+pub fn wait<'a, T>(
+    condition: &Condvar,
+    guard: std::sync::MutexGuard<'a, T>,
+    timeout: Duration,
+) -> std::sync::MutexGuard<'a, T> {
+    condition
+        .wait_timeout(guard, timeout)
+        .map_or_else(|poisoned| poisoned.into_inner().0, |(guard, _)| guard)
+}
+
+/// The sending end.
+#[derive(Debug)]
+pub struct SenderEnd {
+    /// What both ends share.
+    pub session: Session,
+    /// How files are read.
+    pub engine: Engine,
+    /// Blocks ready to be sent.
+    pub ready: ReadyQueue,
+    /// Sources that are open.
+    pub open: OpenSources,
+    sources: Vec<scan::Source>,
+    recursive: bool,
+    machine: Mutex<Sender>,
+    work: Condvar,
+    room: Condvar,
+    serial: Mutex<HashMap<u64, Serial>>,
+    readers_wanted: AtomicU16,
+    readers: Mutex<BTreeMap<u64, Vec<thread::JoinHandle<()>>>>,
+}
+
+impl SenderEnd {
+    /// An end that sends `sources`. Nothing runs before [`SenderEnd::start`].
+    #[must_use]
+    pub fn new(
+        session: Session,
+        engine: Engine,
+        sources: Vec<scan::Source>,
+        recursive: bool,
+    ) -> Self {
+        let options = &session.options;
+        let machine = Sender::new(options.algorithm, options.block_bytes);
+        let wanted = options.settings.readers.unwrap_or(READERS_DEFAULT);
+        // A digest in file order needs blocks in file order.
+        let wanted = if options.algorithm.combines() { wanted } else { 1 };
+        Self {
+            engine,
+            ready: ReadyQueue::default(),
+            open: OpenSources::default(),
+            sources,
+            recursive,
+            machine: Mutex::new(machine),
+            work: Condvar::new(),
+            room: Condvar::new(),
+            serial: Mutex::default(),
+            readers_wanted: AtomicU16::new(wanted.clamp(1, STREAMS_MAX)),
+            readers: Mutex::default(),
+            session,
+        }
+    }
+
+    /// Starts the scanner, which starts readers as it finds devices.
+    pub fn start(self: &Arc<Self>) {
+        let end = Arc::clone(self);
+        spawn("scan", move || end.scan());
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        lock(&self.machine).tally().clone()
+    }
+
+    /// The digest of whole files.
+    #[must_use]
+    pub fn algorithm(&self) -> Algorithm {
+        self.session.options.algorithm
+    }
+
+    /// Where an announced source lies.
+    #[must_use]
+    pub fn locate<'a>(&'a self, source: &'a Source) -> (&'a Dir, &'a Path) {
+        let root = &self.sources[source.root as usize];
+        (&root.dir, scan::native(&source.entry.path))
+    }
+
+    fn scan(self: &Arc<Self>) {
+        let walk = Walk { recursive: self.recursive, xattrs: self.session.options.xattrs };
+        for (root, source) in self.sources.iter().enumerate() {
+            let root = u32::try_from(root).unwrap_or(u32::MAX);
+            walk.run(source, |found| {
+                match found {
+                    Found::Failed(path, failure) => lock(&self.machine).scan_failed(path, failure),
+                    Found::Entry(device, entry) => {
+                        self.ensure_readers(device);
+                        let mut machine = lock(&self.machine);
+                        while !machine.room() && !self.session.is_over() {
+                            drop(machine);
+                            self.session.wake_control();
+                            let guard = lock(&self.machine);
+                            machine = wait(&self.room, guard, Duration::from_millis(50));
+                        }
+                        machine.announce(root, device, entry);
+                    }
+                }
+                !self.session.is_over()
+            });
+        }
+        lock(&self.machine).manifest_end();
+        self.session.wake_control();
+    }
+
+    fn ensure_readers(self: &Arc<Self>, device: u64) {
+        let mut readers = lock(&self.readers);
+        let running = readers.entry(device).or_default();
+        running.retain(|thread| !thread.is_finished());
+        let wanted = usize::from(self.readers_wanted.load(Ordering::SeqCst));
+        for number in running.len()..wanted {
+            let (end, number) = (Arc::clone(self), u16::try_from(number).unwrap_or(u16::MAX));
+            running.push(spawn("read", move || reading::run(&end, device, number)));
+        }
+    }
+
+    /// Reader threads per device.
+    #[must_use]
+    pub fn readers_wanted(&self) -> u16 {
+        self.readers_wanted.load(Ordering::SeqCst)
+    }
+
+    /// Whether reader `number` of a device should go on.
+    #[must_use]
+    pub fn reader_is_wanted(&self, number: u16) -> bool {
+        number < self.readers_wanted.load(Ordering::SeqCst)
+    }
+
+    /// Work for a reader, if there is any now.
+    pub fn try_work(&self, device: u64) -> Option<Work> {
+        lock(&self.machine).next_work(device)
+    }
+
+    /// Work for a reader, waiting for a moment.
+    pub fn wait_work(&self, device: u64) -> Option<Work> {
+        let mut machine = lock(&self.machine);
+        machine.next_work(device).or_else(|| {
+            machine = wait(&self.work, machine, Duration::from_millis(100));
+            machine.next_work(device)
+        })
+    }
+
+    /// A reader has done with a range of a source.
+    pub fn read(&self, source: &Source, range: Range<u64>, result: Read) {
+        if !matches!(result, Read::Good(_)) {
+            lock(&self.serial).remove(&source.file);
+        }
+        let mut machine = lock(&self.machine);
+        machine.read(source, range.clone(), result);
+        let urgent = range.end == source.entry.bytes;
+        drop(machine);
+        if urgent {
+            self.session.wake_control();
+        }
+    }
+
+    /// A reader has compared a source with its copy.
+    pub fn compared(&self, source: &Source, same: bool) {
+        lock(&self.machine).compared(source, same);
+        self.session.wake_control();
+    }
+
+    /// Takes a block into the digest of its file, where that must be in order. Blocks that were
+    /// skipped, because the destination has them, are read here: the price of such digests.
+    pub fn digest_in_order(&self, source: &Source, file: &File, offset: u64, data: &[u8]) {
+        if self.algorithm().combines() {
+            return;
+        }
+        let mut files = lock(&self.serial);
+        let serial = match files.entry(source.file) {
+            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                let Some(serial) = Serial::new(self.algorithm()) else { return };
+                entry.insert(serial)
+            }
+        };
+        let end = offset + data.len() as u64;
+        if serial.next() < offset && self.catch_up(serial, source, offset).is_err() {
+            return;
+        }
+        if serial.next() == offset {
+            serial.update(data);
+        }
+        let _ = file;
+        let total = source.entry.bytes;
+        let tail_is_there = serial.next() == end && self.nothing_left(source.file);
+        if tail_is_there && end < total && self.catch_up(serial, source, total).is_err() {
+            return;
+        }
+        if serial.next() == total {
+            let digest = files.remove(&source.file).map(Serial::finish);
+            drop(files);
+            if let Some(digest) = digest {
+                lock(&self.machine).serial_digest(source.file, digest);
+                self.session.wake_control();
+            }
+        }
+    }
+
+    fn nothing_left(&self, file: u64) -> bool {
+        lock(&self.machine).is_handed_out(file)
+    }
+
+    fn catch_up(&self, serial: &mut Serial, source: &Source, end: u64) -> io::Result<()> {
+        let (dir, path) = self.locate(source);
+        let file = dir.open_file(path, &Open::reading())?;
+        reading::catch_up(serial, &file, end)
+    }
+
+    /// Sends blocks on a stream until the session is over or fewer streams are wanted.
+    ///
+    /// # Errors
+    /// When the stream broke; its blocks are work again.
+    pub fn run_stream(
+        &self,
+        stream: StreamId,
+        channel: Channel,
+        authenticator: Option<Authenticator>,
+        wanted: impl Fn() -> bool,
+    ) -> io::Result<()> {
+        if !self.session.add_stream(stream, channel.transport())? {
+            return Ok(());
+        }
+        let mut writer = FrameWriter::new(channel, authenticator);
+        let mut result = self.send_blocks(stream, &mut writer, wanted);
+        if result.is_ok() {
+            writer.finish();
+            result = self.await_written(stream);
+        }
+        self.session.remove_stream(stream);
+        if result.is_err() {
+            let repeated = lock(&self.machine).stream_lost(stream);
+            self.work.notify_all();
+            if !self.session.is_over() {
+                let meter = &self.session.meter;
+                meter.repeated.fetch_add(repeated as u64, Ordering::Relaxed);
+                meter.streams_lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        result
+    }
+
+    /// Waits until everything a closed stream carried is acknowledged.
+    fn await_written(&self, stream: StreamId) -> io::Result<()> {
+        let start = Instant::now();
+        let mut machine = lock(&self.machine);
+        while machine.awaits(stream) && !self.session.is_over() {
+            if start.elapsed() > DEAD_AFTER {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            machine = wait(&self.work, machine, Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    fn send_blocks(
+        &self,
+        stream: StreamId,
+        writer: &mut FrameWriter,
+        wanted: impl Fn() -> bool,
+    ) -> io::Result<()> {
+        let (session, meter) = (&self.session, &self.session.meter);
+        while !session.is_over() && wanted() {
+            let start = Instant::now();
+            let block = self.ready.pop(Duration::from_millis(100));
+            add_since(&meter.waited_storage_us, start);
+            let Some(Ready { work, header, buffer }) = block else {
+                writer.channel().check_open()?;
+                continue;
+            };
+            let payload = buffer.as_deref().unwrap_or_default();
+            let payload = &payload[..header.payload_bytes as usize];
+            lock(&self.machine).sent(stream, work);
+            let start = Instant::now();
+            let paused = meter.waited_rate_us.load(Ordering::Relaxed);
+            writer.write(&header, payload, |bytes| session.wait_for_pace(bytes))?;
+            if meter.waited_rate_us.load(Ordering::Relaxed) == paused {
+                add_since(&meter.waited_network_us, start);
+            }
+            meter.network_bytes.fetch_add(payload.len() as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Stops the transfer at both ends.
+    pub fn cancel(&self, reason: &str) {
+        lock(&self.machine).cancel(reason);
+        self.session.end(Ending::Cancelled(reason.to_owned()));
+    }
+
+    /// Changes this end of the transfer.
+    pub fn apply(&self, settings: &Settings) {
+        self.session.apply(settings);
+        if let Some(readers) = settings.readers {
+            self.readers_wanted.store(readers.clamp(1, STREAMS_MAX), Ordering::SeqCst);
+        }
+    }
+}
+
+/// Starts a named thread; a process that has no more threads to give cannot go on.
+pub fn spawn<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> thread::JoinHandle<T> {
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .unwrap_or_else(|error| panic!("cannot start a thread (raise TasksMax): {error}"))
+}
+
+/// The sending end as a control connection drives it.
+#[derive(Debug, Clone)]
+pub struct SenderControl(pub Arc<SenderEnd>);
+
+impl End for SenderControl {
+    fn session(&self) -> &Session {
+        &self.0.session
+    }
+
+    fn poll_message(&self) -> Option<Vec<u8>> {
+        if let Some(settings) = self.0.session.take_settings_for_peer() {
+            return Some(wire::encode(&ToReceiver::Settings(settings)));
+        }
+        lock(&self.0.machine).poll_message().as_ref().map(wire::encode)
+    }
+
+    fn on_message(&self, message: &[u8]) -> Result<(), String> {
+        let message: ToSender = wire::decode(message).map_err(|error| error.to_string())?;
+        let end = &self.0;
+        match &message {
+            ToSender::Report(report) => end.session.set_peer(report.clone()),
+            ToSender::Settings(settings) => end.apply(settings),
+            ToSender::Cancel(reason) => end.session.end(Ending::Cancelled(reason.clone())),
+            _ => {}
+        }
+        let mut machine = lock(&end.machine);
+        machine.on_message(message).map_err(|error| error.to_string())?;
+        if machine.is_finished() {
+            end.session.end(Ending::Finished);
+        }
+        drop(machine);
+        end.work.notify_all();
+        end.room.notify_all();
+        Ok(())
+    }
+
+    fn tick(&self) {
+        let devices: Vec<_> = lock(&self.0.machine).devices().collect();
+        devices.into_iter().for_each(|device| self.0.ensure_readers(device));
+        let report = self.0.session.report();
+        lock(&self.0.machine).report(report);
+    }
+}
