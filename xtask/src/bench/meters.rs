@@ -183,20 +183,20 @@ impl Contestant for NetTest {
     }
 }
 
-/// Direct reads of the source and direct writes beside the destination at once, 4 MiB blocks. The lesser of the two
-/// rates is what a copy could reach; reads are also tried at a pace that leaves writes their share.
+/// Direct reads of the source and direct writes beside the destination at once, 4 MiB blocks, kept in step by fio as a
+/// copy would keep them. Left free, reads crowd out writes and the lesser rate is half of what the device can copy.
 pub(super) struct Device {
     pub(super) data: Dataset,
     pub(super) work: Rc<Work>,
     pub(super) seconds: u64,
     pub(super) stop: Arc<AtomicBool>,
-    /// The best engine and read pace (bytes per second), found in the warm-up.
-    pub(super) best: Option<(&'static str, Option<u64>)>,
+    /// The best engine, found in the warm-up.
+    pub(super) best: Option<&'static str>,
 }
 
 impl Device {
-    /// Bytes per second read and written.
-    fn measure(&self, engine: &'static str, pace: Option<u64>) -> Result<(f64, f64)> {
+    /// Bytes per second, the lesser of read and written.
+    fn measure(&self, engine: &'static str) -> Result<f64> {
         if find_program("fio").is_none() {
             bail!("fio is not installed: --install gets it");
         }
@@ -218,11 +218,10 @@ impl Device {
         } else {
             "--iodepth=8"
         });
-        command
-            .args(["--name=source", "--rw=read"])
-            .arg(format!("--filename={}", self.data.path.display()));
-        command.args(pace.map(|pace| format!("--rate={pace}")));
-        command.args(["--name=destination", "--rw=write"]);
+        command.args(["--flow_id=1", "--flow_sleep=200"]);
+        command.args(["--name=source", "--rw=read", "--flow=1"]);
+        command.arg(format!("--filename={}", self.data.path.display()));
+        command.args(["--name=destination", "--rw=write", "--flow=1"]);
         command.arg(format!(
             "--filename={}",
             self.work.destination().join("fio.bin").display()
@@ -233,28 +232,29 @@ impl Device {
         let json: Value =
             serde_json::from_str(&cost.stdout[start..]).context("cannot read fio's JSON")?;
         let rate = |job: usize, kind: &str| json["jobs"][job][kind]["bw_bytes"].as_f64();
-        rate(0, "read")
+        let (read, write) = rate(0, "read")
             .zip(rate(1, "write"))
-            .context("no rates in fio's JSON")
+            .context("no rates in fio's JSON")?;
+        Ok(read.min(write))
     }
 
-    fn find_best(&self) -> Result<(&'static str, Option<u64>)> {
+    fn find_best(&self) -> Result<&'static str> {
         let mut tried = Vec::new();
+        let mut last_error = None;
         for engine in ["libaio", "io_uring", "psync"] {
-            let Ok((read, write)) = self.measure(engine, None) else {
-                continue;
-            };
-            tried.push((read.min(write), engine, None));
-            let pace = f64::midpoint(read, write) as u64;
-            if let Ok((read, write)) = self.measure(engine, Some(pace)) {
-                tried.push((read.min(write), engine, Some(pace)));
+            match self.measure(engine) {
+                Ok(rate) => tried.push((rate, engine)),
+                Err(error) => last_error = Some(error),
             }
         }
-        let best = tried
-            .into_iter()
-            .max_by(|a, b| a.0.total_cmp(&b.0))
-            .context("fio ran with no engine")?;
-        Ok((best.1, best.2))
+        match (
+            tried.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)),
+            last_error,
+        ) {
+            (Some((_, engine)), _) => Ok(engine),
+            (None, Some(error)) => Err(error),
+            (None, None) => bail!("fio has no engine"),
+        }
     }
 }
 
@@ -264,13 +264,8 @@ impl Contestant for Device {
     }
 
     fn how(&self) -> String {
-        let Some((engine, pace)) = self.best else {
-            return "fio".to_owned();
-        };
-        let pace = pace.map_or(String::new(), |pace| {
-            format!(", reads paced to {:.2} Gb/s", pace as f64 * 8e-9)
-        });
-        format!("fio, direct, 4 MiB blocks, {engine}, reads and writes at once{pace}")
+        let engine = self.best.unwrap_or("no engine");
+        format!("fio, direct, 4 MiB blocks, {engine}, reads and writes at once and in step")
     }
 
     fn note(&self) -> Option<String> {
@@ -281,14 +276,14 @@ impl Contestant for Device {
         if self.best.is_none() {
             self.best = Some(self.find_best()?);
         }
-        let Some((engine, pace)) = self.best else {
+        let Some(engine) = self.best else {
             bail!("no engine")
         };
-        let (read, write) = self.measure(engine, pace)?;
+        let rate = self.measure(engine)?;
         let seconds = self.seconds as f64;
         Ok(Sample {
             seconds,
-            bytes: read.min(write) * seconds,
+            bytes: rate * seconds,
             files: 1,
             ..Sample::default()
         })

@@ -18,7 +18,7 @@ use super::work::{Dataset, Work};
 
 /// A client is stopped after this long.
 const RUN_LIMIT: Duration = Duration::from_secs(180);
-/// A peer that would need longer for the whole data set is measured on a tenth of it.
+/// A peer that would need longer for the whole data set is measured on a part of it.
 const WHOLE_LIMIT_SECONDS: f64 = 12.0;
 
 /// How one program is used.
@@ -277,9 +277,9 @@ pub(super) struct Mover {
     place: Place,
     work: Rc<Work>,
     data: Dataset,
-    /// A tenth of the data, for those who are too slow for all of it.
-    tenth: Option<Dataset>,
-    use_tenth: bool,
+    /// A part of the data, for those who are too slow for all of it.
+    part: Option<Dataset>,
+    use_part: bool,
     server: Option<(Server, u16)>,
     stop: Arc<AtomicBool>,
 }
@@ -292,14 +292,14 @@ impl Mover {
         data: (Dataset, Option<Dataset>),
         stop: Arc<AtomicBool>,
     ) -> Self {
-        let tenth = data.1.filter(|_| !recipe.whole);
+        let part = data.1.filter(|_| !recipe.whole);
         Self {
             recipe,
             place,
             work,
             data: data.0,
-            tenth,
-            use_tenth: false,
+            part,
+            use_part: false,
             server: None,
             stop,
         }
@@ -379,24 +379,24 @@ impl Contestant for Mover {
 
     fn run(&mut self, warm_up: bool) -> Result<Sample> {
         let whole = self.data.clone();
-        let Some(tenth) = self.tenth.clone() else {
+        let Some(part) = self.part.clone() else {
             return self.measure(&whole);
         };
         if warm_up {
-            let sample = self.measure(&tenth)?;
-            self.use_tenth =
-                sample.seconds * (whole.files as f64 / tenth.files as f64) > WHOLE_LIMIT_SECONDS;
+            let sample = self.measure(&part)?;
+            self.use_part =
+                sample.seconds * (whole.files as f64 / part.files as f64) > WHOLE_LIMIT_SECONDS;
             return Ok(sample);
         }
-        self.measure(if self.use_tenth { &tenth } else { &whole })
+        self.measure(if self.use_part { &part } else { &whole })
     }
 
     fn note(&self) -> Option<String> {
         let mut notes: Vec<String> = Vec::new();
-        if let (true, Some(tenth)) = (self.use_tenth, &self.tenth) {
+        if let (true, Some(part)) = (self.use_part, &self.part) {
             notes.push(format!(
-                "too slow for the whole: {} of {} files per run",
-                tenth.files, self.data.files
+                "slow, so {} of {} files per run",
+                part.files, self.data.files
             ));
         }
         if !self.recipe.note.is_empty() {
