@@ -1,1 +1,67 @@
-fn main(){}
+//! `cargo xtask VERB`: the checks and measurements that are too long for a shell script.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use xtask::{bench, tidy, workspace_root};
+
+/// Build helpers of Penstock.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Check the rules of the house: floors, unsafe code, file length, links, help in step.
+    Tidy,
+    /// Measure against the programs people use today, side by side in one run.
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// `penstock cp` and `penstock nettest` against iperf3, rsync, xrdcp, GridFTP and rclone.
+    Mover(bench::Options),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().verb) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<ExitCode> {
+    match verb {
+        Verb::Tidy => {
+            let faults = tidy::check(&workspace_root())?;
+            for fault in &faults {
+                eprintln!("{fault}");
+            }
+            if faults.is_empty() {
+                println!("tidy: no faults");
+                return Ok(ExitCode::SUCCESS);
+            }
+            eprintln!("tidy: {} faults", faults.len());
+            Ok(ExitCode::FAILURE)
+        }
+        Verb::Bench {
+            what: Bench::Mover(options),
+        } => {
+            bench::run(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}

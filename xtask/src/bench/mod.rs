@@ -1,0 +1,353 @@
+//! `cargo xtask bench mover`: our mover and the programs people use today, side by side in one run.
+//!
+//! Everything runs in a network namespace of its own with cubic as its congestion control, so that the machine's
+//! settings stay as they are and all programs meet the same ones. What the run needs is made under one folder, which
+//! is removed at the end, also after Ctrl-C. The results name the machine by its parts, never by its host name.
+
+mod contest;
+mod machine;
+mod meters;
+mod movers;
+mod process;
+mod report;
+mod work;
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+
+use crate::workspace_root;
+use contest::{Contestant, alternate};
+use meters::{Device, NetTest, Tester};
+use movers::{Mover, Place, recipes};
+use report::RowReport;
+use work::{Dataset, Work};
+
+const LARGE_BYTES: u64 = 4 << 30;
+const INSIDE: &str = "PENSTOCK_BENCH_NAMESPACE";
+const PACKAGES: [&str; 9] = [
+    "fio",
+    "globus-gass-copy-progs",
+    "globus-gridftp-server-progs",
+    "iperf3",
+    "iproute2",
+    "rclone",
+    "rsync",
+    "xrootd-client",
+    "xrootd-server",
+];
+
+/// What `cargo xtask bench mover` takes.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Rows to measure, separated by commas; all by default.
+    #[arg(long, value_delimiter = ',', value_enum)]
+    rows: Vec<Row>,
+    /// Fewer and shorter runs of smaller data: under 8 minutes for all rows, figures less steady.
+    #[arg(long)]
+    quick: bool,
+    /// Measured runs of each contestant, after one warm-up.
+    #[arg(long)]
+    runs: Option<usize>,
+    /// Working folder, on the disk to be measured; removed at the end.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Install the peers from Debian first (as root).
+    #[arg(long)]
+    install: bool,
+    /// Measure this binary instead of building target/release/penstock.
+    #[arg(long)]
+    penstock: Option<PathBuf>,
+    /// Where the results go.
+    #[arg(long)]
+    results: Option<PathBuf>,
+}
+
+/// One table of the results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Row {
+    /// One TCP stream, memory to memory.
+    Nettest,
+    /// A 4 GiB file, disk to disk, checked but not encrypted.
+    Large,
+    /// The same, encrypted.
+    LargeTls,
+    /// 20,000 files of 64 KiB.
+    #[value(name = "small64k")]
+    Small64k,
+    /// 200,000 files of 1 KiB.
+    #[value(name = "small1k")]
+    Small1k,
+}
+
+/// Measures the rows asked for and writes the results.
+pub fn run(options: &Options) -> Result<()> {
+    let root = workspace_root();
+    let penstock = options
+        .penstock
+        .clone()
+        .unwrap_or_else(|| root.join("target/release/penstock"));
+    if std::env::var_os(INSIDE).is_none() {
+        prepare(&root, options)?;
+        return Err(enter_namespace());
+    }
+    let bench = Bench {
+        quick: options.quick,
+        runs: options.runs,
+        penstock: std::path::absolute(penstock)?,
+        work: Rc::new(Work::new(&std::path::absolute(
+            options
+                .dir
+                .clone()
+                .unwrap_or_else(|| root.join("target/bench")),
+        )?)?),
+        stop: process::interrupt_flag()?,
+    };
+    let congestion = machine::congestion_control();
+    if congestion != "cubic" {
+        eprintln!(
+            "warning: the congestion control is {congestion}, not cubic; over loopback that may be much slower"
+        );
+    }
+    let rows = if options.rows.is_empty() {
+        Row::value_variants().to_vec()
+    } else {
+        options.rows.clone()
+    };
+    let mut reports = Vec::new();
+    if rows.contains(&Row::Nettest) {
+        reports.push(bench.nettest()?);
+    }
+    if rows.contains(&Row::Large) || rows.contains(&Row::LargeTls) {
+        reports.extend(bench.large(rows.contains(&Row::Large), rows.contains(&Row::LargeTls))?);
+    }
+    for (row, title, name, files, bytes) in [
+        (Row::Small64k, "files of 64 KiB", "small64k", 20_000, 65_536),
+        (Row::Small1k, "files of 1 KiB", "small1k", 200_000, 1024),
+    ] {
+        if rows.contains(&row) {
+            reports.push(bench.small(row, title, name, files, bytes)?);
+        }
+    }
+    let facts = machine::facts(&root, &bench.work.root)?;
+    let folder = options
+        .results
+        .clone()
+        .unwrap_or_else(|| root.join("bench/results"));
+    report::write(&folder, &facts, &reports, options.quick)
+}
+
+/// Installs and builds what the run needs, while the network is still there.
+fn prepare(root: &Path, options: &Options) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("must run as root: page caches are dropped and a network namespace is made");
+    }
+    if options.install {
+        let mut command = Command::new("apt-get");
+        command
+            .args(["install", "--yes", "--quiet", "--no-install-recommends"])
+            .args(PACKAGES);
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        succeed(
+            &mut command,
+            "run apt-get update first, or install the peers by hand",
+        )?;
+    }
+    if options.penstock.is_none() {
+        let mut command = Command::new("cargo");
+        command
+            .args(["build", "--release", "--package", "penstock"])
+            .current_dir(root);
+        succeed(
+            &mut command,
+            "mend the build, or name a binary with --penstock",
+        )?;
+    }
+    Ok(())
+}
+
+fn succeed(command: &mut Command, remedy: &str) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start {program}"))?;
+    if !status.success() {
+        bail!("{program} failed ({status}): {remedy}");
+    }
+    Ok(())
+}
+
+/// Makes a network namespace with cubic and becomes the program given. Only an algorithm on the machine's list of
+/// allowed ones can be a namespace's default, so cubic is on that list for this one moment. The namespace goes with
+/// the last process in it.
+const ENTER_NAMESPACE: &str = r#"
+set -e
+allowed=/proc/sys/net/ipv4/tcp_allowed_congestion_control
+before=$(cat $allowed)
+namespace=$(mktemp)
+unshare --net="$namespace" ip link set lo up
+echo "$before cubic" > $allowed
+nsenter --net="$namespace" sh -c 'echo cubic > /proc/sys/net/ipv4/tcp_congestion_control' || true
+echo "$before" > $allowed
+exec nsenter --net="$namespace" sh -c 'umount "$0"; rm "$0"; exec "$@"' "$namespace" "$@"
+"#;
+
+/// Starts this program anew, inside a network namespace. Returns only when that fails.
+fn enter_namespace() -> anyhow::Error {
+    let Ok(program) = std::env::current_exe() else {
+        return anyhow::anyhow!("cannot find this program");
+    };
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", ENTER_NAMESPACE, "sh"])
+        .arg(program)
+        .args(std::env::args_os().skip(1))
+        .env(INSIDE, "1");
+    anyhow::Error::from(command.exec()).context("cannot start sh")
+}
+
+struct Bench {
+    quick: bool,
+    runs: Option<usize>,
+    penstock: PathBuf,
+    work: Rc<Work>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Bench {
+    fn runs(&self, full: usize) -> usize {
+        self.runs.unwrap_or(if self.quick { 3 } else { full })
+    }
+
+    fn nettest(&self) -> Result<RowReport> {
+        let title = "One TCP stream over loopback, memory to memory";
+        eprintln!("{title}");
+        let testers = [
+            Tester::Penstock(self.penstock.clone()),
+            Tester::Iperf { zero_copy: false },
+            Tester::Iperf { zero_copy: true },
+        ];
+        let all = testers.into_iter().map(|tester| {
+            let (work, stop) = (Rc::clone(&self.work), Arc::clone(&self.stop));
+            let seconds = if self.quick { 3 } else { 5 };
+            Box::new(NetTest {
+                tester,
+                seconds,
+                work,
+                server: None,
+                stop,
+                note: None,
+            }) as Box<dyn Contestant>
+        });
+        let series = alternate(all.collect(), self.runs(7), &self.stop)?;
+        Ok(RowReport {
+            row: Row::Nettest,
+            title: title.to_owned(),
+            series,
+        })
+    }
+
+    /// Both protections share one contest and so one set of the peers' figures.
+    fn large(&self, integrity: bool, encrypted: bool) -> Result<Vec<RowReport>> {
+        let bytes = if self.quick {
+            LARGE_BYTES / 2
+        } else {
+            LARGE_BYTES
+        };
+        let title = format!("One file of {} GiB, disk to disk", bytes >> 30);
+        eprintln!("{title}");
+        let data = self.work.make_file("large.bin", bytes)?;
+        let device = Device {
+            data: data.clone(),
+            work: Rc::clone(&self.work),
+            seconds: if self.quick { 4 } else { 6 },
+            stop: Arc::clone(&self.stop),
+            best: None,
+        };
+        // The encrypted row's promise is a share of the unencrypted figure, so that one is always measured.
+        let mut all = self.movers(false, encrypted, true, &data, None);
+        all.insert(0, Box::new(device));
+        let series = alternate(all, self.runs(5), &self.stop)?;
+        let mut reports = Vec::new();
+        if integrity {
+            let mut series = series.clone();
+            series.retain(|one| one.name != report::OURS_ENCRYPTED);
+            reports.push(RowReport {
+                row: Row::Large,
+                title: format!("{title}, integrity only"),
+                series,
+            });
+        }
+        if encrypted {
+            reports.push(RowReport {
+                row: Row::LargeTls,
+                title: format!("{title}, encrypted (peers are not)"),
+                series,
+            });
+        }
+        std::fs::remove_file(&data.path)?;
+        Ok(reports)
+    }
+
+    fn small(
+        &self,
+        row: Row,
+        title: &str,
+        name: &str,
+        files: u64,
+        bytes: usize,
+    ) -> Result<RowReport> {
+        let files = if self.quick { files / 4 } else { files };
+        let title = format!("{files} {title}");
+        eprintln!("{title}");
+        let data = self.work.make_folder(name, files, bytes)?;
+        let part = self
+            .work
+            .make_folder(&format!("{name}-part"), files / 20, bytes)?;
+        let all = self.movers(true, false, true, &data, Some(&part));
+        let series = alternate(all, self.runs(5), &self.stop)?;
+        std::fs::remove_dir_all(&data.path)?;
+        std::fs::remove_dir_all(&part.path)?;
+        Ok(RowReport {
+            row,
+            title: format!("{title}, disk to disk"),
+            series,
+        })
+    }
+
+    fn movers(
+        &self,
+        folder: bool,
+        encrypted: bool,
+        integrity: bool,
+        data: &Dataset,
+        part: Option<&Dataset>,
+    ) -> Vec<Box<dyn Contestant>> {
+        let place = Place {
+            destination: self.work.destination(),
+            configuration: self.work.configuration(),
+            penstock: self.penstock.clone(),
+        };
+        let mover = |recipe| {
+            let data = (data.clone(), part.cloned());
+            let mover = Mover::new(
+                recipe,
+                place.clone(),
+                Rc::clone(&self.work),
+                data,
+                Arc::clone(&self.stop),
+            );
+            Box::new(mover) as Box<dyn Contestant>
+        };
+        recipes(folder, encrypted, integrity)
+            .into_iter()
+            .map(mover)
+            .collect()
+    }
+}

@@ -1,0 +1,345 @@
+//! The results as a page to read and as JSON, and whether each promise of SPECIFICATION.md is kept.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::json;
+
+use super::Row;
+use super::contest::{Sample, Series};
+use super::machine::Facts;
+use super::meters::DEVICE;
+
+const OURS_INTEGRITY: &str = "penstock cp, integrity";
+pub(super) const OURS_ENCRYPTED: &str = "penstock cp, encrypted";
+const OURS_NETTEST: &str = "penstock nettest";
+const MEMORY_LIMIT_MIB: f64 = 300.0;
+
+/// One row of the comparison: who took part, and all their runs.
+#[derive(Debug, Clone)]
+pub(super) struct RowReport {
+    pub(super) row: Row,
+    pub(super) title: String,
+    pub(super) series: Vec<Series>,
+}
+
+impl RowReport {
+    fn ours(&self) -> &'static str {
+        match self.row {
+            Row::Nettest => OURS_NETTEST,
+            Row::LargeTls => OURS_ENCRYPTED,
+            Row::Large | Row::Small64k | Row::Small1k => OURS_INTEGRITY,
+        }
+    }
+
+    fn counts_files(&self) -> bool {
+        matches!(self.row, Row::Small64k | Row::Small1k)
+    }
+
+    /// What is compared: files per second for many files, else bits per second. A peer measured on a part of the
+    /// files is so compared by its rate.
+    fn rate(&self, series: &Series) -> Option<f64> {
+        if self.counts_files() {
+            series.files_per_second()
+        } else {
+            series.bits_per_second()
+        }
+    }
+
+    fn rate_of(&self, name: &str) -> Option<f64> {
+        self.series
+            .iter()
+            .find(|series| series.name == name)
+            .and_then(|series| self.rate(series))
+    }
+
+    /// The fastest program that is not ours; fio is no program that copies.
+    fn best_peer(&self) -> Option<(f64, &str)> {
+        let peers = self
+            .series
+            .iter()
+            .filter(|series| !series.name.starts_with("penstock") && series.name != DEVICE);
+        peers
+            .filter_map(|series| Some((self.rate(series)?, series.name.as_str())))
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+    }
+}
+
+/// One promise, what was measured, and whether it was kept; unknown when a figure is missing.
+#[derive(Debug, Clone, Serialize)]
+struct Verdict {
+    promise: String,
+    measured: Option<f64>,
+    met: Option<bool>,
+}
+
+impl Verdict {
+    fn at_least(promise: &str, wanted: f64, measured: Option<f64>) -> Self {
+        let promise = format!("{promise}: at least {wanted}");
+        Self {
+            promise,
+            measured,
+            met: measured.map(|value| value >= wanted),
+        }
+    }
+}
+
+/// Writes `mover-<date>-<machine>.md` and `.json` into `folder`, and the verdicts to the terminal.
+pub(super) fn write(folder: &Path, facts: &Facts, rows: &[RowReport], quick: bool) -> Result<()> {
+    let verdicts = verdicts(rows);
+    let page = page(facts, rows, &verdicts, quick);
+    let rows_json: Vec<_> = rows
+        .iter()
+        .map(|row| json!({ "row": format!("{:?}", row.row), "title": row.title, "contestants": row.series }))
+        .collect();
+    let json = json!({ "machine": facts, "quick": quick, "rows": rows_json, "promises": verdicts });
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let stem = folder.join(format!("mover-{}-{}", facts.date, facts.words()));
+    let (md_path, json_path) = (
+        format!("{}.md", stem.display()),
+        format!("{}.json", stem.display()),
+    );
+    std::fs::write(&md_path, &page).with_context(|| format!("cannot write {md_path}"))?;
+    std::fs::write(&json_path, serde_json::to_string_pretty(&json)? + "\n")?;
+    println!("{page}\nwritten to {md_path}");
+    Ok(())
+}
+
+fn verdicts(rows: &[RowReport]) -> Vec<Verdict> {
+    let mut all = Vec::new();
+    for row in rows {
+        let ours = row.rate_of(row.ours());
+        let over = |other: Option<f64>| Some(ours? / other?);
+        let peer = |name: &str| over(row.rate_of(name));
+        match row.row {
+            Row::Nettest => {
+                let best = over(row.best_peer().map(|(rate, _)| rate));
+                all.push(Verdict::at_least(
+                    "nettest, one stream, over the best of iperf3",
+                    1.25,
+                    best,
+                ));
+            }
+            Row::Large => {
+                all.push(Verdict::at_least(
+                    "large file, integrity, over the device's limit",
+                    0.9,
+                    peer(DEVICE),
+                ));
+                all.push(Verdict::at_least(
+                    "large file, integrity, over the rsync daemon",
+                    2.5,
+                    peer("rsync daemon"),
+                ));
+            }
+            Row::LargeTls => {
+                all.push(Verdict::at_least(
+                    "large file, encrypted over integrity only",
+                    0.85,
+                    peer(OURS_INTEGRITY),
+                ));
+            }
+            Row::Small64k => {
+                all.push(Verdict::at_least(
+                    "files of 64 KiB over the rsync daemon",
+                    2.0,
+                    peer("rsync daemon"),
+                ));
+            }
+            Row::Small1k => {
+                all.push(Verdict::at_least(
+                    "files of 1 KiB over the rsync daemon",
+                    1.5,
+                    peer("rsync daemon"),
+                ));
+            }
+        }
+        let best = over(row.best_peer().map(|(rate, _)| rate));
+        let name = row.best_peer().map_or("none", |(_, name)| name);
+        let failed = row
+            .series
+            .iter()
+            .filter(|one| one.samples.is_empty() && !one.name.starts_with("penstock"))
+            .count();
+        let missing = if failed > 0 {
+            format!(", {failed} not measured")
+        } else {
+            String::new()
+        };
+        all.push(Verdict::at_least(
+            &format!("{}: over the fastest peer ({name}{missing})", row.title),
+            1.0,
+            best,
+        ));
+    }
+    let copies = rows
+        .iter()
+        .filter(|row| row.row != Row::Nettest)
+        .flat_map(|row| &row.series);
+    let ours = copies
+        .filter(|series| series.name.starts_with("penstock"))
+        .flat_map(|series| &series.samples);
+    let most = ours
+        .map(|sample| mib(sample.client_peak_bytes.max(sample.server_peak_bytes)))
+        .max_by(f64::total_cmp);
+    all.push(Verdict {
+        promise: format!("resident memory per end: under {MEMORY_LIMIT_MIB} MiB"),
+        measured: most,
+        met: most.map(|most| most < MEMORY_LIMIT_MIB),
+    });
+    all
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+fn page(facts: &Facts, rows: &[RowReport], verdicts: &[Verdict], quick: bool) -> String {
+    let mut page = format!("# Mover, measured {}\n\n", facts.date);
+    let how = if quick { " --quick" } else { "" };
+    let _ = writeln!(
+        page,
+        "`cargo xtask bench mover{how}` at commit {}.\n",
+        facts.commit
+    );
+    let _ = writeln!(
+        page,
+        "Machine: {}, {} cores, {} GiB memory, kernel {}, {}, congestion control {}, loopback MTU {}, load at the end {}.",
+        facts.cpu,
+        facts.cores,
+        facts.memory_gib,
+        facts.kernel,
+        facts.file_system,
+        facts.congestion_control,
+        facts.loopback_mtu,
+        facts.load_at_end
+    );
+    let _ = writeln!(page, "Peers from Debian: {}.\n", facts.tools.join(", "));
+    page += "Contestants take turns; the first round is dropped. Before every run the destination is emptied, the file \
+             system synced and the page cache dropped. *Durable* adds a sync of the destination's file system. CPU is \
+             user and system time of both ends. Ours / peer is the ratio of the medians.\n\n";
+    page += "| promise | measured | |\n|---|---|---|\n";
+    for verdict in verdicts {
+        let measured = verdict
+            .measured
+            .map_or("–".to_owned(), |value| format!("{value:.2}"));
+        let met = verdict.met.map_or(
+            "not measured",
+            |met| if met { "met" } else { "**not met**" },
+        );
+        let _ = writeln!(page, "| {} | {measured} | {met} |", verdict.promise);
+    }
+    for row in rows {
+        page += &table(row);
+    }
+    page
+}
+
+fn table(row: &RowReport) -> String {
+    let rate_head = if row.counts_files() {
+        "files/s"
+    } else {
+        "Gb/s"
+    };
+    let mut text = format!(
+        "\n## {}\n\n| | runs | median s | min–max s | {rate_head} | min–max | durable Gb/s | CPU s/GB | client MiB | server MiB | ours / peer |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|\n",
+        row.title
+    );
+    let ours = row.rate_of(row.ours());
+    let mut notes = String::new();
+    for series in &row.series {
+        if series.samples.is_empty() {
+            let reason = series.failure.as_deref().unwrap_or("no run");
+            let _ = writeln!(
+                text,
+                "| {} | 0 | {} | | | | | | | | |",
+                series.name,
+                reason.replace('|', "/")
+            );
+            continue;
+        }
+        text += &line(row, series, ours);
+        let _ = writeln!(
+            notes,
+            "- {}: `{}`{}",
+            series.name,
+            series.how,
+            remarks(series)
+        );
+    }
+    text + "\n" + &notes
+}
+
+fn remarks(series: &Series) -> String {
+    let note = series
+        .note
+        .as_deref()
+        .map(|note| format!(" ({note})"))
+        .unwrap_or_default();
+    let failure = series
+        .failure
+        .as_deref()
+        .map(|reason| format!("; a run failed: {reason}"))
+        .unwrap_or_default();
+    note + &failure
+}
+
+fn line(row: &RowReport, series: &Series, ours: Option<f64>) -> String {
+    let rate = |sample: &Sample| match row.counts_files() {
+        true => sample.files as f64 / sample.seconds,
+        false => sample.bytes * 8e-9 / sample.seconds,
+    };
+    let digits = if row.counts_files() { 0 } else { 2 };
+    let spread = |extremes: Option<(f64, f64)>, digits: usize| {
+        extremes.map_or(String::new(), |(least, most)| {
+            format!("{least:.digits$}–{most:.digits$}")
+        })
+    };
+    let optional = |value: Option<f64>, digits: usize| {
+        value.map_or(String::new(), |value| format!("{value:.digits$}"))
+    };
+    let durable = series
+        .samples
+        .iter()
+        .all(|sample| sample.durable_seconds.is_some());
+    let measured_cpu = series
+        .samples
+        .iter()
+        .all(|sample| sample.cpu_seconds.is_some());
+    let cpu = series.median(|sample| sample.cpu_seconds.unwrap_or(0.0) / (sample.bytes * 1e-9));
+    let peak = |value: fn(&Sample) -> u64| {
+        let most = series.samples.iter().map(value).max().unwrap_or(0);
+        if most == 0 {
+            String::new()
+        } else {
+            format!("{:.0}", mib(most))
+        }
+    };
+    let ratio = ours
+        .zip(row.rate(series))
+        .filter(|_| series.name != row.ours())
+        .map(|(ours, theirs)| ours / theirs);
+    format!(
+        "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+        series.name,
+        series.samples.len(),
+        optional(series.seconds(), 2),
+        spread(series.extremes(|sample| sample.seconds), 2),
+        optional(series.median(rate), digits),
+        spread(series.extremes(rate), digits),
+        optional(
+            series
+                .durable_bits_per_second()
+                .filter(|_| durable)
+                .map(|rate| rate * 1e-9),
+            2
+        ),
+        optional(cpu.filter(|_| measured_cpu), 2),
+        peak(|sample| sample.client_peak_bytes),
+        peak(|sample| sample.server_peak_bytes),
+        optional(ratio, 2),
+    )
+}

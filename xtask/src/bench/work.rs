@@ -1,0 +1,235 @@
+//! The folder a measurement works in: data sets, the destination, caches, and clean-up.
+//!
+//! Content comes from a seeded generator, so runs are repeatable, and no codec or file system can compress it.
+
+use std::fs::{File, Permissions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// A file, or a folder of equal files, to be copied.
+#[derive(Debug, Clone)]
+pub(super) struct Dataset {
+    pub(super) path: PathBuf,
+    pub(super) is_folder: bool,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+}
+
+impl Dataset {
+    pub(super) fn name(&self) -> String {
+        self.path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    }
+}
+
+/// The working folder; removed on drop.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) root: PathBuf,
+}
+
+impl Work {
+    pub(super) fn new(root: &Path) -> Result<Self> {
+        if root.exists() && std::fs::read_dir(root)?.next().is_some() && !root.join("src").exists()
+        {
+            bail!(
+                "{} holds something else: name an empty folder with --dir",
+                root.display()
+            );
+        }
+        let _ = std::fs::remove_dir_all(root);
+        let work = Self {
+            root: root.to_path_buf(),
+        };
+        for folder in ["src", "dst", "conf", "logs"] {
+            let path = root.join(folder);
+            std::fs::create_dir_all(&path)
+                .with_context(|| format!("cannot make {}", path.display()))?;
+            // xrootd leaves root's rights and writes as another user.
+            std::fs::set_permissions(&path, Permissions::from_mode(0o777))?;
+        }
+        Ok(work)
+    }
+
+    pub(super) fn destination(&self) -> PathBuf {
+        self.root.join("dst")
+    }
+
+    pub(super) fn configuration(&self) -> PathBuf {
+        self.root.join("conf")
+    }
+
+    pub(super) fn log(&self, name: &str) -> PathBuf {
+        let plain: String = name
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+            .collect();
+        self.root.join("logs").join(plain)
+    }
+
+    /// One file of `bytes`.
+    pub(super) fn make_file(&self, name: &str, bytes: u64) -> Result<Dataset> {
+        let path = self.root.join("src").join(name);
+        let mut random = Random::new(bytes);
+        let mut buffer = vec![0; 4 << 20];
+        let mut file =
+            File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        let mut left = bytes;
+        while left > 0 {
+            let part = left.min(buffer.len() as u64) as usize;
+            random.fill(&mut buffer[..part]);
+            file.write_all(&buffer[..part])?;
+            left -= part as u64;
+        }
+        file.sync_all()?;
+        Ok(Dataset {
+            path,
+            is_folder: false,
+            files: 1,
+            bytes,
+        })
+    }
+
+    /// A folder of `files` files of `bytes` each, 1,000 to a folder as real data sets have them.
+    pub(super) fn make_folder(&self, name: &str, files: u64, bytes: usize) -> Result<Dataset> {
+        let path = self.root.join("src").join(name);
+        let mut random = Random::new(files);
+        let mut buffer = vec![0; bytes];
+        for number in 0..files {
+            let folder = path.join(format!("d{:03}", number / 1000));
+            if number % 1000 == 0 {
+                std::fs::create_dir_all(&folder)
+                    .with_context(|| format!("cannot make {}", folder.display()))?;
+            }
+            random.fill(&mut buffer);
+            std::fs::write(folder.join(format!("f{number:06}.dat")), &buffer)?;
+        }
+        sync_file_system(&path)?;
+        Ok(Dataset {
+            path,
+            is_folder: true,
+            files,
+            bytes: files * bytes as u64,
+        })
+    }
+
+    /// Removes what the last run delivered and forgets what was read: each run of each program starts alike.
+    pub(super) fn reset(&self) -> Result<()> {
+        let destination = self.destination();
+        for entry in std::fs::read_dir(&destination)? {
+            let entry = entry?;
+            let removed = if entry.file_type()?.is_dir() {
+                std::fs::remove_dir_all(entry.path())
+            } else {
+                std::fs::remove_file(entry.path())
+            };
+            removed.with_context(|| format!("cannot remove {}", entry.path().display()))?;
+        }
+        // For the peers that write into a folder which must exist.
+        let inner = destination.join("in");
+        std::fs::create_dir(&inner)?;
+        std::fs::set_permissions(&inner, Permissions::from_mode(0o777))?;
+        sync_file_system(&destination)?;
+        drop_caches()
+    }
+
+    /// How long it takes until all that was delivered is on the device.
+    pub(super) fn time_to_durable(&self) -> Result<Duration> {
+        let started = Instant::now();
+        sync_file_system(&self.destination())?;
+        Ok(started.elapsed())
+    }
+
+    /// Fails unless the destination holds as many files and bytes as `source`, and for a file the same sampled content.
+    pub(super) fn check_delivered(&self, source: &Dataset) -> Result<()> {
+        let (mut files, mut bytes, mut any) = (0, 0, PathBuf::new());
+        let mut folders = vec![self.destination()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder)? {
+                let entry = entry?;
+                if entry.file_name().to_string_lossy().starts_with('.') {
+                    continue;
+                }
+                let facts = entry.metadata()?;
+                if facts.is_dir() {
+                    folders.push(entry.path());
+                } else {
+                    files += 1;
+                    bytes += facts.len();
+                    any = entry.path();
+                }
+            }
+        }
+        if (files, bytes) != (source.files, source.bytes) {
+            bail!(
+                "delivered {files} files of {} and {bytes} bytes of {}",
+                source.files,
+                source.bytes
+            );
+        }
+        if source.is_folder {
+            Ok(())
+        } else {
+            same_samples(&source.path, &any, bytes)
+        }
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+fn same_samples(left: &Path, right: &Path, bytes: u64) -> Result<()> {
+    const SAMPLES: u64 = 64;
+    let (mut left, mut right) = (File::open(left)?, File::open(right)?);
+    let mut buffers = [vec![0; 65_536], vec![0; 65_536]];
+    for sample in 0..SAMPLES {
+        let at = bytes / SAMPLES * sample;
+        for (file, buffer) in [&mut left, &mut right].into_iter().zip(&mut buffers) {
+            file.seek(SeekFrom::Start(at))?;
+            file.read_exact(buffer)?;
+        }
+        if buffers[0] != buffers[1] {
+            bail!("what was delivered differs from the source near byte {at}");
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn sync_file_system(path: &Path) -> Result<()> {
+    rustix::fs::syncfs(File::open(path)?).with_context(|| format!("cannot sync {}", path.display()))
+}
+
+fn drop_caches() -> Result<()> {
+    std::fs::write("/proc/sys/vm/drop_caches", "3")
+        .context("cannot drop the page cache, and a source in memory would not measure the disk: run as root")
+}
+
+/// splitmix64 (Steele, Lea, Flood 2014): fast, seeded, incompressible.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn fill(&mut self, buffer: &mut [u8]) {
+        for chunk in buffer.chunks_mut(8) {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = self.0;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let bytes = (z ^ (z >> 31)).to_le_bytes();
+            chunk.copy_from_slice(&bytes[..chunk.len()]);
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Build helpers: what `cargo xtask VERB` does, as a library so that tests can call it.
+//!
+//! Not part of the product: nothing under `core/`, `system/`, `services/` or `penstock/` depends on it.
+//! Every function that fails returns a chain of reasons; the binary prints it and exits with 1.
+
+#![forbid(unsafe_code)]
+
+pub mod bench;
+pub mod tidy;
+
+use std::path::{Path, PathBuf};
+
+/// The root of the checkout this program was built from.
+pub fn workspace_root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies one folder under the root")
+        .to_path_buf()
+}

@@ -1,0 +1,205 @@
+//! The rules of the house that no compiler checks, as one list of faults.
+//!
+//! `floors` reads the manifests, `source` the Rust files, `text` the documents. Each takes the root of a checkout, so
+//! the tests can show that a broken checkout is noticed. A fault names the file, what is wrong and what mends it.
+
+mod floors;
+mod source;
+mod text;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// One broken rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Where, relative to the root.
+    pub path: PathBuf,
+    /// Line, 0 when the whole file is meant.
+    pub line: usize,
+    /// What is wrong, and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.path.display(), self.message),
+            line => write!(f, "{}:{line}: {}", self.path.display(), self.message),
+        }
+    }
+}
+
+/// All faults of the checkout at `root`, in the order of their files.
+pub fn check(root: &Path) -> Result<Vec<Fault>> {
+    let files = checkout_files(root)?;
+    let mut faults = floors::check(root)?;
+    faults.extend(source::check(root, &files)?);
+    faults.extend(text::check(root, &files)?);
+    faults.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
+    Ok(faults)
+}
+
+/// Every file of the checkout, relative to `root`; build output, hidden folders and vendored code are left out.
+fn checkout_files(root: &Path) -> Result<Vec<PathBuf>> {
+    const NOT_OURS: [&str; 4] = ["target", "vendor", "node_modules", "shared"];
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        let here = root.join(&folder);
+        for entry in
+            std::fs::read_dir(&here).with_context(|| format!("cannot list {}", here.display()))?
+        {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(text) = name.to_str() else { continue };
+            let kind = entry.file_type()?;
+            if kind.is_dir() && !text.starts_with('.') && !NOT_OURS.contains(&text) {
+                folders.push(folder.join(text));
+            } else if kind.is_file() {
+                found.push(folder.join(text));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    fn sound() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        write(
+            dir.path(),
+            "README.md",
+            "See [map](ARCHITECTURE.md#rooms).\n\n`penstock cp` copies.\n",
+        );
+        write(dir.path(), "ARCHITECTURE.md", "# Rooms\n");
+        write(dir.path(), "CHANGELOG.md", "# Changes\n");
+        write(dir.path(), "docs/help/cp.txt", "Copy\n");
+        write(
+            dir.path(),
+            "core/a/Cargo.toml",
+            "[package]\nname = \"penstock-a\"\n",
+        );
+        write(
+            dir.path(),
+            "core/a/src/lib.rs",
+            "//! A.\n#![forbid(unsafe_code)]\n// unsafe in words\n",
+        );
+        write(
+            dir.path(),
+            "system/sys/Cargo.toml",
+            "[package]\nname = \"penstock-sys\"\n",
+        );
+        write(
+            dir.path(),
+            "system/sys/src/lib.rs",
+            "//! Sys.\nunsafe fn f() {}\n",
+        );
+        dir
+    }
+
+    fn messages(root: &Path) -> Vec<String> {
+        check(root)
+            .unwrap()
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[track_caller]
+    fn assert_one(root: &Path, path: &str, part: &str) {
+        let all = messages(root);
+        assert!(
+            all.len() == 1 && all[0].starts_with(path) && all[0].contains(part),
+            "{all:?}"
+        );
+    }
+
+    #[test]
+    fn a_sound_checkout_has_no_faults() {
+        assert_eq!(messages(sound().path()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_floor_that_calls_up_is_named() {
+        let dir = sound();
+        let manifest =
+            "[package]\nname = \"penstock-a\"\n[dependencies]\npenstock-sys.workspace = true\n";
+        write(dir.path(), "core/a/Cargo.toml", manifest);
+        assert_one(dir.path(), "core/a/Cargo.toml", "penstock-sys");
+    }
+
+    #[test]
+    fn a_build_dependency_counts_and_a_dev_dependency_does_not() {
+        let dir = sound();
+        let manifest = "[package]\nname = \"penstock-a\"\n[dev-dependencies]\npenstock-sys.workspace = true\n\
+                        [target.'cfg(unix)'.build-dependencies]\nx = { package = \"penstock-sys\", path = \"y\" }\n";
+        write(dir.path(), "core/a/Cargo.toml", manifest);
+        assert_one(dir.path(), "core/a/Cargo.toml", "penstock-sys");
+    }
+
+    #[test]
+    fn unsafe_outside_sys_is_found_with_its_line() {
+        let dir = sound();
+        write(
+            dir.path(),
+            "core/a/src/b.rs",
+            "//! B: \"unsafe\".\nconst S: &str = r#\"unsafe \"#;\nunsafe fn f() {}\n",
+        );
+        assert_one(dir.path(), "core/a/src/b.rs:3", "unsafe");
+    }
+
+    #[test]
+    fn a_crate_root_must_forbid_unsafe_code() {
+        let dir = sound();
+        write(
+            dir.path(),
+            "core/a/src/lib.rs",
+            "//! A. #![forbid(unsafe_code)]\n",
+        );
+        assert_one(dir.path(), "core/a/src/lib.rs", "forbid(unsafe_code)");
+    }
+
+    #[test]
+    fn a_long_file_and_a_file_without_a_purpose_are_faults() {
+        let dir = sound();
+        write(
+            dir.path(),
+            "core/a/src/b.rs",
+            &format!("//! B.\n{}", "// x\n".repeat(800)),
+        );
+        assert_one(dir.path(), "core/a/src/b.rs", "801 lines");
+        write(dir.path(), "core/a/src/b.rs", "fn f() {}\n");
+        assert_one(dir.path(), "core/a/src/b.rs", "//!");
+    }
+
+    #[test]
+    fn a_dead_link_is_found_and_one_in_a_code_block_is_not() {
+        let dir = sound();
+        write(
+            dir.path(),
+            "ARCHITECTURE.md",
+            "```\n[x](gone.md)\n```\n\n[y](gone.md) [z](https://example.org/)\n",
+        );
+        assert_one(dir.path(), "ARCHITECTURE.md:5", "gone.md");
+    }
+
+    #[test]
+    fn a_verb_that_the_readme_does_not_mention_is_a_fault() {
+        let dir = sound();
+        write(dir.path(), "docs/help/serve.txt", "Serve\n");
+        assert_one(dir.path(), "README.md", "penstock serve");
+    }
+}
