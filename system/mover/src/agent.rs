@@ -26,7 +26,7 @@ use serde::Serialize;
 use socket2::SockRef;
 
 use crate::channel::{Channel, Transport};
-use crate::control::{self, End, Stopped};
+use crate::control::{self, Stopped};
 use crate::engine::Engine;
 use crate::exchange::{self, Joined};
 use crate::granting::{self, AnyEnd};

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use penstock_protocol::block::{BLOCK_BYTES_MIN, PAYLOAD_BYTES_MAX};
 use penstock_protocol::control::{Report, Settings, Tally};
-use penstock_protocol::open::{Options, Protection, Pull, Push, Refusal, RefusalKind, Request};
+use penstock_protocol::open::{
+    Options, Protection, Pull, Push, Refusal, RefusalKind, Request, SessionId,
+};
 use penstock_protocol::proof::{Nonces, SessionKey};
 use penstock_protocol::sender::StreamId;
 use penstock_sys::fs::{self, Dir};
@@ -279,10 +281,14 @@ impl Grant<'_> {
         }
     }
 
-    fn session(&self, options: &Options) -> Result<Session, Refusal> {
+    fn session(
+        &self,
+        options: &Options,
+        given: Option<(SessionId, SessionKey)>,
+    ) -> Result<Session, Refusal> {
         check_options(options)?;
-        let key = SessionKey(random());
-        Session::new(random(), key, options.clone(), self.memory_bytes, self.pace.clone())
+        let (id, key) = given.unwrap_or_else(|| (random(), SessionKey(random())));
+        Session::new(id, key, options.clone(), self.memory_bytes, self.pace.clone())
             .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))
     }
 
@@ -294,7 +300,7 @@ impl Grant<'_> {
             sources.push(source_at(place.root, &place.path, &place.shown)?);
             shown.push(place.shown);
         }
-        let session = self.session(&pull.options)?;
+        let session = self.session(&pull.options, None)?;
         let end = SenderEnd::new(session, self.engine, sources, pull.recursive);
         let more = match shown.len() {
             0 | 1 => String::new(),
@@ -316,11 +322,11 @@ impl Grant<'_> {
             key: push.transfer_key,
             trusted: self.keeper.trusts_owners(),
         };
-        let end = self.receiver(target, &name, &push.options, forsaken)?;
+        let end = self.receiver(target, &name, &push.options, None, forsaken)?;
         Ok(Granted { end, path: place.shown, journal: Some(name) })
     }
 
-    /// Makes a receiving end with the journal `name`.
+    /// Makes a receiving end with the journal `name`, of the session `given` or a new one.
     ///
     /// # Errors
     /// When the same transfer is running, or the state directory cannot be used.
@@ -329,6 +335,7 @@ impl Grant<'_> {
         target: Target,
         name: &str,
         options: &Options,
+        given: Option<(SessionId, SessionKey)>,
         forsaken: &dyn Fn(&str),
     ) -> Result<AnyEnd, Refusal> {
         /// How long the threads of a forsaken session may take to let go of its journal.
@@ -347,7 +354,7 @@ impl Grant<'_> {
                 Err(error) => return Err(Refusal::new(RefusalKind::Agent, error.to_string())),
             }
         };
-        let session = self.session(options)?;
+        let session = self.session(options, given)?;
         let place = Place::new(target, options.clone(), self.engine, unfinished)
             .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))?;
         let end = ReceiverEnd::new(session, self.engine, place, journal);

@@ -16,7 +16,9 @@
 pub mod agent;
 pub mod bound;
 pub mod channel;
+pub mod client;
 pub mod control;
+pub mod dial;
 pub mod engine;
 pub mod exchange;
 pub mod frame;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use penstock_protocol::control::{Failure, FailureKind};
-use penstock_protocol::digest::{Digest, Serial};
+use penstock_protocol::digest::{Algorithm, Digest, Serial};
 use penstock_protocol::extents::Extent;
 use penstock_protocol::journal::{Identity, Unfinished};
 use penstock_protocol::manifest::{Entry, Kind, RelativePath};
@@ -279,6 +279,12 @@ impl Place {
             resumed: resume.is_some(),
             open: Mutex::default(),
         };
+        if entry.bytes == 0 {
+            // There is nothing to send, and the last sync makes it durable.
+            let make = || self.write_small(&sink, &[]).and_then(|()| self.rename(&sink));
+            make().map_err(|error| destination(&error))?;
+            return Ok((Verdict::Done(empty_digest(self.options.algorithm)), None));
+        }
         let verdict = match (compare, resume) {
             (Some(digest), _) => Verdict::Compare(digest),
             (None, Some(extents)) => Verdict::Resume(extents),
@@ -502,6 +508,10 @@ impl SinkFile {
     pub fn reopen(&self) -> io::Result<File> {
         self.parent.dir.open_file(&self.temporary, &Open::reading())
     }
+}
+
+fn empty_digest(algorithm: Algorithm) -> Digest {
+    Serial::new(algorithm).map_or(Digest(Vec::new()), Serial::finish)
 }
 
 fn in_the_way(what: &str) -> Failure {

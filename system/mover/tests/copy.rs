@@ -1,0 +1,243 @@
+//! An agent and clients in one process, over real sockets and files.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_mover::agent::{Agent, Caller, Config, Gatekeeper, Limits, Place};
+use penstock_mover::client::{CopyError, Plan, Snapshot, Transfer};
+use penstock_mover::dial::TcpDial;
+use penstock_mover::engine::Engine;
+use penstock_mover::granting::{self, AnyEnd, Grant};
+use penstock_mover::identity::{Fingerprint, Identity, tls_client_config};
+use penstock_mover::placing::Target;
+use penstock_mover::scan::Source;
+use penstock_mover::sending::{SenderControl, SenderEnd};
+use penstock_mover::session::Session;
+use penstock_protocol::control::Settings;
+use penstock_protocol::digest::Algorithm;
+use penstock_protocol::open::{
+    Options, Protection, Pull, Push, Refusal, RefusalKind, Request,
+};
+use penstock_protocol::proof::SessionKey;
+use penstock_protocol::wire::Bytes;
+use penstock_sys::fs::Dir;
+
+struct OneExport(PathBuf);
+
+impl Gatekeeper for OneExport {
+    fn authenticate(
+        &self,
+        token: &str,
+        _certificate: Option<&Fingerprint>,
+        _peer: &str,
+    ) -> Result<Caller, Refusal> {
+        if token == "secret" {
+            Ok(Caller { name: "test".to_owned() })
+        } else {
+            Err(Refusal::new(RefusalKind::Identity, "no"))
+        }
+    }
+
+    fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<Place, Refusal> {
+        let root = Dir::open(&self.0).expect("the export is there");
+        let path = path.strip_prefix(b"/").unwrap_or(path).to_vec();
+        Ok(Place { root, shown: String::from_utf8_lossy(&path).into_owned(), path })
+    }
+}
+
+struct Site {
+    _temporary: tempfile::TempDir,
+    source: PathBuf,
+    export: PathBuf,
+    state: PathBuf,
+    agent: Agent,
+    identity: Arc<Identity>,
+}
+
+fn options(algorithm: Algorithm, protection: Protection) -> Options {
+    Options {
+        block_bytes: 256 << 10,
+        algorithm,
+        protection,
+        inplace: false,
+        xattrs: false,
+        compare_digest: false,
+        readback: false,
+        settings: Settings { streams: Some(3), ..Settings::default() },
+    }
+}
+
+impl Site {
+    fn new() -> Self {
+        let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+        let path = |name: &str| {
+            let path = temporary.path().join(name);
+            fs::create_dir(&path).expect("a fresh directory");
+            path
+        };
+        let (source, export, state) = (path("source"), path("export"), path("state"));
+        let identity = Arc::new(Identity::generate().expect("randomness"));
+        let agent = Agent::start(Config {
+            listen: vec!["127.0.0.1:0".parse().expect("an address")],
+            identity: Arc::clone(&identity),
+            gatekeeper: Arc::new(OneExport(export.clone())),
+            state: state.clone(),
+            limits: Limits::default(),
+        })
+        .expect("a port");
+        Self { _temporary: temporary, source, export, state, agent, identity }
+    }
+
+    fn plan(&self, request: Request, options: &Options, make_end: Box<penstock_mover::client::MakeEnd>) -> Plan {
+        let address = self.agent.addresses()[0];
+        Plan {
+            dial: Arc::new(TcpDial::new("127.0.0.1", address.port(), &[], &[], None).expect("loopback")),
+            tls: tls_client_config(self.identity.fingerprint(), None).expect("a configuration"),
+            token: "secret".to_owned(),
+            request,
+            protection: options.protection,
+            give_up_after: Duration::from_secs(20),
+            make_end,
+        }
+    }
+
+    fn push(&self, options: &Options) -> Result<Snapshot, CopyError> {
+        let push = Push {
+            target: Bytes(b"/in".to_vec()),
+            into_directory: true,
+            transfer_key: [5; 16],
+            options: options.clone(),
+        };
+        let (source, options2) = (self.source.clone(), options.clone());
+        let make = move |opened: &penstock_protocol::open::Opened| {
+            let dir = Dir::open(&source).expect("the source is there");
+            let sources = vec![Source { dir, path: PathBuf::new() }];
+            let key = SessionKey(opened.key);
+            let session = Session::new(opened.session, key, options2.clone(), 16 << 20, None)
+                .expect("descriptors");
+            let end = SenderEnd::new(session, Engine::probe(), sources, true);
+            Ok(AnyEnd::Send(SenderControl(Arc::new(end))))
+        };
+        Transfer::start(self.plan(Request::Push(push), options, Box::new(make))).wait()
+    }
+
+    fn pull(&self, options: &Options, from: &str, to: &Path) -> Result<Snapshot, CopyError> {
+        let pull = Pull {
+            sources: vec![Bytes(from.as_bytes().to_vec())],
+            recursive: true,
+            options: options.clone(),
+        };
+        let (to, state, options2) = (to.to_owned(), self.state.clone(), options.clone());
+        let keeper = OneExport(self.export.clone());
+        let make = move |opened: &penstock_protocol::open::Opened| {
+            let base = Dir::open(&to).expect("the target is there");
+            let target = Target { base, rename: None, key: [6; 16], trusted: true };
+            let caller = Caller { name: "local".to_owned() };
+            let grant = Grant {
+                keeper: &keeper,
+                caller: &caller,
+                engine: Engine::probe(),
+                state: &state,
+                memory_bytes: 16 << 20,
+                pace: None,
+            };
+            let name = granting::journal_name(&[6; 16], "local", "to");
+            let identity = (opened.session, SessionKey(opened.key));
+            grant
+                .receiver(target, &name, &options2, Some(identity), &|_| {})
+                .map_err(|refusal| CopyError::Failed(refusal.text))
+        };
+        Transfer::start(self.plan(Request::Pull(pull), options, Box::new(make))).wait()
+    }
+}
+
+fn noise(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    (0..bytes)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 24) as u8
+        })
+        .collect()
+}
+
+fn fill(dir: &Path) {
+    fs::create_dir_all(dir.join("deep/er/still")).expect("directories");
+    fs::write(dir.join("empty"), b"").expect("a file");
+    fs::write(dir.join("deep/big"), noise(5 << 20, 1)).expect("a file");
+    fs::write(dir.join("deep/er/odd"), noise(1_234_567, 2)).expect("a file");
+    fs::write(dir.join("exact"), noise(1 << 20, 9)).expect("a file");
+    for number in 0..300 {
+        let name = dir.join(format!("deep/er/still/{number}"));
+        fs::write(name, noise(number * 37, number as u64 + 3)).expect("a file");
+    }
+    std::os::unix::fs::symlink("deep/big", dir.join("link")).expect("a link");
+    fs::write(dir.join("odd\nname"), b"newline").expect("a file");
+    fs::set_permissions(dir.join("exact"), fs::Permissions::from_mode(0o640)).expect("its mode");
+}
+
+type Tree = BTreeMap<PathBuf, (Vec<u8>, u32, i64)>;
+
+fn tree(root: &Path) -> Tree {
+    let mut tree = Tree::new();
+    let mut todo = vec![root.to_owned()];
+    while let Some(dir) = todo.pop() {
+        for entry in fs::read_dir(&dir).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            let meta = path.symlink_metadata().expect("it is there");
+            let content = if meta.is_symlink() {
+                fs::read_link(&path).expect("a link").into_os_string().into_encoded_bytes()
+            } else if meta.is_dir() {
+                todo.push(path.clone());
+                Vec::new()
+            } else {
+                fs::read(&path).expect("a file")
+            };
+            let name = path.strip_prefix(root).expect("below").to_owned();
+            tree.insert(name, (content, meta.mode(), meta.mtime_nsec()));
+        }
+    }
+    tree
+}
+
+fn same(left: &Path, right: &Path) {
+    let (left, right) = (tree(left), tree(right));
+    assert_eq!(left.keys().collect::<Vec<_>>(), right.keys().collect::<Vec<_>>());
+    for (path, value) in &left {
+        assert!(right[path] == *value, "{} differs", path.display());
+    }
+}
+
+#[test]
+fn a_dataset_goes_there_and_comes_back() {
+    for (algorithm, protection) in [
+        (Algorithm::Crc32c, Protection::Integrity),
+        (Algorithm::Crc32c, Protection::Full),
+        (Algorithm::Blake3, Protection::Integrity),
+        (Algorithm::Sha256, Protection::Full),
+        (Algorithm::None, Protection::Integrity),
+    ] {
+        let site = Site::new();
+        fill(&site.source);
+        let options = options(algorithm, protection);
+        let done = site.push(&options).expect("a copy");
+        assert_eq!(done.tally.failed, 0, "{:?}", done.tally.errors);
+        same(&site.source, &site.export.join("in"));
+        let again = site.push(&options).expect("a copy");
+        assert_eq!(again.tally.skipped_files, done.tally.files);
+        assert_eq!(again.network_bytes, 0, "nothing is sent twice");
+        let back = site.source.with_file_name("back");
+        fs::create_dir(&back).expect("a directory");
+        let pulled = site.pull(&options, "/in", &back).expect("a copy");
+        assert_eq!(pulled.tally.failed, 0, "{:?}", pulled.tally.errors);
+        same(&site.source, &back.join("in"));
+        assert_eq!(fs::read_dir(site.state.join("transfers")).expect("journals").count(), 0);
+        site.agent.shut_down(Duration::from_secs(5));
+    }
+}
