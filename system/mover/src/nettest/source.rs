@@ -62,7 +62,7 @@ impl Source {
     /// Hands up to `length` bytes to `socket`; how many it took may be fewer.
     pub(super) fn send(&mut self, socket: &mut TcpStream, length: usize) -> io::Result<usize> {
         let result = match &mut self.door {
-            Door::Vmsplice(pipe) => pipe.send(socket, &self.memory, length),
+            Door::Vmsplice(pipe) => pipe.send(socket, length),
             Door::Sendfile(file) => file.send(socket, 0, length.min(CONTENT_BYTES)),
             Door::Write => {
                 let bytes = self.memory.bytes();
@@ -88,7 +88,7 @@ impl Source {
     }
 
     fn open_vmsplice(&mut self) {
-        match SplicePipe::new(CONTENT_BYTES) {
+        match SplicePipe::new(&self.memory) {
             Ok(pipe) => self.door = Door::Vmsplice(pipe),
             Err(error) => {
                 self.note("vmsplice", &error);
