@@ -27,6 +27,8 @@ const SEND_BLOCK_BYTES: usize = 1 << 20;
 /// machine's loopback, with overlapping ranges.
 const RECEIVE_BLOCK_BYTES: usize = 2 << 20;
 
+const PAGE_BYTES: usize = 4096;
+
 /// What all streams of one end share.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -225,12 +227,23 @@ impl Stream {
 
     fn receive(&mut self, report: &mut StreamReport, tally: &mut Tally) -> io::Result<()> {
         "read".clone_into(&mut report.path);
-        let mut buffer = vec![0; RECEIVE_BLOCK_BYTES];
+        let mut buffer = vec![0; RECEIVE_BLOCK_BYTES + 2 * PAGE_BYTES];
+        let page = buffer.as_ptr().align_offset(PAGE_BYTES);
+        let mut phase = 0;
         loop {
-            match self.socket.read(&mut buffer) {
+            // A byte lands at the offset within a page that it has in the sender's memory. Zen 3
+            // copies ten times slower (`rep movsb`, 2.8 against 34 GB/s measured) when the target
+            // lies 8 or 16 bytes above the source modulo 4096, and a buffer from the allocator
+            // starts 16 bytes into its page.
+            let start = page + phase;
+            match self
+                .socket
+                .read(&mut buffer[start..start + RECEIVE_BLOCK_BYTES])
+            {
                 Ok(0) => break,
                 Ok(taken) => {
                     std::hint::black_box(&buffer);
+                    phase = (phase + taken) % PAGE_BYTES;
                     tally.add(taken as u64, self.shared.started.elapsed());
                     self.shared.passed[self.slot]
                         .0
