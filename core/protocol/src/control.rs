@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
+use crate::digest::Digest;
 use crate::extents::Extent;
-use crate::manifest::Entry;
+use crate::manifest::{Entry, RelativePath};
 use crate::wire::{Bytes, Input, Wire, WireError, wire_enum, wire_struct};
 
 /// Why a file was not copied, in the classes that decide the exit code.
@@ -196,6 +197,15 @@ pub struct FileError {
     pub path: String,
     /// Why.
     pub failure: Failure,
+}
+
+/// A file that is in place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placed {
+    /// Its path.
+    pub path: RelativePath,
+    /// Its digest; empty where it was there before and was not read.
+    pub digest: Digest,
 }
 
 /// Most file errors that are kept with their text; all are counted.

@@ -10,7 +10,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::control::{
-    Decision, Failure, FailureKind, Outcome, Report, Run, Tally, ToReceiver, ToSender,
+    Decision, Failure, FailureKind, Outcome, Placed, Report, Run, Tally, ToReceiver,
+    ToSender,
 };
 use crate::digest::{Algorithm, Digest, Part};
 use crate::extents::{Extent, Extents};
@@ -92,6 +93,8 @@ pub struct Receiver {
     runs: Vec<Run>,
     outbox: VecDeque<ToSender>,
     tally: Tally,
+    /// Files in place, kept for a carrier that asks for them.
+    placed: Option<Vec<Placed>>,
     manifest_entries: Option<u64>,
     finish_asked: bool,
     finished_sent: bool,
@@ -114,11 +117,22 @@ impl Receiver {
             runs: Vec::new(),
             outbox: VecDeque::new(),
             tally: Tally::default(),
+            placed: None,
             manifest_entries: None,
             finish_asked: false,
             finished_sent: false,
             cancelled: None,
         }
+    }
+
+    /// Keeps the files that come into place for [`Self::take_placed`].
+    pub fn keep_placed(&mut self) {
+        self.placed.get_or_insert_default();
+    }
+
+    /// Files that came into place since the last call.
+    pub fn take_placed(&mut self) -> Vec<Placed> {
+        self.placed.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// What was done so far.
@@ -385,6 +399,10 @@ impl Receiver {
             Ok(digest) => {
                 self.tally.entries += 1;
                 if active.entry.kind == Kind::File {
+                    if let Some(placed) = &mut self.placed {
+                        let (path, digest) = (active.entry.path.clone(), digest.clone());
+                        placed.push(Placed { path, digest });
+                    }
                     self.tally.files += 1;
                     self.tally.bytes += active.entry.bytes;
                     self.tally.resumed_bytes += active.resumed_bytes;

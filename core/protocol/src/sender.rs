@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use crate::block::PACK_FILES_MAX;
 use crate::control::{
-    Announcement, Decision, Failure, FailureKind, Outcome, Report, Run, Tally, ToReceiver, ToSender,
+    Announcement, Decision, Failure, FailureKind, Outcome, Placed, Report, Run, Tally, ToReceiver,
+    ToSender,
 };
 use crate::digest::{Algorithm, Digest, Part};
 use crate::extents::Extents;
@@ -132,6 +133,8 @@ pub struct Sender {
     ends: Vec<(u64, Bytes)>,
     outbox: VecDeque<ToReceiver>,
     tally: Tally,
+    /// Files in place, kept for a carrier that asks for them.
+    placed: Option<Vec<Placed>>,
     finish_sent: bool,
     finished: bool,
     cancelled: Option<String>,
@@ -160,6 +163,7 @@ impl Sender {
             ends: Vec::new(),
             outbox: VecDeque::new(),
             tally: Tally::default(),
+            placed: None,
             finish_sent: false,
             finished: false,
             cancelled: None,
@@ -170,6 +174,16 @@ impl Sender {
     #[must_use]
     pub fn room(&self) -> bool {
         self.files.len() < WINDOW
+    }
+
+    /// Keeps the files that come into place for [`Self::take_placed`].
+    pub fn keep_placed(&mut self) {
+        self.placed.get_or_insert_default();
+    }
+
+    /// Files that came into place since the last call.
+    pub fn take_placed(&mut self) -> Vec<Placed> {
+        self.placed.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// What was done so far.
@@ -353,9 +367,13 @@ impl Sender {
         let Some(active) = self.files.remove(&file) else { return };
         let entry = &active.source.entry;
         match outcome {
-            Outcome::Done(_) => {
+            Outcome::Done(digest) => {
                 self.tally.entries += 1;
                 if entry.kind == Kind::File {
+                    if let Some(placed) = &mut self.placed {
+                        let (path, digest) = (entry.path.clone(), Digest(digest.0));
+                        placed.push(Placed { path, digest });
+                    }
                     self.tally.files += 1;
                     self.tally.skipped_files += u64::from(active.skipped);
                     self.tally.bytes += entry.bytes;

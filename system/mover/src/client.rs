@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use penstock_protocol::control::{Settings, Tally};
+use penstock_protocol::control::{Placed, Settings, Tally};
 use penstock_protocol::link::Link;
 use penstock_protocol::open::{
     Answer, Join, Open, Opened, Protection, Refusal, RefusalKind, Request, Return,
@@ -162,6 +162,12 @@ impl Transfer {
         if let Some(end) = &*lock(&self.shared.end) {
             end.cancel(reason);
         }
+    }
+
+    /// Files that came into place since the last call, if this side's end keeps them.
+    #[must_use]
+    pub fn take_placed(&self) -> Vec<Placed> {
+        lock(&self.shared.end).as_ref().map(AnyEnd::take_placed).unwrap_or_default()
     }
 
     /// Whether it has ended.

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use penstock_protocol::block::{BLOCK_BYTES_MIN, PAYLOAD_BYTES_MAX};
-use penstock_protocol::control::{Report, Settings, Tally};
+use penstock_protocol::control::{Placed, Report, Settings, Tally};
 use penstock_protocol::open::{
     Options, Protection, Pull, Push, Refusal, RefusalKind, Request, SessionId,
 };
@@ -75,6 +75,23 @@ impl AnyEnd {
         match self {
             Self::Send(end) => end.0.tally(),
             Self::Receive(end) => end.0.tally(),
+        }
+    }
+
+    /// Keeps the files that come into place for [`AnyEnd::take_placed`].
+    pub fn keep_placed(&self) {
+        match self {
+            Self::Send(end) => end.0.keep_placed(),
+            Self::Receive(end) => end.0.keep_placed(),
+        }
+    }
+
+    /// Files that came into place since the last call.
+    #[must_use]
+    pub fn take_placed(&self) -> Vec<Placed> {
+        match self {
+            Self::Send(end) => end.0.take_placed(),
+            Self::Receive(end) => end.0.take_placed(),
         }
     }
 

@@ -25,6 +25,7 @@ pub mod frame;
 pub mod granting;
 pub mod identity;
 pub mod keeping;
+pub mod nettest;
 pub mod placing;
 pub mod reading;
 pub mod receiving;

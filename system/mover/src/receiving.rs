@@ -13,7 +13,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use penstock_protocol::block::{FrameKind, Header};
-use penstock_protocol::control::{Failure, FailureKind, Settings, Tally, ToReceiver, ToSender};
+use penstock_protocol::control::{
+    Failure, FailureKind, Placed, Settings, Tally, ToReceiver, ToSender,
+};
 use penstock_protocol::extents::Extent;
 use penstock_protocol::proof::Authenticator;
 use penstock_protocol::receiver::{Finish, Place as Where, Receiver, Verdict};
@@ -101,6 +103,16 @@ impl ReceiverEnd {
     #[must_use]
     pub fn tally(&self) -> Tally {
         lock(&self.machine).tally().clone()
+    }
+
+    /// Keeps the files that come into place for [`ReceiverEnd::take_placed`].
+    pub fn keep_placed(&self) {
+        lock(&self.machine).keep_placed();
+    }
+
+    /// Files that came into place since the last call.
+    pub fn take_placed(&self) -> Vec<Placed> {
+        lock(&self.machine).take_placed()
     }
 
     /// Runs `ask` with the receiving machine, then wakes whoever may have something to do.

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use penstock_protocol::block::Header;
-use penstock_protocol::control::{Settings, Tally, ToReceiver, ToSender};
+use penstock_protocol::control::{Placed, Settings, Tally, ToReceiver, ToSender};
 use penstock_protocol::digest::{Algorithm, Serial};
 use penstock_protocol::proof::Authenticator;
 use penstock_protocol::sender::{Read, Sender, Source, StreamId, Work};
@@ -153,6 +153,16 @@ impl SenderEnd {
     #[must_use]
     pub fn tally(&self) -> Tally {
         lock(&self.machine).tally().clone()
+    }
+
+    /// Keeps the files that come into place for [`SenderEnd::take_placed`].
+    pub fn keep_placed(&self) {
+        lock(&self.machine).keep_placed();
+    }
+
+    /// Files that came into place since the last call.
+    pub fn take_placed(&self) -> Vec<Placed> {
+        lock(&self.machine).take_placed()
     }
 
     /// The digest of whole files.

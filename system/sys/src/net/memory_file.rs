@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create, sendfile};
@@ -22,10 +22,7 @@ impl MemoryFile {
     /// # Errors
     /// The kernel lacks memfd or memory.
     pub fn new(length: u64) -> io::Result<Self> {
-        let file = File::from(OwnedFd::from(memfd_create(
-            "penstock-nettest",
-            MemfdFlags::CLOEXEC,
-        )?));
+        let file = File::from(memfd_create("penstock-nettest", MemfdFlags::CLOEXEC)?);
         ftruncate(&file, length)?;
         let mut content = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
         fill(&mut content);

@@ -5,7 +5,7 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
@@ -83,6 +83,18 @@ pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()>
     SockRef::from(socket).set_tcp_user_timeout(Some(timeout))
 }
 
+/// Asks a silent peer for a sign of life after `idle`, and gives up when three go unanswered.
+///
+/// # Errors
+/// Whatever `setsockopt` says.
+pub fn set_keepalive(socket: &impl AsFd, idle: Duration) -> io::Result<()> {
+    let keepalive = TcpKeepalive::new()
+        .with_time(idle)
+        .with_interval(Duration::from_secs(10))
+        .with_retries(3);
+    SockRef::from(socket).set_tcp_keepalive(&keepalive)
+}
+
 /// Keeps at most this much unsent data in the kernel before the socket stops being writable
 /// (`TCP_NOTSENT_LOWAT`).
 ///
@@ -100,6 +112,14 @@ pub fn set_notsent_lowat(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
 pub fn set_receive_low_water(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
+/// How long a read, or an accept on a listening socket, may block.
+///
+/// # Errors
+/// Whatever `setsockopt` says.
+pub fn set_receive_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()> {
+    SockRef::from(socket).set_read_timeout(Some(timeout))
 }
 
 /// Fixes the buffers of `socket` and so its window; turns the kernel's own sizing off. The kernel
@@ -181,6 +201,7 @@ mod tests {
         set_max_pacing_rate(&stream, 20_000_000_000).unwrap();
         set_max_pacing_rate(&stream, u64::MAX).unwrap();
         set_user_timeout(&stream, Duration::from_secs(30)).unwrap();
+        set_keepalive(&stream, Duration::from_secs(30)).unwrap();
         set_notsent_lowat(&stream, 1 << 17).unwrap();
         set_receive_low_water(&stream, 1 << 18).unwrap();
         set_window(&stream, 1 << 20).unwrap();

@@ -1,5 +1,7 @@
-//! Sending memory without copying it: its pages go into a pipe (vmsplice) and from the pipe to a
-//! socket (splice). The kernel then holds references to the pages until they are acknowledged.
+//! Sending memory without copying it: its pages go into a pipe once (vmsplice), are duplicated
+//! into a second pipe (tee) and pass from there to a socket (splice). The kernel holds references
+//! to the pages until they are acknowledged, and looks the pages up only once: that is the gain
+//! over a vmsplice for each send.
 //!
 //! Only [`PatternMemory`] can be sent: it never changes, so nothing on the wire can.
 
@@ -7,77 +9,74 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::pipe::{
-    IoSliceRaw, PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice, vmsplice,
+    IoSliceRaw, PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice,
+    tee, vmsplice,
 };
 
 use super::PatternMemory;
 
-/// A pipe through which memory reaches a socket.
+/// An endless supply of one piece of memory for one socket.
 #[derive(Debug)]
 pub struct SplicePipe {
-    read_end: OwnedFd,
-    write_end: OwnedFd,
-    capacity: usize,
-    /// Bytes in the pipe that the socket has not taken yet.
+    /// Holds the memory's pages for good.
+    supply: Pipe,
+    /// Bytes in `supply`.
+    length: usize,
+    /// Passes duplicates on.
+    outlet: Pipe,
+    /// Bytes in `outlet` that the socket has not taken yet.
     pending: usize,
 }
 
+#[derive(Debug)]
+struct Pipe {
+    read_end: OwnedFd,
+    write_end: OwnedFd,
+}
+
 impl SplicePipe {
-    /// Makes a pipe that holds up to `capacity` bytes, or as many as this user may have: the
-    /// kernel gives less once a user's pipes together pass `fs.pipe-user-pages-soft`.
+    /// Makes the pipes and puts `memory` into them, or as much of its start as this user's pipes
+    /// may hold: the kernel gives less once they together pass `fs.pipe-user-pages-soft`.
     ///
     /// # Errors
-    /// No pipe can be made at all.
-    pub fn new(capacity: usize) -> io::Result<Self> {
-        let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC)?;
-        let mut wanted = capacity;
-        let capacity = loop {
-            match fcntl_setpipe_size(&write_end, wanted) {
-                Ok(size) => break size,
-                Err(_) if wanted > 1 << 16 => wanted /= 2,
-                Err(_) => break rustix::pipe::fcntl_getpipe_size(&write_end)?,
-            }
-        };
+    /// No pipe can be made, or the kernel refuses vmsplice.
+    pub fn new(memory: &PatternMemory) -> io::Result<Self> {
+        let bytes = memory.bytes();
+        let supply = Pipe::new(bytes.len())?;
+        let outlet = Pipe::new(bytes.len())?;
+        let slices = [IoSliceRaw::from_slice(bytes)];
+        // SAFETY: the slice lives for the call; the kernel's references to the pages outlive it,
+        // which is sound because nothing writes to a `PatternMemory` after it was made and
+        // unmapping it does not free pages the kernel still holds.
+        let length = unsafe { vmsplice(&supply.write_end, &slices, SpliceFlags::NONBLOCK) }?;
         Ok(Self {
-            read_end,
-            write_end,
-            capacity,
+            supply,
+            length,
+            outlet,
             pending: 0,
         })
     }
 
-    /// Bytes the pipe holds.
+    /// Bytes of the memory that are in the pipe.
     #[must_use]
-    pub const fn capacity(&self) -> usize {
-        self.capacity
+    pub const fn length(&self) -> usize {
+        self.length
     }
 
-    /// Moves bytes of `memory`, at most `length` from its start, towards `socket`. Returns how
-    /// many the socket took, which may be fewer: call again.
-    ///
-    /// Bytes that entered the pipe and were not taken stay there and go first the next time, so
-    /// `length` must count only bytes that were never reported as taken.
+    /// Moves up to `length` bytes towards `socket`. Returns how many it took, which may be fewer:
+    /// call again. The stream of bytes is pieces of the memory's start.
     ///
     /// # Errors
-    /// Whatever splice says; a send timeout of the socket shows as `WouldBlock`.
-    pub fn send(
-        &mut self,
-        socket: &impl AsFd,
-        memory: &PatternMemory,
-        length: usize,
-    ) -> io::Result<usize> {
+    /// Whatever tee or splice say; a send timeout of the socket shows as `WouldBlock`.
+    pub fn send(&mut self, socket: &impl AsFd, length: usize) -> io::Result<usize> {
         if self.pending == 0 {
-            let bytes = memory.bytes();
-            let count = length.min(bytes.len()).min(self.capacity);
-            let slices = [IoSliceRaw::from_slice(&bytes[..count])];
-            // SAFETY: the slice lives for the call; the kernel's references to the pages outlive
-            // it, which is sound because nothing writes to a `PatternMemory` after it was made
-            // and unmapping it does not free pages the kernel still holds.
-            self.pending = unsafe { vmsplice(&self.write_end, &slices, SpliceFlags::empty()) }?;
+            let count = length.min(self.length);
+            let (from, to) = (&self.supply.read_end, &self.outlet.write_end);
+            self.pending = tee(from, to, count, SpliceFlags::NONBLOCK)?;
         }
         let count = self.pending.min(length);
         let taken = splice(
-            &self.read_end,
+            &self.outlet.read_end,
             None,
             socket,
             None,
@@ -86,6 +85,21 @@ impl SplicePipe {
         )?;
         self.pending -= taken;
         Ok(taken)
+    }
+}
+
+impl Pipe {
+    fn new(capacity: usize) -> io::Result<Self> {
+        let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC)?;
+        let mut wanted = capacity;
+        let smallest = fcntl_getpipe_size(&write_end)?;
+        while wanted > smallest && fcntl_setpipe_size(&write_end, wanted).is_err() {
+            wanted /= 2;
+        }
+        Ok(Self {
+            read_end,
+            write_end,
+        })
     }
 }
 
@@ -99,7 +113,8 @@ mod tests {
     #[test]
     fn the_receiver_reads_the_memory_over_and_over() {
         let memory = PatternMemory::new(300_000).unwrap();
-        let mut pipe = SplicePipe::new(1 << 20).unwrap();
+        let mut pipe = SplicePipe::new(&memory).unwrap();
+        assert_eq!(pipe.length(), memory.bytes().len());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
@@ -111,7 +126,7 @@ mod tests {
         for _ in 0..3 {
             let mut left = memory.bytes().len();
             while left > 0 {
-                left -= pipe.send(&client, &memory, left).unwrap();
+                left -= pipe.send(&client, left).unwrap();
             }
         }
         drop(client);

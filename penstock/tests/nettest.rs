@@ -1,0 +1,358 @@
+//! `penstock nettest` as users meet it: the real binary over real sockets.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use serde_json::Value;
+
+const WAIT: Duration = Duration::from_secs(30);
+
+/// A listener on a port of its own, ended when dropped.
+struct Listening {
+    child: Child,
+    address: String,
+    log: Receiver<String>,
+    _stdout: BufReader<ChildStdout>,
+}
+
+impl Listening {
+    fn on(address: &str) -> Self {
+        let mut child = penstock()
+            .args(["nettest", "--json", "--listen", address])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("a line");
+        let object: Value = serde_json::from_str(&line).expect("one JSON object");
+        let address = object["listening"]
+            .as_str()
+            .expect("its address")
+            .to_owned();
+        assert_eq!(object["open"], true);
+        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let (sender, log) = channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            child,
+            address,
+            log,
+            _stdout: stdout,
+        }
+    }
+
+    /// Waits for a log line that contains `word`.
+    fn log_line(&self, word: &str) -> String {
+        loop {
+            let line = self
+                .log
+                .recv_timeout(WAIT)
+                .unwrap_or_else(|_| panic!("no line '{word}'"));
+            if line.contains(word) {
+                return line;
+            }
+        }
+    }
+
+    fn test(&self, flags: &[&str]) -> Value {
+        test_at(&self.address, flags)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn penstock() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_penstock"))
+}
+
+fn client(address: &str, flags: &[&str]) -> Output {
+    penstock()
+        .args(["nettest", address, "--json"])
+        .args(flags)
+        .output()
+        .expect("it runs")
+}
+
+fn test_at(address: &str, flags: &[&str]) -> Value {
+    let output = client(address, flags);
+    assert!(output.status.success(), "{flags:?}: {output:?}");
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+fn number(report: &Value, field: &str) -> f64 {
+    report[field]
+        .as_f64()
+        .unwrap_or_else(|| panic!("{field} in {report}"))
+}
+
+fn only_line(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text).into_owned();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    text
+}
+
+#[test]
+fn the_documented_fields_are_there_in_every_direction() {
+    let listener = Listening::on("127.0.0.1:0");
+    for (flags, direction, streams) in [
+        (&["-t", "0.5"][..], "forward", 1),
+        (
+            &["--time", "0.5", "-R", "--parallel", "2"][..],
+            "reverse",
+            2,
+        ),
+        (
+            &["-t", "500ms", "--bidir", "--streams", "2"][..],
+            "bidir",
+            4,
+        ),
+    ] {
+        let report = listener.test(flags);
+        assert_eq!(report["direction"], direction);
+        assert_eq!(
+            report["streams"].as_array().unwrap().len(),
+            streams,
+            "{report}"
+        );
+        let total: u64 = report["streams"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|stream| stream["bytes"].as_u64().unwrap())
+            .sum();
+        assert_eq!(report["bytes"].as_u64(), Some(total));
+        assert!(number(&report, "bits_per_second") > 0.0);
+        assert!(number(&report, "seconds") > 0.2, "{report}");
+        assert!(number(&report, "cpu_local_percent") > 0.0);
+        assert!(number(&report, "cpu_remote_percent") > 0.0);
+        assert!(number(&report, "mss") > 500.0);
+        assert!(report["retransmits"].is_u64());
+        assert!(
+            report["congestion"]
+                .as_str()
+                .is_some_and(|name| !name.is_empty())
+        );
+        assert!(report["path"].as_str().is_some_and(|path| !path.is_empty()));
+        assert!(
+            report["intervals"]
+                .as_array()
+                .is_some_and(|list| !list.is_empty())
+        );
+        listener.log_line("done");
+    }
+}
+
+#[test]
+fn a_fixed_amount_is_exact_on_every_path() {
+    let listener = Listening::on("127.0.0.1:0");
+    for path in ["auto", "vmsplice", "sendfile", "write"] {
+        let report = listener.test(&["-n", "12345679", "-P", "3", "--path", path]);
+        assert_eq!(report["bytes"], 12_345_679, "{path}");
+        let report = listener.test(&["-n", "3000001", "--bidir", "--path", path]);
+        assert_eq!(report["bytes"], 6_000_002, "{path}");
+        if path != "auto" {
+            assert!(
+                report["path"].as_str().unwrap().starts_with(path),
+                "{report}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_rate_limit_is_for_all_streams_together() {
+    let listener = Listening::on("127.0.0.1:0");
+    for flags in [&["-P", "1"][..], &["-P", "4", "-R"]] {
+        let flags = [&["--rate", "80M", "-t", "2"], flags].concat();
+        let report = listener.test(&flags);
+        let rate = number(&report, "bits_per_second");
+        assert!((70e6..90e6).contains(&rate), "{flags:?}: {rate}");
+    }
+}
+
+#[test]
+fn the_omitted_start_is_not_counted() {
+    let listener = Listening::on("127.0.0.1:0");
+    let report = listener.test(&["-t", "0.5", "-O", "0.5", "--rate", "80M", "-i", "0.25"]);
+    assert!((3e6..7e6).contains(&number(&report, "bytes")), "{report}");
+    assert_eq!(report["intervals"][0]["omitted"], true);
+}
+
+#[test]
+fn ipv6_and_a_chosen_congestion_control() {
+    let listener = Listening::on("[::1]:0");
+    let report = listener.test(&["-6", "-t", "0.2", "-C", "reno"]);
+    assert_eq!(report["congestion"], "reno");
+    let output = client(&listener.address, &["-4", "-t", "0.2"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(only_line(&output.stderr).contains("-4"));
+}
+
+#[test]
+fn many_clients_at_once() {
+    let listener = Listening::on("127.0.0.1:0");
+    let address = listener.address.as_str();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let report = test_at(address, &["-n", "5000000", "-P", "4", "--bidir"]);
+                assert_eq!(report["bytes"], 10_000_000);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_sweep_reports_its_knee() {
+    let listener = Listening::on("127.0.0.1:0");
+    let report = listener.test(&["--sweep", "--sweep-max", "4", "-t", "0.2"]);
+    let sweep = &report["sweep"];
+    let knee = sweep["knee_streams"].as_u64().unwrap();
+    assert!((1..=4).contains(&knee));
+    assert!(sweep["points"].as_array().unwrap().len() >= 2);
+    assert!(number(&report, "bits_per_second") >= number(sweep, "knee_bits_per_second"));
+}
+
+#[test]
+fn garbage_is_dropped_with_a_reason_and_tests_go_on() {
+    let listener = Listening::on("127.0.0.1:0");
+    let send = |bytes: &[u8]| {
+        let mut socket = TcpStream::connect(&listener.address).unwrap();
+        socket.write_all(bytes).unwrap();
+        socket.shutdown(Shutdown::Write).unwrap();
+        let mut answer = Vec::new();
+        let _ = socket.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    send(b"mnopqrstuvwxyz234567mnopqrstuvwxyz23\0");
+    assert!(listener.log_line("dropped").contains("iperf3"));
+    send(b"GET /metrics HTTP/1.1\r\n\r\n");
+    assert!(listener.log_line("dropped").contains("HTTP"));
+    send(b"short");
+    assert!(
+        listener
+            .log_line("dropped")
+            .contains("closed after 5 bytes")
+    );
+    let answer = send(b"PENSTOCK\x00\x09\x03\x00\x00\x00\x00\x00");
+    assert!(
+        answer.contains("version 9") && answer.contains("speaks 1"),
+        "{answer}"
+    );
+    assert!(listener.log_line("dropped").contains("version 9"));
+    send(b"PENSTOCK\x00\x01\x04\x00\x00\x00\x00\x00abcdefghijklmnop\x00\x00\x00\x00");
+    assert!(listener.log_line("dropped").contains("not here"));
+    send(b"PENSTOCK\x00\x01\x03\x00\x00\x00\x00\x00\xff\xff\xff\xff");
+    assert!(listener.log_line("failed").contains("limit"));
+    send(b"PENSTOCK\x00\x01\x03\x00\x00\x00\x00\x00\x00\x00\x00\x02{}");
+    assert!(listener.log_line("failed").contains("not a message"));
+    assert_eq!(listener.test(&["-n", "1000"])["bytes"], 1000);
+}
+
+#[test]
+fn a_client_that_vanishes_frees_its_place() {
+    let listener = Listening::on("127.0.0.1:0");
+    let mut client = penstock()
+        .args(["nettest", &listener.address, "-t", "60"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    listener.log_line("test forward");
+    client.kill().unwrap();
+    client.wait().unwrap();
+    listener.log_line("failed");
+}
+
+#[test]
+fn an_interrupted_test_still_reports() {
+    let listener = Listening::on("127.0.0.1:0");
+    for flags in [&["-R"][..], &[]] {
+        let client = penstock()
+            .args(["nettest", &listener.address, "-t", "60", "--json"])
+            .args(flags)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        listener.log_line("test ");
+        let kill = Command::new("kill")
+            .args(["-INT", &client.id().to_string()])
+            .status();
+        assert!(kill.unwrap().success());
+        let output = client.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["interrupted"], true);
+        assert!(number(&report, "seconds") < 30.0);
+        listener.log_line("done");
+    }
+}
+
+#[test]
+fn bad_arguments_are_usage_errors() {
+    for flags in [
+        &["nettest"][..],
+        &["nettest", "h", "-P", "0"],
+        &["nettest", "h", "-P", "257"],
+        &["nettest", "h", "-t", "2d"],
+        &["nettest", "h", "-t", "0"],
+        &["nettest", "h", "-n", "5X"],
+        &["nettest", "h", "-n", "5M", "-t", "3"],
+        &["nettest", "h", "-R", "--bidir"],
+        &["nettest", "h", "--rate", "fast"],
+        &["nettest", "h", "-C", "not a name"],
+        &["nettest", "h", "--listen"],
+        &["nettest", "--listen", "nowhere"],
+    ] {
+        let output = penstock().args(flags).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {output:?}");
+        assert!(!output.stderr.is_empty(), "{flags:?}");
+    }
+}
+
+#[test]
+fn failures_are_one_line_that_names_the_object() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let output = client(&free.to_string(), &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let line = only_line(&output.stderr);
+    assert!(
+        line.contains(&free.to_string()) && line.contains("--listen"),
+        "{line}"
+    );
+
+    let listener = Listening::on("127.0.0.1:0");
+    for (flags, word) in [
+        (&["-C", "warp9"][..], "warp9"),
+        (&["-B", "192.0.2.1"], "192.0.2.1"),
+        (&["-B", "::1"], "family"),
+    ] {
+        let output = client(&listener.address, flags);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(only_line(&output.stderr).contains(word), "{output:?}");
+    }
+    let output = penstock()
+        .args(["nettest", "--listen", &listener.address])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(only_line(&output.stderr).contains(&listener.address));
+}

@@ -1,0 +1,205 @@
+//! The client: connects, proposes a test, opens its data connections, runs it.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use penstock_sys::net::connect::{ConnectOptions, connect};
+
+use super::message::Message;
+use super::params::TestParams;
+use super::preamble::{self, Kind};
+use super::report::{Interval, Report, role_of};
+use super::session::{self, Control, hear_until};
+use super::{DEFAULT_PORT, NettestError};
+
+/// For the listener to accept a connection, and to answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Whom to test against, and from where.
+#[derive(Clone, Debug, Default)]
+pub struct Target {
+    /// `HOST`, `HOST:PORT`, an address, or `[ADDRESS]:PORT`.
+    pub host: String,
+    /// Port for a host without one; [`DEFAULT_PORT`] without either.
+    pub port: Option<u16>,
+    /// Local address to connect from.
+    pub source: Option<IpAddr>,
+    /// Only IPv4 (`Some(true)`) or only IPv6 (`Some(false)`).
+    pub ipv4: Option<bool>,
+}
+
+impl Target {
+    /// The addresses to try, in the resolver's order.
+    fn addresses(&self) -> Result<Vec<SocketAddr>, NettestError> {
+        let fail = |reason: String| NettestError::Resolve {
+            host: self.host.clone(),
+            reason,
+        };
+        let (host, port) = split_host(&self.host).map_err(&fail)?;
+        let port = port.or(self.port).unwrap_or(DEFAULT_PORT);
+        let found: Vec<SocketAddr> = (host, port)
+            .to_socket_addrs()
+            .map_err(|error| fail(format!("no such host: {error}")))?
+            .filter(|address| self.ipv4.is_none_or(|ipv4| address.is_ipv4() == ipv4))
+            .filter(|address| {
+                self.source
+                    .is_none_or(|ip| address.is_ipv4() == ip.is_ipv4())
+            })
+            .collect();
+        if found.is_empty() {
+            return Err(fail(
+                "no address of the family asked for (-4, -6, --bind)".into(),
+            ));
+        }
+        Ok(found)
+    }
+}
+
+/// Splits `HOST[:PORT]`; a bare IPv6 address has no port.
+fn split_host(text: &str) -> Result<(&str, Option<u16>), String> {
+    let port = |text: &str| {
+        text.parse()
+            .map(Some)
+            .map_err(|_| format!("'{text}' is not a port"))
+    };
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or("'[' without ']'")?;
+        return match rest.strip_prefix(':') {
+            Some(digits) => Ok((host, port(digits)?)),
+            None if rest.is_empty() => Ok((host, None)),
+            None => Err(format!("'{rest}' after ']'")),
+        };
+    }
+    match text.split_once(':') {
+        Some((_, rest)) if rest.contains(':') => Ok((text, None)),
+        Some((host, digits)) => Ok((host, port(digits)?)),
+        None => Ok((text, None)),
+    }
+}
+
+/// Runs a test. `stop` ends it early with what there is so far; `on_interval` is called while it
+/// runs.
+///
+/// # Errors
+/// See [`NettestError`]; each names the object and what to do.
+pub fn run(
+    target: &Target,
+    params: &TestParams,
+    stop: &AtomicBool,
+    on_interval: &mut dyn FnMut(&Interval),
+) -> Result<Report, NettestError> {
+    params.validate()?;
+    let options = ConnectOptions {
+        source: target.source,
+        congestion: params.congestion.clone(),
+        window_bytes: params.window_bytes,
+    };
+    let (peer, mut control) = connect_control(target, &options)?;
+    let software = concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned();
+    control.say(&Message::Propose {
+        software,
+        params: params.clone(),
+    })?;
+    let deadline = Instant::now() + ANSWER;
+    let test_id = match hear_until(&control, deadline)? {
+        Message::Accepted { test_id, .. } => parse_test_id(&test_id)?,
+        Message::Refused { reason } => return Err(NettestError::Refused(reason)),
+        _ => return Err(NettestError::Unexpected),
+    };
+    let mut sockets = Vec::new();
+    for index in 0..params.connections() {
+        let socket = connect_data(peer, &options, &test_id, index)?;
+        sockets.push((index, role_of(params, index, true), socket));
+    }
+    match hear_until(&control, Instant::now() + 2 * ANSWER)? {
+        Message::Start => {}
+        Message::Refused { reason } => return Err(NettestError::Refused(reason)),
+        Message::Failed { reason } => return Err(NettestError::PeerFailed(reason)),
+        _ => return Err(NettestError::Unexpected),
+    }
+    let mut intervals = Vec::new();
+    let outcome = session::run(params, sockets, control, stop, &mut |interval| {
+        on_interval(interval);
+        intervals.push(interval.clone());
+    })?;
+    for stream in outcome.local.iter().chain(&outcome.remote) {
+        if let Some(reason) = &stream.error {
+            return Err(NettestError::Stream {
+                index: stream.index,
+                reason: reason.clone(),
+            });
+        }
+    }
+    Ok(Report::new(
+        peer.to_string(),
+        params,
+        &outcome,
+        intervals,
+        stop.load(Relaxed),
+    ))
+}
+
+fn connect_control(
+    target: &Target,
+    options: &ConnectOptions,
+) -> Result<(SocketAddr, Control), NettestError> {
+    let mut failure = NettestError::Silent;
+    for peer in target.addresses()? {
+        match connect(peer, options, ANSWER) {
+            Ok(mut socket) => {
+                socket
+                    .write_all(&preamble::encode(Kind::NettestControl))
+                    .map_err(NettestError::ControlLost)?;
+                return Ok((peer, Control::new(socket).map_err(NettestError::Local)?));
+            }
+            // A wrong source address or congestion control is ours, not the peer's.
+            Err(error) if error.raw_os_error().is_none() && error.get_ref().is_some() => {
+                failure = NettestError::Local(error);
+            }
+            Err(source) => failure = NettestError::Connect { peer, source },
+        }
+    }
+    Err(failure)
+}
+
+fn connect_data(
+    peer: SocketAddr,
+    options: &ConnectOptions,
+    test_id: &[u8; 16],
+    index: u32,
+) -> Result<TcpStream, NettestError> {
+    let fail = |source| NettestError::Connect { peer, source };
+    let mut socket = connect(peer, options, ANSWER).map_err(fail)?;
+    let mut head = preamble::encode(Kind::NettestData).to_vec();
+    head.extend_from_slice(test_id);
+    head.extend_from_slice(&index.to_be_bytes());
+    socket.write_all(&head).map_err(fail)?;
+    Ok(socket)
+}
+
+fn parse_test_id(text: &str) -> Result<[u8; 16], NettestError> {
+    u128::from_str_radix(text, 16)
+        .ok()
+        .filter(|_| text.len() == 32)
+        .map(u128::to_be_bytes)
+        .ok_or(NettestError::Unexpected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split_host;
+
+    #[test]
+    fn hosts_come_with_and_without_port() {
+        assert_eq!(split_host("dtn1"), Ok(("dtn1", None)));
+        assert_eq!(split_host("dtn1:90"), Ok(("dtn1", Some(90))));
+        assert_eq!(split_host("fe80::1"), Ok(("fe80::1", None)));
+        assert_eq!(split_host("[::1]:90"), Ok(("::1", Some(90))));
+        assert_eq!(split_host("[::1]"), Ok(("::1", None)));
+        assert!(split_host("dtn1:http").unwrap_err().contains("'http'"));
+        assert!(split_host("[::1").is_err());
+        assert!(split_host("[::1]9").is_err());
+    }
+}

@@ -1,0 +1,97 @@
+//! Memory-to-memory TCP tests: the network without disks, as iperf3 measures it.
+//!
+//! A [`Listener`] answers many clients at once on one port; [`run`] is the client. Control and
+//! data share the port: the first 16 bytes say what a connection is for ([`preamble`]), a control
+//! connection carries JSON messages ([`message`]), a data connection names its test (16 bytes) and
+//! stream (4 bytes, big endian) and then carries nothing but content. Each stream is one thread
+//! with blocking calls. [`Sweep`] looks for the number of streams that is enough.
+//!
+//! Nothing here prints: results are values, progress goes to callbacks.
+
+mod client;
+mod listener;
+pub mod message;
+mod pace;
+pub mod params;
+pub mod preamble;
+mod report;
+mod session;
+mod source;
+mod stream;
+mod sweep;
+
+use std::io;
+use std::net::SocketAddr;
+
+use thiserror::Error;
+
+pub use client::{Target, run};
+pub use listener::{Limits, Listener, ListenerEvent};
+pub use params::{Direction, SendPath, TestParams};
+pub use report::{Flow, Interval, Report, StreamResult};
+pub use sweep::{Sweep, SweepOptions, SweepPoint, SweepReport};
+
+/// The mover's port.
+pub const DEFAULT_PORT: u16 = 8620;
+
+/// Why a test did not happen or did not end well.
+#[derive(Debug, Error)]
+pub enum NettestError {
+    /// The test asks for what cannot be.
+    #[error(transparent)]
+    Params(#[from] params::InvalidParams),
+    /// The name has no address of the family asked for.
+    #[error("{host}: {reason}")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// Why.
+        reason: String,
+    },
+    /// Nobody answers there.
+    #[error("{peer}: cannot connect: {source}; is `penstock nettest --listen` running there?")]
+    Connect {
+        /// The address.
+        peer: SocketAddr,
+        /// The kernel's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The listener declined.
+    #[error("the listener refused: {0}")]
+    Refused(String),
+    /// The other end gave up.
+    #[error("the other end failed: {0}")]
+    PeerFailed(String),
+    /// The control connection ended.
+    #[error("the control connection ended: {0}")]
+    ControlLost(#[source] io::Error),
+    /// The other end says nothing.
+    #[error("no answer in time; is it a penstock listener of this release?")]
+    Silent,
+    /// The other end said what does not belong here.
+    #[error("the other end sent a message that does not belong here")]
+    Unexpected,
+    /// The test did not end.
+    #[error("the test did not end a minute after its time")]
+    Overdue,
+    /// Data connections did not arrive.
+    #[error("{missing} of {expected} data connections did not arrive in time")]
+    Missing {
+        /// How many are missing.
+        missing: usize,
+        /// How many there should be.
+        expected: usize,
+    },
+    /// A stream ended early.
+    #[error("stream {index} failed: {reason}")]
+    Stream {
+        /// Its number.
+        index: u32,
+        /// Why.
+        reason: String,
+    },
+    /// This machine's kernel refused something.
+    #[error(transparent)]
+    Local(io::Error),
+}

@@ -1,0 +1,314 @@
+//! The test a client asks for, and the limits a listener holds it to. Pure.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Most streams in one direction of a test.
+pub const STREAMS_MAX: u32 = 256;
+/// Longest test.
+pub const SECONDS_MAX: f64 = 86_400.0;
+/// Shortest and longest time between two interval lines.
+pub const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
+
+/// Which way the bytes go, seen from the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// Client to listener.
+    #[default]
+    Forward,
+    /// Listener to client.
+    Reverse,
+    /// Both at once, each with its own streams.
+    Bidir,
+}
+
+impl Direction {
+    /// The name used on the wire and in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Reverse => "reverse",
+            Self::Bidir => "bidir",
+        }
+    }
+}
+
+/// How a sender hands its bytes to the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SendPath {
+    /// The fastest that works.
+    #[default]
+    Auto,
+    /// Pages of memory through a pipe, not copied.
+    Vmsplice,
+    /// A memory file through `sendfile`, not copied.
+    Sendfile,
+    /// Copied by `write`.
+    Write,
+}
+
+/// A test.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TestParams {
+    /// Which way.
+    pub direction: Direction,
+    /// Streams in each direction.
+    pub streams: u32,
+    /// How long to send after the omitted start; without `bytes`, always set.
+    pub seconds: Option<f64>,
+    /// How much to send in each direction, exactly.
+    pub bytes: Option<u64>,
+    /// Limit of each direction in bits per second.
+    pub rate_bps: Option<u64>,
+    /// Congestion control of both ends.
+    pub congestion: Option<String>,
+    /// Fixed socket buffers of both ends.
+    pub window_bytes: Option<u32>,
+    /// Bytes handed to the kernel at once.
+    pub block_bytes: Option<u32>,
+    /// How to send.
+    pub path: SendPath,
+    /// Time between interval reports.
+    pub interval_seconds: f64,
+    /// Start of the test that is not counted.
+    pub omit_seconds: f64,
+}
+
+impl Default for TestParams {
+    fn default() -> Self {
+        Self {
+            direction: Direction::Forward,
+            streams: 1,
+            seconds: Some(10.0),
+            bytes: None,
+            rate_bps: None,
+            congestion: None,
+            window_bytes: None,
+            block_bytes: None,
+            path: SendPath::Auto,
+            interval_seconds: 1.0,
+            omit_seconds: 0.0,
+        }
+    }
+}
+
+/// A test that cannot be.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[error("{0}")]
+pub struct InvalidParams(String);
+
+impl TestParams {
+    /// Holds the test to the limits.
+    ///
+    /// # Errors
+    /// The first limit that is passed, with its value.
+    pub fn validate(&self) -> Result<(), InvalidParams> {
+        let fail = |reason: String| Err(InvalidParams(reason));
+        if !(1..=STREAMS_MAX).contains(&self.streams) {
+            return fail(format!(
+                "streams {}: 1 to {STREAMS_MAX} are possible",
+                self.streams
+            ));
+        }
+        let time = self.seconds.unwrap_or(1.0);
+        if !(time > 0.0 && time <= SECONDS_MAX) {
+            return fail(format!(
+                "time {time} s: more than 0 and at most {SECONDS_MAX} s (1 day)"
+            ));
+        }
+        if !(0.0..=SECONDS_MAX / 2.0).contains(&self.omit_seconds) {
+            return fail(format!("omit {} s: 0 to half a day", self.omit_seconds));
+        }
+        if !INTERVAL_SECONDS.contains(&self.interval_seconds) {
+            return fail(format!(
+                "interval {} s: 0.1 to 3600 s",
+                self.interval_seconds
+            ));
+        }
+        match (self.seconds, self.bytes) {
+            (None, None) => return fail("neither time nor bytes bound the test".into()),
+            (_, Some(0)) => return fail("bytes 0: nothing to send".into()),
+            (_, Some(_)) if self.omit_seconds > 0.0 => {
+                return fail("omit needs a test bounded by time, not by bytes".into());
+            }
+            _ => {}
+        }
+        if self.rate_bps.is_some_and(|rate| rate < 8_000) {
+            return fail("rate: at least 8 kb/s".into());
+        }
+        if self
+            .block_bytes
+            .is_some_and(|block| !(64..=16 << 20).contains(&block))
+        {
+            return fail("block: 64 B to 16 MiB".into());
+        }
+        if let Some(name) = &self.congestion
+            && (name.is_empty()
+                || name.len() > 15
+                || name.contains(|c: char| !c.is_ascii_graphic()))
+        {
+            return fail(format!(
+                "congestion control '{}': not a name",
+                name.escape_default()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Streams in all directions together.
+    #[must_use]
+    pub const fn connections(&self) -> u32 {
+        match self.direction {
+            Direction::Bidir => self.streams * 2,
+            _ => self.streams,
+        }
+    }
+
+    /// Whether the client sends on this stream: the first `streams` go forward in a test of both.
+    #[must_use]
+    pub const fn client_sends(&self, index: u32) -> bool {
+        match self.direction {
+            Direction::Forward => true,
+            Direction::Reverse => false,
+            Direction::Bidir => index < self.streams,
+        }
+    }
+
+    /// The start that is not counted.
+    #[must_use]
+    pub fn omit(&self) -> Duration {
+        Duration::from_secs_f64(self.omit_seconds)
+    }
+
+    /// When senders end, from the start; none when bytes bound the test.
+    #[must_use]
+    pub fn duration(&self) -> Option<Duration> {
+        self.seconds
+            .map(|seconds| Duration::from_secs_f64(seconds + self.omit_seconds))
+    }
+
+    /// Bytes per second for one stream under the rate limit.
+    #[must_use]
+    pub fn stream_bytes_per_second(&self) -> Option<u64> {
+        self.rate_bps
+            .map(|rate| (rate / 8 / u64::from(self.streams)).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_name_what_they_refuse() {
+        let test = TestParams::default;
+        assert_eq!(test().validate(), Ok(()));
+        for (params, word) in [
+            (
+                TestParams {
+                    streams: 0,
+                    ..test()
+                },
+                "streams",
+            ),
+            (
+                TestParams {
+                    streams: 257,
+                    ..test()
+                },
+                "streams",
+            ),
+            (
+                TestParams {
+                    seconds: Some(0.0),
+                    ..test()
+                },
+                "time",
+            ),
+            (
+                TestParams {
+                    seconds: Some(f64::NAN),
+                    ..test()
+                },
+                "time",
+            ),
+            (
+                TestParams {
+                    seconds: Some(1e6),
+                    ..test()
+                },
+                "time",
+            ),
+            (
+                TestParams {
+                    seconds: None,
+                    ..test()
+                },
+                "neither",
+            ),
+            (
+                TestParams {
+                    bytes: Some(0),
+                    ..test()
+                },
+                "bytes",
+            ),
+            (
+                TestParams {
+                    bytes: Some(1),
+                    omit_seconds: 1.0,
+                    ..test()
+                },
+                "omit",
+            ),
+            (
+                TestParams {
+                    rate_bps: Some(1),
+                    ..test()
+                },
+                "rate",
+            ),
+            (
+                TestParams {
+                    interval_seconds: 0.0,
+                    ..test()
+                },
+                "interval",
+            ),
+            (
+                TestParams {
+                    block_bytes: Some(1),
+                    ..test()
+                },
+                "block",
+            ),
+            (
+                TestParams {
+                    congestion: Some("a b".into()),
+                    ..test()
+                },
+                "congestion",
+            ),
+        ] {
+            let reason = params.validate().unwrap_err().to_string();
+            assert!(reason.contains(word), "{reason}");
+        }
+    }
+
+    #[test]
+    fn both_directions_double_the_connections() {
+        let both = TestParams {
+            direction: Direction::Bidir,
+            streams: 3,
+            ..TestParams::default()
+        };
+        assert_eq!(both.connections(), 6);
+        assert!(both.client_sends(2) && !both.client_sends(3));
+    }
+}

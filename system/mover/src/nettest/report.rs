@@ -1,0 +1,251 @@
+//! The result of a test: both ends' counts brought together. Pure.
+
+use serde::Serialize;
+
+use super::message::{Role, StreamReport};
+use super::params::TestParams;
+use super::session::Outcome;
+
+/// What passed at this end between two ticks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Interval {
+    /// Its number, from 0.
+    pub index: u32,
+    /// Its start, from the test's.
+    pub start_seconds: f64,
+    /// Its end.
+    pub end_seconds: f64,
+    /// Bytes this end's senders handed to the kernel.
+    pub bytes_sent: u64,
+    /// Bytes this end's receivers took.
+    pub bytes_received: u64,
+    /// Segments sent again by this end.
+    pub retransmits: u64,
+    /// Round-trip time, averaged over this end's senders.
+    pub rtt_us: Option<u32>,
+    /// Whether it belongs to the start that is not counted.
+    pub omitted: bool,
+}
+
+impl Interval {
+    /// Its length.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.end_seconds - self.start_seconds
+    }
+
+    /// Rate in both directions together.
+    #[must_use]
+    pub fn bits_per_second(&self) -> f64 {
+        rate(self.bytes_sent + self.bytes_received, self.seconds())
+    }
+}
+
+/// One stream as both ends saw it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StreamResult {
+    /// Its number.
+    pub index: u32,
+    /// `forward` or `reverse`.
+    pub direction: &'static str,
+    /// Bytes the receiver took.
+    pub bytes: u64,
+    /// From its first byte to its last at the receiver.
+    pub seconds: f64,
+    /// Rate at the receiver.
+    pub bits_per_second: f64,
+    /// Segments sent again.
+    pub retransmits: u32,
+    /// Average round-trip time at the sender.
+    pub rtt_us: u32,
+    /// Smallest round-trip time at the sender.
+    pub rtt_min_us: u32,
+    /// Largest segment of the sender.
+    pub mss: u32,
+    /// CPU of the sending thread; 100 is one core.
+    pub cpu_sender_percent: f64,
+    /// CPU of the receiving thread.
+    pub cpu_receiver_percent: f64,
+}
+
+/// All streams of one direction.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Flow {
+    /// `forward` or `reverse`.
+    pub direction: &'static str,
+    /// Bytes the receivers took.
+    pub bytes: u64,
+    /// From the first byte to the last at the receivers.
+    pub seconds: f64,
+    /// Rate at the receivers.
+    pub bits_per_second: f64,
+    /// Segments sent again.
+    pub retransmits: u64,
+}
+
+/// The whole test.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The listener's address.
+    pub peer: String,
+    /// `forward`, `reverse` or `bidir`.
+    pub direction: &'static str,
+    /// Bytes the receivers took, all directions.
+    pub bytes: u64,
+    /// Time they took, of the longest direction.
+    pub seconds: f64,
+    /// Sum of the directions' rates.
+    pub bits_per_second: f64,
+    /// Segments sent again.
+    pub retransmits: u64,
+    /// Congestion control in force at the senders.
+    pub congestion: String,
+    /// Largest segment.
+    pub mss: u32,
+    /// CPU of this end's stream threads; 100 is one core.
+    pub cpu_local_percent: f64,
+    /// CPU of the other end's.
+    pub cpu_remote_percent: f64,
+    /// How the senders handed their bytes to the kernel.
+    pub path: String,
+    /// Why that was not a faster path.
+    pub path_reason: Option<String>,
+    /// Whether the user ended it early.
+    pub interrupted: bool,
+    /// One entry for each direction.
+    pub flows: Vec<Flow>,
+    /// One entry for each stream.
+    pub streams: Vec<StreamResult>,
+    /// What passed at this end.
+    pub intervals: Vec<Interval>,
+}
+
+fn rate(bytes: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 {
+        bytes as f64 * 8.0 / seconds
+    } else {
+        0.0
+    }
+}
+
+fn span_seconds(streams: &[&StreamReport]) -> f64 {
+    let first = streams
+        .iter()
+        .filter(|s| s.bytes > 0)
+        .map(|s| s.first_us)
+        .min()
+        .unwrap_or(0);
+    let last = streams.iter().map(|s| s.last_us).max().unwrap_or(0);
+    last.saturating_sub(first) as f64 / 1e6
+}
+
+impl Report {
+    /// Brings both ends' counts together. The receiver's bytes and times are the result: what was
+    /// sent may still be in a buffer, what was received is there.
+    pub(super) fn new(
+        peer: String,
+        params: &TestParams,
+        outcome: &Outcome,
+        intervals: Vec<Interval>,
+        interrupted: bool,
+    ) -> Self {
+        let find = |role: Role, index: u32| {
+            outcome
+                .local
+                .iter()
+                .chain(&outcome.remote)
+                .find(|report| report.role == role && report.index == index)
+        };
+        let mut streams = Vec::new();
+        let mut flows = Vec::new();
+        let mut sample = StreamReport::default();
+        for (direction, client_sends) in [("forward", true), ("reverse", false)] {
+            let mut receivers = Vec::new();
+            let mut retransmits = 0;
+            for index in 0..params.connections() {
+                if params.client_sends(index) != client_sends {
+                    continue;
+                }
+                let (Some(sender), Some(receiver)) =
+                    (find(Role::Sender, index), find(Role::Receiver, index))
+                else {
+                    continue;
+                };
+                receivers.push(receiver);
+                retransmits += u64::from(sender.retransmits);
+                streams.push(stream_result(direction, sender, receiver));
+                sample = sender.clone();
+            }
+            if receivers.is_empty() {
+                continue;
+            }
+            let bytes = receivers.iter().map(|receiver| receiver.bytes).sum();
+            let seconds = span_seconds(&receivers);
+            let bits_per_second = rate(bytes, seconds);
+            flows.push(Flow {
+                direction,
+                bytes,
+                seconds,
+                bits_per_second,
+                retransmits,
+            });
+        }
+        Self {
+            peer,
+            direction: params.direction.name(),
+            bytes: flows.iter().map(|flow| flow.bytes).sum(),
+            seconds: flows.iter().map(|flow| flow.seconds).fold(0.0, f64::max),
+            bits_per_second: flows.iter().map(|flow| flow.bits_per_second).sum(),
+            retransmits: flows.iter().map(|flow| flow.retransmits).sum(),
+            congestion: sample.congestion,
+            mss: sample.mss,
+            cpu_local_percent: outcome.cpu_local_percent,
+            cpu_remote_percent: outcome.cpu_remote_percent,
+            path: sample.path,
+            path_reason: sample.path_reason,
+            interrupted,
+            flows,
+            streams,
+            intervals,
+        }
+    }
+}
+
+fn stream_result(
+    direction: &'static str,
+    sender: &StreamReport,
+    receiver: &StreamReport,
+) -> StreamResult {
+    let cpu = |report: &StreamReport| {
+        let seconds = span_seconds(&[report]);
+        if seconds > 0.0 {
+            report.cpu_us as f64 / 1e4 / seconds
+        } else {
+            0.0
+        }
+    };
+    let seconds = span_seconds(&[receiver]);
+    StreamResult {
+        index: sender.index,
+        direction,
+        bytes: receiver.bytes,
+        seconds,
+        bits_per_second: rate(receiver.bytes, seconds),
+        retransmits: sender.retransmits,
+        rtt_us: sender.rtt_us,
+        rtt_min_us: sender.rtt_min_us,
+        mss: sender.mss,
+        cpu_sender_percent: cpu(sender),
+        cpu_receiver_percent: cpu(receiver),
+    }
+}
+
+/// Whether this end of a test sends on a stream.
+#[must_use]
+pub(super) const fn role_of(params: &TestParams, index: u32, is_client: bool) -> Role {
+    if params.client_sends(index) == is_client {
+        Role::Sender
+    } else {
+        Role::Receiver
+    }
+}

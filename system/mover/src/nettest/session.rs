@@ -1,0 +1,346 @@
+//! One end of a running test: starts the stream threads, listens to the other end, reports
+//! intervals and gathers what both ends saw. The same code serves the client and the listener.
+
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use penstock_sys::net::{PatternMemory, TcpInfo, options};
+
+use super::NettestError;
+use super::message::{Message, Role, StreamReport, read_message, write_message};
+use super::params::{SECONDS_MAX, TestParams};
+use super::report::Interval;
+use super::source::CONTENT_BYTES;
+use super::stream::{Shared, Stream};
+
+/// How long after its time a test may still drain before it is given up.
+const DRAIN: Duration = Duration::from_secs(60);
+/// Sent data that stays unacknowledged this long ends a stream.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+/// Streams beyond this share what they send, so that memory stays bounded.
+const MEMORIES_MAX: usize = 16;
+
+/// What happens while a test runs.
+pub(super) enum Event {
+    /// The other end said something, or its connection ended.
+    Peer(io::Result<Message>),
+    /// A stream of this end is over.
+    Stream(Box<StreamReport>),
+}
+
+/// The control connection, with a thread that reads it.
+pub(super) struct Control {
+    socket: TcpStream,
+    events: Receiver<Event>,
+    sender: Sender<Event>,
+}
+
+impl Control {
+    pub(super) fn new(socket: TcpStream) -> io::Result<Self> {
+        let (sender, events) = channel();
+        let mut reader = socket.try_clone()?;
+        reader.set_read_timeout(None)?;
+        socket.set_write_timeout(Some(UNACKNOWLEDGED))?;
+        options::set_keepalive(&socket, UNACKNOWLEDGED)?;
+        let peer = sender.clone();
+        thread::Builder::new()
+            .name("nettest-control".into())
+            .spawn(move || {
+                loop {
+                    let message = read_message(&mut reader);
+                    let ended = message.is_err();
+                    if peer.send(Event::Peer(message)).is_err() || ended {
+                        return;
+                    }
+                }
+            })?;
+        Ok(Self {
+            socket,
+            events,
+            sender,
+        })
+    }
+
+    pub(super) const fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    pub(super) fn say(&mut self, message: &Message) -> Result<(), NettestError> {
+        write_message(&mut self.socket, message).map_err(NettestError::ControlLost)
+    }
+
+    pub(super) fn hear(&self, timeout: Duration) -> Option<Event> {
+        // `self.sender` keeps the channel open, so no event always means a timeout.
+        self.events.recv_timeout(timeout).ok()
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // Wakes the reading thread.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}
+
+/// What both ends saw.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) local: Vec<StreamReport>,
+    pub(super) remote: Vec<StreamReport>,
+    pub(super) cpu_local_percent: f64,
+    pub(super) cpu_remote_percent: f64,
+}
+
+/// Runs one end to its end. `user_stop` ends it early and tells the other end so.
+pub(super) fn run(
+    params: &TestParams,
+    sockets: Vec<(u32, Role, TcpStream)>,
+    mut control: Control,
+    user_stop: &AtomicBool,
+    on_interval: &mut dyn FnMut(&Interval),
+) -> Result<Outcome, NettestError> {
+    let mut streams = Running::start(params, sockets, &control.sender)?;
+    let mut outcome = Outcome::default();
+    let mut remote_finished = false;
+    let mut told_stop = false;
+    let hard_end = params
+        .duration()
+        .unwrap_or(Duration::from_secs_f64(SECONDS_MAX))
+        .saturating_add(DRAIN);
+    while outcome.local.len() < streams.sockets.len() || !remote_finished {
+        let now = streams.shared.started.elapsed();
+        if now > hard_end {
+            return Err(NettestError::Overdue);
+        }
+        if user_stop.load(Relaxed) && !told_stop {
+            told_stop = true;
+            streams.shared.stop.store(true, Relaxed);
+            control.say(&Message::Stop)?;
+        }
+        if now >= streams.next_tick && outcome.local.len() < streams.sockets.len() {
+            let interval = streams.tick(now);
+            control.say(&Message::Interval {
+                index: interval.index,
+                bytes_sent: interval.bytes_sent,
+                bytes_received: interval.bytes_received,
+            })?;
+            on_interval(&interval);
+        }
+        let wait = streams
+            .next_tick
+            .saturating_sub(now)
+            .min(Duration::from_millis(100));
+        match control.hear(wait.max(Duration::from_millis(1))) {
+            Some(Event::Stream(report)) => {
+                let mut report = *report;
+                streams.add_samples(&mut report);
+                control.say(&Message::Stream(report.clone()))?;
+                outcome.local.push(report);
+                if outcome.local.len() == streams.sockets.len() {
+                    let remainder = streams.tick(streams.shared.started.elapsed());
+                    if remainder.seconds() > params.interval_seconds * 0.1 {
+                        on_interval(&remainder);
+                    }
+                    outcome.cpu_local_percent = cpu_percent(&outcome.local);
+                    let cpu_percent = outcome.cpu_local_percent;
+                    control.say(&Message::Finished { cpu_percent })?;
+                }
+            }
+            Some(Event::Peer(Ok(message))) => match message {
+                Message::Stop => streams.shared.stop.store(true, Relaxed),
+                Message::Stream(report) if outcome.remote.len() < streams.sockets.len() => {
+                    outcome.remote.push(report);
+                }
+                Message::Finished { cpu_percent } => {
+                    outcome.cpu_remote_percent = cpu_percent;
+                    remote_finished = true;
+                }
+                Message::Failed { reason } => return Err(NettestError::PeerFailed(reason)),
+                Message::Interval { .. } => {}
+                _ => return Err(NettestError::Unexpected),
+            },
+            Some(Event::Peer(Err(error))) if !remote_finished => {
+                return Err(NettestError::ControlLost(error));
+            }
+            Some(Event::Peer(Err(_))) | None => {}
+        }
+    }
+    Ok(outcome)
+}
+
+/// The stream threads of this end. Dropping it shuts their sockets, which ends them.
+struct Running {
+    shared: Arc<Shared>,
+    sockets: Vec<(u32, Role, TcpStream)>,
+    samples: Vec<(u64, u64)>,
+    next_tick: Duration,
+    tick_index: u32,
+    last_tick: Duration,
+    passed_before: Vec<u64>,
+    retransmits_before: u64,
+}
+
+impl Running {
+    fn start(
+        params: &TestParams,
+        sockets: Vec<(u32, Role, TcpStream)>,
+        events: &Sender<Event>,
+    ) -> Result<Self, NettestError> {
+        let senders = sockets
+            .iter()
+            .filter(|(_, role, _)| *role == Role::Sender)
+            .count();
+        let memories = (0..senders.clamp(1, MEMORIES_MAX))
+            .map(|_| PatternMemory::new(CONTENT_BYTES).map(Arc::new))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(NettestError::Local)?;
+        let shared = Arc::new(Shared::new(params.clone(), sockets.len()));
+        let count = sockets.len();
+        let running = Self {
+            shared,
+            sockets,
+            samples: vec![(0, 0); count],
+            next_tick: Duration::from_secs_f64(params.interval_seconds),
+            tick_index: 0,
+            last_tick: Duration::ZERO,
+            passed_before: vec![0; count],
+            retransmits_before: 0,
+        };
+        for (slot, (index, role, socket)) in running.sockets.iter().enumerate() {
+            prepare(params, socket).map_err(NettestError::Local)?;
+            let stream = Stream {
+                index: *index,
+                slot,
+                role: *role,
+                socket: socket.try_clone().map_err(NettestError::Local)?,
+                shared: running.shared.clone(),
+                memory: memories[slot % memories.len()].clone(),
+            };
+            let events = events.clone();
+            thread::Builder::new()
+                .name(format!("nettest-{index}"))
+                .spawn(move || {
+                    let report = stream.run();
+                    let _ = events.send(Event::Stream(Box::new(report)));
+                })
+                .map_err(NettestError::Local)?;
+        }
+        Ok(running)
+    }
+
+    /// What passed since the last tick, and a sample of every sender's connection.
+    fn tick(&mut self, now: Duration) -> Interval {
+        let mut interval = Interval {
+            index: self.tick_index,
+            start_seconds: self.last_tick.as_secs_f64(),
+            end_seconds: now.as_secs_f64(),
+            omitted: now.as_secs_f64() <= self.shared.params.omit_seconds,
+            ..Interval::default()
+        };
+        let mut rtt = (0_u64, 0_u64);
+        let mut retransmits = 0;
+        for (slot, (_, role, socket)) in self.sockets.iter().enumerate() {
+            let passed = self.shared.passed[slot].0.load(Relaxed);
+            let bytes = passed - self.passed_before[slot];
+            self.passed_before[slot] = passed;
+            match role {
+                Role::Receiver => interval.bytes_received += bytes,
+                Role::Sender => {
+                    interval.bytes_sent += bytes;
+                    if let Ok(info) = TcpInfo::of(socket) {
+                        retransmits += u64::from(info.retransmits);
+                        rtt = (rtt.0 + u64::from(info.rtt_us), rtt.1 + 1);
+                        let sample = &mut self.samples[slot];
+                        *sample = (sample.0 + u64::from(info.rtt_us), sample.1 + 1);
+                    }
+                }
+            }
+        }
+        interval.retransmits = retransmits.saturating_sub(self.retransmits_before);
+        self.retransmits_before = retransmits.max(self.retransmits_before);
+        interval.rtt_us = rtt
+            .0
+            .checked_div(rtt.1)
+            .and_then(|rtt| u32::try_from(rtt).ok());
+        self.tick_index += 1;
+        self.last_tick = now;
+        let step = Duration::from_secs_f64(self.shared.params.interval_seconds);
+        while self.next_tick <= now {
+            self.next_tick += step;
+        }
+        interval
+    }
+
+    /// The average of the samples is worth more than the last moment's value.
+    fn add_samples(&self, report: &mut StreamReport) {
+        let slot = self
+            .sockets
+            .iter()
+            .position(|(index, ..)| *index == report.index);
+        let (sum, count) = slot.map_or((0, 0), |slot| self.samples[slot]);
+        if let Some(average) = sum.checked_div(count) {
+            report.rtt_us = u32::try_from(average).unwrap_or(u32::MAX);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Relaxed);
+        for (.., socket) in &self.sockets {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Options both ends of every stream get.
+fn prepare(params: &TestParams, socket: &TcpStream) -> io::Result<()> {
+    socket.set_read_timeout(None)?;
+    if let Some(name) = &params.congestion {
+        options::set_congestion(socket, name)?;
+    }
+    if let Some(bytes) = params.window_bytes {
+        options::set_window(socket, bytes)?;
+    }
+    if let Some(rate) = params.stream_bytes_per_second() {
+        // A twentieth above, for the headers; the token bucket holds the average.
+        options::set_max_pacing_rate(socket, rate.saturating_add(rate / 20))?;
+    }
+    options::set_keepalive(socket, UNACKNOWLEDGED)?;
+    options::set_user_timeout(socket, UNACKNOWLEDGED)
+}
+
+/// CPU time of these streams over the time they ran.
+fn cpu_percent(streams: &[StreamReport]) -> f64 {
+    let first = streams
+        .iter()
+        .map(|stream| stream.first_us)
+        .min()
+        .unwrap_or(0);
+    let last = streams
+        .iter()
+        .map(|stream| stream.last_us)
+        .max()
+        .unwrap_or(0);
+    let cpu: u64 = streams.iter().map(|stream| stream.cpu_us).sum();
+    if last > first {
+        cpu as f64 * 100.0 / (last - first) as f64
+    } else {
+        0.0
+    }
+}
+
+/// Waits until `deadline` for the listener's or client's next message.
+pub(super) fn hear_until(control: &Control, deadline: Instant) -> Result<Message, NettestError> {
+    match control.hear(deadline.saturating_duration_since(Instant::now())) {
+        Some(Event::Peer(Ok(message))) => Ok(message),
+        Some(Event::Peer(Err(error))) => Err(NettestError::ControlLost(error)),
+        Some(Event::Stream(_)) => Err(NettestError::Unexpected),
+        None => Err(NettestError::Silent),
+    }
+}
