@@ -1,0 +1,189 @@
+//! `penstock cp`: copy a dataset, fast, intact, resumable.
+//!
+//! This file holds what a user types. [`places`] says what a path means, [`plan`] lowers the arguments
+//! into a transfer once, [`show`] prints.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use penstock_mover::engine::Engine;
+use penstock_protocol::digest::Algorithm;
+use penstock_units::{BitRate, ByteCount, parse_duration};
+
+mod far_end;
+mod local;
+mod places;
+mod plan;
+mod show;
+
+pub use far_end::{FarEndArgs, run as run_far_end};
+
+/// Copy files and directories between this machine and agents, in either direction.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CpArgs {
+    /// What to copy, and where to: a local path, penstock://HOST[:PORT]/PATH, or [USER@]HOST:PATH by ssh
+    #[arg(value_name = "SRC... DST", required = true, num_args = 1..)]
+    pub paths: Vec<std::ffi::OsString>,
+    /// Copy directories with all they hold
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Read the paths to copy from a file, one a line ("-": standard input), relative to SRC
+    #[arg(long, value_name = "FILE")]
+    pub files_from: Option<PathBuf>,
+    /// Print one JSON object at the end, and no progress
+    #[arg(long)]
+    pub json: bool,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Data streams, or "auto"
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = streams)]
+    pub streams: Streams,
+    /// Total rate, such as 10G
+    #[arg(long, value_name = "RATE")]
+    pub rate: Option<BitRate>,
+    /// Protect data streams by encryption (full) or against changes only (integrity)
+    #[arg(long, value_enum, default_value_t = Protect::Full)]
+    pub protect: Protect,
+    /// Digest of whole files: adler32, crc32c, blake3, sha256, md5 or none
+    #[arg(long, value_name = "NAME", default_value = "crc32c")]
+    pub checksum: Algorithm,
+    /// Write the digests to a file, in the form of sha256sum
+    #[arg(long, value_name = "FILE")]
+    pub checksum_file: Option<PathBuf>,
+    /// After writing, read every file back and compare its digest
+    #[arg(long, value_name = "HOW", value_parser = ["readback"])]
+    pub verify: Option<String>,
+    /// Take files for the same only when their digests agree
+    #[arg(long, value_name = "HOW", value_parser = ["digest"])]
+    pub compare: Option<String>,
+    /// Write under the final name at once (no resume)
+    #[arg(long)]
+    pub inplace: bool,
+    /// Copy extended attributes
+    #[arg(long)]
+    pub xattrs: bool,
+    /// Connect from these addresses, in turn
+    #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
+    pub from: Vec<IpAddr>,
+    /// Connect to these addresses of the host, in turn
+    #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
+    pub to: Vec<IpAddr>,
+    /// TCP congestion control of data streams, such as cubic or bbr
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<String>,
+    /// Bytes in a block, a power of two
+    #[arg(long, value_name = "SIZE", default_value = "4MiB")]
+    pub block: ByteCount,
+    /// Memory for blocks at this end
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub memory: ByteCount,
+    /// Reader threads per source device
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub readers: Option<u16>,
+    /// Writer threads per destination device
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub writers: Option<u16>,
+    /// Storage engine at this end: auto, direct, threads or buffered
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub engine: Engine,
+    /// Run on these processors, such as 0-3,8
+    #[arg(long, value_name = "LIST")]
+    pub cpu: Option<String>,
+    /// Run on the NUMA node of the network interface (auto), or on this one
+    #[arg(long, value_name = "NODE")]
+    pub numa: Option<String>,
+    /// Carry data inside ssh too, for hosts that offer no other port
+    #[arg(long)]
+    pub via_ssh: bool,
+    /// The ssh command and its options
+    #[arg(long, value_name = "COMMAND", default_value = "ssh", env = "PENSTOCK_SSH")]
+    pub ssh: String,
+    /// The penstock command at the far end of ssh
+    #[arg(long, value_name = "COMMAND", default_value = "penstock")]
+    pub remote_command: String,
+    /// Try for this long without any success before giving up
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub give_up_after: Duration,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  penstock cp run7.dat penstock://dtn.site.org/store/          one file to an agent
+  penstock cp -r data penstock://dtn.site.org/store/           a directory; it arrives as store/data
+  penstock cp -r penstock://dtn.site.org/store/data .          and back
+  penstock cp -r data user@host:/scratch/                      no agent there: ssh starts penstock
+  penstock cp -r data penstock://dtn/store/ --rate 10G --streams 8 --protect integrity
+  find . -newer mark -type f | penstock cp --files-from - . penstock://dtn/store/
+
+The same command again sends only what is not there. Exit status: 0 done, 1 failed, 2 usage,
+3 some files failed, 4 an integrity check failed, 5 refused.";
+
+/// How many streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Streams(pub Option<u16>);
+
+fn streams(text: &str) -> Result<Streams, String> {
+    match text {
+        "auto" => Ok(Streams(None)),
+        number => match number.parse() {
+            Ok(count @ 1..=256) => Ok(Streams(Some(count))),
+            _ => Err("use a number from 1 to 256, or auto".to_owned()),
+        },
+    }
+}
+
+/// How data streams are protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Protect {
+    /// TLS 1.3.
+    Full,
+    /// Authenticated, in the clear.
+    Integrity,
+}
+
+/// Copies.
+pub fn run(args: CpArgs) -> ExitCode {
+    if let Err(text) = pin(&args) {
+        return crate::usage(&text);
+    }
+    let shown = show::Shown::of(&args);
+    match plan::start(args) {
+        Ok(running) => show::follow(running, &shown),
+        Err(error) => show::failed(&shown, &error),
+    }
+}
+
+fn pin(args: &CpArgs) -> Result<(), String> {
+    let cpus = match (&args.cpu, args.numa.as_deref()) {
+        (Some(list), _) => penstock_sys::machine::parse_cpus(list)
+            .ok_or_else(|| format!("--cpu '{list}' is no list of processors: write it like 0-3,8"))?,
+        (None, Some("auto")) => match numa_node(args) {
+            Some(node) => penstock_sys::machine::cpus_of_node(node),
+            // One node, or an interface that belongs to none: there is nothing to choose.
+            None => return Ok(()),
+        },
+        (None, Some(node)) => {
+            let number = node.parse().map_err(|_| format!("--numa '{node}' is no node: use 0, 1, ... or auto"))?;
+            let cpus = penstock_sys::machine::cpus_of_node(number);
+            if cpus.is_empty() {
+                return Err(format!("--numa {node}: this machine has no such node"));
+            }
+            cpus
+        }
+        (None, None) => return Ok(()),
+    };
+    penstock_sys::machine::pin_thread_to(&cpus)
+        .map_err(|error| format!("cannot run on these processors: {}", penstock_sys::fs::describe(&error)))
+}
+
+/// The node of the interface through which the first remote place is reached.
+fn numa_node(args: &CpArgs) -> Option<usize> {
+    let host = args.paths.iter().find_map(|path| places::host_of(path))?;
+    let interface = penstock_sys::net::interface_towards(&host)?;
+    penstock_sys::machine::numa_node_of_interface(&interface)
+}

@@ -1,0 +1,187 @@
+//! The far end that ssh starts: an agent for one user and one command, gone when ssh is.
+//!
+//! It listens on a port of its own, tells ssh's output how to reach it, and ends when its input does.
+//! The token is made for this one start; data then flows to the port directly, or inside ssh.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use penstock_mover::agent::{Agent, Caller, Config, Gatekeeper, Limits, Place};
+use penstock_mover::dial::{Dial, SshDial};
+use penstock_mover::exchange::random;
+use penstock_mover::identity::{Fingerprint, Identity};
+use penstock_protocol::open::{Refusal, RefusalKind};
+use serde::{Deserialize, Serialize};
+
+use super::CpArgs;
+use super::local::{caller, place_of_user};
+
+/// Serve one command of the user who started it by ssh.
+#[derive(Debug, Args)]
+pub struct FarEndArgs {
+    /// Address and port to listen on; port 0 takes any that is free
+    #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:0")]
+    pub listen: SocketAddr,
+}
+
+/// What the far end says on its output.
+#[derive(Debug, Serialize, Deserialize)]
+struct Greeting {
+    penstock: String,
+    port: u16,
+    fingerprint: String,
+    token: String,
+}
+
+struct OneToken(String);
+
+impl Gatekeeper for OneToken {
+    fn authenticate(
+        &self,
+        token: &str,
+        _certificate: Option<&Fingerprint>,
+        _peer: &str,
+    ) -> Result<Caller, Refusal> {
+        let same = token.len() == self.0.len()
+            && token.bytes().zip(self.0.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0;
+        if same {
+            Ok(caller())
+        } else {
+            Err(Refusal::new(RefusalKind::Identity, "this end serves one command of one user"))
+        }
+    }
+
+    fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<Place, Refusal> {
+        place_of_user(path)
+    }
+
+    fn trusts_owners(&self) -> bool {
+        true
+    }
+}
+
+/// Serves until standard input ends.
+pub fn run(args: &FarEndArgs) -> ExitCode {
+    match serve(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => crate::fail(&error.to_string()),
+    }
+}
+
+fn serve(args: &FarEndArgs) -> Result<(), Box<dyn std::error::Error>> {
+    let identity = Arc::new(Identity::generate()?);
+    let token: String = random::<16>().iter().map(|byte| format!("{byte:02x}")).collect();
+    let config = |listen| -> Result<Config, Box<dyn std::error::Error>> {
+        Ok(Config {
+            listen: vec![listen],
+            identity: Arc::clone(&identity),
+            gatekeeper: Arc::new(OneToken(token.clone())),
+            state: crate::credentials::state_directory()?,
+            limits: Limits { transfers: 2, ..Limits::default() },
+        })
+    };
+    // A machine without IPv6 has the same port on IPv4.
+    let agent = match Agent::start(config(args.listen)?) {
+        Err(_) if args.listen.is_ipv6() && args.listen.ip().is_unspecified() => {
+            Agent::start(config(SocketAddr::from(([0, 0, 0, 0], args.listen.port())))?)?
+        }
+        other => other?,
+    };
+    let port = agent.addresses().first().map_or(0, SocketAddr::port);
+    let greeting = Greeting {
+        penstock: env!("CARGO_PKG_VERSION").to_owned(),
+        port,
+        fingerprint: identity.fingerprint().to_string(),
+        token,
+    };
+    let mut out = std::io::stdout();
+    writeln!(out, "{}", serde_json::to_string(&greeting)?)?;
+    out.flush()?;
+    // Nothing is said on the input; its end is the end of the command.
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    agent.shut_down(Duration::from_secs(2));
+    Ok(())
+}
+
+/// A far end that was started; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Started {
+    child: Child,
+    greeting: Greeting,
+    fingerprint: Fingerprint,
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // The end of its input tells the far end to go.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+impl Started {
+    /// The port on which it listens.
+    pub fn port(&self) -> u16 {
+        self.greeting.port
+    }
+
+    /// The token that it takes.
+    pub fn token(&self) -> &str {
+        &self.greeting.token
+    }
+
+    /// Its certificate.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// Connections to it inside ssh.
+    pub fn dial(&self, args: &CpArgs, login: &str) -> Arc<dyn Dial> {
+        Arc::new(SshDial::new(words(&args.ssh), login.to_owned(), self.greeting.port))
+    }
+}
+
+fn words(command: &str) -> Vec<String> {
+    command.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Starts penstock at `login` by ssh.
+///
+/// # Errors
+/// When ssh or penstock there does not start.
+pub fn start(args: &CpArgs, login: &str) -> Result<Started, String> {
+    let ssh = words(&args.ssh);
+    let (program, options) = ssh.split_first().ok_or("--ssh names no command")?;
+    let mut child = Command::new(program)
+        .args(options)
+        .arg("--")
+        .arg(login)
+        .arg(format!("{} far-end", args.remote_command))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("cannot start {program}: {error}: install it or name it with --ssh"))?;
+    let output = child.stdout.take().ok_or("ssh has no output")?;
+    let mut line = String::new();
+    let mut output = BufReader::new(output.take(64 * 1024));
+    // Whatever a login shell prints before is passed over.
+    let greeting = loop {
+        line.clear();
+        if output.read_line(&mut line).map_err(|error| format!("{login}: {error}"))? == 0 {
+            let _ = child.wait();
+            return Err(format!(
+                "{login}: penstock did not start there: see what ssh said above; if it is installed \
+                 elsewhere, name it with --remote-command"
+            ));
+        }
+        if let Ok(greeting) = serde_json::from_str::<Greeting>(line.trim()) {
+            break greeting;
+        }
+    };
+    let fingerprint = greeting.fingerprint.parse().map_err(|error| format!("{login}: {error}"))?;
+    Ok(Started { child, greeting, fingerprint })
+}

@@ -1,0 +1,158 @@
+//! Copies within this machine: both ends in this process, joined by sockets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_mover::agent::{Caller, Gatekeeper, Place};
+use penstock_mover::client::{CopyError, Snapshot, join_locally};
+use penstock_mover::granting::{self, AnyEnd, Grant, RateMeter};
+use penstock_mover::identity::Fingerprint;
+use penstock_mover::placing::Target;
+use penstock_mover::scan::Source;
+use penstock_mover::sending::{SenderControl, SenderEnd};
+use penstock_mover::session::{Ending, Session};
+use penstock_protocol::open::{Options, Protection, Refusal, RefusalKind};
+use penstock_sys::fs::Dir;
+
+use super::CpArgs;
+use super::plan::StartError;
+
+/// The user of this process, who may do what the kernel lets them.
+pub fn caller() -> Caller {
+    Caller { name: "local user".to_owned() }
+}
+
+/// Lets the user of this process do as the kernel lets them: at this end, or at the far end of ssh.
+#[derive(Debug)]
+pub struct UserGate;
+
+impl Gatekeeper for UserGate {
+    fn authenticate(
+        &self,
+        _token: &str,
+        _certificate: Option<&Fingerprint>,
+        _peer: &str,
+    ) -> Result<Caller, Refusal> {
+        Err(Refusal::new(RefusalKind::Identity, "nobody connects to a local copy"))
+    }
+
+    fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<Place, Refusal> {
+        place_of_user(path)
+    }
+
+    fn trusts_owners(&self) -> bool {
+        true
+    }
+}
+
+/// A path as a shell in the user's home has it: absolute, or relative to the current directory.
+pub fn place_of_user(path: &[u8]) -> Result<Place, Refusal> {
+    use std::os::unix::ffi::OsStrExt;
+    let refuse = |text: String| Refusal::new(RefusalKind::NotFound, text);
+    let shown = penstock_protocol::manifest::display_path(path);
+    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
+    let path = if path.as_os_str().is_empty() { std::path::Path::new(".") } else { path };
+    let absolute = std::path::absolute(path).map_err(|error| refuse(format!("{shown}: {error}")))?;
+    // The user's own links may lead anywhere, so the deepest directory that exists is opened by name.
+    let parent = absolute.parent().unwrap_or(&absolute);
+    let existing = parent.ancestors().find(|path| path.is_dir()).unwrap_or(std::path::Path::new("/"));
+    let root = Dir::open(existing)
+        .map_err(|error| refuse(format!("{shown}: {}", penstock_sys::fs::describe(&error))))?;
+    let rest = absolute.strip_prefix(existing).unwrap_or(std::path::Path::new(""));
+    Ok(Place { root, path: rest.as_os_str().as_bytes().to_vec(), shown })
+}
+
+/// A copy within this process.
+pub struct LocalCopy {
+    send: AnyEnd,
+    receive: AnyEnd,
+    rate: std::sync::Mutex<RateMeter>,
+}
+
+/// Starts a copy from `sources` to `target`.
+///
+/// # Errors
+/// When the target cannot be used.
+pub fn start(
+    args: &CpArgs,
+    mut options: Options,
+    sources: Vec<Source>,
+    target: Target,
+) -> Result<LocalCopy, StartError> {
+    let failed = |text: String| StartError::Copy(CopyError::Failed(text));
+    // Nobody is between two sockets of one process.
+    options.protection = Protection::Integrity;
+    let state = crate::credentials::state_directory().map_err(failed)?;
+    let caller = caller();
+    let grant = Grant {
+        keeper: &UserGate,
+        caller: &caller,
+        engine: args.engine,
+        state: &state,
+        memory_bytes: args.memory.0 / 2,
+        pace: None,
+    };
+    let name = granting::journal_name(&target.key, &caller.name, "");
+    let receive = grant
+        .receiver(target, &name, &options, None, &|_| {})
+        .map_err(|refusal| failed(refusal.text))?;
+    let session = receive.session();
+    let session =
+        Session::new(session.id, session.key().clone(), options.clone(), args.memory.0 / 2, None)
+            .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
+    let end = SenderEnd::new(session, args.engine, sources, args.recursive);
+    let send = AnyEnd::Send(SenderControl(Arc::new(end)));
+    if args.json || args.checksum_file.is_some() {
+        send.keep_placed();
+    }
+    let streams = options.settings.streams.unwrap_or(1).min(2);
+    join_locally(&send, &receive, streams)
+        .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
+    Ok(LocalCopy { send, receive, rate: std::sync::Mutex::default() })
+}
+
+impl LocalCopy {
+    /// The end that sends.
+    pub fn sender(&self) -> &AnyEnd {
+        &self.send
+    }
+
+    /// Whether it has ended.
+    pub fn is_over(&self) -> bool {
+        self.send.session().is_over()
+    }
+
+    /// How it is going.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut rate = penstock_mover::session::lock(&self.rate);
+        rate.observe(&self.send);
+        let report = self.send.session().report();
+        let meter = &self.send.session().meter;
+        Snapshot {
+            tally: self.send.tally(),
+            streams: report.streams,
+            bits_per_second: rate.bits_per_second,
+            bound_by: rate.bound_by,
+            engines: (report.engine, self.receive.session().engine()),
+            network_bytes: meter.network_bytes.load(std::sync::atomic::Ordering::Relaxed),
+            cpu_us: (report.cpu_us, 0),
+            sessions: 1,
+            ..Snapshot::default()
+        }
+    }
+
+    /// Waits until both ends have let go.
+    pub fn wait(&self) -> Result<Snapshot, CopyError> {
+        while !self.is_over() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let ending = self.send.session().ending();
+        match (ending, self.receive.session().ending()) {
+            (Some(Ending::Failed(why)), _) | (_, Some(Ending::Failed(why))) => {
+                Err(CopyError::Failed(why))
+            }
+            (Some(Ending::Cancelled(why)), _) => Err(CopyError::Cancelled(why)),
+            _ => Ok(self.snapshot()),
+        }
+    }
+}

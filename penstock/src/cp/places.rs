@@ -1,0 +1,181 @@
+//! What a path on the command line means.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// The port of an agent that names none.
+pub const PORT: u16 = 8620;
+
+/// One end of a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Location {
+    /// On this machine.
+    Local(PathBuf),
+    /// At an agent.
+    Agent {
+        /// Its host.
+        host: String,
+        /// Its port.
+        port: u16,
+        /// The path there, as bytes.
+        path: Vec<u8>,
+    },
+    /// On a host that ssh reaches.
+    Ssh {
+        /// `[user@]host`.
+        login: String,
+        /// The path there, as bytes.
+        path: Vec<u8>,
+    },
+}
+
+/// Reads a place. A colon before any slash means ssh, as scp and rsync have it; `./a:b` is local.
+///
+/// # Errors
+/// When it is a URL of another kind, or not whole.
+pub fn parse(text: &OsStr) -> Result<Location, String> {
+    let bytes = text.as_bytes();
+    if let Some(rest) = bytes.strip_prefix(b"penstock://") {
+        return agent(rest, &text.to_string_lossy());
+    }
+    if let Some(colon) = bytes.windows(3).position(|three| three == b"://") {
+        let scheme = String::from_utf8_lossy(&bytes[..colon]);
+        return Err(format!("{scheme}:// is not a place penstock copies to: use penstock://HOST/PATH, HOST:PATH or a local path"));
+    }
+    let slash = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
+    // An IPv6 address of an ssh host stands in brackets.
+    let after_bracket = match bytes {
+        [b'[', ..] => bytes.iter().position(|byte| *byte == b']').unwrap_or(0),
+        _ => 0,
+    };
+    match bytes[after_bracket..slash.max(after_bracket)].iter().position(|byte| *byte == b':') {
+        Some(colon) if after_bracket + colon > 0 => {
+            let (login, path) = bytes.split_at(after_bracket + colon);
+            let login = String::from_utf8(login.to_vec())
+                .map_err(|_| "the host of an ssh place is not text".to_owned())?;
+            if login.starts_with('-') {
+                return Err(format!("'{login}' is no host: it begins with a dash"));
+            }
+            Ok(Location::Ssh { login: login.replace(['[', ']'], ""), path: path[1..].to_vec() })
+        }
+        _ if bytes.is_empty() => Err("an empty path names nothing".to_owned()),
+        _ => Ok(Location::Local(PathBuf::from(OsString::from_vec(bytes.to_vec())))),
+    }
+}
+
+fn agent(rest: &[u8], whole: &str) -> Result<Location, String> {
+    let wrong = |why: &str| format!("{whole}: {why}: write it like penstock://dtn.site.org:8620/store/");
+    let slash = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(slash);
+    let authority = std::str::from_utf8(authority).map_err(|_| wrong("the host is not text"))?;
+    let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, after)) => (host, after.strip_prefix(':')),
+        None => match authority.rsplit_once(':') {
+            Some((host, _)) if host.contains(':') => {
+                return Err(wrong("an IPv6 address stands in brackets"));
+            }
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    if host.is_empty() {
+        return Err(wrong("it names no host"));
+    }
+    let port = match port {
+        None => PORT,
+        Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(|| wrong("the port is not a port"))?,
+    };
+    let path = if path.is_empty() { b"/".to_vec() } else { path.to_vec() };
+    Ok(Location::Agent { host: host.to_owned(), port, path })
+}
+
+/// The host of a place that is not local.
+#[must_use]
+pub fn host_of(text: &OsStr) -> Option<String> {
+    match parse(text).ok()? {
+        Location::Local(_) => None,
+        Location::Agent { host, .. } => Some(host),
+        Location::Ssh { login, .. } => {
+            Some(login.rsplit_once('@').map_or(login.clone(), |(_, host)| host.to_owned()))
+        }
+    }
+}
+
+/// Where a local source is found and what it is called there: `.` and `/` stand for their contents,
+/// everything else arrives as itself.
+///
+/// # Errors
+/// When its directory cannot be found.
+pub fn found_at(path: &Path) -> std::io::Result<(PathBuf, PathBuf)> {
+    use std::path::Component;
+    match path.components().next_back() {
+        Some(Component::Normal(name)) => {
+            let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+            Ok((above.unwrap_or(Path::new(".")).to_owned(), PathBuf::from(name)))
+        }
+        Some(Component::ParentDir) => {
+            let real = path.canonicalize()?;
+            match (real.parent(), real.file_name()) {
+                (Some(above), Some(name)) => Ok((above.to_owned(), PathBuf::from(name))),
+                _ => Ok((real, PathBuf::new())),
+            }
+        }
+        _ => Ok((path.to_owned(), PathBuf::new())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(text: &str) -> Location {
+        parse(OsStr::new(text)).expect(text)
+    }
+
+    #[test]
+    fn urls_hosts_and_paths_are_told_apart() {
+        let agent = |host: &str, port, path: &str| Location::Agent {
+            host: host.into(),
+            port,
+            path: path.into(),
+        };
+        assert_eq!(place("penstock://dtn/store/x"), agent("dtn", 8620, "/store/x"));
+        assert_eq!(place("penstock://dtn:99"), agent("dtn", 99, "/"));
+        assert_eq!(place("penstock://[::1]:99/a"), agent("::1", 99, "/a"));
+        assert_eq!(
+            place("me@host:dir/x"),
+            Location::Ssh { login: "me@host".into(), path: b"dir/x".to_vec() }
+        );
+        assert_eq!(
+            place("[fe80::1]:x"),
+            Location::Ssh { login: "fe80::1".into(), path: b"x".to_vec() }
+        );
+        assert_eq!(place("./a:b"), Location::Local("./a:b".into()));
+        assert_eq!(place("dir/a:b"), Location::Local("dir/a:b".into()));
+    }
+
+    #[test]
+    fn bad_places_say_what_works() {
+        for text in [
+            "http://x/y",
+            "penstock://",
+            "penstock://h:0/",
+            "penstock://h:x/",
+            "penstock://::1/",
+            "",
+            "-oProxyCommand=x:y",
+        ] {
+            assert!(parse(OsStr::new(text)).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sources_arrive_as_themselves() {
+        let found = |text: &str| found_at(Path::new(text)).expect(text);
+        assert_eq!(found("data/"), (".".into(), "data".into()));
+        assert_eq!(found("/a/b"), ("/a".into(), "b".into()));
+        assert_eq!(found("."), (".".into(), "".into()));
+        assert_eq!(found("a/."), ("a".into(), "".into()).clone());
+    }
+}

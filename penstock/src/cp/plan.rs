@@ -1,0 +1,395 @@
+//! From arguments to a transfer that runs.
+
+use std::io::Read;
+use std::net::IpAddr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use penstock_mover::client::{CopyError, MakeEnd, Plan, Transfer};
+use penstock_mover::dial::{Dial, TcpDial};
+use penstock_mover::granting::{self, AnyEnd, Grant};
+use penstock_mover::identity::{Fingerprint, tls_client_config};
+use penstock_mover::placing::Target;
+use penstock_mover::scan::Source;
+use penstock_mover::sending::{SenderControl, SenderEnd};
+use penstock_mover::session::Session;
+use penstock_protocol::control::Settings;
+use penstock_protocol::manifest::display_path;
+use penstock_protocol::open::{Opened, Options, Protection, Pull, Push, Request};
+use penstock_protocol::proof::SessionKey;
+use penstock_protocol::wire::Bytes;
+use penstock_sys::fs::Dir;
+
+use super::far_end::{self, Started};
+use super::local::{self, LocalCopy, UserGate};
+use super::places::{self, Location};
+use super::{CpArgs, Protect, Streams};
+
+/// Longest list of `--files-from`.
+const LIST_BYTES_MAX: u64 = 1 << 30;
+
+/// Why a copy did not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The command line makes no sense.
+    Usage(String),
+    /// It makes sense and cannot be done.
+    Copy(CopyError),
+}
+
+impl From<CopyError> for StartError {
+    fn from(error: CopyError) -> Self {
+        Self::Copy(error)
+    }
+}
+
+fn usage(text: impl Into<String>) -> StartError {
+    StartError::Usage(text.into())
+}
+
+fn failed(text: impl Into<String>) -> StartError {
+    StartError::Copy(CopyError::Failed(text.into()))
+}
+
+/// A copy that runs.
+pub enum Running {
+    /// With another end somewhere.
+    Remote {
+        /// The transfer.
+        transfer: Transfer,
+        /// The far end that ssh started; it ends when this is dropped.
+        far_end: Option<Started>,
+    },
+    /// Within this process.
+    Local(LocalCopy),
+}
+
+/// Starts what the arguments ask for.
+///
+/// # Errors
+/// When they make no sense, or the other end is out of reach from the start.
+pub fn start(mut args: CpArgs) -> Result<Running, StartError> {
+    if args.paths.len() < 2 {
+        return Err(usage("a copy needs a source and a destination"));
+    }
+    let to = args.paths.pop().unwrap_or_default();
+    let to_text = to.as_bytes().to_vec();
+    let to = places::parse(&to).map_err(StartError::Usage)?;
+    let from = args
+        .paths
+        .iter()
+        .map(|source| places::parse(source).map_err(StartError::Usage))
+        .collect::<Result<Vec<_>, _>>()?;
+    let options = options(&args)?;
+    let many = from.len() > 1 || args.recursive || args.files_from.is_some();
+    let into_directory = many || to_text.ends_with(b"/");
+    let local: Vec<_> = from
+        .iter()
+        .map_while(|place| match place {
+            Location::Local(path) => Some(path.clone()),
+            _ => None,
+        })
+        .collect();
+    match (local.len() == from.len(), &to) {
+        (true, Location::Local(target)) => {
+            let key = transfer_key(&args, &to_text);
+            let sources = sources(&args, &local)?;
+            let target = local_target(target, into_directory, key)?;
+            Ok(Running::Local(local::start(&args, options, sources, target)?))
+        }
+        (true, remote) => push(&args, options, &local, remote, &to_text, into_directory),
+        (false, Location::Local(target)) => {
+            pull(&args, options, &from, target, &to_text, into_directory)
+        }
+        (false, _) => Err(usage(
+            "both ends are remote: run the command on one of the two hosts (ssh HOST penstock cp ...)",
+        )),
+    }
+}
+
+fn options(args: &CpArgs) -> Result<Options, StartError> {
+    let block_bytes = u32::try_from(args.block.0).unwrap_or(u32::MAX);
+    let Streams(streams) = args.streams;
+    let options = Options {
+        block_bytes,
+        algorithm: args.checksum,
+        protection: match args.protect {
+            Protect::Full => Protection::Full,
+            Protect::Integrity => Protection::Integrity,
+        },
+        inplace: args.inplace,
+        xattrs: args.xattrs,
+        compare_digest: args.compare.is_some(),
+        readback: args.verify.is_some(),
+        settings: Settings {
+            rate_bps: args.rate.map(|rate| rate.0),
+            streams: Some(streams.unwrap_or_else(|| auto_streams(args))),
+            readers: args.readers,
+            writers: args.writers,
+        },
+    };
+    granting::check_options(&options).map_err(|refusal| usage(format!("--block: {}", refusal.text)))?;
+    if args.memory.0 < 4 * args.block.0 {
+        return Err(usage(format!("--memory {} holds fewer than four blocks of {}", args.memory, args.block)));
+    }
+    Ok(options)
+}
+
+/// One stream where a digest needs file order; else enough for a path with loss, and no more than the
+/// processors can drive.
+fn auto_streams(args: &CpArgs) -> u16 {
+    if !args.checksum.combines() {
+        return 1;
+    }
+    u16::try_from(penstock_sys::machine::cores()).unwrap_or(8).clamp(2, 8)
+}
+
+/// The same for the same command on the same host, and for no other.
+fn transfer_key(args: &CpArgs, to: &[u8]) -> [u8; 16] {
+    let mut hasher = penstock_mover::client::key_hasher();
+    let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    let here = std::env::current_dir().unwrap_or_default();
+    let parts = [machine.as_bytes(), here.as_os_str().as_bytes(), to, &[u8::from(args.recursive)]];
+    for part in parts.into_iter().chain(args.paths.iter().map(|path| path.as_bytes())) {
+        hasher.update(&(part.len() as u64).to_be_bytes());
+        hasher.update(part);
+    }
+    hasher.finalize().as_bytes()[..16].try_into().expect("a hash has 32 bytes")
+}
+
+/// Local sources as the scanner takes them.
+fn sources(args: &CpArgs, paths: &[PathBuf]) -> Result<Vec<Source>, StartError> {
+    if let Some(list) = &args.files_from {
+        return listed(list, paths);
+    }
+    paths.iter().map(|path| source(path)).collect()
+}
+
+fn source(path: &Path) -> Result<Source, StartError> {
+    let shown = display_path(path.as_os_str().as_bytes());
+    let fail = |error: std::io::Error| {
+        failed(format!("{shown}: {}: check the path", penstock_sys::fs::describe(&error)))
+    };
+    let (above, name) = places::found_at(path).map_err(fail)?;
+    let dir = Dir::open(&above).map_err(fail)?;
+    if !name.as_os_str().is_empty() {
+        dir.stat(&name).map_err(fail)?;
+    }
+    Ok(Source { dir, path: name })
+}
+
+fn listed(list: &Path, paths: &[PathBuf]) -> Result<Vec<Source>, StartError> {
+    let [base] = paths else {
+        return Err(usage("--files-from takes one SRC, the directory its paths are relative to"));
+    };
+    let mut text = Vec::new();
+    let read = if list == Path::new("-") {
+        std::io::stdin().take(LIST_BYTES_MAX).read_to_end(&mut text)
+    } else {
+        std::fs::File::open(list).and_then(|file| file.take(LIST_BYTES_MAX).read_to_end(&mut text))
+    };
+    read.map_err(|error| failed(format!("{}: {}", list.display(), penstock_sys::fs::describe(&error))))?;
+    let dir = Dir::open(base).map_err(|error| {
+        failed(format!("{}: {}", base.display(), penstock_sys::fs::describe(&error)))
+    })?;
+    let mut sources = Vec::new();
+    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let line = line.strip_prefix(b"./").unwrap_or(line);
+        let path = PathBuf::from(std::ffi::OsString::from_vec(line.to_vec()));
+        let dir = dir.try_clone().map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
+        sources.push(Source { dir, path });
+    }
+    if sources.is_empty() {
+        return Err(usage(format!("{}: the list is empty", list.display())));
+    }
+    Ok(sources)
+}
+
+fn local_target(path: &Path, into_directory: bool, key: [u8; 16]) -> Result<Target, StartError> {
+    let shown = display_path(path.as_os_str().as_bytes());
+    let absolute = std::path::absolute(path).map_err(|error| failed(format!("{shown}: {error}")))?;
+    let relative = absolute.strip_prefix("/").unwrap_or(&absolute);
+    let resolve = || -> std::io::Result<Target> {
+        // The user's own links may lead anywhere, so the deepest directory that exists is opened by name.
+        let existing = absolute.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
+        let rest = absolute.strip_prefix(existing).unwrap_or(relative);
+        let root = Dir::open(existing)?;
+        let (base, rename) = granting::target_at(root, rest.as_os_str().as_bytes(), into_directory)?;
+        Ok(Target { base, rename, key, trusted: true })
+    };
+    resolve().map_err(|error| failed(format!("{shown}: {}", penstock_sys::fs::describe(&error))))
+}
+
+/// How another end is reached.
+struct Reach {
+    dial: Arc<dyn Dial>,
+    token: String,
+    fingerprint: Fingerprint,
+    far_end: Option<Started>,
+}
+
+fn reach(args: &CpArgs, place: &Location) -> Result<Reach, StartError> {
+    let tcp = |host: &str, port, to: &[IpAddr]| {
+        TcpDial::new(host, port, to, &args.from, args.congestion.clone())
+            .map(|dial| Arc::new(dial) as Arc<dyn Dial>)
+            .map_err(|error| failed(error.to_string()))
+    };
+    match place {
+        Location::Agent { host, port, .. } => {
+            let dial = tcp(host, *port, &args.to)?;
+            let found = crate::credentials::find(host, *port).map_err(failed)?;
+            let (token, fingerprint) = found.ok_or_else(|| crate::credentials::unknown(host, *port))
+                .map_err(failed)?;
+            Ok(Reach { dial, token, fingerprint, far_end: None })
+        }
+        Location::Ssh { login, .. } => {
+            let started = far_end::start(args, login).map_err(failed)?;
+            let host = places::host_of(std::ffi::OsStr::new(&format!("{login}:"))).unwrap_or_default();
+            let dial = if args.via_ssh {
+                started.dial(args, login)
+            } else {
+                tcp(&host, started.port(), &args.to)?
+            };
+            let (token, fingerprint) = (started.token().to_owned(), started.fingerprint());
+            Ok(Reach { dial, token, fingerprint, far_end: Some(started) })
+        }
+        Location::Local(_) => Err(usage("a local place needs no way to it")),
+    }
+}
+
+fn begin(
+    args: &CpArgs,
+    reach: Reach,
+    protection: Protection,
+    request: Request,
+    make_end: Box<MakeEnd>,
+) -> Result<Running, StartError> {
+    let tls = tls_client_config(reach.fingerprint, None).map_err(|error| failed(error.to_string()))?;
+    let plan = Plan {
+        dial: reach.dial,
+        tls,
+        token: reach.token,
+        request,
+        protection,
+        give_up_after: args.give_up_after,
+        make_end,
+    };
+    Ok(Running::Remote { transfer: Transfer::start(plan), far_end: reach.far_end })
+}
+
+fn remote_path(place: &Location) -> Vec<u8> {
+    match place {
+        Location::Agent { path, .. } | Location::Ssh { path, .. } => path.clone(),
+        Location::Local(path) => path.as_os_str().as_bytes().to_vec(),
+    }
+}
+
+fn push(
+    args: &CpArgs,
+    options: Options,
+    local: &[PathBuf],
+    remote: &Location,
+    to: &[u8],
+    into_directory: bool,
+) -> Result<Running, StartError> {
+    // Sources that are not there are found before anybody is called.
+    sources(args, local)?;
+    let listed = args.files_from.is_some().then(|| sources(args, local)).transpose()?;
+    let reach = reach(args, remote)?;
+    let push = Push {
+        target: Bytes(remote_path(remote)),
+        into_directory,
+        transfer_key: transfer_key(args, to),
+        options: options.clone(),
+    };
+    let (engine, memory, recursive) = (args.engine, args.memory.0, args.recursive);
+    let (local, protection) = (local.to_vec(), options.protection);
+    let keep = args.json || args.checksum_file.is_some();
+    let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
+        let failed = |text: String| CopyError::Failed(text);
+        let sources = match &listed {
+            Some(listed) => listed
+                .iter()
+                .map(|source| Ok(Source { dir: source.dir.try_clone()?, path: source.path.clone() }))
+                .collect::<std::io::Result<_>>()
+                .map_err(|error| failed(penstock_sys::fs::describe(&error)))?,
+            None => local.iter().map(|path| source(path)).collect::<Result<_, _>>().map_err(
+                |error| match error {
+                    StartError::Copy(error) => error,
+                    StartError::Usage(text) => CopyError::Failed(text),
+                },
+            )?,
+        };
+        let key = SessionKey(opened.key);
+        let session = Session::new(opened.session, key, options.clone(), memory, None)
+            .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
+        let end = AnyEnd::Send(SenderControl(Arc::new(SenderEnd::new(session, engine, sources, recursive))));
+        if keep {
+            end.keep_placed();
+        }
+        Ok(end)
+    };
+    begin(args, reach, protection, Request::Push(push), Box::new(make_end))
+}
+
+fn pull(
+    args: &CpArgs,
+    options: Options,
+    from: &[Location],
+    target: &Path,
+    to: &[u8],
+    into_directory: bool,
+) -> Result<Running, StartError> {
+    let Some(first) = from.first() else { return Err(usage("a copy needs a source")) };
+    let same_host = |place: &Location| match (first, place) {
+        (Location::Agent { host, port, .. }, Location::Agent { host: other, port: other_port, .. }) => {
+            host == other && port == other_port
+        }
+        (Location::Ssh { login, .. }, Location::Ssh { login: other, .. }) => login == other,
+        _ => false,
+    };
+    if !from.iter().all(same_host) {
+        return Err(usage("sources lie on different hosts: copy from one host at a time"));
+    }
+    if args.files_from.is_some() {
+        return Err(usage("--files-from lists local sources: name remote ones on the command line"));
+    }
+    let key = transfer_key(args, to);
+    local_target(target, into_directory, key)?;
+    let reach = reach(args, first)?;
+    let pull = Pull {
+        sources: from.iter().map(|place| Bytes(remote_path(place))).collect(),
+        recursive: args.recursive,
+        options: options.clone(),
+    };
+    let state = crate::credentials::state_directory().map_err(failed)?;
+    let (engine, memory_bytes, target) = (args.engine, args.memory.0, target.to_owned());
+    let protection = options.protection;
+    let keep = args.json || args.checksum_file.is_some();
+    let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
+        let base = local_target(&target, into_directory, key).map_err(|error| match error {
+            StartError::Copy(error) => error,
+            StartError::Usage(text) => CopyError::Failed(text),
+        })?;
+        let caller = local::caller();
+        let grant = Grant {
+            keeper: &UserGate,
+            caller: &caller,
+            engine,
+            state: &state,
+            memory_bytes,
+            pace: None,
+        };
+        let name = granting::journal_name(&key, &caller.name, &display_path(target.as_os_str().as_bytes()));
+        let given = (opened.session, SessionKey(opened.key));
+        let end = grant
+            .receiver(base, &name, &options, Some(given), &|_| {})
+            .map_err(|refusal| CopyError::Failed(refusal.text))?;
+        if keep {
+            end.keep_placed();
+        }
+        Ok(end)
+    };
+    begin(args, reach, protection, Request::Pull(pull), Box::new(make_end))
+}

@@ -1,0 +1,382 @@
+//! What a copy prints: a progress line on a terminal, a summary, one line per file that failed, or one
+//! JSON object.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use penstock_mover::client::{CopyError, Snapshot};
+use penstock_protocol::control::{FailureKind, Placed};
+use penstock_protocol::open::RefusalKind;
+use penstock_units::{BitRate, ByteCount, display_duration};
+use serde_json::{Map, Value, json};
+
+use super::CpArgs;
+use super::plan::{Running, StartError};
+
+/// Digests that the JSON object lists at most; a sum file has them all.
+const DIGESTS_MAX: usize = 10_000;
+
+/// What to print and how.
+#[derive(Debug)]
+pub struct Shown {
+    json: bool,
+    quiet: bool,
+    checksum: String,
+    checksum_file: Option<PathBuf>,
+    protect: &'static str,
+    started: Instant,
+}
+
+impl Shown {
+    /// As the arguments say.
+    pub fn of(args: &CpArgs) -> Self {
+        Self {
+            json: args.json,
+            quiet: args.quiet,
+            checksum: args.checksum.to_string(),
+            checksum_file: args.checksum_file.clone(),
+            protect: match args.protect {
+                super::Protect::Full => "full",
+                super::Protect::Integrity => "integrity",
+            },
+            started: Instant::now(),
+        }
+    }
+
+    fn progress(&self) -> bool {
+        !self.json && !self.quiet && io::stderr().is_terminal()
+    }
+}
+
+/// Says why a copy did not start.
+pub fn failed(shown: &Shown, error: &StartError) -> ExitCode {
+    match error {
+        StartError::Usage(text) => crate::usage(text),
+        StartError::Copy(error) => {
+            if shown.json {
+                let seconds = shown.started.elapsed().as_secs_f64();
+                print_json(&json_of(shown, &Snapshot::default(), &BTreeMap::new(), seconds, Some(error), "start"));
+            }
+            fail(error)
+        }
+    }
+}
+
+fn fail(error: &CopyError) -> ExitCode {
+    eprintln!("penstock: {error}");
+    let refused = matches!(
+        error,
+        CopyError::Certificate(_) | CopyError::Refused(_, penstock_protocol::open::Refusal {
+            kind: RefusalKind::Identity | RefusalKind::Permission, ..
+        })
+    );
+    ExitCode::from(if refused { 5 } else { 1 })
+}
+
+impl Running {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Remote { transfer, .. } => transfer.is_over(),
+            Self::Local(copy) => copy.is_over(),
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        match self {
+            Self::Remote { transfer, .. } => transfer.snapshot(),
+            Self::Local(copy) => copy.snapshot(),
+        }
+    }
+
+    fn take_placed(&self) -> Vec<Placed> {
+        match self {
+            Self::Remote { transfer, .. } => transfer.take_placed(),
+            Self::Local(copy) => copy.sender().take_placed(),
+        }
+    }
+
+    fn cancel(&self, reason: &str) {
+        match self {
+            Self::Remote { transfer, .. } => transfer.cancel(reason),
+            Self::Local(copy) => copy.sender().cancel(reason),
+        }
+    }
+
+    fn wait(&mut self) -> Result<Snapshot, CopyError> {
+        match self {
+            Self::Remote { transfer, .. } => transfer.wait(),
+            Self::Local(copy) => copy.wait(),
+        }
+    }
+}
+
+/// Files that came into place, on their way to the sum file and the JSON object.
+struct Sums {
+    file: Option<BufWriter<File>>,
+    listed: BTreeMap<String, String>,
+}
+
+impl Sums {
+    fn take(&mut self, placed: Vec<Placed>) -> io::Result<()> {
+        for Placed { path, digest } in placed {
+            let digest = digest.to_string();
+            if digest.is_empty() {
+                continue;
+            }
+            if let Some(file) = &mut self.file {
+                write_sum(file, &digest, path.as_bytes())?;
+            }
+            if self.listed.len() < DIGESTS_MAX {
+                self.listed.insert(path.to_string(), digest);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A line as the coreutils write it: names with newlines or backslashes are escaped and marked.
+fn write_sum(out: &mut impl Write, digest: &str, path: &[u8]) -> io::Result<()> {
+    if path.iter().any(|byte| matches!(byte, b'\n' | b'\\' | b'\r')) {
+        write!(out, "\\{digest}  ")?;
+        for byte in path {
+            match byte {
+                b'\n' => out.write_all(b"\\n")?,
+                b'\r' => out.write_all(b"\\r")?,
+                b'\\' => out.write_all(b"\\\\")?,
+                other => out.write_all(&[*other])?,
+            }
+        }
+    } else {
+        write!(out, "{digest}  ")?;
+        out.write_all(path)?;
+    }
+    out.write_all(b"\n")
+}
+
+/// Follows a copy to its end.
+pub fn follow(mut running: Running, shown: &Shown) -> ExitCode {
+    let mut sums = Sums { file: None, listed: BTreeMap::new() };
+    if let Some(path) = &shown.checksum_file {
+        match File::create(path) {
+            Ok(file) => sums.file = Some(BufWriter::new(file)),
+            Err(error) => {
+                let path = penstock_protocol::manifest::display_path(path.as_os_str().as_bytes());
+                running.cancel("its sum file cannot be written");
+                return crate::fail(&format!("{path}: {}", penstock_sys::fs::describe(&error)));
+            }
+        }
+    }
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // The second one ends the process at once.
+        let _ = signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&interrupted));
+        let _ = signal_hook::flag::register(signal, Arc::clone(&interrupted));
+    }
+    let mut line = Progress { drawn: false, enabled: shown.progress() };
+    let mut bounds: BTreeMap<&'static str, u32> = BTreeMap::new();
+    let mut next_draw = Instant::now();
+    while !running.is_over() {
+        std::thread::sleep(Duration::from_millis(10));
+        if interrupted.swap(false, Ordering::SeqCst) {
+            running.cancel("interrupted");
+        }
+        if Instant::now() < next_draw {
+            continue;
+        }
+        next_draw = Instant::now() + Duration::from_millis(200);
+        let now = running.snapshot();
+        if now.bits_per_second > 0 {
+            *bounds.entry(now.bound_by).or_default() += 1;
+        }
+        line.draw(&now, shown.started.elapsed());
+        if let Err(error) = sums.take(running.take_placed()) {
+            running.cancel(&format!("its sum file cannot be written: {error}"));
+        }
+    }
+    let result = running.wait();
+    let seconds = shown.started.elapsed().as_secs_f64();
+    let snapshot = running.snapshot();
+    let written = sums.take(running.take_placed()).and_then(|()| match &mut sums.file {
+        Some(file) => file.flush(),
+        None => Ok(()),
+    });
+    line.clear();
+    let bound = bounds.iter().max_by_key(|(_, count)| **count).map_or(snapshot.bound_by, |(b, _)| b);
+    let bound = if bound == "starting" { "latency" } else { bound };
+    for error in &snapshot.tally.errors {
+        eprintln!("penstock: {}: {}", error.path, error.failure.text);
+    }
+    if shown.json {
+        print_json(&json_of(shown, &snapshot, &sums.listed, seconds, result.as_ref().err(), bound));
+    } else if result.is_ok() && !shown.quiet {
+        summary(&snapshot, seconds, bound, shown);
+    }
+    match (result, written) {
+        (Err(CopyError::Cancelled(reason)), _) => {
+            crate::fail(&format!("{reason}: run the same command again to go on from here"))
+        }
+        (Err(error), _) => fail(&error),
+        (Ok(_), Err(error)) => crate::fail(&format!("the sum file is not complete: {error}")),
+        (Ok(_), Ok(())) => outcome(&snapshot),
+    }
+}
+
+fn outcome(snapshot: &Snapshot) -> ExitCode {
+    let tally = &snapshot.tally;
+    ExitCode::from(match () {
+        () if tally.integrity_failed => 4,
+        () if tally.failed > 0 && tally.entries == 0 => 1,
+        () if tally.failed > 0 => 3,
+        () => 0,
+    })
+}
+
+struct Progress {
+    drawn: bool,
+    enabled: bool,
+}
+
+impl Progress {
+    fn draw(&mut self, now: &Snapshot, elapsed: Duration) {
+        if !self.enabled {
+            return;
+        }
+        let tally = &now.tally;
+        let done = tally.moved_bytes + tally.resumed_bytes;
+        let total = tally.announced_bytes;
+        let left = total.saturating_sub(done);
+        let eta = match now.bits_per_second / 8 {
+            0 => "--".to_owned(),
+            rate => display_duration(Duration::from_secs(left / rate)),
+        };
+        let more = if tally.manifest_complete { "" } else { "+" };
+        let text = format!(
+            "{} of {}{more}  {} files  {}  {} left{}  {}  bound by {}",
+            ByteCount(done),
+            ByteCount(total),
+            tally.files,
+            BitRate(now.bits_per_second),
+            eta,
+            more,
+            display_duration(elapsed),
+            now.bound_by,
+        );
+        eprint!("\r\x1b[K{text}");
+        self.drawn = true;
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.drawn) {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+fn summary(snapshot: &Snapshot, seconds: f64, bound: &str, shown: &Shown) {
+    let tally = &snapshot.tally;
+    let rate = BitRate((tally.moved_bytes as f64 * 8.0 / seconds.max(1e-9)) as u64);
+    let mut out = io::stdout().lock();
+    let failed = match tally.failed {
+        0 => String::new(),
+        count => format!(", {count} failed"),
+    };
+    // A closed pipe ends a summary, not a copy.
+    let _ = writeln!(
+        out,
+        "copied {} in {} files{failed} in {:.1} s: {rate}, bound by {bound}",
+        ByteCount(tally.bytes),
+        tally.files,
+        seconds,
+    );
+    if tally.resumed_bytes > 0 {
+        let _ = writeln!(
+            out,
+            "  {} were there already ({} whole files)",
+            ByteCount(tally.resumed_bytes),
+            tally.skipped_files
+        );
+    }
+    let _ = writeln!(
+        out,
+        "  {} on every file, {} protection, {} to {}",
+        shown.checksum, shown.protect, engine(&snapshot.engines.0), engine(&snapshot.engines.1),
+    );
+    for address in &snapshot.dropped {
+        let _ = writeln!(out, "  path given up, it stayed dead: {address}");
+    }
+}
+
+fn engine(name: &str) -> &str {
+    if name.is_empty() { "metadata only" } else { name }
+}
+
+fn json_of(
+    shown: &Shown,
+    snapshot: &Snapshot,
+    digests: &BTreeMap<String, String>,
+    seconds: f64,
+    error: Option<&CopyError>,
+    bound: &str,
+) -> Value {
+    let tally = &snapshot.tally;
+    let errors: Vec<_> = tally
+        .errors
+        .iter()
+        .map(|error| {
+            let kind = match error.failure.kind {
+                FailureKind::Source => "source",
+                FailureKind::Changed => "changed",
+                FailureKind::Destination => "destination",
+                FailureKind::Integrity => "integrity",
+            };
+            json!({"path": error.path, "kind": kind, "error": error.failure.text})
+        })
+        .collect();
+    let engine = match (&*snapshot.engines.0, &*snapshot.engines.1) {
+        (one, other) if one == other || other.is_empty() => one.to_owned(),
+        ("", other) => other.to_owned(),
+        (one, other) => format!("{one} / {other}"),
+    };
+    json!({
+        "ok": error.is_none() && tally.failed == 0,
+        "error": error.map(ToString::to_string),
+        "bytes": tally.bytes,
+        "files": tally.files,
+        "seconds": seconds,
+        "bits_per_second": tally.moved_bytes as f64 * 8.0 / seconds.max(1e-9),
+        "moved_bytes": tally.moved_bytes,
+        "network_bytes": snapshot.network_bytes,
+        "resumed_bytes": tally.resumed_bytes,
+        "skipped_files": tally.skipped_files,
+        "failed": tally.failed,
+        "retransmits": snapshot.retransmits,
+        "streams": snapshot.streams,
+        "streams_lost": snapshot.streams_lost,
+        "blocks_repeated": snapshot.repeated,
+        "sessions": snapshot.sessions,
+        "engine": engine,
+        "engine_local": snapshot.engines.0,
+        "engine_remote": snapshot.engines.1,
+        "bound_by": bound,
+        "protect": shown.protect,
+        "checksum": shown.checksum,
+        "cpu_local_seconds": snapshot.cpu_us.0 as f64 / 1e6,
+        "cpu_remote_seconds": snapshot.cpu_us.1 as f64 / 1e6,
+        "memory_peak_bytes": penstock_sys::machine::peak_resident_bytes(),
+        "paths_dropped": snapshot.dropped,
+        "digests": digests.iter().map(|(path, digest)| (path.clone(), Value::from(digest.clone()))).collect::<Map<_, _>>(),
+        "digests_truncated": digests.len() >= DIGESTS_MAX,
+        "errors": errors,
+    })
+}
+
+fn print_json(value: &Value) {
+    let _ = writeln!(io::stdout(), "{value}");
+}
