@@ -23,6 +23,11 @@ pub fn boot_id() -> io::Result<String> {
         .to_owned())
 }
 
+/// The user this process acts as: 0 is root.
+pub fn effective_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// CPU time that all threads of this process have used, in user and kernel mode.
 pub fn process_cpu() -> Duration {
     usage().map_or(Duration::ZERO, |usage| {
