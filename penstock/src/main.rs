@@ -1,1 +1,84 @@
-fn main(){}
+//! `penstock`: the whole software of a data transfer node in one binary, a verb in each file.
+//!
+//! A verb takes its arguments, lowers them once into what they mean, and calls the room that does it.
+//! It gives back an exit code, or a failure with one line that is printed here.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::exit::{Code, Failure};
+
+mod credentials;
+mod exit;
+mod generate;
+mod log;
+mod login;
+mod serve;
+mod transfers;
+
+const AFTER_HELP: &str = "\
+Exit codes: 0 done; 1 failed; 2 usage; 3 done in part; 4 integrity check failed; 5 refused
+(identity or permission).
+
+Environment: PENSTOCK_STATE is the directory for keys, tokens and journals (else /var/lib/penstock as
+root, else $XDG_STATE_HOME/penstock); PENSTOCK_LOG says what is logged (warn, info, debug).";
+
+/// Moves data sets between data transfer nodes: fast, intact, resumable.
+#[derive(Debug, Parser)]
+#[command(name = "penstock", version, after_help = AFTER_HELP, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Serve(serve::Args),
+    Login(login::Args),
+    Transfers(transfers::Args),
+    Generate(generate::Args),
+}
+
+impl Verb {
+    fn run(self) -> Result<Code, Failure> {
+        match self {
+            Self::Serve(args) => serve::run(args),
+            Self::Login(args) => login::run(args),
+            Self::Transfers(args) => transfers::run(args),
+            Self::Generate(args) => generate::run(args),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log::start(matches!(cli.verb, Verb::Serve(_)));
+    match cli.verb.run() {
+        Ok(code) => code.into(),
+        Err(failure) => failure.report(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_has_a_line_and_examples() {
+        for verb in Cli::command().get_subcommands() {
+            assert!(verb.get_about().is_some(), "{}", verb.get_name());
+            let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("penstock "), "{} has no examples", verb.get_name());
+        }
+    }
+}

@@ -271,7 +271,10 @@ fn known(name: &str, token: &str) -> Result<Known, String> {
 }
 
 /// Whether this can be a token, as far as its form goes.
-pub(crate) fn check_token(token: &str) -> Result<(), String> {
+///
+/// # Errors
+/// With what is wrong, to follow "the token".
+pub fn check_token(token: &str) -> Result<(), String> {
     if token.len() < TOKEN_BYTES_MIN {
         return Err(format!(
             "is shorter than {TOKEN_BYTES_MIN} characters and could be guessed: openssl rand -hex 32 makes a good one"
