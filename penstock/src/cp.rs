@@ -5,13 +5,15 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use penstock_mover::engine::Engine;
 use penstock_protocol::digest::Algorithm;
 use penstock_units::{BitRate, ByteCount, parse_duration};
+
+use crate::exit::{Code, Failure};
 
 mod far_end;
 mod local;
@@ -19,12 +21,12 @@ mod places;
 mod plan;
 mod show;
 
-pub use far_end::{FarEndArgs, run as run_far_end};
+pub(crate) use far_end::{FarEndArgs, run as run_far_end};
 
 /// Copy files and directories between this machine and agents, in either direction.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct CpArgs {
+pub(crate) struct CpArgs {
     /// What to copy, and where to: a local path, penstock://HOST[:PORT]/PATH, or [USER@]HOST:PATH by ssh
     #[arg(value_name = "SRC... DST", required = true, num_args = 1..)]
     pub paths: Vec<std::ffi::OsString>,
@@ -125,7 +127,7 @@ The same command again sends only what is not there. Exit status: 0 done, 1 fail
 
 /// How many streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Streams(pub Option<u16>);
+pub(crate) struct Streams(pub Option<u16>);
 
 fn streams(text: &str) -> Result<Streams, String> {
     match text {
@@ -139,7 +141,7 @@ fn streams(text: &str) -> Result<Streams, String> {
 
 /// How data streams are protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Protect {
+pub(crate) enum Protect {
     /// TLS 1.3.
     Full,
     /// Authenticated, in the clear.
@@ -147,14 +149,12 @@ pub enum Protect {
 }
 
 /// Copies.
-pub fn run(args: CpArgs) -> ExitCode {
-    if let Err(text) = pin(&args) {
-        return crate::usage(&text);
-    }
-    let shown = show::Shown::of(&args);
+pub(crate) fn run(args: &CpArgs) -> Result<Code, Failure> {
+    pin(args).map_err(|text| Failure::new(Code::Usage, anyhow!(text)))?;
+    let shown = show::Shown::of(args);
     match plan::start(args) {
         Ok(running) => show::follow(running, &shown),
-        Err(error) => show::failed(&shown, &error),
+        Err(error) => Err(show::failed(&shown, error)),
     }
 }
 

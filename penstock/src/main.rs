@@ -1,15 +1,36 @@
-//! The `penstock` command: one file per verb.
+//! `penstock`: the whole software of a data transfer node in one binary, a verb in each file.
+//!
+//! A verb takes its arguments, lowers them once into what they mean, and calls the room that does it.
+//! It gives back an exit code, or a failure with one line that is printed here.
+
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-mod nettest;
+use crate::exit::Failure;
 
-/// Software of a Data Transfer Node site.
+mod cp;
+mod credentials;
+mod exit;
+mod generate;
+mod log;
+mod login;
+mod nettest;
+mod serve;
+mod transfers;
+
+const AFTER_HELP: &str = "\
+Exit codes: 0 done; 1 failed; 2 usage; 3 done in part; 4 integrity check failed; 5 refused
+(identity or permission).
+
+Environment: PENSTOCK_STATE is the directory for keys, tokens and journals (else /var/lib/penstock as
+root, else $XDG_STATE_HOME/penstock); PENSTOCK_LOG says what is logged (warn, info, debug).";
+
+/// Moves data sets between data transfer nodes: fast, intact, resumable.
 #[derive(Debug, Parser)]
-#[command(name = "penstock", version)]
+#[command(name = "penstock", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -17,12 +38,58 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Cp(cp::CpArgs),
+    Serve(serve::Args),
+    Login(login::Args),
+    Transfers(transfers::Args),
     /// Measure what TCP carries between two machines, memory to memory.
     Nettest(nettest::NettestArgs),
+    Generate(generate::Args),
+    #[command(hide = true)]
+    FarEnd(cp::FarEndArgs),
+}
+
+impl Verb {
+    fn run(self) -> Result<ExitCode, Failure> {
+        match self {
+            Self::Cp(args) => cp::run(&args),
+            Self::Serve(args) => serve::run(args),
+            Self::Login(args) => login::run(args),
+            Self::Transfers(args) => transfers::run(args),
+            Self::Generate(args) => generate::run(args),
+            Self::FarEnd(args) => cp::run_far_end(&args),
+            Self::Nettest(args) => return Ok(nettest::run(args)),
+        }
+        .map(ExitCode::from)
+    }
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().verb {
-        Verb::Nettest(args) => nettest::run(args),
+    let cli = Cli::parse();
+    log::start(matches!(cli.verb, Verb::Serve(_)));
+    match cli.verb.run() {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_has_a_line_and_examples() {
+        for verb in Cli::command().get_subcommands().filter(|verb| !verb.is_hide_set()) {
+            assert!(verb.get_about().is_some(), "{}", verb.get_name());
+            let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("penstock "), "{} has no examples", verb.get_name());
+        }
     }
 }

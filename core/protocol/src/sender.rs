@@ -136,6 +136,7 @@ pub struct Sender {
     /// Files in place, kept for a carrier that asks for them.
     placed: Option<Vec<Placed>>,
     finish_sent: bool,
+    last_reported: bool,
     finished: bool,
     cancelled: Option<String>,
 }
@@ -165,6 +166,7 @@ impl Sender {
             tally: Tally::default(),
             placed: None,
             finish_sent: false,
+            last_reported: false,
             finished: false,
             cancelled: None,
         }
@@ -255,6 +257,16 @@ impl Sender {
         self.outbox.push_back(ToReceiver::Announce(Announcement { first, entries }));
     }
 
+    /// Whether everything is settled and the carrier should queue its last measurements.
+    #[must_use]
+    pub fn wants_last_report(&self) -> bool {
+        self.is_settled() && !self.last_reported
+    }
+
+    fn is_settled(&self) -> bool {
+        self.tally.manifest_complete && self.files.is_empty() && !self.finish_sent
+    }
+
     /// The next message for the receiver.
     pub fn poll_message(&mut self) -> Option<ToReceiver> {
         if let Some(message) = self.outbox.pop_front() {
@@ -267,7 +279,7 @@ impl Sender {
         if !self.ends.is_empty() {
             return Some(ToReceiver::FileEnds(std::mem::take(&mut self.ends)));
         }
-        if self.tally.manifest_complete && self.files.is_empty() && !self.finish_sent {
+        if self.is_settled() {
             self.finish_sent = true;
             return Some(ToReceiver::Finish(()));
         }
@@ -533,6 +545,7 @@ impl Sender {
 
     /// Queues the carrier's measurements for the receiver.
     pub fn report(&mut self, report: Report) {
+        self.last_reported |= self.is_settled();
         self.outbox.push_back(ToReceiver::Report(report));
     }
 

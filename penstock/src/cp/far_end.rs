@@ -5,7 +5,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,11 +18,12 @@ use penstock_protocol::open::{Refusal, RefusalKind};
 use serde::{Deserialize, Serialize};
 
 use super::CpArgs;
+use crate::exit::{Code, Failure};
 use super::local::{caller, place_of_user};
 
 /// Serve one command of the user who started it by ssh.
 #[derive(Debug, Args)]
-pub struct FarEndArgs {
+pub(crate) struct FarEndArgs {
     /// Address and port to listen on; port 0 takes any that is free
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:0")]
     pub listen: SocketAddr,
@@ -65,22 +66,20 @@ impl Gatekeeper for OneToken {
 }
 
 /// Serves until standard input ends.
-pub fn run(args: &FarEndArgs) -> ExitCode {
-    match serve(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => crate::fail(&error.to_string()),
-    }
+pub(crate) fn run(args: &FarEndArgs) -> Result<Code, Failure> {
+    serve(args)?;
+    Ok(Code::Done)
 }
 
-fn serve(args: &FarEndArgs) -> Result<(), Box<dyn std::error::Error>> {
+fn serve(args: &FarEndArgs) -> anyhow::Result<()> {
     let identity = Arc::new(Identity::generate()?);
     let token: String = random::<16>().iter().map(|byte| format!("{byte:02x}")).collect();
-    let config = |listen| -> Result<Config, Box<dyn std::error::Error>> {
+    let config = |listen| -> anyhow::Result<Config> {
         Ok(Config {
             listen: vec![listen],
             identity: Arc::clone(&identity),
             gatekeeper: Arc::new(OneToken(token.clone())),
-            state: crate::credentials::state_directory()?,
+            state: super::plan::state_directory().map_err(anyhow::Error::msg)?,
             limits: Limits { transfers: 2, ..Limits::default() },
         })
     };
@@ -109,7 +108,7 @@ fn serve(args: &FarEndArgs) -> Result<(), Box<dyn std::error::Error>> {
 
 /// A far end that was started; it ends when this is dropped.
 #[derive(Debug)]
-pub struct Started {
+pub(crate) struct Started {
     child: Child,
     greeting: Greeting,
     fingerprint: Fingerprint,
@@ -125,22 +124,22 @@ impl Drop for Started {
 
 impl Started {
     /// The port on which it listens.
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.greeting.port
     }
 
     /// The token that it takes.
-    pub fn token(&self) -> &str {
+    pub(crate) fn token(&self) -> &str {
         &self.greeting.token
     }
 
     /// Its certificate.
-    pub fn fingerprint(&self) -> Fingerprint {
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 
     /// Connections to it inside ssh.
-    pub fn dial(&self, args: &CpArgs, login: &str) -> Arc<dyn Dial> {
+    pub(crate) fn dial(&self, args: &CpArgs, login: &str) -> Arc<dyn Dial> {
         Arc::new(SshDial::new(words(&args.ssh), login.to_owned(), self.greeting.port))
     }
 }
@@ -153,7 +152,7 @@ fn words(command: &str) -> Vec<String> {
 ///
 /// # Errors
 /// When ssh or penstock there does not start.
-pub fn start(args: &CpArgs, login: &str) -> Result<Started, String> {
+pub(crate) fn start(args: &CpArgs, login: &str) -> Result<Started, String> {
     let ssh = words(&args.ssh);
     let (program, options) = ssh.split_first().ok_or("--ssh names no command")?;
     let mut child = Command::new(program)

@@ -18,13 +18,13 @@ use super::CpArgs;
 use super::plan::StartError;
 
 /// The user of this process, who may do what the kernel lets them.
-pub fn caller() -> Caller {
+pub(crate) fn caller() -> Caller {
     Caller { name: "local user".to_owned() }
 }
 
 /// Lets the user of this process do as the kernel lets them: at this end, or at the far end of ssh.
 #[derive(Debug)]
-pub struct UserGate;
+pub(crate) struct UserGate;
 
 impl Gatekeeper for UserGate {
     fn authenticate(
@@ -46,7 +46,7 @@ impl Gatekeeper for UserGate {
 }
 
 /// A path as a shell in the user's home has it: absolute, or relative to the current directory.
-pub fn place_of_user(path: &[u8]) -> Result<Place, Refusal> {
+pub(crate) fn place_of_user(path: &[u8]) -> Result<Place, Refusal> {
     use std::os::unix::ffi::OsStrExt;
     let refuse = |text: String| Refusal::new(RefusalKind::NotFound, text);
     let shown = penstock_protocol::manifest::display_path(path);
@@ -63,7 +63,7 @@ pub fn place_of_user(path: &[u8]) -> Result<Place, Refusal> {
 }
 
 /// A copy within this process.
-pub struct LocalCopy {
+pub(crate) struct LocalCopy {
     send: AnyEnd,
     receive: AnyEnd,
     rate: std::sync::Mutex<RateMeter>,
@@ -73,7 +73,7 @@ pub struct LocalCopy {
 ///
 /// # Errors
 /// When the target cannot be used.
-pub fn start(
+pub(crate) fn start(
     args: &CpArgs,
     mut options: Options,
     sources: Vec<Source>,
@@ -82,7 +82,7 @@ pub fn start(
     let failed = |text: String| StartError::Copy(CopyError::Failed(text));
     // Nobody is between two sockets of one process.
     options.protection = Protection::Integrity;
-    let state = crate::credentials::state_directory().map_err(failed)?;
+    let state = super::plan::state_directory().map_err(failed)?;
     let caller = caller();
     let grant = Grant {
         keeper: &UserGate,
@@ -113,17 +113,17 @@ pub fn start(
 
 impl LocalCopy {
     /// The end that sends.
-    pub fn sender(&self) -> &AnyEnd {
+    pub(crate) fn sender(&self) -> &AnyEnd {
         &self.send
     }
 
     /// Whether it has ended.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.send.session().is_over()
     }
 
     /// How it is going.
-    pub fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let mut rate = penstock_mover::session::lock(&self.rate);
         rate.observe(&self.send);
         let report = self.send.session().report();
@@ -142,7 +142,7 @@ impl LocalCopy {
     }
 
     /// Waits until both ends have let go.
-    pub fn wait(&self) -> Result<Snapshot, CopyError> {
+    pub(crate) fn wait(&self) -> Result<Snapshot, CopyError> {
         while !self.is_over() {
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -5,11 +5,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// The port of an agent that names none.
-pub const PORT: u16 = 8620;
+pub(crate) const PORT: u16 = 8620;
 
 /// One end of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Location {
+pub(crate) enum Location {
     /// On this machine.
     Local(PathBuf),
     /// At an agent.
@@ -34,7 +34,7 @@ pub enum Location {
 ///
 /// # Errors
 /// When it is a URL of another kind, or not whole.
-pub fn parse(text: &OsStr) -> Result<Location, String> {
+pub(crate) fn parse(text: &OsStr) -> Result<Location, String> {
     let bytes = text.as_bytes();
     if let Some(rest) = bytes.strip_prefix(b"penstock://") {
         return agent(rest, &text.to_string_lossy());
@@ -92,7 +92,7 @@ fn agent(rest: &[u8], whole: &str) -> Result<Location, String> {
 
 /// The host of a place that is not local.
 #[must_use]
-pub fn host_of(text: &OsStr) -> Option<String> {
+pub(crate) fn host_of(text: &OsStr) -> Option<String> {
     match parse(text).ok()? {
         Location::Local(_) => None,
         Location::Agent { host, .. } => Some(host),
@@ -107,7 +107,7 @@ pub fn host_of(text: &OsStr) -> Option<String> {
 ///
 /// # Errors
 /// When its directory cannot be found.
-pub fn found_at(path: &Path) -> std::io::Result<(PathBuf, PathBuf)> {
+pub(crate) fn found_at(path: &Path) -> std::io::Result<(PathBuf, PathBuf)> {
     use std::path::Component;
     match path.components().next_back() {
         Some(Component::Normal(name)) => {

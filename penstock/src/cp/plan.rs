@@ -25,15 +25,18 @@ use super::far_end::{self, Started};
 use super::local::{self, LocalCopy, UserGate};
 use super::places::{self, Location};
 use super::{CpArgs, Protect, Streams};
+use crate::credentials::{self, Address};
 
 /// Longest list of `--files-from`.
 const LIST_BYTES_MAX: u64 = 1 << 30;
 
 /// Why a copy did not start.
 #[derive(Debug)]
-pub enum StartError {
+pub(crate) enum StartError {
     /// The command line makes no sense.
     Usage(String),
+    /// Nobody here is known there.
+    Identity(String),
     /// It makes sense and cannot be done.
     Copy(CopyError),
 }
@@ -53,7 +56,7 @@ fn failed(text: impl Into<String>) -> StartError {
 }
 
 /// A copy that runs.
-pub enum Running {
+pub(crate) enum Running {
     /// With another end somewhere.
     Remote {
         /// The transfer.
@@ -69,19 +72,17 @@ pub enum Running {
 ///
 /// # Errors
 /// When they make no sense, or the other end is out of reach from the start.
-pub fn start(mut args: CpArgs) -> Result<Running, StartError> {
-    if args.paths.len() < 2 {
+pub(crate) fn start(args: &CpArgs) -> Result<Running, StartError> {
+    let Some((to, from @ [_, ..])) = args.paths.split_last() else {
         return Err(usage("a copy needs a source and a destination"));
-    }
-    let to = args.paths.pop().unwrap_or_default();
+    };
     let to_text = to.as_bytes().to_vec();
-    let to = places::parse(&to).map_err(StartError::Usage)?;
-    let from = args
-        .paths
+    let to = places::parse(to).map_err(StartError::Usage)?;
+    let from = from
         .iter()
         .map(|source| places::parse(source).map_err(StartError::Usage))
         .collect::<Result<Vec<_>, _>>()?;
-    let options = options(&args)?;
+    let options = options(args)?;
     let many = from.len() > 1 || args.recursive || args.files_from.is_some();
     let into_directory = many || to_text.ends_with(b"/");
     let local: Vec<_> = from
@@ -93,14 +94,14 @@ pub fn start(mut args: CpArgs) -> Result<Running, StartError> {
         .collect();
     match (local.len() == from.len(), &to) {
         (true, Location::Local(target)) => {
-            let key = transfer_key(&args, &to_text);
-            let sources = sources(&args, &local)?;
+            let key = transfer_key(args);
+            let sources = sources(args, &local)?;
             let target = local_target(target, into_directory, key)?;
-            Ok(Running::Local(local::start(&args, options, sources, target)?))
+            Ok(Running::Local(local::start(args, options, sources, target)?))
         }
-        (true, remote) => push(&args, options, &local, remote, &to_text, into_directory),
+        (true, remote) => push(args, options, &local, remote, into_directory),
         (false, Location::Local(target)) => {
-            pull(&args, options, &from, target, &to_text, into_directory)
+            pull(args, options, &from, target, into_directory)
         }
         (false, _) => Err(usage(
             "both ends are remote: run the command on one of the two hosts (ssh HOST penstock cp ...)",
@@ -146,16 +147,24 @@ fn auto_streams(args: &CpArgs) -> u16 {
 }
 
 /// The same for the same command on the same host, and for no other.
-fn transfer_key(args: &CpArgs, to: &[u8]) -> [u8; 16] {
+fn transfer_key(args: &CpArgs) -> [u8; 16] {
     let mut hasher = penstock_mover::client::key_hasher();
     let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let here = std::env::current_dir().unwrap_or_default();
-    let parts = [machine.as_bytes(), here.as_os_str().as_bytes(), to, &[u8::from(args.recursive)]];
+    let parts = [machine.as_bytes(), here.as_os_str().as_bytes(), &[u8::from(args.recursive)]];
     for part in parts.into_iter().chain(args.paths.iter().map(|path| path.as_bytes())) {
         hasher.update(&(part.len() as u64).to_be_bytes());
         hasher.update(part);
     }
     hasher.finalize().as_bytes()[..16].try_into().expect("a hash has 32 bytes")
+}
+
+/// Where journals are kept.
+///
+/// # Errors
+/// When there is no such directory and none can be made.
+pub(crate) fn state_directory() -> Result<PathBuf, String> {
+    credentials::state().map(|state| state.path().to_owned()).map_err(|error| format!("{error:#}"))
 }
 
 /// Local sources as the scanner takes them.
@@ -238,10 +247,12 @@ fn reach(args: &CpArgs, place: &Location) -> Result<Reach, StartError> {
     match place {
         Location::Agent { host, port, .. } => {
             let dial = tcp(host, *port, &args.to)?;
-            let found = crate::credentials::find(host, *port).map_err(failed)?;
-            let (token, fingerprint) = found.ok_or_else(|| crate::credentials::unknown(host, *port))
-                .map_err(failed)?;
-            Ok(Reach { dial, token, fingerprint, far_end: None })
+            let address = Address { host: host.to_ascii_lowercase(), port: *port };
+            let known = credentials::state()
+                .and_then(|state| credentials::find(&state, &address))
+                .and_then(|known| known.ok_or_else(|| credentials::unknown(&address)));
+            let known = known.map_err(|error| StartError::Identity(format!("{error:#}")))?;
+            Ok(Reach { dial, token: known.token, fingerprint: known.fingerprint, far_end: None })
         }
         Location::Ssh { login, .. } => {
             let started = far_end::start(args, login).map_err(failed)?;
@@ -290,7 +301,6 @@ fn push(
     options: Options,
     local: &[PathBuf],
     remote: &Location,
-    to: &[u8],
     into_directory: bool,
 ) -> Result<Running, StartError> {
     // Sources that are not there are found before anybody is called.
@@ -300,7 +310,7 @@ fn push(
     let push = Push {
         target: Bytes(remote_path(remote)),
         into_directory,
-        transfer_key: transfer_key(args, to),
+        transfer_key: transfer_key(args),
         options: options.clone(),
     };
     let (engine, memory, recursive) = (args.engine, args.memory.0, args.recursive);
@@ -317,7 +327,7 @@ fn push(
             None => local.iter().map(|path| source(path)).collect::<Result<_, _>>().map_err(
                 |error| match error {
                     StartError::Copy(error) => error,
-                    StartError::Usage(text) => CopyError::Failed(text),
+                    StartError::Usage(text) | StartError::Identity(text) => CopyError::Failed(text),
                 },
             )?,
         };
@@ -338,7 +348,6 @@ fn pull(
     options: Options,
     from: &[Location],
     target: &Path,
-    to: &[u8],
     into_directory: bool,
 ) -> Result<Running, StartError> {
     let Some(first) = from.first() else { return Err(usage("a copy needs a source")) };
@@ -355,7 +364,7 @@ fn pull(
     if args.files_from.is_some() {
         return Err(usage("--files-from lists local sources: name remote ones on the command line"));
     }
-    let key = transfer_key(args, to);
+    let key = transfer_key(args);
     local_target(target, into_directory, key)?;
     let reach = reach(args, first)?;
     let pull = Pull {
@@ -363,14 +372,14 @@ fn pull(
         recursive: args.recursive,
         options: options.clone(),
     };
-    let state = crate::credentials::state_directory().map_err(failed)?;
+    let state = state_directory().map_err(failed)?;
     let (engine, memory_bytes, target) = (args.engine, args.memory.0, target.to_owned());
     let protection = options.protection;
     let keep = args.json || args.checksum_file.is_some();
     let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
         let base = local_target(&target, into_directory, key).map_err(|error| match error {
             StartError::Copy(error) => error,
-            StartError::Usage(text) => CopyError::Failed(text),
+            StartError::Usage(text) | StartError::Identity(text) => CopyError::Failed(text),
         })?;
         let caller = local::caller();
         let grant = Grant {

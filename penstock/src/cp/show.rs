@@ -6,11 +6,11 @@ use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use penstock_mover::client::{CopyError, Snapshot};
 use penstock_protocol::control::{FailureKind, Placed};
 use penstock_protocol::open::RefusalKind;
@@ -19,13 +19,14 @@ use serde_json::{Map, Value, json};
 
 use super::CpArgs;
 use super::plan::{Running, StartError};
+use crate::exit::{Code, Failure};
 
 /// Digests that the JSON object lists at most; a sum file has them all.
 const DIGESTS_MAX: usize = 10_000;
 
 /// What to print and how.
 #[derive(Debug)]
-pub struct Shown {
+pub(crate) struct Shown {
     json: bool,
     quiet: bool,
     checksum: String,
@@ -36,7 +37,7 @@ pub struct Shown {
 
 impl Shown {
     /// As the arguments say.
-    pub fn of(args: &CpArgs) -> Self {
+    pub(crate) fn of(args: &CpArgs) -> Self {
         Self {
             json: args.json,
             quiet: args.quiet,
@@ -56,28 +57,29 @@ impl Shown {
 }
 
 /// Says why a copy did not start.
-pub fn failed(shown: &Shown, error: &StartError) -> ExitCode {
+pub(crate) fn failed(shown: &Shown, error: StartError) -> Failure {
     match error {
-        StartError::Usage(text) => crate::usage(text),
+        StartError::Usage(text) => Failure::new(Code::Usage, anyhow!(text)),
+        StartError::Identity(text) => Failure::new(Code::Refused, anyhow!(text)),
         StartError::Copy(error) => {
             if shown.json {
                 let seconds = shown.started.elapsed().as_secs_f64();
-                print_json(&json_of(shown, &Snapshot::default(), &BTreeMap::new(), seconds, Some(error), "start"));
+                let (snapshot, none) = (Snapshot::default(), BTreeMap::new());
+                print_json(&json_of(shown, &snapshot, &none, seconds, Some(&error), "start"));
             }
-            fail(error)
+            failure(error)
         }
     }
 }
 
-fn fail(error: &CopyError) -> ExitCode {
-    eprintln!("penstock: {error}");
+fn failure(error: CopyError) -> Failure {
     let refused = matches!(
         error,
         CopyError::Certificate(_) | CopyError::Refused(_, penstock_protocol::open::Refusal {
             kind: RefusalKind::Identity | RefusalKind::Permission, ..
         })
     );
-    ExitCode::from(if refused { 5 } else { 1 })
+    Failure::new(if refused { Code::Refused } else { Code::Failed }, error)
 }
 
 impl Running {
@@ -161,7 +163,7 @@ fn write_sum(out: &mut impl Write, digest: &str, path: &[u8]) -> io::Result<()> 
 }
 
 /// Follows a copy to its end.
-pub fn follow(mut running: Running, shown: &Shown) -> ExitCode {
+pub(crate) fn follow(mut running: Running, shown: &Shown) -> Result<Code, Failure> {
     let mut sums = Sums { file: None, listed: BTreeMap::new() };
     if let Some(path) = &shown.checksum_file {
         match File::create(path) {
@@ -169,7 +171,7 @@ pub fn follow(mut running: Running, shown: &Shown) -> ExitCode {
             Err(error) => {
                 let path = penstock_protocol::manifest::display_path(path.as_os_str().as_bytes());
                 running.cancel("its sum file cannot be written");
-                return crate::fail(&format!("{path}: {}", penstock_sys::fs::describe(&error)));
+                return Err(anyhow!("{path}: {}", penstock_sys::fs::describe(&error)).into());
             }
         }
     }
@@ -220,22 +222,22 @@ pub fn follow(mut running: Running, shown: &Shown) -> ExitCode {
     }
     match (result, written) {
         (Err(CopyError::Cancelled(reason)), _) => {
-            crate::fail(&format!("{reason}: run the same command again to go on from here"))
+            Err(anyhow!("{reason}: run the same command again to go on from here").into())
         }
-        (Err(error), _) => fail(&error),
-        (Ok(_), Err(error)) => crate::fail(&format!("the sum file is not complete: {error}")),
-        (Ok(_), Ok(())) => outcome(&snapshot),
+        (Err(error), _) => Err(failure(error)),
+        (Ok(_), Err(error)) => Err(anyhow!("the sum file is not complete: {error}").into()),
+        (Ok(_), Ok(())) => Ok(outcome(&snapshot)),
     }
 }
 
-fn outcome(snapshot: &Snapshot) -> ExitCode {
+fn outcome(snapshot: &Snapshot) -> Code {
     let tally = &snapshot.tally;
-    ExitCode::from(match () {
-        () if tally.integrity_failed => 4,
-        () if tally.failed > 0 && tally.entries == 0 => 1,
-        () if tally.failed > 0 => 3,
-        () => 0,
-    })
+    match () {
+        () if tally.integrity_failed => Code::Integrity,
+        () if tally.failed > 0 && tally.entries == 0 => Code::Failed,
+        () if tally.failed > 0 => Code::Partial,
+        () => Code::Done,
+    }
 }
 
 struct Progress {
@@ -357,7 +359,7 @@ fn json_of(
         "skipped_files": tally.skipped_files,
         "failed": tally.failed,
         "retransmits": snapshot.retransmits,
-        "streams": snapshot.streams,
+        "streams": snapshot.streams_peak,
         "streams_lost": snapshot.streams_lost,
         "blocks_repeated": snapshot.repeated,
         "sessions": snapshot.sessions,

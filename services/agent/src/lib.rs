@@ -1,1 +1,18 @@
-//! stub
+//! The daemon of a data transfer node: what `penstock serve` runs.
+//!
+//! For: who may move which files ([`gate`], [`tokens`]), what the operator set ([`config`]), what is
+//! kept between runs ([`state`]), watching and steering transfers over HTTP ([`http`], with its
+//! [`client`]), and running it all ([`serve`]). The bytes themselves are moved by `penstock-mover`.
+//!
+//! Not for: plans over several agents, which is the controller's.
+
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod config;
+pub mod gate;
+pub mod http;
+mod pinned;
+pub mod serve;
+pub mod state;
+pub mod tokens;

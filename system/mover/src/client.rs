@@ -84,6 +84,8 @@ pub struct Snapshot {
     pub tally: Tally,
     /// Streams now connected.
     pub streams: u16,
+    /// Most streams that were connected at a time.
+    pub streams_peak: u16,
     /// Rate over the last moments.
     pub bits_per_second: u64,
     /// What bounds it.
@@ -210,6 +212,7 @@ impl Shared {
         let meter = &session.meter;
         snapshot.tally = end.tally();
         snapshot.streams = report.streams;
+        snapshot.streams_peak = snapshot.streams_peak.max(session.streams_peak());
         snapshot.bits_per_second = rate.bits_per_second;
         snapshot.bound_by = rate.bound_by;
         snapshot.engines = (report.engine, peer.engine);
@@ -476,6 +479,12 @@ impl Shared {
 
 fn is_busy(error: &CopyError) -> bool {
     matches!(error, CopyError::Refused(_, refusal) if refusal.kind == RefusalKind::Busy)
+}
+
+/// A hasher for transfer keys.
+#[must_use]
+pub fn key_hasher() -> blake3::Hasher {
+    blake3::Hasher::new()
 }
 
 /// Runs both ends in this process, joined by sockets: a local copy.

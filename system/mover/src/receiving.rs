@@ -464,7 +464,9 @@ impl ReceiverEnd {
             return self.session.end(Ending::Failed(text));
         }
         self.journal.remove();
+        let report = self.session.report();
         self.with_machine(|machine| {
+            machine.report(report);
             for (path, failure) in failures {
                 machine.note_failure(path, failure);
             }

@@ -422,7 +422,11 @@ impl End for SenderControl {
         if let Some(settings) = self.0.session.take_settings_for_peer() {
             return Some(wire::encode(&ToReceiver::Settings(settings)));
         }
-        lock(&self.0.machine).poll_message().as_ref().map(wire::encode)
+        let mut machine = lock(&self.0.machine);
+        if machine.wants_last_report() {
+            machine.report(self.0.session.report());
+        }
+        machine.poll_message().as_ref().map(wire::encode)
     }
 
     fn on_message(&self, message: &[u8]) -> Result<(), String> {

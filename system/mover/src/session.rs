@@ -121,6 +121,7 @@ pub struct Session {
     pub started: Instant,
     /// How many streams there should be.
     pub wanted_streams: AtomicU16,
+    streams_peak: AtomicU16,
     key: SessionKey,
     streams: Mutex<BTreeMap<StreamId, Transport>>,
     ending: Mutex<Option<Ending>>,
@@ -163,6 +164,7 @@ impl Session {
             wake: Event::new()?,
             started: Instant::now(),
             wanted_streams: AtomicU16::new(streams.clamp(1, STREAMS_MAX)),
+            streams_peak: AtomicU16::new(0),
             options,
             key,
             streams: Mutex::default(),
@@ -229,6 +231,8 @@ impl Session {
             return Ok(false);
         }
         streams.insert(stream, handle);
+        let count = u16::try_from(streams.len()).unwrap_or(u16::MAX);
+        self.streams_peak.fetch_max(count, Ordering::Relaxed);
         Ok(true)
     }
 
@@ -246,6 +250,12 @@ impl Session {
     /// Breaks every stream, as a test or an operator may want.
     pub fn break_streams(&self) {
         lock(&self.streams).values().for_each(Transport::shut_down);
+    }
+
+    /// Most streams that were connected at a time.
+    #[must_use]
+    pub fn streams_peak(&self) -> u16 {
+        self.streams_peak.load(Ordering::Relaxed)
     }
 
     /// How many streams are connected.

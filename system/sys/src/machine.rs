@@ -23,6 +23,11 @@ pub fn boot_id() -> io::Result<String> {
         .to_owned())
 }
 
+/// The user this process acts as: 0 is root.
+pub fn effective_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// CPU time that all threads of this process have used, in user and kernel mode.
 pub fn process_cpu() -> Duration {
     usage().map_or(Duration::ZERO, |usage| {
@@ -129,6 +134,15 @@ pub fn cpus_of_node(node: usize) -> Vec<usize> {
 }
 
 /// The kernel's way to write a set of CPUs, `0-3,8,10-11`, in order; what cannot be read is left out.
+/// Reads a list of CPUs as people and sysfs write it (`0-3,8`); `None` where it is none.
+pub fn parse_cpus(list: &str) -> Option<Vec<usize>> {
+    let well_formed = list.split(',').all(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        matches!((first.parse::<usize>(), last.parse::<usize>()), (Ok(a), Ok(b)) if a <= b && b < 4096)
+    });
+    well_formed.then(|| parse_cpu_list(list))
+}
+
 fn parse_cpu_list(list: &str) -> Vec<usize> {
     let mut cpus = BTreeSet::new();
     for part in list.split(',') {

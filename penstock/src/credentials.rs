@@ -1,0 +1,250 @@
+//! What this user knows of agents: the token to show and the certificate to expect, for each.
+//!
+//! `penstock login` puts them into `hosts.toml` in the state directory. An agent that runs on this
+//! machine with the same state directory needs no login: its own certificate and token are there, and
+//! are taken for every address of this machine. A token only ever leaves inside TLS towards the
+//! certificate that belongs to it.
+//!
+//! Fails with a line that says how to log in.
+
+use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+
+use anyhow::{Context, bail};
+use penstock_agent::config::{Listen, MOVER_PORT};
+use penstock_agent::state::{State, default_directory};
+use penstock_mover::identity::Fingerprint;
+use serde::{Deserialize, Serialize};
+
+const FILE: &str = "hosts.toml";
+
+/// How an agent is addressed, in one spelling for each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl Address {
+    /// Reads `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT`.
+    pub(crate) fn parse(text: &str, default_port: u16) -> anyhow::Result<Self> {
+        let Ok(Listen { host, port }) = text.parse() else {
+            bail!(
+                "'{text}' is no address of an agent: write it like dtn1.example.org, dtn1:{default_port} or [::1]:{default_port}"
+            );
+        };
+        let host = match host.parse::<IpAddr>() {
+            Ok(ip) => ip.to_string(),
+            Err(_) => host.to_ascii_lowercase(),
+        };
+        Ok(Self { host, port: port.unwrap_or(default_port) })
+    }
+
+    /// Whether all that it means is on this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        let Ok(addresses) = (self.host.as_str(), self.port).to_socket_addrs() else { return false };
+        let mut addresses = addresses.peekable();
+        addresses.peek().is_some() && addresses.all(|address| is_own(address.ip()))
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Whether this machine has the address: only then can a socket be bound to it. With
+/// `net.ipv4.ip_nonlocal_bind` this is true of others too; those then fail at the certificate.
+fn is_own(ip: IpAddr) -> bool {
+    ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
+}
+
+/// What is known of an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// To show.
+    pub(crate) token: String,
+    /// To expect.
+    pub(crate) fingerprint: Fingerprint,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Hosts {
+    #[serde(default)]
+    host: Vec<Host>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Host {
+    address: String,
+    token: String,
+    fingerprint: String,
+}
+
+impl Host {
+    fn known(&self) -> anyhow::Result<Known> {
+        let fingerprint = self.fingerprint.parse();
+        let fingerprint =
+            fingerprint.with_context(|| format!("{FILE}: {}: log in again", self.address))?;
+        Ok(Known { token: self.token.clone(), fingerprint })
+    }
+}
+
+/// The state directory of this user.
+pub(crate) fn state() -> anyhow::Result<State> {
+    Ok(State::open(&default_directory()?)?)
+}
+
+/// Keeps what is known of the agent at `address`, in place of what was known before.
+pub(crate) fn store(state: &State, address: &Address, known: &Known) -> anyhow::Result<()> {
+    let _lock = state.lock()?;
+    let mut hosts = read(state)?;
+    let address = address.to_string();
+    hosts.host.retain(|host| host.address != address);
+    let (token, fingerprint) = (known.token.clone(), known.fingerprint.to_string());
+    hosts.host.push(Host { address, token, fingerprint });
+    hosts.host.sort_by(|a, b| a.address.cmp(&b.address));
+    let text = toml::to_string(&hosts).context("hosts cannot be written as TOML")?;
+    Ok(state.write(FILE, text.as_bytes(), 0o600)?)
+}
+
+/// What is known of the agent whose mover is at `address`.
+pub(crate) fn find(state: &State, address: &Address) -> anyhow::Result<Option<Known>> {
+    let name = address.to_string();
+    if let Some(host) = read(state)?.host.iter().find(|host| host.address == name) {
+        return host.known().map(Some);
+    }
+    own(state, address)
+}
+
+/// What is known of the agent whose HTTP API is at `address`: the same token and certificate hold for
+/// both of an agent's ports, so a login to the mover's port will do.
+pub(crate) fn find_api(state: &State, address: &Address) -> anyhow::Result<Option<Known>> {
+    if let Some(known) = find(state, address)? {
+        return Ok(Some(known));
+    }
+    let hosts = read(state)?.host;
+    let on_host = |host: &&Host| {
+        Address::parse(&host.address, MOVER_PORT).is_ok_and(|known| known.host == address.host)
+    };
+    let mut on_host = hosts.iter().filter(on_host);
+    match (on_host.next(), on_host.next()) {
+        (Some(_), Some(_)) => bail!(
+            "several agents are known at {}: say which one has its HTTP API at {address} (penstock login {address} --token ... --fingerprint ...)",
+            address.host
+        ),
+        (Some(host), None) => host.known().map(Some),
+        (None, _) => Ok(None),
+    }
+}
+
+/// The line for an agent of which nothing is known.
+pub(crate) fn unknown(address: &Address) -> anyhow::Error {
+    anyhow::anyhow!(
+        "no token for {address} is known: run the line that its agent printed at its start (penstock login {address} --token ... --fingerprint ...), or set PENSTOCK_STATE to the agent's state directory on this machine"
+    )
+}
+
+fn own(state: &State, address: &Address) -> anyhow::Result<Option<Known>> {
+    if !address.is_local() {
+        return Ok(None);
+    }
+    let known = |own: penstock_agent::state::Credentials| Known {
+        fingerprint: own.identity.fingerprint(),
+        token: own.token,
+    };
+    Ok(state.existing_credentials()?.map(known))
+}
+
+fn read(state: &State) -> anyhow::Result<Hosts> {
+    let Some(text) = state.read_secret(FILE)? else { return Ok(Hosts::default()) };
+    toml::from_str(&text).map_err(|error| {
+        // Not the line itself: it may hold a token.
+        let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
+        let path = state.path().join(FILE);
+        anyhow::anyhow!(
+            "{}:{line}: {}: mend it, or remove it and log in again",
+            path.display(),
+            error.message()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn address(text: &str) -> Address {
+        Address::parse(text, MOVER_PORT).unwrap()
+    }
+
+    fn known(byte: u8) -> Known {
+        Known {
+            token: format!("token-number-{byte}-of-many"),
+            fingerprint: Fingerprint([byte; 32]),
+        }
+    }
+
+    #[test]
+    fn one_spelling_for_each_address() {
+        for (text, one) in [
+            ("DTN1.Example.org", "dtn1.example.org:8620"),
+            ("[0:0::1]:99", "[::1]:99"),
+            ("::1", "[::1]:8620"),
+            ("10.0.0.1", "10.0.0.1:8620"),
+        ] {
+            assert_eq!(address(text).to_string(), one);
+        }
+        assert!(Address::parse("penstock://x/", 1).is_err());
+        assert!(address("127.0.0.9").is_local() && address("[::1]").is_local());
+        assert!(!address("192.0.2.1").is_local() && !address("no-such-host.invalid").is_local());
+    }
+
+    #[test]
+    fn what_was_stored_is_found_and_kept_secret() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = State::open(directory.path()).unwrap();
+        let (one, two) = (address("dtn1.invalid"), address("dtn1.invalid:99"));
+        store(&state, &one, &known(1)).unwrap();
+        assert_eq!(find(&state, &one).unwrap(), Some(known(1)));
+        assert_eq!(find(&state, &two).unwrap(), None);
+        assert_eq!(find_api(&state, &address("dtn1.invalid:8621")).unwrap(), Some(known(1)));
+        store(&state, &one, &known(2)).unwrap();
+        store(&state, &two, &known(3)).unwrap();
+        assert_eq!(find(&state, &one).unwrap(), Some(known(2)));
+        assert!(find_api(&state, &address("dtn1.invalid:8621")).is_err());
+        let mode = std::fs::metadata(directory.path().join(FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn an_agent_of_the_same_state_needs_no_login() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = State::open(directory.path()).unwrap();
+        let local = address("127.0.0.1:1234");
+        assert_eq!(find(&state, &local).unwrap(), None);
+        let own = state.credentials().unwrap();
+        let found = find(&state, &local).unwrap().unwrap();
+        assert_eq!((found.token, found.fingerprint), (own.token, own.identity.fingerprint()));
+        assert_eq!(find(&state, &address("192.0.2.1")).unwrap(), None);
+        store(&state, &local, &known(1)).unwrap();
+        assert_eq!(find(&state, &local).unwrap(), Some(known(1)), "a login comes first");
+    }
+
+    #[test]
+    fn a_broken_file_is_named_with_its_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = State::open(directory.path()).unwrap();
+        state.write(FILE, b"[[host]]\naddress = \"x\"\ntoken = 3\n", 0o600).unwrap();
+        let error = find(&state, &address("x")).unwrap_err().to_string();
+        assert!(error.contains("hosts.toml:3: "), "{error}");
+    }
+}

@@ -1,0 +1,174 @@
+//! `penstock serve`: runs this machine's agent until it is told to stop.
+
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::num::{NonZeroU16, NonZeroUsize};
+use std::path::PathBuf;
+
+use penstock_agent::config::{Config, Layer, Listen, MetricsAccess};
+use penstock_agent::serve::Server;
+use penstock_units::{BitRate, ByteCount};
+use serde_json::json;
+
+use crate::exit::{Code, Failure, OrExit};
+
+/// Run the agent of this machine: files for many clients, an HTTP API, metrics
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+What is set comes from the file, then from PENSTOCK_* variables (PENSTOCK_LISTEN, _HTTP, _STATE, _ROOT,
+_METRICS, _TOKENS, _RATE, _TRANSFERS, _STREAMS, _MEMORY, _CONFIG), then from flags; the later wins.
+
+On its first start the agent makes a certificate and a token in its state directory. The same user on
+this machine needs nothing more; for another host it prints the line to type there. SIGTERM or SIGINT
+ends it so that every transfer resumes later; a second one ends it at once.
+
+Examples:
+  penstock serve --root /data
+  penstock serve --root /data --listen 127.0.0.1:8620 --http 127.0.0.1:8621 --rate 10G
+  penstock serve --config /etc/penstock/penstock.toml")]
+pub(crate) struct Args {
+    /// Configuration file [default: /etc/penstock/penstock.toml where there is one]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Let everyone who has a token read and write this directory, as penstock://HOST/
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// Where to listen for transfers; port 0 takes any [default: port 8620 on all addresses]
+    #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
+    listen: Vec<Listen>,
+    /// Where the HTTP API and metrics listen, or none [default: 127.0.0.1:8621]
+    #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
+    http: Vec<String>,
+    /// Directory for certificate, key, token and journals [default: see penstock --help]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// File with lines of a name and a token, mode 0600, reread when it changes
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// Who may read /metrics without a token: loopback, open or token
+    #[arg(long, value_name = "WHO")]
+    metrics: Option<MetricsAccess>,
+    /// Most bits per second of all transfers together, such as 10G; 0 for no limit
+    #[arg(long)]
+    rate: Option<BitRate>,
+    /// Most transfers at once
+    #[arg(long, value_name = "N")]
+    transfers: Option<NonZeroUsize>,
+    /// Most streams in one transfer
+    #[arg(long, value_name = "N")]
+    streams: Option<NonZeroU16>,
+    /// Memory for the buffers of all transfers, such as 2GiB
+    #[arg(long, value_name = "BYTES")]
+    memory: Option<ByteCount>,
+    /// Print one JSON object with listen, http and fingerprint when it runs
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+    let json = args.json;
+    let config = lower(args)?;
+    let exports: Vec<String> = config.exports.iter().map(shown).collect();
+    let server = Server::start(config).map_err(anyhow::Error::from)?;
+    let output = io::stdout();
+    let printed = if json { print_json(&server, output) } else { print(&server, &exports, output) };
+    // An agent goes on when nobody reads what it prints.
+    if let Err(error) = printed {
+        tracing::warn!("cannot print where the agent listens: {error}");
+    }
+    server.run();
+    Ok(Code::Done)
+}
+
+fn lower(args: Args) -> Result<Config, Failure> {
+    let http = match args.http.as_slice() {
+        [] => None,
+        [none] if none == "none" => Some(Vec::new()),
+        places => {
+            let places = places
+                .iter()
+                .map(|place| place.parse().map_err(|e: String| anyhow::anyhow!("--http: {e}")));
+            Some(places.collect::<anyhow::Result<_>>().or_exit(Code::Usage)?)
+        }
+    };
+    let flags = Layer {
+        listen: Some(args.listen).filter(|places| !places.is_empty()),
+        http,
+        state: args.state,
+        root: args.root,
+        metrics: args.metrics,
+        tokens: args.tokens,
+        rate: args.rate,
+        transfers: args.transfers,
+        streams: args.streams,
+        memory: args.memory,
+    };
+    let variable = |name: &str| std::env::var_os(name);
+    Config::load(args.config.as_deref(), &variable, flags).or_exit(Code::Usage)
+}
+
+fn shown(export: &penstock_agent::config::Export) -> String {
+    format!("{} is {} ({})", export.name, export.path.display(), export.mode.as_str())
+}
+
+fn print_json(server: &Server, mut output: impl Write) -> io::Result<()> {
+    let text = |addresses: &[SocketAddr]| -> Vec<String> {
+        addresses.iter().map(ToString::to_string).collect()
+    };
+    let facts = json!({
+        "listen": text(&server.addresses()),
+        "http": text(server.http()),
+        "fingerprint": server.fingerprint().to_string(),
+    });
+    writeln!(output, "{facts}")?;
+    output.flush()
+}
+
+fn print(server: &Server, exports: &[String], mut output: impl Write) -> io::Result<()> {
+    writeln!(output, "penstock {} is ready", env!("CARGO_PKG_VERSION"))?;
+    for address in server.addresses() {
+        writeln!(output, "  files        penstock://{address}/")?;
+    }
+    for export in exports {
+        writeln!(output, "  export       {export}")?;
+    }
+    for address in server.http() {
+        let scheme = if address.ip().is_loopback() { "http" } else { "https" };
+        writeln!(output, "  api          {scheme}://{address}/api/v1/transfers")?;
+    }
+    writeln!(output, "  certificate  {}", server.fingerprint())?;
+    writeln!(output, "{}", invitation(server))?;
+    output.flush()
+}
+
+/// Whether a token may be shown: on a terminal, or at a first start that does not go into the system's
+/// log.
+fn may_show_token(server: &Server) -> bool {
+    let journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    io::stdout().is_terminal() || (server.first_start() && !journal)
+}
+
+/// What to type on another host.
+fn invitation(server: &Server) -> String {
+    let addresses = server.addresses();
+    let Some(address) = addresses.iter().find(|address| !address.ip().is_loopback()) else {
+        return "It listens on loopback only: other hosts cannot reach it (--listen ADDR:PORT)."
+            .into();
+    };
+    let host = if address.ip().is_unspecified() {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let name = if name.trim().is_empty() { "HOST" } else { name.trim() };
+        format!("{name}:{}", address.port())
+    } else {
+        address.to_string()
+    };
+    let (token, note) = if may_show_token(server) {
+        (server.token(), "")
+    } else {
+        ("TOKEN", " (TOKEN is in the file 'token' of the state directory)")
+    };
+    let fingerprint = server.fingerprint();
+    format!(
+        "On another host, once{note}:\n  penstock login {host} --token {token} --fingerprint {fingerprint}"
+    )
+}

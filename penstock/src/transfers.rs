@@ -1,0 +1,223 @@
+//! `penstock transfers`: what an agent's transfers do, and changing them while they run.
+
+use std::io::{self, IsTerminal, Write};
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use anyhow::Context;
+use penstock_agent::client::{Client, ClientError};
+use penstock_agent::config::HTTP_PORT;
+use penstock_agent::http::api::{Change, Transfer};
+use penstock_units::{BitRate, ByteCount, display_duration};
+
+use crate::credentials::{self, Address};
+use crate::exit::{Code, Failure, OrExit};
+
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// List the transfers of an agent, change or cancel them while they run
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Talks to the HTTP API of an agent, by default the one on this machine. The agent's own token is needed:
+it is there where PENSTOCK_STATE is the agent's, elsewhere after penstock login.
+
+Examples:
+  penstock transfers --watch
+  penstock transfers set 7 --rate 2G --streams 8
+  penstock transfers set 7 --rate none
+  penstock transfers cancel 7
+  penstock transfers --http dtn1:8621 --json")]
+pub(crate) struct Args {
+    /// Address of the agent's HTTP API [default: PENSTOCK_HTTP, else 127.0.0.1:8621]
+    #[arg(long, global = true, value_name = "ADDR:PORT")]
+    http: Option<String>,
+    /// Print JSON: {"transfers": [...]}, or the one transfer that was changed
+    #[arg(long, global = true)]
+    json: bool,
+    /// Print again every second, until interrupted
+    #[arg(long)]
+    watch: bool,
+    #[command(subcommand)]
+    change: Option<Action>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Change a transfer while it runs; what is not given stays
+    #[command(
+        after_help = "Example:\n  penstock transfers set 7 --rate 2G --streams 8 --writers 2"
+    )]
+    Set(Set),
+    /// End a transfer; the same copy resumes later
+    #[command(after_help = "Example:\n  penstock transfers cancel 7")]
+    Cancel {
+        /// Number of the transfer
+        id: u64,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+struct Set {
+    /// Number of the transfer
+    id: u64,
+    /// Most bits per second, such as 2G; none for no limit
+    #[arg(long, value_parser = rate_or_none)]
+    rate: Option<BitRate>,
+    /// Data streams
+    #[arg(long, value_name = "N")]
+    streams: Option<NonZeroU16>,
+    /// Reader threads per device
+    #[arg(long, value_name = "N")]
+    readers: Option<NonZeroU16>,
+    /// Writer threads per device
+    #[arg(long, value_name = "N")]
+    writers: Option<NonZeroU16>,
+}
+
+fn rate_or_none(text: &str) -> Result<BitRate, String> {
+    if text == "none" {
+        return Ok(BitRate(0));
+    }
+    text.parse().map_err(|error| format!("{error}"))
+}
+
+pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+    let client = client(args.http.as_deref())?;
+    let mut output = io::stdout();
+    match args.change {
+        None if args.watch => watch(&client, args.json, output),
+        None => {
+            let text = listing(&client, args.json)?;
+            output.write_all(text.as_bytes())?;
+            Ok(Code::Done)
+        }
+        Some(Action::Set(Set { id, rate, streams, readers, writers })) => {
+            let change = Change { rate, streams, readers, writers };
+            if change == Change::default() {
+                let error = anyhow::anyhow!(
+                    "nothing to change: give --rate, --streams, --readers or --writers"
+                );
+                return Err(Failure::new(Code::Usage, error));
+            }
+            print_one(client.change(id, &change), args.json, output)
+        }
+        Some(Action::Cancel { id }) => print_one(client.cancel(id), args.json, output),
+    }
+}
+
+fn client(http: Option<&str>) -> Result<Client, Failure> {
+    let from_environment = || std::env::var("PENSTOCK_HTTP").ok();
+    let http = http.map(str::to_owned).or_else(from_environment);
+    // A list is for the agent; its first address is as good as any.
+    let first = http.as_deref().and_then(|list| list.split(',').next()).unwrap_or("127.0.0.1");
+    let address = Address::parse(first, HTTP_PORT).or_exit(Code::Usage)?;
+    let state = credentials::state()?;
+    let known = credentials::find_api(&state, &address)?;
+    let known = known.ok_or_else(|| credentials::unknown(&address)).or_exit(Code::Refused)?;
+    let client = Client::new(&address.to_string(), &known.token, Some(known.fingerprint));
+    Ok(client.context("cannot start a client")?)
+}
+
+fn failure(error: ClientError) -> Failure {
+    let code = match error {
+        ClientError::Refused { .. } | ClientError::Stranger { .. } => Code::Refused,
+        ClientError::Unreachable { .. } | ClientError::Failed { .. } => Code::Failed,
+    };
+    Failure::new(code, error)
+}
+
+fn listing(client: &Client, json: bool) -> Result<String, Failure> {
+    let transfers = client.transfers().map_err(failure)?;
+    if json {
+        return Ok(format!("{}\n", serde_json::to_string(&transfers).context("plain data")?));
+    }
+    Ok(table(&transfers.transfers))
+}
+
+fn watch(client: &Client, json: bool, mut output: impl Write) -> Result<Code, Failure> {
+    let terminal = io::stdout().is_terminal() && !json;
+    loop {
+        let text = listing(client, json)?;
+        if terminal {
+            // Home, the lines with the rest of each cleared, and everything below cleared.
+            let text = text.replace('\n', "\x1b[K\n");
+            write!(output, "\x1b[H{text}\x1b[J")?;
+        } else {
+            output.write_all(text.as_bytes())?;
+        }
+        output.flush()?;
+        std::thread::sleep(WATCH_EVERY);
+    }
+}
+
+fn print_one(
+    answer: Result<Transfer, ClientError>,
+    json: bool,
+    mut output: impl Write,
+) -> Result<Code, Failure> {
+    let transfer = answer.map_err(failure)?;
+    if json {
+        writeln!(output, "{}", serde_json::to_string(&transfer).context("plain data")?)?;
+    } else {
+        output.write_all(table(&[transfer]).as_bytes())?;
+    }
+    Ok(Code::Done)
+}
+
+const HEADINGS: [&str; 9] =
+    ["ID", "STATE", "CALLER", "PATH", "DONE", "FILES", "RATE", "STREAMS", "BOUND BY"];
+
+fn table(transfers: &[Transfer]) -> String {
+    if transfers.is_empty() {
+        return "no transfers\n".to_owned();
+    }
+    let mut rows = vec![HEADINGS.map(str::to_owned)];
+    rows.extend(transfers.iter().map(row));
+    let mut widths = [0; HEADINGS.len()];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in &rows {
+        let cells: Vec<String> =
+            row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn row(transfer: &Transfer) -> [String; HEADINGS.len()] {
+    let done = transfer.moved_bytes.saturating_add(transfer.resumed_bytes);
+    let elapsed =
+        display_duration(Duration::try_from_secs_f64(transfer.seconds).unwrap_or_default());
+    let failed = match transfer.failed {
+        0 => String::new(),
+        failed => format!(" ({failed} failed)"),
+    };
+    let limit = match transfer.rate_bps {
+        Some(limit) if limit > 0 => format!(" (limit {})", BitRate(limit)),
+        _ => String::new(),
+    };
+    [
+        transfer.id.to_string(),
+        transfer.state.clone(),
+        printable(&transfer.caller),
+        format!("{} {}", transfer.direction, printable(&transfer.path)),
+        format!("{} of {} in {elapsed}", ByteCount(done), ByteCount(transfer.announced_bytes)),
+        format!("{}{failed}", transfer.files),
+        format!("{}{limit}", BitRate(transfer.bits_per_second)),
+        transfer.streams.to_string(),
+        transfer.bound_by.clone(),
+    ]
+}
+
+/// Paths are chosen by others: what would steer a terminal is shown, not sent.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
+        .collect()
+}

@@ -1,0 +1,213 @@
+//! The agent as its operator meets it: started, asked, steered and stopped through the command line.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const PENSTOCK: &str = env!("CARGO_BIN_EXE_penstock");
+
+fn penstock(state: &Path) -> Command {
+    let mut command = Command::new(PENSTOCK);
+    command.env("PENSTOCK_STATE", state).env_remove("PENSTOCK_HTTP").env_remove("JOURNAL_STREAM");
+    command
+}
+
+fn output(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+struct Agent {
+    child: Child,
+    facts: Value,
+}
+
+impl Agent {
+    fn start(state: &Path, root: &Path) -> Self {
+        let mut child = penstock(state)
+            .args(["serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--root"])
+            .arg(root)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        if line.is_empty() {
+            let mut error = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+            panic!("the agent did not start: {error}");
+        }
+        Self { child, facts: serde_json::from_str(&line).unwrap() }
+    }
+
+    fn http(&self) -> &str {
+        self.facts["http"][0].as_str().unwrap()
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+    }
+
+    fn wait(&mut self) -> i32 {
+        let begun = Instant::now();
+        loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => return status.code().unwrap(),
+                None if begun.elapsed() > Duration::from_secs(20) => {
+                    panic!("the agent does not end")
+                }
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn an_agent_is_asked_and_stopped() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let mut agent = Agent::start(&state, directory.path());
+    assert!(agent.facts["listen"][0].as_str().unwrap().starts_with("127.0.0.1:"));
+    assert!(agent.facts["fingerprint"].as_str().unwrap().starts_with("SHA256:"));
+
+    let http = agent.http().to_owned();
+    let transfers =
+        |extra: &[&str]| output(penstock(&state).args(["transfers", "--http", &http]).args(extra));
+    assert_eq!(transfers(&[]), (0, "no transfers\n".into(), String::new()));
+    assert_eq!(transfers(&["--json"]), (0, "{\"transfers\":[]}\n".into(), String::new()));
+    let (code, _, error) = transfers(&["set", "7", "--rate", "2G"]);
+    assert_eq!(code, 1);
+    assert!(error.contains("no transfer 7"), "{error}");
+    assert_eq!(transfers(&["set", "7"]).0, 2);
+    assert_eq!(transfers(&["set", "7", "--rate", "fast"]).0, 2);
+    assert_eq!(transfers(&["cancel", "7", "--json"]).0, 1);
+
+    // Another user of this machine has another state directory and no token.
+    let other = directory.path().join("other");
+    let (code, _, error) = output(penstock(&other).args(["transfers", "--http", agent.http()]));
+    assert_eq!(code, 5);
+    assert!(error.contains("penstock login") && error.contains("PENSTOCK_STATE"), "{error}");
+    let token = "a".repeat(64);
+    let fingerprint = agent.facts["fingerprint"].as_str().unwrap();
+    let login = ["login", agent.http(), "--token", &token, "--fingerprint", fingerprint];
+    assert_eq!(output(penstock(&other).args(login)).0, 0);
+    let (code, _, error) = output(penstock(&other).args(["transfers", "--http", agent.http()]));
+    assert_eq!(code, 5);
+    assert!(error.contains("refuses: the token is not this agent's"), "{error}");
+    assert!(!error.contains(&token), "{error}");
+
+    agent.signal("TERM");
+    assert_eq!(agent.wait(), 0);
+    let (code, _, error) = transfers(&[]);
+    assert_eq!(code, 1);
+    assert!(error.contains("no agent answers at"), "{error}");
+}
+
+#[test]
+fn the_token_is_shown_at_the_first_start_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let child = penstock(&state)
+            .args(["serve", "--listen", "0.0.0.0:0", "--http", "none", "--root", "."])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut agent = Agent { child, facts: Value::Null };
+        let lines = BufReader::new(agent.child.stdout.take().unwrap()).lines();
+        let line = lines.map(Result::unwrap).find(|line| line.contains("penstock login")).unwrap();
+        seen.push(line);
+        agent.signal("INT");
+        assert_eq!(agent.wait(), 0);
+        let mut log = String::new();
+        agent.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        let token = std::fs::read_to_string(state.join("token")).unwrap();
+        assert!(!log.contains(token.trim()), "the token is in the log: {log}");
+    }
+    let token = std::fs::read_to_string(state.join("token")).unwrap();
+    assert!(seen[0].contains(token.trim()), "{}", seen[0]);
+    assert!(seen[1].contains("--token TOKEN") && !seen[1].contains(token.trim()), "{}", seen[1]);
+}
+
+#[test]
+fn two_agents_share_a_state_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let (one, two) =
+        (Agent::start(&state, directory.path()), Agent::start(&state, directory.path()));
+    assert_eq!(one.facts["fingerprint"], two.facts["fingerprint"]);
+    for agent in [&one, &two] {
+        assert_eq!(output(penstock(&state).args(["transfers", "--http", agent.http()])).0, 0);
+    }
+}
+
+#[test]
+fn bad_starts_get_one_line_and_their_code() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let config = directory.path().join("penstock.toml");
+    std::fs::write(&config, "[agent]\nlisten = \"127.0.0.1:0\"\nhtpp = \"x\"\n").unwrap();
+    let config = config.to_str().unwrap();
+    let here = ["--root", ".", "--http", "none"];
+    for (arguments, code, words) in [
+        (vec!["--http", "none"], 2, "give --root DIR"),
+        (vec!["--root", "/nonexistent"], 2, "is not a directory"),
+        (vec!["--config", config], 2, "penstock.toml:3: unknown field `htpp`"),
+        (vec!["--root", ".", "--http", &taken, "--listen", "127.0.0.1:0"], 1, "--http ADDR:PORT"),
+        ([&here[..], &["--listen", &taken]].concat(), 1, "--listen ADDR:PORT"),
+        ([&here[..], &["--memory", "1k"]].concat(), 2, "at least"),
+    ] {
+        let (got, _, error) = output(penstock(&state).arg("serve").args(&arguments));
+        assert_eq!(got, code, "{arguments:?}: {error}");
+        assert!(error.contains(words), "{arguments:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn a_login_is_checked_before_it_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let good = format!("SHA256:{}", "ab".repeat(32));
+    let token = "a".repeat(64);
+    for (arguments, words) in [
+        (["a b", "--token", &token, "--fingerprint", &good], "no address of an agent"),
+        (["localhost:1", "--token", "short", "--fingerprint", &good], "shorter than 16"),
+        (["localhost:1", "--token", &token, "--fingerprint", "SHA256:12"], "fingerprint"),
+        (["localhost:1", "--token-file", "/nonexistent", "--fingerprint", &good], "cannot read"),
+    ] {
+        let (code, _, error) = output(penstock(directory.path()).arg("login").args(arguments));
+        assert_eq!(code, if words == "cannot read" { 1 } else { 2 }, "{error}");
+        assert!(error.contains(words), "{error}");
+    }
+    assert!(!directory.path().join("hosts.toml").exists());
+}
+
+#[test]
+fn packagers_get_man_pages_and_completions() {
+    let directory = tempfile::tempdir().unwrap();
+    let man = directory.path().join("man1");
+    assert_eq!(output(penstock(directory.path()).args(["generate", "man"]).arg(&man)).0, 0);
+    for page in ["penstock.1", "penstock-serve.1", "penstock-transfers-set.1"] {
+        assert!(man.join(page).is_file(), "{page}");
+    }
+    let shell = ["generate", "completions", "bash"];
+    let (code, text, _) = output(penstock(directory.path()).args(shell));
+    assert!(code == 0 && text.contains("transfers"));
+}

@@ -1,0 +1,166 @@
+//! The configuration file as it is written. Paths in it are relative to its directory.
+
+use std::collections::HashSet;
+use std::num::{NonZeroU16, NonZeroUsize};
+use std::path::{Path, PathBuf};
+
+use penstock_units::{BitRate, ByteCount};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::words::{ExportName, Listen, MetricsAccess, Mode, Who, one_or_many};
+use super::{ConfigError, Export, Layer};
+use crate::tokens::{TokenSource, check_token_name};
+
+/// Longest file.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    pub(super) layer: Layer,
+    pub(super) exports: Vec<Export>,
+    pub(super) tokens: Vec<TokenSource>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    tokens: Option<PathBuf>,
+    #[serde(default)]
+    agent: AgentTable,
+    #[serde(default)]
+    limits: LimitsTable,
+    #[serde(default)]
+    export: Vec<Spanned<ExportTable>>,
+    #[serde(default)]
+    token: Vec<Spanned<TokenTable>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AgentTable {
+    #[serde(default, deserialize_with = "one_or_many")]
+    listen: Option<Vec<Listen>>,
+    #[serde(default, deserialize_with = "one_or_many")]
+    http: Option<Vec<Listen>>,
+    state: Option<PathBuf>,
+    root: Option<PathBuf>,
+    metrics: Option<MetricsAccess>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitsTable {
+    rate: Option<BitRate>,
+    transfers: Option<NonZeroUsize>,
+    streams: Option<NonZeroU16>,
+    memory: Option<ByteCount>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExportTable {
+    path: PathBuf,
+    name: ExportName,
+    #[serde(default = "read_only")]
+    mode: Mode,
+    #[serde(default)]
+    who: Vec<Who>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenTable {
+    name: String,
+    sha256: Option<String>,
+    file: Option<PathBuf>,
+}
+
+fn read_only() -> Mode {
+    Mode::Read
+}
+
+fn read_file(path: &Path) -> Result<String, ConfigError> {
+    let failed = |text| ConfigError::Unreadable { file: path.to_owned(), text };
+    let facts = std::fs::metadata(path).map_err(|e| failed(penstock_sys::fs::describe(&e)))?;
+    if facts.len() > FILE_BYTES_MAX {
+        return Err(failed(format!(
+            "longer than {} for a configuration",
+            ByteCount(FILE_BYTES_MAX)
+        )));
+    }
+    std::fs::read_to_string(path).map_err(|e| failed(penstock_sys::fs::describe(&e)))
+}
+
+/// Reads and checks the file at `path`.
+pub(super) fn read(path: &Path) -> Result<Contents, ConfigError> {
+    parse(path, &read_file(path)?)
+}
+
+pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
+    let at = |offset: usize, words: String| ConfigError::File {
+        file: path.to_owned(),
+        line: line_of(text, offset),
+        text: words,
+    };
+    let document: Document = toml::from_str(text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        at(offset, error.message().replace('\n', " "))
+    })?;
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let beside = |path: PathBuf| directory.join(path);
+
+    let mut exports = Vec::new();
+    let mut names = HashSet::new();
+    for table in document.export {
+        let offset = table.span().start;
+        let ExportTable { path, name, mode, who } = table.into_inner();
+        if !names.insert(name.clone()) {
+            return Err(at(offset, format!("a second export is called {name}: name it otherwise")));
+        }
+        if who.is_empty() {
+            return Err(at(
+                offset,
+                format!(
+                    "export {name} lets nobody in: add who = [\"*\"] for everyone with a token, or a list of token names"
+                ),
+            ));
+        }
+        exports.push(Export { name, path: beside(path), mode, who });
+    }
+
+    let mut tokens = Vec::new();
+    for table in document.token {
+        let offset = table.span().start;
+        let TokenTable { name, sha256, file } = table.into_inner();
+        check_token_name(&name).map_err(|error| at(offset, error))?;
+        tokens.push(match (sha256, file) {
+            (Some(hex), None) => {
+                TokenSource::hashed(name, &hex).map_err(|error| at(offset, error))?
+            }
+            (None, Some(file)) => TokenSource::File { name, file: beside(file) },
+            _ => {
+                return Err(at(offset, format!("token {name}: give sha256 or file, one of them")));
+            }
+        });
+    }
+
+    let layer = Layer {
+        listen: document.agent.listen,
+        http: document.agent.http,
+        state: document.agent.state.map(beside),
+        root: document.agent.root.map(beside),
+        metrics: document.agent.metrics,
+        tokens: document.tokens.map(beside),
+        rate: document.limits.rate,
+        transfers: document.limits.transfers,
+        streams: document.limits.streams,
+        memory: document.limits.memory,
+    };
+    Ok(Contents { layer, exports, tokens })
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
+}

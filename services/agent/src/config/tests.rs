@@ -1,0 +1,157 @@
+use super::*;
+
+const HEX: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+struct Setting {
+    directory: tempfile::TempDir,
+    variables: Vec<(&'static str, String)>,
+}
+
+impl Setting {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("data")).unwrap();
+        let state = directory.path().join("state").display().to_string();
+        Self { directory, variables: vec![("PENSTOCK_STATE", state)] }
+    }
+
+    fn load(&self, text: &str, flags: Layer) -> Result<Config, ConfigError> {
+        let file = self.directory.path().join("penstock.toml");
+        std::fs::write(&file, text).unwrap();
+        let variable = |name: &str| {
+            self.variables.iter().find(|pair| pair.0 == name).map(|pair| pair.1.clone().into())
+        };
+        Config::load(Some(&file), &variable, flags)
+    }
+}
+
+fn addresses(addresses: &[SocketAddr]) -> Vec<String> {
+    addresses.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn the_later_layer_wins() {
+    let mut setting = Setting::new();
+    let text = "
+[agent]
+listen = [\"127.0.0.1:1\", \"[::1]\"]
+http = \"127.0.0.1:2\"
+root = \"data\"
+[limits]
+rate = \"10G\"
+streams = 8
+memory = \"512MiB\"
+transfers = 3
+";
+    let config = setting.load(text, Layer::default()).unwrap();
+    assert_eq!(addresses(&config.listen), ["127.0.0.1:1", "[::1]:8620"]);
+    assert_eq!(addresses(&config.http), ["127.0.0.1:2"]);
+    assert_eq!(config.exports[0].path, setting.directory.path().join("data"));
+    assert_eq!(config.limits.rate_bps, Some(10_000_000_000));
+    assert_eq!((config.limits.transfers, config.limits.streams_per_transfer), (3, 8));
+    assert_eq!(config.limits.memory_bytes, 512 << 20);
+
+    setting.variables.push(("PENSTOCK_RATE", "5G".into()));
+    setting.variables.push(("PENSTOCK_HTTP", "none".into()));
+    setting.variables.push(("PENSTOCK_SERVICE_HOST", "10.0.0.1".into()));
+    let config = setting.load(text, Layer::default()).unwrap();
+    assert_eq!((config.limits.rate_bps, config.http.len()), (Some(5_000_000_000), 0));
+
+    let flags = Layer { rate: Some(BitRate(0)), ..Layer::default() };
+    assert_eq!(setting.load(text, flags).unwrap().limits.rate_bps, None);
+}
+
+#[test]
+fn errors_name_the_line() {
+    let setting = Setting::new();
+    let export = "[[export]]\nname = \"/a\"\npath = \"data\"\nwho = [\"*\"]\n";
+    for (text, line, words) in [
+        ("[agent]\nlisten = \"x:1\"\nlistem = \"y\"\n".to_owned(), 3, "unknown field `listem`"),
+        ("[agents]\n".to_owned(), 1, "unknown field `agents`"),
+        ("\n[limits]\nrate = \"fast\"\n".to_owned(), 3, "10G"),
+        ("[limits]\nstreams = 0\n".to_owned(), 2, "nonzero"),
+        ("[agent]\nlisten = [\"127.0.0.1:1\",\n  \"127.0.0.1:x\"]\n".to_owned(), 3, "no address"),
+        ("[agent]\nlisten = 8620\n".to_owned(), 2, "an address such as"),
+        ("[agent\n".to_owned(), 1, ""),
+        (format!("{export}{export}"), 5, "a second export is called /a"),
+        (format!("{export}mode = \"append\"\n"), 5, "read-write"),
+        ("[[export]]\nname = \"a\"\npath = \"data\"\n".to_owned(), 2, "write it like /store"),
+        ("[[export]]\nname = \"/a/../b\"\npath = \"data\"\n".to_owned(), 2, "write it like /store"),
+        ("\n[[export]]\nname = \"/a\"\npath = \"data\"\n".to_owned(), 2, "lets nobody in"),
+        ("[[export]]\nname = \"/a\"\n".to_owned(), 1, "missing field `path`"),
+        (format!("{export}[[token]]\nname = \"x\"\n"), 5, "sha256 or file"),
+        (
+            format!("{export}[[token]]\nname = \"owner\"\nsha256 = \"{HEX}\"\n"),
+            5,
+            "agent's own token",
+        ),
+        (format!("{export}[[token]]\nname = \"x\"\nsha256 = \"12\"\n"), 5, "sha256sum"),
+        (export.replace('*', "cert:12"), 4, "64 hexadecimal digits"),
+        (export.replace('*', "a b"), 4, "cannot name a token"),
+    ] {
+        let error = setting.load(&text, Layer::default()).unwrap_err().to_string();
+        assert!(error.contains(&format!("penstock.toml:{line}: ")), "{text}\n{error}");
+        assert!(error.contains(words), "{text}\n{error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn errors_of_the_whole_say_what_to_do() {
+    let mut setting = Setting::new();
+    let export = "[[export]]\nname = \"/\"\npath = \"data\"\nwho = [\"*\"]\n";
+    for (text, words) in [
+        (String::new(), "give --root DIR"),
+        (export.replace("data", "none"), "is not a directory"),
+        (format!("{export}[agent]\nroot = \"data\"\n"), "drop one"),
+        (format!("{export}[limits]\nmemory = \"1MiB\"\n"), "at least 16.0 MiB"),
+        (format!("{export}[agent]\nlisten = []\n"), "listens nowhere"),
+        (export.replace('*', "alice"), "no token is called so"),
+    ] {
+        let error = setting.load(&text, Layer::default()).unwrap_err().to_string();
+        assert!(error.contains(words), "{text}\n{error}");
+    }
+    // Who is in the list of tokens is known only when that is read.
+    setting
+        .load(&format!("tokens = \"list\"\n{}", export.replace('*', "alice")), Layer::default())
+        .unwrap();
+    setting.load(&export.replace('*', "owner"), Layer::default()).unwrap();
+
+    setting.variables.push(("PENSTOCK_STREAMS", "many".into()));
+    let error = setting.load(export, Layer::default()).unwrap_err().to_string();
+    assert!(error.starts_with("environment variable PENSTOCK_STREAMS: "), "{error}");
+    let error =
+        Config::load(Some(Path::new("/nonexistent")), &|_| None, Layer::default()).unwrap_err();
+    assert_eq!(error.to_string(), "/nonexistent: no such file or directory");
+}
+
+#[test]
+fn places_to_listen() {
+    for (text, host, port) in [
+        ("127.0.0.1:8620", "127.0.0.1", Some(8620)),
+        ("127.0.0.1", "127.0.0.1", None),
+        ("::", "::", None),
+        ("[::1]:0", "::1", Some(0)),
+        ("dtn1.example.org:99", "dtn1.example.org", Some(99)),
+    ] {
+        assert_eq!(text.parse(), Ok(Listen { host: host.into(), port }), "{text}");
+    }
+    for text in ["", ":1", "[::1", "[x]:1", "a b", "h:70000", "http://x", "::1:x"] {
+        assert!(text.parse::<Listen>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn the_example_that_is_shipped_is_right() {
+    let text = std::fs::read_to_string("../../deploy/penstock.toml").unwrap();
+    file::parse(Path::new("deploy/penstock.toml"), &text).unwrap();
+    // Every line that is commented out is right as well.
+    let all: String = text
+        .lines()
+        .map(|line| line.strip_prefix("#").filter(|rest| !rest.starts_with(' ')).unwrap_or(line))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    assert_ne!(all, text);
+    let contents = file::parse(Path::new("deploy/penstock.toml"), &all).unwrap();
+    assert!(contents.exports.len() >= 2 && contents.tokens.len() >= 2);
+}

@@ -1,0 +1,269 @@
+//! Words of the configuration: each parses from its text and says what would have been right.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use penstock_mover::identity::Fingerprint;
+use serde::de::{self, Deserialize, Deserializer};
+
+use crate::tokens::{OWNER, check_token_name};
+
+/// A place to listen: an address or name, with or without port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// Address or name.
+    pub host: String,
+    /// Port; the default of the service where absent, any free one where 0.
+    pub port: Option<u16>,
+}
+
+impl Listen {
+    /// This host and port.
+    #[must_use]
+    pub fn new(host: &str, port: u16) -> Self {
+        Self { host: host.to_owned(), port: Some(port) }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || {
+            format!(
+                "'{text}' is no address to listen on: write it like 127.0.0.1:8620, [::]:8620 or dtn1"
+            )
+        };
+        let text = text.trim();
+        let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+        if bare.parse::<IpAddr>().is_ok() {
+            return Ok(Self { host: bare.to_owned(), port: None });
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) => (host, Some(port.parse().map_err(|_| bad())?)),
+            None => (text, None),
+        };
+        let bare = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+            Some(inner) => inner.parse::<std::net::Ipv6Addr>().map(|_| inner).map_err(|_| bad())?,
+            None => host,
+        };
+        let name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        if bare.is_empty() || (bare == host && !host.chars().all(name)) {
+            return Err(bad());
+        }
+        Ok(Self { host: bare.to_owned(), port })
+    }
+}
+
+/// Reads `none`, or addresses separated by commas.
+pub(super) fn parse_listen_list(text: &str) -> Result<Vec<Listen>, String> {
+    match text.trim() {
+        "none" => Ok(Vec::new()),
+        text => text.split(',').map(str::parse).collect(),
+    }
+}
+
+/// What clients call an export: `/`, or `/name/of/several/parts` without a slash at the end.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ExportName(String);
+
+impl ExportName {
+    /// The one that holds everything.
+    #[must_use]
+    pub fn root() -> Self {
+        Self("/".to_owned())
+    }
+
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Its parts; none for `/`.
+    pub fn components(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.as_bytes().split(|byte| *byte == b'/').filter(|part| !part.is_empty())
+    }
+}
+
+impl fmt::Display for ExportName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for ExportName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let good = |part: &str| !part.is_empty() && part != "." && part != "..";
+        let name = text.strip_prefix('/').unwrap_or("/");
+        if text != "/" && !name.split('/').all(good) || text.contains('\0') {
+            return Err(format!(
+                "'{text}' cannot name an export: write it like /store or /store/cms"
+            ));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// What clients may do in an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Read only.
+    Read,
+    /// Write only.
+    Write,
+    /// Both.
+    ReadWrite,
+}
+
+impl Mode {
+    /// Whether this allows writing (or else reading).
+    #[must_use]
+    pub fn allows(self, write: bool) -> bool {
+        match self {
+            Self::Read => !write,
+            Self::Write => write,
+            Self::ReadWrite => true,
+        }
+    }
+
+    /// The word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::ReadWrite => "read-write",
+        }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::Read, Self::Write, Self::ReadWrite]
+            .into_iter()
+            .find(|mode| mode.as_str() == text)
+            .ok_or_else(|| format!("'{text}' is no mode: write read, write or read-write"))
+    }
+}
+
+/// Whom an export lets in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Who {
+    /// Everyone the agent knows by a token or a certificate. Never anyone it does not know.
+    Anyone,
+    /// The bearer of the token of this name.
+    Token(String),
+    /// The owner of this certificate.
+    Certificate(Fingerprint),
+}
+
+impl Who {
+    /// How a client with this certificate is called.
+    #[must_use]
+    pub fn certificate_name(certificate: &Fingerprint) -> String {
+        format!("cert:{certificate}")
+    }
+}
+
+impl FromStr for Who {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "*" {
+            return Ok(Self::Anyone);
+        }
+        if let Some(fingerprint) = text.strip_prefix("cert:") {
+            return match fingerprint.parse() {
+                Ok(fingerprint) => Ok(Self::Certificate(fingerprint)),
+                Err(_) => Err(format!(
+                    "'{text}' names no certificate: write cert:SHA256: and 64 hexadecimal digits"
+                )),
+            };
+        }
+        if text != OWNER {
+            check_token_name(text)?;
+        }
+        Ok(Self::Token(text.to_owned()))
+    }
+}
+
+/// Who reads `/metrics` without a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricsAccess {
+    /// Everyone.
+    Open,
+    /// Programs on this machine.
+    Loopback,
+    /// Nobody.
+    Token,
+}
+
+impl FromStr for MetricsAccess {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "open" => Ok(Self::Open),
+            "loopback" => Ok(Self::Loopback),
+            "token" => Ok(Self::Token),
+            _ => Err(format!(
+                "'{text}' does not say who reads metrics: write open, loopback or token"
+            )),
+        }
+    }
+}
+
+macro_rules! deserialize_from_text {
+    ($($word:ident),*) => {$(
+        impl<'de> Deserialize<'de> for $word {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                // Parsed while it is visited: an error made here gets the line of this very text.
+                struct Visitor;
+                impl de::Visitor<'_> for Visitor {
+                    type Value = $word;
+
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str("text in quotes")
+                    }
+                    fn visit_str<E: de::Error>(self, text: &str) -> Result<$word, E> {
+                        text.parse().map_err(E::custom)
+                    }
+                }
+                deserializer.deserialize_str(Visitor)
+            }
+        }
+    )*};
+}
+
+deserialize_from_text!(Listen, ExportName, Mode, Who, MetricsAccess);
+
+/// A list of places, or one of them as plain text.
+pub(super) fn one_or_many<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<Listen>>, D::Error> {
+    struct Visitor;
+    impl<'de> de::Visitor<'de> for Visitor {
+        type Value = Vec<Listen>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an address such as \"127.0.0.1:8620\", or a list of them")
+        }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<Listen>, E> {
+            parse_listen_list(text).map_err(E::custom)
+        }
+        fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Vec<Listen>, A::Error> {
+            let mut places = Vec::new();
+            while let Some(place) = list.next_element()? {
+                places.push(place);
+            }
+            Ok(places)
+        }
+    }
+    deserializer.deserialize_any(Visitor).map(Some)
+}

@@ -1,0 +1,284 @@
+//! Who comes in, and what they may touch.
+//!
+//! A client is known by a bearer token or by its certificate, on every address including loopback; the
+//! path it asks for is mapped to the export with the longest matching name, and that export says who
+//! may read or write it. What leads out of an export is refused later, by the kernel
+//! ([`penstock_sys::fs::Dir`]).
+//!
+//! Not for: what tokens there are ([`crate::tokens`]).
+//!
+//! Fails with a refusal that tells the client what was refused, why, and what it or the agent's
+//! operator can do. It names no export that the client may not use.
+
+use penstock_mover::agent::{Caller, Gatekeeper, Place};
+use penstock_mover::identity::Fingerprint;
+use penstock_protocol::open::{Refusal, RefusalKind};
+use penstock_sys::fs::Dir;
+
+use crate::config::{Export, Who};
+use crate::tokens::Tokens;
+
+/// Tokens and exports of an agent.
+#[derive(Debug)]
+pub struct Gate {
+    tokens: Tokens,
+    exports: Vec<Export>,
+}
+
+impl Gate {
+    /// Lets the bearers of `tokens` into `exports`.
+    #[must_use]
+    pub fn new(tokens: Tokens, exports: Vec<Export>) -> Self {
+        Self { tokens, exports }
+    }
+
+    /// The tokens.
+    #[must_use]
+    pub fn tokens(&self) -> &Tokens {
+        &self.tokens
+    }
+
+    /// The exports.
+    #[must_use]
+    pub fn exports(&self) -> &[Export] {
+        &self.exports
+    }
+
+    /// The export that `components` lies in.
+    fn find(&self, components: &[&[u8]]) -> Option<&Export> {
+        let matches = |export: &&Export| {
+            let mut rest = components.iter();
+            export.name.components().all(|part| rest.next() == Some(&part))
+        };
+        self.exports.iter().filter(matches).max_by_key(|export| export.name.components().count())
+    }
+
+    fn nothing_there(&self, caller: &Caller, path: &str) -> Refusal {
+        let names: Vec<&str> = self
+            .exports
+            .iter()
+            .filter(|export| lets_in(export, caller))
+            .map(|export| export.name.as_str())
+            .collect();
+        let text = if names.is_empty() {
+            format!(
+                "{path}: nothing is exported to '{}': ask the agent's operator to add it to an export's who",
+                caller.name
+            )
+        } else {
+            format!("{path} is in no export: use a path below {}", names.join(" or "))
+        };
+        Refusal::new(RefusalKind::NotFound, text)
+    }
+}
+
+/// Whether the caller may use the export for anything.
+fn lets_in(export: &Export, caller: &Caller) -> bool {
+    export.who.iter().any(|who| match who {
+        // A caller has been authenticated: the gate knows it.
+        Who::Anyone => true,
+        Who::Token(name) => *name == caller.name,
+        Who::Certificate(certificate) => Who::certificate_name(certificate) == caller.name,
+    })
+}
+
+impl Gatekeeper for Gate {
+    fn authenticate(
+        &self,
+        token: &str,
+        certificate: Option<&Fingerprint>,
+        peer: &str,
+    ) -> Result<Caller, Refusal> {
+        let refused = |text: String| {
+            tracing::warn!(peer, "refused: {text}");
+            Err(Refusal::new(RefusalKind::Identity, text))
+        };
+        if !token.is_empty() {
+            return match self.tokens.name_of(token) {
+                Some(name) => Ok(Caller { name }),
+                None => refused(
+                    "the token is not one of this agent's: log in again with the line that the agent's operator gives (penstock login HOST --token ... --fingerprint ...)".into(),
+                ),
+            };
+        }
+        let Some(certificate) = certificate else {
+            return refused(
+                "the client shows neither token nor certificate: log in first (penstock login HOST --token ... --fingerprint ...)".into(),
+            );
+        };
+        let who = Who::Certificate(*certificate);
+        if self.exports.iter().any(|export| export.who.contains(&who)) {
+            return Ok(Caller { name: Who::certificate_name(certificate) });
+        }
+        refused(format!(
+            "the client's certificate is in no export: ask the agent's operator to add \"cert:{certificate}\" to an export's who"
+        ))
+    }
+
+    fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<Place, Refusal> {
+        let shown = path.escape_ascii().to_string();
+        let components: Vec<&[u8]> =
+            path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect();
+        if components.contains(&&b".."[..]) || path.contains(&0) {
+            let text =
+                format!("{shown}: a path with '..' or a NUL byte is not taken: write it out");
+            return Err(Refusal::new(RefusalKind::Permission, text));
+        }
+        let export = match self.find(&components) {
+            Some(export) if lets_in(export, caller) => export,
+            _ => return Err(self.nothing_there(caller, &shown)),
+        };
+        if !export.mode.allows(write) {
+            let verb = if write { "written" } else { "read" };
+            let text = format!(
+                "{shown}: export {} is {}-only and cannot be {verb}: ask the agent's operator to set its mode to read-write",
+                export.name,
+                export.mode.as_str()
+            );
+            return Err(Refusal::new(RefusalKind::Permission, text));
+        }
+        // Opened each time, so that a file system mounted there meanwhile is the one that is used.
+        let root = Dir::open(&export.path).map_err(|error| {
+            let path = export.path.display();
+            let error = penstock_sys::fs::describe(&error);
+            tracing::error!(export = export.name.as_str(), "{path} cannot be opened: {error}");
+            let text = format!(
+                "{shown}: the directory of export {} cannot be opened ({error}): ask the agent's operator to look at it",
+                export.name
+            );
+            Refusal::new(RefusalKind::Agent, text)
+        })?;
+        let below = export.name.components().count();
+        Ok(Place {
+            root,
+            path: components[below..].join(&b'/'),
+            shown: format!("/{}", components.join(&b'/').escape_ascii()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+    use crate::config::Mode;
+    use crate::tokens::TokenSource;
+
+    const OWNER_TOKEN: &str = "the-token-of-the-owner";
+    const ALICE: &str = "alice-has-a-long-token";
+    const CERTIFICATE: Fingerprint = Fingerprint([7; 32]);
+
+    fn gate(directory: &Path) -> Gate {
+        let list = directory.join("tokens");
+        std::fs::write(&list, format!("alice {ALICE}\n")).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&list, mode).unwrap();
+        let tokens = Tokens::open(OWNER_TOKEN, &[TokenSource::List { file: list }]).unwrap();
+        let export = |name: &str, mode, who: &[&str]| {
+            let path: PathBuf = directory.join(name.trim_start_matches('/').replace('/', "-"));
+            std::fs::create_dir_all(&path).unwrap();
+            let who = who.iter().map(|who| who.parse().unwrap()).collect();
+            Export { name: name.parse().unwrap(), path, mode, who }
+        };
+        let certificate = Who::certificate_name(&CERTIFICATE);
+        let exports = vec![
+            export("/store", Mode::ReadWrite, &["*"]),
+            export("/store/cms", Mode::Read, &["alice", "owner"]),
+            export("/drop", Mode::Write, &[&certificate]),
+        ];
+        Gate::new(tokens, exports)
+    }
+
+    fn caller(name: &str) -> Caller {
+        Caller { name: name.to_owned() }
+    }
+
+    #[test]
+    fn nobody_comes_in_without_token_or_certificate() {
+        let directory = tempfile::tempdir().unwrap();
+        let gate = gate(directory.path());
+        let other = Fingerprint([8; 32]);
+        for (token, certificate, name) in [
+            (OWNER_TOKEN, None, Some("owner".to_owned())),
+            (ALICE, None, Some("alice".to_owned())),
+            (ALICE, Some(&other), Some("alice".to_owned())),
+            ("", Some(&CERTIFICATE), Some(Who::certificate_name(&CERTIFICATE))),
+            ("", None, None),
+            ("", Some(&other), None),
+            ("wrong-token-wrong-token", None, None),
+            // A wrong token is an error even where the certificate alone would do.
+            ("wrong-token-wrong-token", Some(&CERTIFICATE), None),
+        ] {
+            let answer = gate.authenticate(token, certificate, "127.0.0.1:5");
+            match name {
+                Some(name) => assert_eq!(answer.unwrap().name, name),
+                None => {
+                    let refusal = answer.unwrap_err();
+                    assert_eq!(refusal.kind, RefusalKind::Identity);
+                    assert!(!refusal.text.contains("wrong-token"), "{}", refusal.text);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_export_takes_the_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let gate = gate(directory.path());
+        for (path, rest, shown) in [
+            (&b"/store"[..], &b""[..], "/store"),
+            (b"store//a/./b/", b"a/b", "/store/a/b"),
+            (b"/store/cms/x\n\xff", b"x\n\xff", "/store/cms/x\\n\\xff"),
+            (b"/store/cmsx", b"cmsx", "/store/cmsx"),
+        ] {
+            let place = gate.place(&caller("alice"), path, false).unwrap();
+            assert_eq!((place.path.as_slice(), place.shown.as_str()), (rest, shown));
+        }
+    }
+
+    #[test]
+    fn refusals_say_what_why_and_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let gate = gate(directory.path());
+        for (name, path, write, kind, words) in [
+            (
+                "alice",
+                "/store/cms/x",
+                true,
+                RefusalKind::Permission,
+                "is read-only and cannot be written",
+            ),
+            ("bob", "/store/cms/x", false, RefusalKind::NotFound, "use a path below /store"),
+            (
+                "alice",
+                "/drop/x",
+                true,
+                RefusalKind::NotFound,
+                "use a path below /store or /store/cms",
+            ),
+            ("alice", "/", false, RefusalKind::NotFound, "use a path below /store or /store/cms"),
+            ("alice", "/elsewhere", false, RefusalKind::NotFound, "is in no export"),
+            ("alice", "/store/../etc", false, RefusalKind::Permission, "'..'"),
+            ("alice", "/store/a\0b", false, RefusalKind::Permission, "NUL"),
+        ] {
+            let refusal = gate.place(&caller(name), path.as_bytes(), write).unwrap_err();
+            assert_eq!(refusal.kind, kind, "{path}: {}", refusal.text);
+            assert!(refusal.text.contains(words), "{path}: {}", refusal.text);
+            assert!(name != "bob" || !refusal.text.contains("cms or"), "{}", refusal.text);
+        }
+        let sender = caller(&Who::certificate_name(&CERTIFICATE));
+        gate.place(&sender, b"/drop/x", true).unwrap();
+        assert!(gate.place(&sender, b"/drop/x", false).unwrap_err().text.contains("write-only"));
+    }
+
+    #[test]
+    fn an_export_that_went_away_is_the_agents_failure() {
+        let directory = tempfile::tempdir().unwrap();
+        let gate = gate(directory.path());
+        std::fs::remove_dir(directory.path().join("store")).unwrap();
+        let refusal = gate.place(&caller("alice"), b"/store/x", true).unwrap_err();
+        assert_eq!(refusal.kind, RefusalKind::Agent);
+        assert!(refusal.text.contains("no such file or directory"), "{}", refusal.text);
+    }
+}

@@ -1,0 +1,340 @@
+//! The objects of the API and what can be done with them. Field names carry their units and stay.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use penstock_mover::agent;
+use penstock_protocol::control::Settings;
+use penstock_units::BitRate;
+use serde::{Deserialize, Serialize};
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::{Modify, OpenApi, ToSchema};
+
+use super::error::ErrorBody;
+use super::{Api, ApiError};
+use crate::config::Who;
+
+/// A transfer that runs or ended lately.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Transfer {
+    /// Its number at this agent.
+    pub id: u64,
+    /// Who asked for it: the name of a token, or cert: and a fingerprint.
+    pub caller: String,
+    /// Address of the other end.
+    pub peer: String,
+    /// receive or send, as this agent sees it.
+    pub direction: String,
+    /// The agent's path that it reads or writes.
+    pub path: String,
+    /// running, waiting, done, failed or cancelled.
+    pub state: String,
+    /// When it began, in seconds since 1970.
+    pub started_unix_seconds: f64,
+    /// How long it has run.
+    pub seconds: f64,
+    /// Bytes of files in place.
+    pub bytes: u64,
+    /// Bytes that crossed the network, of unfinished files too.
+    pub moved_bytes: u64,
+    /// Bytes that were there before and were not sent again.
+    pub resumed_bytes: u64,
+    /// Bytes of all files announced so far.
+    pub announced_bytes: u64,
+    /// Files in place.
+    pub files: u64,
+    /// Files that failed.
+    pub failed: u64,
+    /// Data streams.
+    pub streams: u16,
+    /// Reader threads per device.
+    pub readers: u16,
+    /// Writer threads per device.
+    pub writers: u16,
+    /// Limit on its rate; null for none.
+    pub rate_bps: Option<u64>,
+    /// Its rate now.
+    pub bits_per_second: u64,
+    /// What holds it back, as measured.
+    pub bound_by: String,
+    /// Storage engine of this end.
+    pub engine: String,
+    /// TCP segments sent again.
+    pub retransmits: u64,
+}
+
+impl From<agent::Transfer> for Transfer {
+    fn from(transfer: agent::Transfer) -> Self {
+        Self {
+            id: transfer.id,
+            caller: transfer.caller,
+            peer: transfer.peer,
+            direction: transfer.direction.to_owned(),
+            path: transfer.path,
+            state: transfer.state.to_owned(),
+            started_unix_seconds: unix_seconds(transfer.started),
+            seconds: transfer.seconds,
+            bytes: transfer.bytes,
+            moved_bytes: transfer.moved_bytes,
+            resumed_bytes: transfer.resumed_bytes,
+            announced_bytes: transfer.announced_bytes,
+            files: transfer.files,
+            failed: transfer.failed,
+            streams: transfer.streams,
+            readers: transfer.readers,
+            writers: transfer.writers,
+            rate_bps: transfer.rate_bps,
+            bits_per_second: transfer.bits_per_second,
+            bound_by: transfer.bound_by,
+            engine: transfer.engine,
+            retransmits: transfer.retransmits,
+        }
+    }
+}
+
+/// All transfers that run or ended lately.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Transfers {
+    /// By number.
+    pub transfers: Vec<Transfer>,
+}
+
+/// A change to a running transfer; what is absent stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// Limit on its rate: text with a unit such as "2G", or a number of bits per second; 0 for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "2G")]
+    pub rate: Option<BitRate>,
+    /// Data streams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u16>, minimum = 1)]
+    pub streams: Option<NonZeroU16>,
+    /// Reader threads per device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u16>, minimum = 1)]
+    pub readers: Option<NonZeroU16>,
+    /// Writer threads per device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u16>, minimum = 1)]
+    pub writers: Option<NonZeroU16>,
+}
+
+/// An agent.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = Agent)]
+pub struct AgentFacts {
+    /// Version of its software.
+    pub version: String,
+    /// Addresses of the mover.
+    pub listen: Vec<String>,
+    /// Addresses of this API.
+    pub http: Vec<String>,
+    /// SHA-256 of its certificate.
+    pub fingerprint: String,
+    /// When it started, in seconds since 1970.
+    pub started_unix_seconds: f64,
+    /// What clients may use.
+    pub exports: Vec<ExportFacts>,
+    /// Bounds on all clients together.
+    pub limits: LimitFacts,
+}
+
+/// A directory tree that clients may use.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = Export)]
+pub struct ExportFacts {
+    /// What clients call it.
+    pub name: String,
+    /// Where it is.
+    pub path: String,
+    /// read, write or read-write.
+    pub mode: String,
+    /// Names of tokens, cert: with fingerprints, or * for everyone known.
+    pub who: Vec<String>,
+}
+
+/// Bounds on all clients together.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = Limits)]
+pub struct LimitFacts {
+    /// Rate of all transfers together; null for no limit.
+    pub rate_bps: Option<u64>,
+    /// Transfers at once.
+    pub transfers: usize,
+    /// Streams in each transfer.
+    pub streams_per_transfer: u16,
+    /// Memory for buffers.
+    pub memory_bytes: u64,
+}
+
+fn unix_seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// What this agent is and allows.
+#[utoipa::path(get, path = "/api/v1/agent", security(("token" = [])), responses(
+    (status = 200, body = AgentFacts),
+    (status = "4XX", body = ErrorBody),
+))]
+pub(super) async fn agent(State(api): State<Arc<Api>>) -> Json<AgentFacts> {
+    let text =
+        |addresses: &[std::net::SocketAddr]| addresses.iter().map(ToString::to_string).collect();
+    let who = |who: &Who| match who {
+        Who::Anyone => "*".to_owned(),
+        Who::Token(name) => name.clone(),
+        Who::Certificate(certificate) => Who::certificate_name(certificate),
+    };
+    let exports = api.gate.exports().iter().map(|export| ExportFacts {
+        name: export.name.to_string(),
+        path: export.path.display().to_string(),
+        mode: export.mode.as_str().to_owned(),
+        who: export.who.iter().map(who).collect(),
+    });
+    Json(AgentFacts {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        listen: text(&api.listen),
+        http: text(&api.http),
+        fingerprint: api.fingerprint.to_string(),
+        started_unix_seconds: unix_seconds(api.started),
+        exports: exports.collect(),
+        limits: LimitFacts {
+            rate_bps: api.limits.rate_bps,
+            transfers: api.limits.transfers,
+            streams_per_transfer: api.limits.streams_per_transfer,
+            memory_bytes: api.limits.memory_bytes,
+        },
+    })
+}
+
+/// All transfers that run or ended lately.
+#[utoipa::path(get, path = "/api/v1/transfers", security(("token" = [])), responses(
+    (status = 200, body = Transfers),
+    (status = "4XX", body = ErrorBody),
+))]
+pub(super) async fn transfers(State(api): State<Arc<Api>>) -> Json<Transfers> {
+    let mut transfers: Vec<Transfer> = api.mover.transfers().into_iter().map(Into::into).collect();
+    transfers.sort_by_key(|transfer| transfer.id);
+    Json(Transfers { transfers })
+}
+
+/// One transfer.
+#[utoipa::path(get, path = "/api/v1/transfers/{id}", security(("token" = [])),
+    params(("id" = u64, Path, description = "Number of the transfer")), responses(
+    (status = 200, body = Transfer),
+    (status = "4XX", body = ErrorBody),
+))]
+pub(super) async fn transfer(
+    State(api): State<Arc<Api>>,
+    id: Result<Path<u64>, PathRejection>,
+) -> Result<Json<Transfer>, ApiError> {
+    find(&api, number(id)?).map(Json)
+}
+
+/// Changes a running transfer, without a restart.
+#[utoipa::path(patch, path = "/api/v1/transfers/{id}", security(("token" = [])),
+    params(("id" = u64, Path, description = "Number of the transfer")), request_body = Change, responses(
+    (status = 200, body = Transfer),
+    (status = "4XX", body = ErrorBody),
+))]
+pub(super) async fn change(
+    State(api): State<Arc<Api>>,
+    id: Result<Path<u64>, PathRejection>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Transfer>, ApiError> {
+    let id = number(id)?;
+    let body =
+        body.map_err(|rejection| ApiError::new(rejection.status(), rejection.body_text()))?;
+    let change: Change = serde_json::from_slice(&body)
+        .map_err(|error| ApiError::bad_request(format!("cannot read the change: {error}")))?;
+    if change == Change::default() {
+        return Err(ApiError::bad_request(
+            "nothing to change: give rate, streams, readers or writers",
+        ));
+    }
+    find(&api, id)?;
+    let settings = Settings {
+        rate_bps: change.rate.map(|rate| rate.0),
+        streams: change.streams.map(u16::from),
+        readers: change.readers.map(u16::from),
+        writers: change.writers.map(u16::from),
+    };
+    tracing::info!(transfer = id, ?change, "changed by the operator");
+    api.mover.set(id, settings).map_err(|error| ApiError::new(StatusCode::CONFLICT, error))?;
+    find(&api, id).map(Json)
+}
+
+/// Cancels a transfer. What is durable stays, and the same copy resumes from it.
+#[utoipa::path(delete, path = "/api/v1/transfers/{id}", security(("token" = [])),
+    params(("id" = u64, Path, description = "Number of the transfer")), responses(
+    (status = 200, body = Transfer),
+    (status = "4XX", body = ErrorBody),
+))]
+pub(super) async fn cancel(
+    State(api): State<Arc<Api>>,
+    id: Result<Path<u64>, PathRejection>,
+) -> Result<Json<Transfer>, ApiError> {
+    let id = number(id)?;
+    let before = find(&api, id)?;
+    tracing::info!(transfer = id, "cancelled by the operator");
+    api.mover
+        .cancel(id, "cancelled by the agent's operator")
+        .map_err(|error| ApiError::new(StatusCode::CONFLICT, error))?;
+    // It may be gone from the list by now.
+    Ok(Json(find(&api, id).unwrap_or(Transfer { state: "cancelled".into(), ..before })))
+}
+
+fn number(id: Result<Path<u64>, PathRejection>) -> Result<u64, ApiError> {
+    let not_a_number = |_| {
+        ApiError::bad_request("the number of a transfer is a whole number, see /api/v1/transfers")
+    };
+    id.map(|Path(id)| id).map_err(not_a_number)
+}
+
+fn find(api: &Api, id: u64) -> Result<Transfer, ApiError> {
+    let found = api.mover.transfers().into_iter().find(|transfer| transfer.id == id);
+    found.map(Into::into).ok_or_else(|| {
+        ApiError::new(
+            StatusCode::NOT_FOUND,
+            format!("no transfer {id}: penstock transfers lists them"),
+        )
+    })
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Penstock agent", description = "Watching and steering the transfers of a data transfer node.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"), contact()),
+    paths(agent, transfers, transfer, change, cancel),
+    modifiers(&BearerToken)
+)]
+struct Document;
+
+struct BearerToken;
+
+impl Modify for BearerToken {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let components = document.components.get_or_insert_default();
+        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        components.add_security_scheme("token", scheme);
+    }
+}
+
+/// The API as an OpenAPI document, in JSON.
+#[must_use]
+pub fn document() -> String {
+    let mut text = Document::openapi().to_pretty_json().expect("the document is plain data");
+    text.push('\n');
+    text
+}
+
+pub(super) async fn openapi() -> ([(axum::http::HeaderName, &'static str); 1], String) {
+    ([(axum::http::header::CONTENT_TYPE, "application/json")], document())
+}

@@ -1,0 +1,171 @@
+//! Numbers for Prometheus, read from the mover at each scrape.
+//!
+//! Names are `penstock_<room>_<what>_<unit>`; a counter ends in `_total`. Nothing here has a label per
+//! transfer: numbers of transfers grow without end, and `/api/v1/transfers` has them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::extract::State;
+use axum::http::{HeaderName, header};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::Api;
+
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+pub(super) async fn metrics(
+    State(api): State<Arc<Api>>,
+) -> ([(HeaderName, &'static str); 1], String) {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Scrape(api)));
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("a String takes everything");
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text)
+}
+
+#[derive(Debug)]
+struct Scrape(Arc<Api>);
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let api = &self.0;
+        let counters = api.mover.counters();
+        let transfers = api.mover.transfers();
+        let running = || transfers.iter().filter(|t| matches!(t.state, "running" | "waiting"));
+        let rate = |direction| -> u64 {
+            running().filter(|t| t.direction == direction).map(|t| t.bits_per_second).sum()
+        };
+
+        let mut counter = |name: &str, unit: Option<&Unit>, help: &str, value: u64| {
+            let metric = ConstCounter::new(value);
+            metric.encode(encoder.encode_descriptor(name, help, unit, metric.metric_type())?)
+        };
+        let bytes = Some(&Unit::Bytes);
+        counter(
+            "penstock_mover_connections",
+            None,
+            "Connections to the mover's port",
+            counters.connections,
+        )?;
+        counter(
+            "penstock_mover_refused",
+            None,
+            "Connections and sessions refused",
+            counters.refused,
+        )?;
+        counter(
+            "penstock_mover_received",
+            bytes,
+            "Bytes of files received",
+            counters.received_bytes,
+        )?;
+        counter("penstock_mover_sent", bytes, "Bytes of files sent", counters.sent_bytes)?;
+        counter(
+            "penstock_mover_transfers_started",
+            None,
+            "Transfers started",
+            counters.transfers_started,
+        )?;
+        counter(
+            "penstock_mover_transfers_failed",
+            None,
+            "Transfers failed",
+            counters.transfers_failed,
+        )?;
+        counter(
+            "penstock_mover_blocks_repeated",
+            None,
+            "Blocks sent or received again",
+            counters.blocks_repeated,
+        )?;
+        counter(
+            "penstock_mover_streams_lost",
+            None,
+            "Data streams that broke",
+            counters.streams_lost,
+        )?;
+        let refused = api.traffic.refused.load(Ordering::Relaxed);
+        counter(
+            "penstock_agent_http_connections_refused",
+            None,
+            "HTTP connections over the limit",
+            refused,
+        )?;
+        for (class, answers) in ["2xx", "4xx", "5xx"].into_iter().zip(api.traffic.answers()) {
+            let name = format!("penstock_agent_http_answers_{class}");
+            counter(&name, None, "HTTP requests answered with this class of status", answers)?;
+        }
+
+        let mut gauge = |name: &str, unit: Option<&Unit>, help: &str, value: f64| {
+            let metric = ConstGauge::new(value);
+            metric.encode(encoder.encode_descriptor(name, help, unit, metric.metric_type())?)
+        };
+        let bits = Unit::Other("bits_per_second".to_owned());
+        let streams: u64 = running().map(|t| u64::from(t.streams)).sum();
+        gauge(
+            "penstock_mover_transfers_running",
+            None,
+            "Transfers now running",
+            running().count() as f64,
+        )?;
+        gauge(
+            "penstock_mover_streams_running",
+            None,
+            "Data streams now connected",
+            streams as f64,
+        )?;
+        gauge(
+            "penstock_mover_receive_rate",
+            Some(&bits),
+            "Rate of all transfers received now",
+            rate("receive") as f64,
+        )?;
+        gauge(
+            "penstock_mover_send_rate",
+            Some(&bits),
+            "Rate of all transfers sent now",
+            rate("send") as f64,
+        )?;
+        let connections = api.traffic.open.load(Ordering::Relaxed);
+        gauge(
+            "penstock_agent_http_connections",
+            None,
+            "HTTP connections now open",
+            connections as f64,
+        )?;
+        let cpu = penstock_sys::machine::process_cpu().as_secs_f64();
+        gauge("penstock_agent_cpu", Some(&Unit::Seconds), "CPU time used since the start", cpu)?;
+        let memory = penstock_sys::machine::peak_resident_bytes() as f64;
+        gauge(
+            "penstock_agent_resident_peak",
+            bytes,
+            "Most memory resident since the start",
+            memory,
+        )?;
+        let started =
+            api.started.duration_since(std::time::UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64());
+        gauge(
+            "penstock_agent_start_time",
+            Some(&Unit::Seconds),
+            "When the agent started, since 1970",
+            started,
+        )?;
+
+        let info = ConstGauge::new(1_u64);
+        let mut descriptor = encoder.encode_descriptor(
+            "penstock_agent_info",
+            "Version",
+            None,
+            info.metric_type(),
+        )?;
+        let labels = [("version", env!("CARGO_PKG_VERSION"))];
+        info.encode(descriptor.encode_family(&labels)?)
+    }
+}

@@ -1,0 +1,233 @@
+//! A running agent: the mover, the HTTP API, the service manager's wishes and the way down.
+//!
+//! [`Server::start`] brings everything up or fails with one line and leaves nothing behind.
+//! [`Server::run`] then waits for SIGTERM or SIGINT, has transfers write down what is durable so that
+//! the same copy resumes, and returns; a second signal ends the process at once. Under systemd
+//! (`Type=notify`) it says when it is ready and when it stops, and feeds the watchdog as long as the
+//! mover answers.
+//!
+//! Not for: printing; the verb does that.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use penstock_mover::agent::{self, Agent};
+use penstock_mover::identity::Fingerprint;
+use sd_notify::NotifyState;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::config::Config;
+use crate::gate::Gate;
+use crate::http::server::{self, Traffic};
+use crate::http::{self, Api};
+use crate::state::{State, StateError};
+use crate::tokens::{TokenError, Tokens};
+
+/// Time for transfers to write down what is durable. The unit file's TimeoutStopSec is longer.
+pub const GRACE: Duration = Duration::from_secs(10);
+
+/// Threads of the control plane; the data plane has its own.
+const CONTROL_THREADS: usize = 2;
+
+/// Why an agent does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Its state directory.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// Its tokens.
+    #[error(transparent)]
+    Tokens(#[from] TokenError),
+    /// Its addresses, or what the process needs to run.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// A running agent.
+#[derive(Debug)]
+pub struct Server {
+    runtime: Runtime,
+    agent: Agent,
+    http: Vec<SocketAddr>,
+    serving: JoinHandle<()>,
+    stop: watch::Sender<bool>,
+    signals: Signals,
+    fingerprint: Fingerprint,
+    token: String,
+    first_start: bool,
+}
+
+#[derive(Debug)]
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+impl Server {
+    /// Starts everything that `config` says.
+    ///
+    /// # Errors
+    /// When the state directory, a file of tokens or an address cannot be used.
+    pub fn start(config: Config) -> Result<Self, ServeError> {
+        // Each stream and each file takes a descriptor; what the limit allows is what there is.
+        if let Err(error) = penstock_sys::machine::raise_open_files() {
+            tracing::warn!("the limit on open files stays as it is: {error}");
+        }
+        let state = State::open(&config.state)?;
+        let credentials = state.credentials()?;
+        let tokens = Tokens::open(&credentials.token, &config.tokens)?;
+        let gate = Arc::new(Gate::new(tokens, config.exports));
+        let identity = Arc::new(credentials.identity);
+        let runtime =
+            Builder::new_multi_thread().worker_threads(CONTROL_THREADS).enable_all().build()?;
+        let signals = runtime.block_on(async {
+            // Caught from here on, so that none is lost while the rest starts.
+            let terminate = signal(SignalKind::terminate())?;
+            Ok::<_, io::Error>(Signals { terminate, interrupt: signal(SignalKind::interrupt())? })
+        })?;
+        let listeners = runtime.block_on(server::bind(&config.http))?;
+        let http = listeners
+            .iter()
+            .map(|one| one.local_addr())
+            .collect::<io::Result<Vec<SocketAddr>>>()?;
+
+        let agent = Agent::start(agent::Config {
+            listen: config.listen.clone(),
+            identity: Arc::clone(&identity),
+            gatekeeper: Arc::clone(&gate) as _,
+            state: config.state.clone(),
+            limits: config.limits.clone(),
+        })
+        .map_err(|error| start_error(&config.listen, &error))?;
+
+        let traffic = Arc::new(Traffic::default());
+        let router = http::router(Arc::new(Api {
+            mover: Arc::new(agent.clone()),
+            gate,
+            metrics: config.metrics,
+            listen: agent.addresses(),
+            http: http.clone(),
+            fingerprint: identity.fingerprint(),
+            limits: config.limits,
+            started: SystemTime::now(),
+            traffic: Arc::clone(&traffic),
+        }));
+        let (stop, stopped) = watch::channel(false);
+        let fingerprint = identity.fingerprint();
+        let serving = runtime.spawn(async move {
+            server::serve(listeners, router, &identity, traffic, stopped).await;
+        });
+        let (token, first_start) = (credentials.token, credentials.new);
+        Ok(Self { runtime, agent, http, serving, stop, signals, fingerprint, token, first_start })
+    }
+
+    /// Addresses of the mover.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.agent.addresses()
+    }
+
+    /// Addresses of the HTTP API.
+    #[must_use]
+    pub fn http(&self) -> &[SocketAddr] {
+        &self.http
+    }
+
+    /// Of the agent's certificate.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// The agent's own token: a secret.
+    #[must_use]
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// Whether certificate or token were made by this start.
+    #[must_use]
+    pub fn first_start(&self) -> bool {
+        self.first_start
+    }
+
+    /// Runs until SIGTERM or SIGINT, then shuts down. The second signal during that ends the process
+    /// with exit code 1.
+    pub fn run(self) {
+        let Self { runtime, agent, serving, stop, mut signals, .. } = self;
+        runtime.block_on(async {
+            tell(&[NotifyState::Ready]);
+            let watchdog = tokio::spawn(feed_watchdog(agent.clone()));
+            let name = signals.next().await;
+            tracing::info!("{name}: shutting down; transfers stay resumable");
+            tell(&[NotifyState::Stopping]);
+            watchdog.abort();
+            let _ = stop.send(true);
+            let down = async {
+                let _ = tokio::task::spawn_blocking(move || agent.shut_down(GRACE)).await;
+                let _ = serving.await;
+            };
+            tokio::select! {
+                () = down => {}
+                name = signals.next() => {
+                    tracing::warn!("{name} again: ending at once");
+                    std::process::exit(1);
+                }
+            }
+        });
+        runtime.shutdown_background();
+    }
+}
+
+fn start_error(listen: &[SocketAddr], error: &io::Error) -> io::Error {
+    let addresses: Vec<String> = listen.iter().map(ToString::to_string).collect();
+    io::Error::new(
+        error.kind(),
+        format!(
+            "cannot listen on {}: {error}: give another address with --listen ADDR:PORT",
+            addresses.join(", ")
+        ),
+    )
+}
+
+/// Feeds systemd's watchdog, if there is one, while the mover answers.
+async fn feed_watchdog(agent: Agent) {
+    let Some(limit) = sd_notify::watchdog_enabled() else { return };
+    // sd_watchdog_enabled(3): about half of the time.
+    let mut ticks = tokio::time::interval(limit / 2);
+    loop {
+        ticks.tick().await;
+        let agent = agent.clone();
+        let asked = tokio::task::spawn_blocking(move || {
+            agent.transfers().iter().filter(|transfer| transfer.state == "running").count()
+        });
+        match tokio::time::timeout(limit / 4, asked).await {
+            Ok(Ok(running)) => {
+                let status = format!("{running} transfers running");
+                tell(&[NotifyState::Watchdog, NotifyState::Status(&status)]);
+            }
+            _ => tracing::error!("the mover does not answer; the watchdog is not fed"),
+        }
+    }
+}
+
+/// Tells systemd, if it is there.
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!("cannot tell the service manager: {error}");
+    }
+}

@@ -1,0 +1,309 @@
+//! What an agent or a client keeps between runs: its directory, and the files in it that are secrets.
+//!
+//! The directory is `$PENSTOCK_STATE`, else `/var/lib/penstock` for root, else the user's XDG state
+//! directory. It is made with mode 0700. One that is there already may be readable by others (what is
+//! secret in it has mode 0600 itself), but not writable by others: who can swap the key is the agent.
+//!
+//! An agent's identity and its own token are made once, under a lock, and shared by all agents that run
+//! on the same directory. Every file comes into being under a temporary name and is renamed, so that a
+//! crash leaves the old one or the new one.
+//!
+//! Not for: journals of transfers, which the mover keeps in the same directory.
+//!
+//! Fails with a line that names the file, the reason and the command that mends it.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use penstock_mover::identity::Identity;
+use penstock_sys::lock::FileLock;
+use penstock_sys::machine::effective_user;
+
+use crate::tokens::{check_token, hex};
+
+/// The agent's certificate.
+pub const CERTIFICATE: &str = "agent.crt";
+
+/// Its private key.
+pub const KEY: &str = "agent.key";
+
+/// Its own token.
+pub const TOKEN: &str = "token";
+
+/// How long another process may hold the lock: making a key takes milliseconds.
+const LOCK_WAIT: Duration = Duration::from_secs(10);
+
+/// A state directory that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("state {}: {text}", path.display())]
+pub struct StateError {
+    path: PathBuf,
+    text: String,
+}
+
+impl StateError {
+    fn new(path: &Path, text: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), text: text.into() }
+    }
+
+    fn io(path: &Path, doing: &str, error: &io::Error) -> Self {
+        Self::new(path, format!("{doing}: {}", penstock_sys::fs::describe(error)))
+    }
+}
+
+/// Where state is kept, by the rule of the module; `variable` reads the environment.
+///
+/// # Errors
+/// When neither a state directory nor a home directory is known.
+pub fn directory(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<PathBuf, StateError> {
+    let path = |name: &str| variable(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    if let Some(path) = path("PENSTOCK_STATE") {
+        return Ok(path);
+    }
+    if effective_user() == 0 {
+        return Ok("/var/lib/penstock".into());
+    }
+    // XDG Base Directory Specification: a relative path is invalid and is to be ignored.
+    let xdg = path("XDG_STATE_HOME").filter(|path| path.is_absolute());
+    xdg.or_else(|| path("HOME").map(|home| home.join(".local/state")))
+        .map(|base| base.join("penstock"))
+        .ok_or_else(|| {
+            StateError::new(
+                Path::new("directory"),
+                "HOME is not set: set PENSTOCK_STATE to a directory",
+            )
+        })
+}
+
+/// [`directory`] by this process's environment.
+///
+/// # Errors
+/// As [`directory`].
+pub fn default_directory() -> Result<PathBuf, StateError> {
+    directory(&|name| std::env::var_os(name))
+}
+
+/// An open state directory.
+#[derive(Debug, Clone)]
+pub struct State {
+    path: PathBuf,
+}
+
+/// What an agent is known by.
+#[derive(Debug)]
+pub struct Credentials {
+    /// Certificate and key.
+    pub identity: Identity,
+    /// The token of whoever runs the agent.
+    pub token: String,
+    /// Whether any of these was made just now.
+    pub new: bool,
+}
+
+impl State {
+    /// Opens the directory at `path`, making it when it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made, is no directory, belongs to somebody else or can be written by others.
+    pub fn open(path: &Path) -> Result<Self, StateError> {
+        if !path.exists() {
+            if let Some(parent) = path.parent() {
+                fs::create_dir_all(parent)
+                    .map_err(|e| StateError::io(parent, "cannot be made", &e))?;
+            }
+            match DirBuilder::new().mode(0o700).create(path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(StateError::io(path, "cannot be made", &error));
+                }
+                _ => {}
+            }
+        }
+        let facts = fs::metadata(path).map_err(|e| StateError::io(path, "cannot be used", &e))?;
+        let user = effective_user();
+        if !facts.is_dir() {
+            return Err(StateError::new(
+                path,
+                "is not a directory: remove it or set PENSTOCK_STATE to another",
+            ));
+        }
+        if facts.uid() != user && facts.uid() != 0 {
+            return Err(StateError::new(
+                path,
+                format!(
+                    "belongs to user {} and not to you (user {user}): set PENSTOCK_STATE to a directory of yours",
+                    facts.uid()
+                ),
+            ));
+        }
+        if facts.mode() & 0o022 != 0 {
+            return Err(StateError::new(
+                path,
+                format!(
+                    "others may write to it (mode {:04o}) and could put in their own key: chmod 700 it, or set PENSTOCK_STATE to a new directory inside it",
+                    facts.mode() & 0o7777
+                ),
+            ));
+        }
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The agent's identity and token, made on the first call in the life of the directory.
+    ///
+    /// # Errors
+    /// When a file cannot be read or written, is not what it should be, or can be read by others.
+    pub fn credentials(&self) -> Result<Credentials, StateError> {
+        let _lock = self.lock()?;
+        let new = self.read(CERTIFICATE)?.is_none() || self.read(TOKEN)?.is_none();
+        Ok(Credentials { identity: self.identity()?, token: self.token()?, new })
+    }
+
+    /// The agent's identity and token if an agent was ever started on this directory.
+    ///
+    /// # Errors
+    /// As [`Self::credentials`].
+    pub fn existing_credentials(&self) -> Result<Option<Credentials>, StateError> {
+        let (certificate, token) = (self.read(CERTIFICATE)?, self.read(TOKEN)?);
+        if certificate.is_none() || token.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Credentials { identity: self.identity()?, token: self.token()?, new: false }))
+    }
+
+    fn identity(&self) -> Result<Identity, StateError> {
+        let failed = |error: &dyn std::fmt::Display| {
+            StateError::new(
+                &self.path.join(CERTIFICATE),
+                format!(
+                    "{error}: restore it, or remove {CERTIFICATE} and {KEY} to get a new identity (clients must log in again)"
+                ),
+            )
+        };
+        match (self.read(CERTIFICATE)?, self.read_secret(KEY)?) {
+            (Some(certificate), Some(key)) => {
+                Identity::from_pem(&certificate, &key).map_err(|error| failed(&error))
+            }
+            (Some(_), None) => Err(failed(&format!("its key {KEY} is gone"))),
+            // The certificate is written last: a key alone was left by a crash in between.
+            (None, _) => {
+                let identity = Identity::generate().map_err(|error| failed(&error))?;
+                self.write(KEY, identity.key_pem().as_bytes(), 0o600)?;
+                self.write(CERTIFICATE, identity.certificate_pem().as_bytes(), 0o644)?;
+                Ok(identity)
+            }
+        }
+    }
+
+    fn token(&self) -> Result<String, StateError> {
+        if let Some(token) = self.read_secret(TOKEN)? {
+            let token = token.trim().to_owned();
+            return match check_token(&token) {
+                Ok(()) => Ok(token),
+                Err(error) => Err(StateError::new(
+                    &self.path.join(TOKEN),
+                    format!(
+                        "{error}: restore it, or remove it to get a new one (clients must log in again)"
+                    ),
+                )),
+            };
+        }
+        let mut bytes = [0; 32];
+        aws_lc_rs::rand::fill(&mut bytes).expect("the system's random generator works");
+        let token = hex(&bytes);
+        self.write(TOKEN, format!("{token}\n").as_bytes(), 0o600)?;
+        Ok(token)
+    }
+
+    /// The text of the file `name`, or `None` where there is none.
+    ///
+    /// # Errors
+    /// When it is there and cannot be read.
+    pub fn read(&self, name: &str) -> Result<Option<String>, StateError> {
+        let path = self.path.join(name);
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StateError::io(&path, "cannot be read", &error)),
+        }
+    }
+
+    /// The same for a file that only its owner may read.
+    ///
+    /// # Errors
+    /// Also when others may read or change it.
+    pub fn read_secret(&self, name: &str) -> Result<Option<String>, StateError> {
+        let path = self.path.join(name);
+        let Some(text) = self.read(name)? else { return Ok(None) };
+        let facts = fs::metadata(&path).map_err(|e| StateError::io(&path, "cannot be read", &e))?;
+        if facts.mode() & 0o077 != 0 {
+            return Err(StateError::new(
+                &path,
+                format!(
+                    "holds a secret and others may read or change it (mode {:04o}): chmod 600 it, and remove it instead if it may have been read",
+                    facts.mode() & 0o7777
+                ),
+            ));
+        }
+        Ok(Some(text))
+    }
+
+    /// Puts `contents` into the file `name`, at one stroke and durably.
+    ///
+    /// # Errors
+    /// When the directory cannot be written.
+    pub fn write(&self, name: &str, contents: &[u8], mode: u32) -> Result<(), StateError> {
+        let path = self.path.join(name);
+        let temporary = self.path.join(format!(".{name}.{}", std::process::id()));
+        let put = || -> io::Result<()> {
+            let _ = fs::remove_file(&temporary);
+            let mut file =
+                OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+            file.write_all(contents)?;
+            file.sync_all()?;
+            fs::rename(&temporary, &path)?;
+            File::open(&self.path)?.sync_all()
+        };
+        put().map_err(|error| {
+            let _ = fs::remove_file(&temporary);
+            StateError::io(&path, "cannot be written", &error)
+        })
+    }
+
+    /// Holds off other processes that would change the files here, until dropped.
+    ///
+    /// # Errors
+    /// When the directory cannot be written, or another process holds the lock for long.
+    pub fn lock(&self) -> Result<FileLock, StateError> {
+        let path = self.path.join("lock");
+        let begun = Instant::now();
+        loop {
+            let file =
+                OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+            let lock = file.and_then(FileLock::try_lock);
+            match lock
+                .map_err(|error| StateError::io(&path, "the directory cannot be written", &error))?
+            {
+                Some(lock) => return Ok(lock),
+                None if begun.elapsed() > LOCK_WAIT => {
+                    return Err(StateError::new(
+                        &path,
+                        "another process holds it for long: see who with fuser",
+                    ));
+                }
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,399 @@
+//! Bearer tokens: who has which, and whether the one that a client shows is among them.
+//!
+//! Kept and compared as SHA-256, all of them and in constant time, so that neither memory nor the time
+//! of an answer tells about a token. A file of tokens is read again when it changes; while it cannot be
+//! read or has an error, none of its tokens is valid (a token that was just removed must not live on),
+//! and the log says so once for each change.
+//!
+//! Not for: tokens with content, such as WLCG's; what a client may do (that is [`crate::gate`]).
+//!
+//! Fails at the start with a line that names the file; later by refusing.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest::{SHA256, digest};
+
+/// What the bearer of the agent's own token is called.
+pub const OWNER: &str = "owner";
+
+/// Shortest token; shorter ones can be guessed.
+pub const TOKEN_BYTES_MIN: usize = 16;
+
+/// Longest token.
+pub const TOKEN_BYTES_MAX: usize = 4096;
+
+/// Longest file of tokens.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+type Hash = [u8; 32];
+
+/// Where tokens come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenSource {
+    /// One, known by its SHA-256 only.
+    Hashed {
+        /// What its bearer is called.
+        name: String,
+        /// Of the token.
+        sha256: Hash,
+    },
+    /// A file that holds one.
+    File {
+        /// What its bearer is called.
+        name: String,
+        /// The file.
+        file: PathBuf,
+    },
+    /// A file with a name and a token in each line, for its owner's eyes only.
+    List {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+impl TokenSource {
+    /// From the hexadecimal SHA-256 of the token.
+    pub(crate) fn hashed(name: String, hex: &str) -> Result<Self, String> {
+        let sha256 = unhex(hex).ok_or_else(|| {
+            format!("token {name}: sha256 takes 64 hexadecimal digits: printf %s TOKEN | sha256sum prints them")
+        })?;
+        Ok(Self::Hashed { name, sha256 })
+    }
+
+    pub(crate) fn name(&self) -> Option<&str> {
+        match self {
+            Self::Hashed { name, .. } | Self::File { name, .. } => Some(name),
+            Self::List { .. } => None,
+        }
+    }
+}
+
+/// A file of tokens that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {text}", file.display())]
+pub struct TokenError {
+    file: PathBuf,
+    text: String,
+}
+
+/// Whether a token may be called so.
+pub(crate) fn check_token_name(name: &str) -> Result<(), String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "-._@".contains(c);
+    if name.is_empty() || name.len() > 128 || !name.chars().all(good) {
+        return Err(format!(
+            "'{name}' cannot name a token: use letters, digits and any of - . _ @, such as alice"
+        ));
+    }
+    if name == OWNER {
+        return Err(format!("'{OWNER}' is the agent's own token: give this one another name"));
+    }
+    Ok(())
+}
+
+#[derive(Debug, Clone)]
+struct Known {
+    name: String,
+    sha256: Hash,
+}
+
+/// All tokens that an agent takes.
+#[derive(Debug)]
+pub struct Tokens {
+    owner: Hash,
+    fixed: Vec<Known>,
+    watched: Vec<Watched>,
+}
+
+impl Tokens {
+    /// The agent's own token and those of `sources`.
+    ///
+    /// # Errors
+    /// When a file cannot be read, can be read by others, or has a line that is not a name and a token.
+    pub fn open(owner: &str, sources: &[TokenSource]) -> Result<Self, TokenError> {
+        let mut tokens = Self { owner: hash(owner), fixed: Vec::new(), watched: Vec::new() };
+        for source in sources {
+            match source {
+                TokenSource::Hashed { name, sha256 } => {
+                    tokens.fixed.push(Known { name: name.clone(), sha256: *sha256 });
+                }
+                TokenSource::File { name, file } => {
+                    tokens.watched.push(Watched::open(file, Some(name))?);
+                }
+                TokenSource::List { file } => tokens.watched.push(Watched::open(file, None)?),
+            }
+        }
+        Ok(tokens)
+    }
+
+    /// Whether this is the agent's own token.
+    #[must_use]
+    pub fn is_owner(&self, token: &str) -> bool {
+        verify_slices_are_equal(&hash(token), &self.owner).is_ok()
+    }
+
+    /// What the bearer of `token` is called, if it is one of ours.
+    #[must_use]
+    pub fn name_of(&self, token: &str) -> Option<String> {
+        let hash = hash(token);
+        let mut name = self.is_owner(token).then(|| OWNER.to_owned());
+        let mut compare = |known: &Known| {
+            if verify_slices_are_equal(&hash, &known.sha256).is_ok() {
+                name = Some(known.name.clone());
+            }
+        };
+        self.fixed.iter().for_each(&mut compare);
+        for watched in &self.watched {
+            watched.with_current(|known| known.iter().for_each(&mut compare));
+        }
+        name
+    }
+}
+
+/// A file of tokens and what it held when it was last read.
+#[derive(Debug)]
+struct Watched {
+    file: PathBuf,
+    /// Of the one token in it; in a list each line has a name.
+    name: Option<String>,
+    read: Mutex<(Option<Stamp>, Vec<Known>)>,
+}
+
+/// Changes whenever the file does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(facts: &Metadata) -> Self {
+        Self {
+            device: facts.dev(),
+            inode: facts.ino(),
+            bytes: facts.size(),
+            modified: (facts.mtime(), facts.mtime_nsec()),
+            changed: (facts.ctime(), facts.ctime_nsec()),
+        }
+    }
+}
+
+impl Watched {
+    fn open(file: &Path, name: Option<&str>) -> Result<Self, TokenError> {
+        let name = name.map(str::to_owned);
+        let (stamp, known) = read(file, name.as_deref())?;
+        Ok(Self { file: file.to_owned(), name, read: Mutex::new((Some(stamp), known)) })
+    }
+
+    fn with_current(&self, look: impl FnOnce(&[Known])) {
+        let mut read_before = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = std::fs::metadata(&self.file).ok().as_ref().map(Stamp::of);
+        if stamp.is_none() || stamp != read_before.0 {
+            match read(&self.file, self.name.as_deref()) {
+                Ok((stamp, known)) => *read_before = (Some(stamp), known),
+                Err(error) => {
+                    // Once for each change; a file that is gone has no stamp before and after.
+                    if !read_before.1.is_empty() || stamp != read_before.0 {
+                        tracing::error!(
+                            "{error}; until that is mended none of its tokens is valid"
+                        );
+                    }
+                    *read_before = (stamp, Vec::new());
+                }
+            }
+        }
+        look(&read_before.1);
+    }
+}
+
+fn read(path: &Path, name: Option<&str>) -> Result<(Stamp, Vec<Known>), TokenError> {
+    let failed = |text: String| TokenError { file: path.to_owned(), text };
+    let unreadable = |error: io::Error| failed(penstock_sys::fs::describe(&error));
+    let mut file = File::open(path).map_err(unreadable)?;
+    let facts = file.metadata().map_err(unreadable)?;
+    if !facts.is_file() {
+        return Err(failed("is not a file".into()));
+    }
+    // A secret that systemd or Kubernetes hands to a service may be readable by the service's group.
+    let (forbidden, remedy) = if name.is_some() { (0o027, "640") } else { (0o077, "600") };
+    if facts.mode() & forbidden != 0 {
+        return Err(failed(format!(
+            "others may read or change the tokens in it: chmod {remedy} it"
+        )));
+    }
+    if facts.uid() != 0 && facts.uid() != penstock_sys::machine::effective_user() {
+        return Err(failed(format!(
+            "belongs to user {}: chown it to the agent's user",
+            facts.uid()
+        )));
+    }
+    if facts.len() > FILE_BYTES_MAX {
+        return Err(failed("is longer than 1 MiB: is it the right file?".into()));
+    }
+    let mut text = String::new();
+    file.by_ref().take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
+    let known = match name {
+        Some(name) => vec![known(name, text.trim()).map_err(failed)?],
+        None => parse_list(&text).map_err(|(line, text)| failed(format!("line {line}: {text}")))?,
+    };
+    Ok((Stamp::of(&facts), known))
+}
+
+fn parse_list(text: &str) -> Result<Vec<Known>, (usize, String)> {
+    let mut list = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let parsed = match line.split_once(char::is_whitespace) {
+            Some((name, token)) => {
+                check_token_name(name).and_then(|()| known(name, token.trim_start()))
+            }
+            // Not shown: it may be a token.
+            None => Err("write a name, a space and a token".to_owned()),
+        };
+        list.push(parsed.map_err(|error| (index + 1, error))?);
+    }
+    Ok(list)
+}
+
+fn known(name: &str, token: &str) -> Result<Known, String> {
+    check_token(token).map_err(|error| format!("token {name} {error}"))?;
+    Ok(Known { name: name.to_owned(), sha256: hash(token) })
+}
+
+/// Whether this can be a token, as far as its form goes.
+///
+/// # Errors
+/// With what is wrong, to follow "the token".
+pub fn check_token(token: &str) -> Result<(), String> {
+    if token.len() < TOKEN_BYTES_MIN {
+        return Err(format!(
+            "is shorter than {TOKEN_BYTES_MIN} characters and could be guessed: openssl rand -hex 32 makes a good one"
+        ));
+    }
+    if token.len() > TOKEN_BYTES_MAX {
+        return Err(format!("is longer than {TOKEN_BYTES_MAX} characters"));
+    }
+    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("has a space or another character that no token has".into());
+    }
+    Ok(())
+}
+
+fn hash(token: &str) -> Hash {
+    digest(&SHA256, token.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+/// Bytes as lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Hash> {
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut hash = [0; 32];
+    for (byte, digits) in hash.iter_mut().zip(text.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const ALICE: &str = "alice-has-a-long-token";
+    const BOB: &str = "bob-has-another-long-token";
+
+    fn write(path: &Path, text: &str, mode: u32) {
+        fs::write(path, text).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn open(source: TokenSource) -> Result<Tokens, TokenError> {
+        Tokens::open("the-token-of-the-owner", &[source])
+    }
+
+    #[test]
+    fn each_source_gives_its_bearer_a_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let (list, file) = (directory.path().join("list"), directory.path().join("file"));
+        write(&list, &format!("# tokens\n\nalice {ALICE}\n"), 0o600);
+        write(&file, &format!("{BOB}\n"), 0o640);
+        let hashed =
+            TokenSource::hashed("carol".into(), &hex(&hash("carol's-token-is-hashed"))).unwrap();
+        let sources = [
+            hashed,
+            TokenSource::File { name: "bob".into(), file },
+            TokenSource::List { file: list },
+        ];
+        let tokens = Tokens::open("the-token-of-the-owner", &sources).unwrap();
+        for (token, name) in [
+            ("the-token-of-the-owner", Some(OWNER)),
+            (ALICE, Some("alice")),
+            (BOB, Some("bob")),
+            ("carol's-token-is-hashed", Some("carol")),
+            ("", None),
+            ("alice", None),
+            ("alice-has-a-long-toke", None),
+        ] {
+            assert_eq!(tokens.name_of(token).as_deref(), name, "{token}");
+        }
+        assert!(tokens.is_owner("the-token-of-the-owner") && !tokens.is_owner(ALICE));
+    }
+
+    #[test]
+    fn a_changed_list_holds_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let list = directory.path().join("list");
+        write(&list, &format!("alice {ALICE}\n"), 0o600);
+        let tokens = open(TokenSource::List { file: list.clone() }).unwrap();
+        assert_eq!(tokens.name_of(ALICE).as_deref(), Some("alice"));
+        write(&list, &format!("bob {BOB}\n"), 0o600);
+        assert_eq!((tokens.name_of(ALICE), tokens.name_of(BOB).as_deref()), (None, Some("bob")));
+        write(&list, &format!("bob {BOB}\nbroken\n"), 0o600);
+        assert_eq!(tokens.name_of(BOB), None, "a list with an error lets nobody in");
+        write(&list, &format!("bob {BOB}\n"), 0o644);
+        assert_eq!(tokens.name_of(BOB), None, "nor does one that others can read");
+        write(&list, &format!("bob {BOB}\n"), 0o600);
+        assert_eq!(tokens.name_of(BOB).as_deref(), Some("bob"));
+        fs::remove_file(&list).unwrap();
+        assert_eq!(tokens.name_of(BOB), None);
+    }
+
+    #[test]
+    fn a_bad_file_is_an_error_with_its_remedy() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("list");
+        for (text, mode, words) in [
+            (format!("alice {ALICE}\n"), 0o640, "chmod 600"),
+            (format!("alice {ALICE}\nbob short\n"), 0o600, "line 2: token bob is shorter than 16"),
+            (format!("{ALICE}\n"), 0o600, "line 1: write a name, a space and a token"),
+            (format!("owner {ALICE}\n"), 0o600, "agent's own token"),
+            (format!("alice {ALICE} {BOB}\n"), 0o600, "has a space"),
+        ] {
+            write(&file, &text, mode);
+            let error = open(TokenSource::List { file: file.clone() }).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+            assert!(!error.contains(ALICE), "an error shows a token: {error}");
+        }
+        let missing = directory.path().join("none");
+        let error =
+            open(TokenSource::File { name: "x".into(), file: missing }).unwrap_err().to_string();
+        assert!(error.ends_with("no such file or directory"), "{error}");
+    }
+}

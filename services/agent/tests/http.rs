@@ -1,0 +1,311 @@
+//! The HTTP API over real sockets, with a mover that only remembers what it was told.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use penstock_agent::client::{Client, ClientError};
+use penstock_agent::config::{Export, MetricsAccess, Mode, Who};
+use penstock_agent::gate::Gate;
+use penstock_agent::http::api::Change;
+use penstock_agent::http::server::{self, Traffic};
+use penstock_agent::http::{self, Api, BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX, Mover};
+use penstock_agent::tokens::{TokenSource, Tokens};
+use penstock_mover::agent::{Counters, Limits, Transfer};
+use penstock_mover::identity::{Fingerprint, Identity};
+use penstock_protocol::control::Settings;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+const TOKEN: &str = "the-token-of-the-owner";
+const ALICE: &str = "alice-has-a-long-token";
+
+#[derive(Debug, Default)]
+struct Remembering(Mutex<Vec<(u64, Settings)>>);
+
+impl Mover for Remembering {
+    fn transfers(&self) -> Vec<Transfer> {
+        let cancelled = |id| self.0.lock().unwrap().iter().any(|told| told.0 == id + 1000);
+        [2, 1]
+            .into_iter()
+            .map(|id| transfer(id, if cancelled(id) { "cancelled" } else { "running" }))
+            .collect()
+    }
+    fn set(&self, id: u64, settings: Settings) -> Result<(), String> {
+        if id == 2 {
+            return Err("transfer 2 is over".into());
+        }
+        self.0.lock().unwrap().push((id, settings));
+        Ok(())
+    }
+    fn cancel(&self, id: u64, _reason: &str) -> Result<(), String> {
+        self.0.lock().unwrap().push((id + 1000, Settings::default()));
+        Ok(())
+    }
+    fn counters(&self) -> Counters {
+        Counters { received_bytes: 12_345, connections: 7, ..Counters::default() }
+    }
+}
+
+fn transfer(id: u64, state: &'static str) -> Transfer {
+    Transfer {
+        id,
+        caller: "alice".into(),
+        peer: "[::1]:5".into(),
+        direction: "receive",
+        path: "/store/x".into(),
+        state,
+        started: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+        seconds: 1.5,
+        bytes: 1,
+        moved_bytes: 2,
+        resumed_bytes: 3,
+        announced_bytes: 4,
+        files: 5,
+        failed: 0,
+        streams: 4,
+        readers: 0,
+        writers: 1,
+        rate_bps: None,
+        bits_per_second: 1_000_000,
+        bound_by: "network".into(),
+        engine: "buffered".into(),
+        retransmits: 0,
+    }
+}
+
+struct Running {
+    runtime: Runtime,
+    address: SocketAddr,
+    fingerprint: Fingerprint,
+    mover: Arc<Remembering>,
+    stop: watch::Sender<bool>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+fn start(listen: &str, metrics: MetricsAccess) -> Running {
+    let runtime = Runtime::new().unwrap();
+    let listen = [listen.parse().unwrap()];
+    let listeners = runtime.block_on(server::bind(&listen)).unwrap();
+    let address = listeners[0].local_addr().unwrap();
+    let identity = Identity::generate().unwrap();
+    let sha256 = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, ALICE.as_bytes());
+    let sha256 = sha256.as_ref().try_into().unwrap();
+    let tokens =
+        Tokens::open(TOKEN, &[TokenSource::Hashed { name: "alice".into(), sha256 }]).unwrap();
+    let export = Export {
+        name: "/store".parse().unwrap(),
+        path: "/tmp".into(),
+        mode: Mode::Read,
+        who: vec![Who::Anyone],
+    };
+    let mover = Arc::new(Remembering::default());
+    let traffic = Arc::new(Traffic::default());
+    let api = Api {
+        mover: Arc::clone(&mover) as _,
+        gate: Arc::new(Gate::new(tokens, vec![export])),
+        metrics,
+        listen: vec!["[::1]:8620".parse().unwrap()],
+        http: vec![address],
+        fingerprint: identity.fingerprint(),
+        limits: Limits::default(),
+        started: SystemTime::now(),
+        traffic: Arc::clone(&traffic),
+    };
+    let (stop, stopped) = watch::channel(false);
+    let (router, fingerprint) = (http::router(Arc::new(api)), identity.fingerprint());
+    let serving = runtime
+        .spawn(async move { server::serve(listeners, router, &identity, traffic, stopped).await });
+    Running { runtime, address, fingerprint, mover, stop, serving }
+}
+
+impl Running {
+    fn client(&self, token: &str) -> Client {
+        Client::new(&self.address.to_string(), token, Some(self.fingerprint)).unwrap()
+    }
+
+    /// Sends these bytes and gives back all that comes, until the agent closes or is silent for long.
+    fn raw(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let _ = stream.write_all(request.as_bytes());
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn request(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> (u16, String) {
+        let token =
+            token.map_or(String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
+        let answer = self.raw(&format!(
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{token}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        (head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0), body.to_owned())
+    }
+}
+
+#[test]
+fn the_owner_sees_changes_and_cancels_transfers() {
+    let running = start("127.0.0.1:0", MetricsAccess::Loopback);
+    let client = running.client(TOKEN);
+    let facts = client.agent().unwrap();
+    assert_eq!(facts.fingerprint, running.fingerprint.to_string());
+    assert_eq!((facts.listen[0].as_str(), facts.exports[0].who[0].as_str()), ("[::1]:8620", "*"));
+
+    let transfers = client.transfers().unwrap().transfers;
+    assert_eq!(transfers.iter().map(|transfer| transfer.id).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(transfers[0].started_unix_seconds, 1.7e9);
+
+    let change = Change {
+        rate: Some("2G".parse().unwrap()),
+        streams: Some(8.try_into().unwrap()),
+        ..Change::default()
+    };
+    assert_eq!(client.change(1, &change).unwrap().id, 1);
+    let told = Settings { rate_bps: Some(2_000_000_000), streams: Some(8), ..Settings::default() };
+    assert_eq!(*running.mover.0.lock().unwrap(), [(1, told)]);
+    assert_eq!(client.cancel(1).unwrap().state, "cancelled");
+
+    for (result, status) in [
+        (client.change(2, &change), 409),
+        (client.change(3, &change), 404),
+        (client.cancel(3), 404),
+        (client.change(1, &Change::default()), 400),
+    ] {
+        match result.unwrap_err() {
+            ClientError::Failed { status: got, .. } => assert_eq!(got, status),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn statuses_are_as_documented() {
+    let running = start("127.0.0.1:0", MetricsAccess::Loopback);
+    let large = format!("{{\"rate\": \"{}\"}}", "1".repeat(BODY_BYTES_MAX));
+    let one = "/api/v1/transfers/1";
+    for (method, path, token, body, status, words) in [
+        ("GET", "/healthz", None, "", 200, "ok"),
+        ("GET", "/metrics", None, "", 200, "# EOF"),
+        ("GET", "/api/v1/openapi.json", Some(TOKEN), "", 200, "\"openapi\""),
+        ("PATCH", one, Some(TOKEN), "{\"rate\": \"400M\", \"writers\": 2}", 200, "\"id\":1"),
+        ("PATCH", one, Some(TOKEN), "{\"rate\": 0}", 200, "\"id\":1"),
+        ("GET", "/api/v1/transfers", None, "", 401, "Bearer TOKEN"),
+        ("GET", "/api/v1/transfers", Some("wrong"), "", 401, "not this agent's"),
+        ("GET", "/api/v1/openapi.json", None, "", 401, "token"),
+        ("GET", "/nothing", None, "", 401, "token"),
+        ("GET", "/api/v1/transfers", Some(ALICE), "", 403, "token of 'alice'"),
+        ("GET", "/nothing", Some(TOKEN), "", 404, "no such path"),
+        ("GET", "/api/v1/transfers/7", Some(TOKEN), "", 404, "no transfer 7"),
+        ("GET", "/api/v1/transfers/x", Some(TOKEN), "", 400, "whole number"),
+        ("POST", one, Some(TOKEN), "", 405, "does not take POST"),
+        ("PATCH", one, Some(TOKEN), "{\"rat\": 1}", 400, "unknown field `rat`"),
+        ("PATCH", one, Some(TOKEN), "{\"rate\": \"fast\"}", 400, "10G"),
+        ("PATCH", one, Some(TOKEN), "{\"streams\": 0}", 400, "nonzero"),
+        ("PATCH", one, Some(TOKEN), "{", 400, "cannot read the change"),
+        ("PATCH", one, Some(TOKEN), &large, 413, "error"),
+        ("PATCH", "/api/v1/transfers/2", Some(TOKEN), "{\"streams\": 1}", 409, "is over"),
+    ] {
+        let (got, text) = running.request(method, path, token, body);
+        assert_eq!(got, status, "{method} {path}: {text}");
+        assert!(text.contains(words), "{method} {path}: {text}");
+        assert!(status == 200 || text.starts_with("{\"error\":\""), "{text}");
+    }
+    let head = running.raw("GET /api/v1/agent HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert!(head.to_ascii_lowercase().contains("www-authenticate: bearer"), "{head}");
+}
+
+#[test]
+fn metrics_name_their_room_and_unit() {
+    let running = start("127.0.0.1:0", MetricsAccess::Loopback);
+    let (_, text) = running.request("GET", "/metrics", None, "");
+    for line in [
+        "penstock_mover_received_bytes_total 12345",
+        "penstock_mover_connections_total 7",
+        "penstock_mover_transfers_running 2",
+        "penstock_mover_receive_rate_bits_per_second 2000000",
+        "penstock_agent_http_connections 1",
+    ] {
+        assert!(text.lines().any(|got| got.split(".0").next() == Some(line)), "{line} in\n{text}");
+    }
+    assert!(text.contains("penstock_agent_info{version="), "{text}");
+    let closed = start("127.0.0.1:0", MetricsAccess::Token);
+    assert_eq!(closed.request("GET", "/metrics", None, "").0, 401);
+    assert_eq!(closed.request("GET", "/metrics", Some(TOKEN), "").0, 200);
+}
+
+#[test]
+fn what_leaves_the_machine_is_encrypted_to_the_known_certificate() {
+    // An address that is not loopback, yet on every machine.
+    let running = start("0.0.0.0:0", MetricsAccess::Loopback);
+    let Some(address) = own_address() else {
+        eprintln!("SKIPPED: this machine has no address but loopback");
+        return;
+    };
+    let address = format!("{address}:{}", running.address.port());
+    let client = |fingerprint| Client::new(&address, TOKEN, fingerprint).unwrap();
+    assert_eq!(client(Some(running.fingerprint)).transfers().unwrap().transfers.len(), 2);
+    for (fingerprint, words) in
+        [(Some(Fingerprint([0; 32])), "log in again"), (None, "fingerprint is not known")]
+    {
+        let error = client(fingerprint).transfers().unwrap_err().to_string();
+        assert!(error.contains("not the agent that it should be"), "{error}");
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+/// The address from which this machine would reach the world; nothing is sent.
+fn own_address() -> Option<std::net::IpAddr> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_loopback())
+}
+
+#[test]
+fn garbage_and_large_headers_are_refused() {
+    let running = start("127.0.0.1:0", MetricsAccess::Loopback);
+    assert!(running.raw("\x16\x03\x01 PENSTOCK\r\n\r\n").starts_with("HTTP/1.1 400"));
+    let large = "x".repeat(2 * HEAD_BYTES_MAX);
+    let answer = running.raw(&format!("GET / HTTP/1.1\r\nHost: x\r\nX: {large}\r\n\r\n"));
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    assert_eq!(running.request("GET", "/healthz", None, "").0, 200);
+}
+
+#[test]
+fn idle_connections_are_bounded_and_do_not_hold_up_the_end() {
+    let running = start("127.0.0.1:0", MetricsAccess::Loopback);
+    let idle: Vec<TcpStream> =
+        (0..CONNECTIONS_MAX).map(|_| TcpStream::connect(running.address).unwrap()).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    let answer = running.raw("");
+    assert!(
+        answer.starts_with("HTTP/1.1 503") && answer.ends_with("try it again\"}\n"),
+        "{answer}"
+    );
+    drop(idle);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(running.request("GET", "/healthz", None, "").0, 200);
+
+    let _idle = TcpStream::connect(running.address).unwrap();
+    running.stop.send(true).unwrap();
+    let ended = async { tokio::time::timeout(Duration::from_secs(8), running.serving).await };
+    running.runtime.block_on(ended).expect("the API ends").unwrap();
+    assert!(TcpStream::connect(running.address).is_err());
+}
+
+#[test]
+fn the_document_is_as_committed() {
+    let path = "../../docs/openapi.json";
+    let now = http::api::document();
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(path, &now).unwrap();
+    }
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        committed == now,
+        "the API differs from docs/openapi.json: look at the change and run this test with UPDATE_GOLDEN=1"
+    );
+}

@@ -1,0 +1,76 @@
+//! Through which interface a host is reached.
+//!
+//! Fails by giving nothing: the answer is a hint for placement, never needed.
+
+use std::ffi::CStr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
+use std::ptr;
+
+/// Name of the interface from which packets to `host` leave.
+pub fn interface_towards(host: &str) -> Option<String> {
+    let peer = (host, 9).to_socket_addrs().ok()?.next()?;
+    let any: IpAddr = if peer.is_ipv6() {
+        Ipv6Addr::UNSPECIFIED.into()
+    } else {
+        Ipv4Addr::UNSPECIFIED.into()
+    };
+    // Connecting a datagram socket sends nothing; it only asks the routing table.
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(peer).ok()?;
+    interface_with(socket.local_addr().ok()?.ip())
+}
+
+/// Name of the interface that has an address.
+fn interface_with(address: IpAddr) -> Option<String> {
+    let mut first: *mut libc::ifaddrs = ptr::null_mut();
+    // SAFETY: the pointer is valid for the write of one pointer.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return None;
+    }
+    let mut found = None;
+    let mut next = first;
+    while !next.is_null() && found.is_none() {
+        // SAFETY: getifaddrs gave a list whose entries stay valid until freeifaddrs.
+        let entry = unsafe { &*next };
+        if address_of(entry) == Some(address) {
+            // SAFETY: the name is a C string that lives as long as the list.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+            found = Some(name.to_string_lossy().into_owned());
+        }
+        next = entry.ifa_next;
+    }
+    // SAFETY: the list came from getifaddrs and nothing borrowed from it is kept.
+    unsafe { libc::freeifaddrs(first) };
+    found
+}
+
+fn address_of(entry: &libc::ifaddrs) -> Option<IpAddr> {
+    if entry.ifa_addr.is_null() {
+        return None;
+    }
+    // SAFETY: the address is at least a sockaddr, whose family says what it really is.
+    match i32::from(unsafe { (*entry.ifa_addr).sa_family }) {
+        libc::AF_INET => {
+            // SAFETY: an address of this family is a sockaddr_in.
+            let v4 = unsafe { &*entry.ifa_addr.cast::<libc::sockaddr_in>() };
+            Some(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: an address of this family is a sockaddr_in6.
+            let v6 = unsafe { &*entry.ifa_addr.cast::<libc::sockaddr_in6>() };
+            Some(Ipv6Addr::from(v6.sin6_addr.s6_addr).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_reached_through_itself() {
+        assert_eq!(interface_towards("127.0.0.1").as_deref(), Some("lo"));
+        assert_eq!(interface_towards("no such host"), None);
+    }
+}
