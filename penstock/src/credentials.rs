@@ -146,8 +146,17 @@ pub(crate) fn find_api(state: &State, address: &Address) -> anyhow::Result<Optio
 
 /// The line for an agent of which nothing is known.
 pub(crate) fn unknown(address: &Address) -> anyhow::Error {
+    let login = format!("penstock login {address} --token ... --fingerprint ...");
+    if let Ok(state) = default_directory()
+        && address.is_local()
+    {
+        let state = state.display();
+        return anyhow::anyhow!(
+            "no token for {address} is known: no agent was started with the state directory {state}; set PENSTOCK_STATE to the agent's, or run {login}"
+        );
+    }
     anyhow::anyhow!(
-        "no token for {address} is known: run the line that its agent printed at its start (penstock login {address} --token ... --fingerprint ...), or set PENSTOCK_STATE to the agent's state directory on this machine"
+        "no token for {address} is known: run the line that its agent printed at its first start ({login})"
     )
 }
 

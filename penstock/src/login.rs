@@ -19,8 +19,8 @@ const LOOK: Duration = Duration::from_secs(3);
 /// Remember the token and the certificate of an agent
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-An agent prints the whole line when it starts for the first time; its operator finds the token in the
-agent's state directory, or gives you one of your own. What you give is kept in hosts.toml in your state
+An agent prints the whole line when it starts for the first time; its operator finds the token in the \
+agent's state directory, or gives you one of your own. What you give is kept in hosts.toml in your state \
 directory, for your eyes only. The agent's certificate must have exactly this fingerprint.
 
 Examples:

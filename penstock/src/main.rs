@@ -7,9 +7,10 @@
 
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 
 mod cp;
 mod credentials;
@@ -22,10 +23,10 @@ mod serve;
 mod transfers;
 
 const AFTER_HELP: &str = "\
-Exit codes: 0 done; 1 failed; 2 usage; 3 done in part; 4 integrity check failed; 5 refused
+Exit codes: 0 done; 1 failed; 2 usage; 3 done in part; 4 integrity check failed; 5 refused \
 (identity or permission).
 
-Environment: PENSTOCK_STATE is the directory for keys, tokens and journals (else /var/lib/penstock as
+Environment: PENSTOCK_STATE is the directory for keys, tokens and journals (else /var/lib/penstock as \
 root, else $XDG_STATE_HOME/penstock); PENSTOCK_LOG says what is logged (warn, info, debug).";
 
 /// Moves data sets between data transfer nodes: fast, intact, resumable.
@@ -65,12 +66,41 @@ impl Verb {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
     log::start(matches!(cli.verb, Verb::Serve(_)));
     match cli.verb.run() {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }
+}
+
+/// Help as it is; a mistake as one line like every other failure.
+fn usage(error: &clap::Error) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
+        || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    {
+        // Nothing to be done about a reader that is gone.
+        let _ = error.print();
+        return if error.use_stderr() { Code::Usage.into() } else { Code::Done.into() };
+    }
+    eprintln!("penstock: {}", usage_line(&error.to_string()));
+    Code::Usage.into()
+}
+
+fn usage_line(text: &str) -> String {
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let (what, usage) = text.split_once("\n\nUsage: ").unwrap_or((text, ""));
+    let what = what.split("\n\nFor more information").next().unwrap_or(what);
+    let verb: Vec<&str> = usage
+        .split_whitespace()
+        .take_while(|word| word.chars().all(|c| c.is_ascii_lowercase()))
+        .collect();
+    let verb = if verb.is_empty() { "the verb with".to_owned() } else { verb.join(" ") };
+    let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("{what}: see {verb} --help")
 }
 
 #[cfg(test)]
@@ -82,6 +112,21 @@ mod tests {
     #[test]
     fn arguments_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_mistake_is_one_line() {
+        for (arguments, line) in [
+            (&["penstock", "serv"][..], "unrecognized subcommand 'serv'"),
+            (&["penstock", "serve", "--lsten", "x"], "unexpected argument '--lsten' found"),
+            (&["penstock", "serve", "--streams", "0"], "invalid value '0' for '--streams <N>'"),
+            (&["penstock", "login", "x"], "required arguments were not provided: --fingerprint"),
+        ] {
+            let error = Cli::try_parse_from(arguments).unwrap_err();
+            let text = usage_line(&error.to_string());
+            assert!(text.contains(line) && text.ends_with(" --help"), "{text}");
+            assert!(!text.contains('\n') && !text.contains("  "), "{text}");
+        }
     }
 
     #[test]

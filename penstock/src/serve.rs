@@ -15,11 +15,11 @@ use crate::exit::{Code, Failure, OrExit};
 /// Run the agent of this machine: files for many clients, an HTTP API, metrics
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What is set comes from the file, then from PENSTOCK_* variables (PENSTOCK_LISTEN, _HTTP, _STATE, _ROOT,
+What is set comes from the file, then from PENSTOCK_* variables (PENSTOCK_LISTEN, _HTTP, _STATE, _ROOT, \
 _METRICS, _TOKENS, _RATE, _TRANSFERS, _STREAMS, _MEMORY, _CONFIG), then from flags; the later wins.
 
-On its first start the agent makes a certificate and a token in its state directory. The same user on
-this machine needs nothing more; for another host it prints the line to type there. SIGTERM or SIGINT
+On its first start the agent makes a certificate and a token in its state directory. The same user on \
+this machine needs nothing more; for another host it prints the line to type there. SIGTERM or SIGINT \
 ends it so that every transfer resumes later; a second one ends it at once.
 
 Examples:

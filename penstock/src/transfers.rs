@@ -18,7 +18,7 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// List the transfers of an agent, change or cancel them while they run
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Talks to the HTTP API of an agent, by default the one on this machine. The agent's own token is needed:
+Talks to the HTTP API of an agent, by default the one on this machine. The agent's own token is needed: \
 it is there where PENSTOCK_STATE is the agent's, elsewhere after penstock login.
 
 Examples:

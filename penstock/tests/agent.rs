@@ -211,3 +211,30 @@ fn packagers_get_man_pages_and_completions() {
     let (code, text, _) = output(penstock(directory.path()).args(shell));
     assert!(code == 0 && text.contains("transfers"));
 }
+
+#[test]
+fn the_service_manager_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let child = penstock(&directory.path().join("state"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--http", "none", "--root", "."])
+        .env("NOTIFY_SOCKET", &socket)
+        .env("WATCHDOG_USEC", "400000")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut agent = Agent { child, facts: Value::Null };
+    let next = || {
+        let mut bytes = [0; 512];
+        let count = manager.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
+    };
+    assert_eq!(next().trim(), "READY=1");
+    assert!(next().contains("WATCHDOG=1") && next().contains("STATUS=0 transfers running"));
+    agent.signal("TERM");
+    while next().trim() != "STOPPING=1" {}
+    assert_eq!(agent.wait(), 0);
+}

@@ -137,6 +137,8 @@ impl Config {
         variable: &dyn Fn(&str) -> Option<OsString>,
         flags: Layer,
     ) -> Result<Self, ConfigError> {
+        // Set to nothing means not set, as in compose files and charts that always name a variable.
+        let variable = &|name: &str| variable(name).filter(|value| !value.is_empty());
         let named = file.map(PathBuf::from).or_else(|| variable("PENSTOCK_CONFIG").map(Into::into));
         let default = || Some(PathBuf::from(DEFAULT_FILE)).filter(|file| file.exists());
         let from_file = match named.or_else(default) {
@@ -174,7 +176,7 @@ impl Layer {
         Ok(Self {
             listen: parsed(variable, "PENSTOCK_LISTEN", words::parse_listen_list)?,
             http: parsed(variable, "PENSTOCK_HTTP", words::parse_listen_list)?,
-            state: variable("PENSTOCK_STATE").filter(|path| !path.is_empty()).map(Into::into),
+            state: variable("PENSTOCK_STATE").map(Into::into),
             root: variable("PENSTOCK_ROOT").map(Into::into),
             metrics: parsed(variable, "PENSTOCK_METRICS", MetricsAccess::from_str)?,
             tokens: variable("PENSTOCK_TOKENS").map(Into::into),

@@ -53,6 +53,7 @@ transfers = 3
 
     setting.variables.push(("PENSTOCK_RATE", "5G".into()));
     setting.variables.push(("PENSTOCK_HTTP", "none".into()));
+    setting.variables.push(("PENSTOCK_STREAMS", String::new()));
     setting.variables.push(("PENSTOCK_SERVICE_HOST", "10.0.0.1".into()));
     let config = setting.load(text, Layer::default()).unwrap();
     assert_eq!((config.limits.rate_bps, config.http.len()), (Some(5_000_000_000), 0));
