@@ -15,7 +15,7 @@ use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use penstock_mover::identity::Fingerprint;
+use penstock_mover::identity::{Fingerprint, tls_client_config};
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -27,7 +27,6 @@ use tokio_rustls::TlsConnector;
 
 use crate::http::api::{AgentFacts, Change, Transfer, Transfers};
 use crate::http::error_text;
-use crate::pinned;
 
 /// Time for a connection, and then for an answer.
 const WAIT: Duration = Duration::from_secs(10);
@@ -183,7 +182,8 @@ impl Client {
             let Some(fingerprint) = self.fingerprint else {
                 return Err("its fingerprint is not known: log in first (penstock login HOST --token ... --fingerprint ...)".to_owned());
             };
-            let tls = TlsConnector::from(pinned::client_config(fingerprint));
+            let tls = tls_client_config(fingerprint, None).map_err(|error| error.to_string())?;
+            let tls = TlsConnector::from(tls);
             // The name is not looked at, and an address is none for SNI.
             let ip: IpAddr = addresses[0].ip();
             let stream = tls.connect(ServerName::from(ip), stream).await.map_err(|error| {

@@ -12,7 +12,6 @@ pub mod client;
 pub mod config;
 pub mod gate;
 pub mod http;
-mod pinned;
 pub mod serve;
 pub mod state;
 pub mod tokens;

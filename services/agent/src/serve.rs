@@ -44,7 +44,7 @@ pub enum ServeError {
     #[error(transparent)]
     Tokens(#[from] TokenError),
     /// Its addresses, or what the process needs to run.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
 }
 
@@ -106,13 +106,13 @@ impl Server {
             .collect::<io::Result<Vec<SocketAddr>>>()?;
 
         let agent = Agent::start(agent::Config {
-            listen: config.listen.clone(),
+            listen: config.listen,
             identity: Arc::clone(&identity),
             gatekeeper: Arc::clone(&gate) as _,
             state: config.state.clone(),
             limits: config.limits.clone(),
         })
-        .map_err(|error| start_error(&config.listen, &error))?;
+        .map_err(|error| start_error(&error))?;
 
         let traffic = Arc::new(Traffic::default());
         let router = http::router(Arc::new(Api {
@@ -193,15 +193,10 @@ impl Server {
     }
 }
 
-fn start_error(listen: &[SocketAddr], error: &io::Error) -> io::Error {
-    let addresses: Vec<String> = listen.iter().map(ToString::to_string).collect();
-    io::Error::new(
-        error.kind(),
-        format!(
-            "cannot listen on {}: {error}: give another address with --listen ADDR:PORT",
-            addresses.join(", ")
-        ),
-    )
+/// The mover names the address; what to do about it is said here.
+fn start_error(error: &io::Error) -> io::Error {
+    let remedy = "give another with --listen ADDR:PORT";
+    io::Error::new(error.kind(), format!("{error}: {remedy}"))
 }
 
 /// Feeds systemd's watchdog, if there is one, while the mover answers.
