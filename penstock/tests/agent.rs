@@ -238,3 +238,59 @@ fn the_service_manager_is_told() {
     while next().trim() != "STOPPING=1" {}
     assert_eq!(agent.wait(), 0);
 }
+
+/// A copy that would take minutes at its rate is seen, let go faster, and another one cancelled.
+#[test]
+fn a_running_transfer_is_steered() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let root = directory.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    let source = directory.path().join("source");
+    std::fs::write(&source, vec![7; 32 << 20]).unwrap();
+    let agent = Agent::start(&state, &root);
+    let to = format!("penstock://{}/", agent.facts["listen"][0].as_str().unwrap());
+    let copy = |name: &str| {
+        let mut command = penstock(&state);
+        command.args(["cp", "--json", "--rate", "4M", "--block", "64KiB"]).arg(&source);
+        command.arg(format!("{to}{name}")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Agent { child: command.spawn().unwrap(), facts: Value::Null }
+    };
+    let transfers = |extra: &[&str]| -> Value {
+        let arguments = ["transfers", "--json", "--http", agent.http()];
+        let (code, text, error) = output(penstock(&state).args(arguments).args(extra));
+        assert_eq!(code, 0, "{error}");
+        serde_json::from_str(&text).unwrap()
+    };
+    let running = || {
+        let begun = Instant::now();
+        loop {
+            let list = transfers(&[])["transfers"].take();
+            let mut list = list.as_array().unwrap().iter();
+            if let Some(one) = list.find(|one| one["state"] == "running" && one["moved_bytes"] != 0)
+            {
+                return one.clone();
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "no transfer runs");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+
+    let mut first = copy("one");
+    let seen = running();
+    assert_eq!((&seen["direction"], &seen["caller"]), (&"receive".into(), &"owner".into()));
+    let id = seen["id"].to_string();
+    let changed = transfers(&["set", &id, "--rate", "none", "--streams", "2"]);
+    assert_eq!(changed["id"], seen["id"]);
+    assert_eq!(first.wait(), 0, "the copy ends soon after its limit is gone");
+    assert_eq!(std::fs::metadata(root.join("one")).unwrap().len(), 32 << 20);
+
+    let mut second = copy("two");
+    let id = running()["id"].to_string();
+    assert_eq!(transfers(&["cancel", &id])["id"].to_string(), id);
+    assert_eq!(second.wait(), 1);
+    let mut error = String::new();
+    second.child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+    assert!(error.contains("cancelled by the agent's operator"), "{error}");
+    assert!(!root.join("two").exists());
+}
