@@ -27,6 +27,25 @@ pub const BLOCK_BYTES_DEFAULT: u32 = 4 << 20;
 /// Most files in one pack.
 pub const PACK_FILES_MAX: u16 = 8_192;
 
+/// Files from this size on begin on a page of a pack, so that both ends can move them without the page
+/// cache.
+pub const PACK_ALIGN_BYTES_MIN: usize = 16 << 10;
+
+const PAGE_BYTES: usize = 4096;
+
+/// Where in a pack a file of `bytes` begins, when `at` bytes are before it.
+#[must_use]
+pub fn pack_start(at: usize, bytes: usize) -> usize {
+    if bytes < PACK_ALIGN_BYTES_MIN { at } else { at.next_multiple_of(PAGE_BYTES) }
+}
+
+/// The most that a file of `bytes` takes of a pack, its place in the table included.
+#[must_use]
+pub fn pack_room(bytes: u64) -> u64 {
+    let padding = if bytes < PACK_ALIGN_BYTES_MIN as u64 { 0 } else { 2 * PAGE_BYTES as u64 };
+    PackItem::MIN_BYTES as u64 + bytes + padding
+}
+
 /// What a frame carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
@@ -74,7 +93,8 @@ wire_struct! {
         pub file: u64,
         /// Offset in the file, zero in a pack.
         pub offset: u64,
-        /// Bytes of the file that the frame stands for: the payload's of a block, the zeros' of a hole.
+        /// Bytes of the file that the frame stands for: the payload's of a block, the zeros' of a hole. In a
+        /// pack, the bytes before its table.
         pub bytes: u64,
         /// Digest part of those bytes in the session's algorithm, zero in a pack.
         pub part: [u8; 32],
@@ -248,7 +268,7 @@ wire_struct! {
     pub struct PackItem {
         /// Number of the file.
         pub file: u64,
-        /// Its bytes, which lie in the payload in the order of the table.
+        /// Its bytes, which lie in the payload in the order of the table; see [`pack_start`].
         pub bytes: u32,
         /// Their CRC-32C.
         pub crc: u32,
@@ -257,20 +277,24 @@ wire_struct! {
     }
 }
 
-/// Reads the table at the end of a pack's payload.
+/// Reads the table at the end of a pack's payload, and says where each file begins.
 ///
 /// # Errors
 /// When the table is damaged or its lengths do not make the payload.
-pub fn pack_items(header: &Header, payload: &[u8]) -> Result<Vec<PackItem>, FrameError> {
+pub fn pack_items(header: &Header, payload: &[u8]) -> Result<Vec<(usize, PackItem)>, FrameError> {
     let shape = || FrameError::Shape { sequence: header.sequence, what: "pack table" };
     let data_bytes = usize::try_from(header.bytes).map_err(|_| shape())?;
     let table = payload.get(data_bytes..).ok_or_else(shape)?;
     let mut input = Input::new(table);
-    let items = (0..header.items)
-        .map(|_| PackItem::take(&mut input))
-        .collect::<Result<Vec<_>, _>>()?;
-    let total: u64 = items.iter().map(|item| u64::from(item.bytes)).sum();
-    if total != header.bytes || input.left() != 0 {
+    let mut items = Vec::with_capacity(usize::from(header.items.min(PACK_FILES_MAX)));
+    let mut at = 0;
+    for _ in 0..header.items {
+        let item = PackItem::take(&mut input)?;
+        let start = pack_start(at, item.bytes as usize);
+        at = start.checked_add(item.bytes as usize).filter(|end| *end <= data_bytes).ok_or_else(shape)?;
+        items.push((start, item));
+    }
+    if at != data_bytes || input.left() != 0 {
         return Err(shape());
     }
     Ok(items)

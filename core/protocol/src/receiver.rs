@@ -376,6 +376,13 @@ impl Receiver {
         !self.finishes.is_empty() || self.is_complete()
     }
 
+    /// Whether every file that is not settled waits to be put in place, so that nothing more can come
+    /// for now.
+    #[must_use]
+    pub fn only_finishes(&self) -> bool {
+        !self.finishes.is_empty() && self.finishes.len() == self.files.len()
+    }
+
     /// Whether a file is to be forgotten.
     #[must_use]
     pub fn has_discards(&self) -> bool {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::block::PACK_FILES_MAX;
+use crate::block::{PACK_FILES_MAX, pack_room};
 use crate::control::{
     Announcement, Decision, Failure, FailureKind, Outcome, Placed, Report, Run, Tally, ToReceiver,
     ToSender,
@@ -20,7 +20,7 @@ use crate::control::{
 use crate::digest::{Algorithm, Digest, Part};
 use crate::extents::Extents;
 use crate::manifest::{Entry, Kind};
-use crate::wire::{self, Bytes, Wire as _};
+use crate::wire::{self, Bytes};
 
 /// Most entries that are announced and not settled.
 const WINDOW: usize = 32_768;
@@ -255,6 +255,12 @@ impl Sender {
         let first = std::mem::replace(&mut self.entries_first, self.next_file);
         self.entries_bytes = 0;
         self.outbox.push_back(ToReceiver::Announce(Announcement { first, entries }));
+    }
+
+    /// Whether there are entries enough for an announcement.
+    #[must_use]
+    pub fn has_announcement(&self) -> bool {
+        !self.outbox.is_empty()
     }
 
     /// Whether everything is settled and the carrier should queue its last measurements.
@@ -601,7 +607,7 @@ fn next_pack(queue: &mut Queue, files: &HashMap<u64, Active>, block_bytes: u64) 
             queue.small.pop_front();
             continue;
         };
-        let item = crate::block::PackItem::MIN_BYTES as u64 + active.source.entry.bytes;
+        let item = pack_room(active.source.entry.bytes);
         if bytes + item > block_bytes || sources.len() == PACK_FILES.min(PACK_FILES_MAX.into()) {
             break;
         }

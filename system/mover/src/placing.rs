@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use penstock_protocol::block::PACK_ALIGN_BYTES_MIN;
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::digest::{Algorithm, Digest, Serial};
 use penstock_protocol::extents::Extent;
@@ -22,6 +23,7 @@ use penstock_protocol::manifest::{Entry, Kind, RelativePath};
 use penstock_protocol::open::Options;
 use penstock_protocol::receiver::Verdict;
 use penstock_protocol::wire::Wire;
+use penstock_sys::buffer::BUFFER_ALIGNMENT;
 use penstock_sys::fs::{self, Dir, Open, Timestamp};
 
 use crate::engine::Engine;
@@ -96,6 +98,8 @@ pub struct Place {
     directories: Mutex<Vec<Arc<Entry>>>,
     unfinished: Mutex<HashMap<RelativePath, Unfinished>>,
     umask: u32,
+    /// The file system has no direct I/O.
+    no_direct: AtomicBool,
 }
 
 fn destination(error: &io::Error) -> Failure {
@@ -125,6 +129,7 @@ impl Place {
             directories: Mutex::default(),
             unfinished: Mutex::new(unfinished),
             umask: penstock_sys::machine::umask(),
+            no_direct: AtomicBool::new(false),
         })
     }
 
@@ -281,7 +286,7 @@ impl Place {
         };
         if entry.bytes == 0 {
             // There is nothing to send, and the last sync makes it durable.
-            let make = || self.write_small(&sink, &[]).and_then(|()| self.rename(&sink));
+            let make = || self.write_small(&sink, &[], &[]).and_then(|()| self.rename(&sink));
             make().map_err(|error| destination(&error))?;
             return Ok((Verdict::Done(empty_digest(self.options.algorithm)), None));
         }
@@ -379,17 +384,59 @@ impl Place {
         Ok((file, direct))
     }
 
-    /// Writes a whole small file under its temporary name, with its metadata.
+    /// Which engine writes a small file.
+    #[must_use]
+    pub fn small_engine(&self, sink: &SinkFile) -> &'static str {
+        if self.is_direct_small(sink) { "direct" } else { "buffered" }
+    }
+
+    fn is_direct_small(&self, sink: &SinkFile) -> bool {
+        let bytes = usize::try_from(sink.entry.bytes).unwrap_or(usize::MAX);
+        let possible = self.engine.direct && !self.no_direct.load(Ordering::Relaxed);
+        possible && bytes >= PACK_ALIGN_BYTES_MIN && !sink.entry.sparse
+    }
+
+    /// Writes a whole small file under its temporary name, with its metadata. `sectors` is `data` and what
+    /// lies behind it in its buffer.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn write_small(&self, sink: &SinkFile, data: &[u8]) -> io::Result<()> {
+    pub fn write_small(&self, sink: &SinkFile, data: &[u8], sectors: &[u8]) -> io::Result<()> {
         let mode = sink.entry.mode & 0o777;
-        let how = Open { truncate: true, ..Open::creating(mode) };
-        let file = sink.parent.dir.open_file(&sink.temporary, &how)?;
-        fs::write_all_at(&file, data, 0)?;
+        let whole = sectors.get(..data.len().next_multiple_of(BUFFER_ALIGNMENT));
+        let whole = whole.filter(|_| self.is_direct_small(sink));
+        let how =
+            Open { create_new: true, brief: true, direct: whole.is_some(), ..Open::creating(mode) };
+        let file = match self.create_small(sink, &how) {
+            Err(error) if how.direct && error.kind() == io::ErrorKind::Unsupported => {
+                self.no_direct.store(true, Ordering::Relaxed);
+                self.create_small(sink, &Open { direct: false, ..how })?
+            }
+            other => other?,
+        };
+        match whole.filter(|_| !self.no_direct.load(Ordering::Relaxed)) {
+            Some(whole) => {
+                fs::write_all_at(&file, whole, 0)?;
+                if whole.len() > data.len() {
+                    file.set_len(data.len() as u64)?;
+                }
+            }
+            None => fs::write_all_at(&file, data, 0)?,
+        }
         let given = mode & !self.umask;
         self.set_metadata(&file, &sink.entry, given != self.mode(&sink.entry))
+    }
+
+    fn create_small(&self, sink: &SinkFile, how: &Open) -> io::Result<File> {
+        let dir = &sink.parent.dir;
+        match dir.open_file(&sink.temporary, how) {
+            // Left by a run that was killed.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                dir.remove_file(&sink.temporary)?;
+                dir.open_file(&sink.temporary, how)
+            }
+            other => other,
+        }
     }
 
     /// Metadata in the order that keeps it: owner clears set-user-id, and everything but the time

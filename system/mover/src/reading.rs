@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use penstock_protocol::block::{FrameKind, Header, PackItem};
+use penstock_protocol::block::{self, FrameKind, Header, PackItem};
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::digest::{self, Algorithm, Digest, Serial};
 use penstock_protocol::sender::{Piece, Read, Source, Work};
@@ -29,6 +29,12 @@ const DEPTH: usize = 4;
 
 /// Files below this size are read through the page cache: direct I/O costs more than it saves.
 const DIRECT_BYTES_MIN: u64 = 1 << 20;
+
+/// Small files that are opened, and asked of the device, before the first of them is read.
+const READ_AHEAD_FILES: usize = 32;
+
+/// Below this size a file is not worth asking for ahead.
+const READ_AHEAD_BYTES_MIN: u64 = 4096;
 
 /// Sources kept open between blocks.
 const OPEN_MAX: usize = 64;
@@ -70,12 +76,16 @@ impl SenderEnd {
         if wanted {
             let open = Open { direct: true, ..Open::reading() };
             match dir.open_file(path, &open) {
-                Ok(file) => return Ok(OpenSource { file: Arc::new(file), direct: true }),
+                Ok(file) => {
+                    self.session.name_engine(self.engine.name(true));
+                    return Ok(OpenSource { file: Arc::new(file), direct: true });
+                }
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
                 Err(error) => return Err(error),
             }
         }
         let file = dir.open_file(path, &Open::reading())?;
+        self.session.name_engine(self.engine.name(false));
         if source.entry.bytes >= DIRECT_BYTES_MIN {
             // Advice that is not taken costs nothing.
             let _ = fs::advise_sequential(&file);
@@ -85,11 +95,11 @@ impl SenderEnd {
 
     /// What became of a source since it was announced: `None` while it is the same.
     fn changed(&self, source: &Source, file: &File) -> Option<Read> {
-        let (size, modified) = match fs::stat_file(file) {
-            Ok(stat) => (stat.size, scan::time(stat.mtime)),
+        let now = match fs::stat_file(file) {
+            Ok(stat) => (stat.kind, stat.size, scan::time(stat.mtime)),
             Err(error) => return Some(failed(&error)),
         };
-        if size == source.entry.bytes && modified == source.entry.modified {
+        if now == (fs::Kind::File, source.entry.bytes, source.entry.modified) {
             return None;
         }
         let (dir, path) = self.locate(source);
@@ -268,27 +278,37 @@ impl Reader<'_> {
     /// Reads whole files one behind the other, and their table after them.
     fn read_pack(&mut self, work: Work, sources: &[Arc<Source>], mut buffer: Buffer) {
         let algorithm = self.end.algorithm();
+        self.end.session.name_engine(self.end.engine.name(false));
         let mut at = 0;
         let mut table = Vec::new();
         let mut items = 0;
-        for source in sources {
-            let bytes = usize::try_from(source.entry.bytes).unwrap_or(usize::MAX);
-            let result = match self.read_small(source, &mut buffer[at..at + bytes]) {
-                Ok(None) => {
-                    let data = &buffer[at..at + bytes];
-                    let crc = digest::crc32c(data);
-                    let part = digest::part(algorithm, 0, source.entry.bytes, data, crc);
-                    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-                    PackItem { file: source.file, bytes, crc, part: part.0 }.put(&mut table);
-                    at += bytes as usize;
-                    items += 1;
-                    Read::Good(part)
-                }
-                Ok(Some(read)) => read,
-                Err(error) => failed(&error),
-            };
-            self.end.read(source, 0..source.entry.bytes, result);
+        let mut results = Vec::with_capacity(sources.len());
+        for some in sources.chunks(READ_AHEAD_FILES) {
+            let files: Vec<_> = some.iter().map(|source| self.open_small(source)).collect();
+            for (source, file) in some.iter().zip(files) {
+                let bytes = usize::try_from(source.entry.bytes).unwrap_or(usize::MAX);
+                let start = block::pack_start(at, bytes);
+                let read = file.and_then(|file| {
+                    self.read_small(source, &file, &mut buffer[start..start + bytes])
+                });
+                results.push(match read {
+                    Ok(None) => {
+                        buffer[at..start].fill(0);
+                        let data = &buffer[start..start + bytes];
+                        let crc = digest::crc32c(data);
+                        let part = digest::part(algorithm, 0, source.entry.bytes, data, crc);
+                        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+                        PackItem { file: source.file, bytes, crc, part: part.0 }.put(&mut table);
+                        at = start + bytes as usize;
+                        items += 1;
+                        Read::Good(part)
+                    }
+                    Ok(Some(changed)) => changed,
+                    Err(error) => failed(&error),
+                });
+            }
         }
+        self.end.read_whole(sources, results);
         if items == 0 {
             return;
         }
@@ -306,12 +326,21 @@ impl Reader<'_> {
         self.end.ready.push(Ready { work, header, buffer: Some(buffer) });
     }
 
-    /// Reads a whole small file; what it has become, if it changed.
-    fn read_small(&self, source: &Source, into: &mut [u8]) -> io::Result<Option<Read>> {
+    /// Opens a small file and has the device begin to read it, while others are opened.
+    fn open_small(&self, source: &Source) -> io::Result<File> {
         let (dir, path): (_, &Path) = self.end.locate(source);
-        let file = dir.open_file(path, &Open::reading())?;
-        let read = fs::read_at_most(&file, into, 0)?;
-        match self.end.changed(source, &file) {
+        let file = dir.open_file(path, &Open { brief: true, ..Open::reading() })?;
+        if source.entry.bytes >= READ_AHEAD_BYTES_MIN {
+            // Advice that is not taken costs speed only.
+            let _ = fs::advise_will_need(&file, source.entry.bytes);
+        }
+        Ok(file)
+    }
+
+    /// Reads a whole small file; what it has become, if it changed.
+    fn read_small(&self, source: &Source, file: &File, into: &mut [u8]) -> io::Result<Option<Read>> {
+        let read = fs::read_at_most(file, into, 0)?;
+        match self.end.changed(source, file) {
             None if read < into.len() => Err(io::ErrorKind::UnexpectedEof.into()),
             changed => Ok(changed),
         }

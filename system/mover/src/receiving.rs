@@ -17,6 +17,7 @@ use penstock_protocol::control::{
     Failure, FailureKind, Placed, Settings, Tally, ToReceiver, ToSender,
 };
 use penstock_protocol::extents::Extent;
+use penstock_protocol::manifest::Entry;
 use penstock_protocol::proof::Authenticator;
 use penstock_protocol::receiver::{Finish, Place as Where, Receiver, Verdict};
 use penstock_protocol::sender::StreamId;
@@ -35,10 +36,16 @@ use crate::session::{Ending, STREAMS_MAX, Session, add_since, lock};
 use crate::writing::{self, Received};
 
 /// Writer threads per device when nobody says how many.
-const WRITERS_DEFAULT: u16 = 2;
+const WRITERS_DEFAULT: u16 = 4;
 
 /// How often unfinished files are synced and the journal marked.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
+
+/// Entries whose destination is looked at between two answers to the sender.
+const CHECKS_AT_ONCE: usize = 256;
+
+/// How long whole small files may wait for others to share a sync with, while more are coming.
+const SHARE_WITHIN: Duration = Duration::from_millis(250);
 
 /// From this many whole small files on, one sync of the file system is cheaper than one for each.
 const SYNC_ALL_FROM: usize = 8;
@@ -141,32 +148,40 @@ impl ReceiverEnd {
     fn plan(self: &Arc<Self>) {
         while !self.session.is_over() {
             let mut machine = lock(&self.machine);
-            let discard = machine.poll_discard();
-            let check = if discard.is_none() { machine.poll_check() } else { None };
-            if discard.is_none() && check.is_none() {
-                let waited = wait(&self.plan, machine, Duration::from_millis(200));
-                drop(waited);
+            let discards: Vec<_> = std::iter::from_fn(|| machine.poll_discard()).collect();
+            let checks: Vec<_> =
+                std::iter::from_fn(|| machine.poll_check()).take(CHECKS_AT_ONCE).collect();
+            if discards.is_empty() && checks.is_empty() {
+                drop(wait(&self.plan, machine, Duration::from_millis(200)));
                 continue;
             }
             drop(machine);
-            if let Some((file, _)) = discard {
+            for (file, _) in discards {
                 let sink = lock(&self.sinks).remove(&file);
                 if let Some(sink) = sink {
                     self.place.discard(&sink);
                     self.journal.end_file(sink.journal_number.load(Ordering::SeqCst));
                 }
             }
-            if let Some((file, entry)) = check {
-                let (verdict, sink) = self.place.check(file, &entry);
-                if let Some(sink) = sink {
-                    self.ensure_writers(sink.parent.device);
-                    self.begin_journal(&sink, matches!(verdict, Verdict::Resume(_)));
-                    lock(&self.sinks).insert(file, Arc::new(sink));
-                }
-                lock(&self.machine).decide(file, verdict);
-                self.session.wake_control();
-            }
+            let verdicts: Vec<_> =
+                checks.iter().map(|(file, entry)| (*file, self.check(*file, entry))).collect();
+            let mut machine = lock(&self.machine);
+            verdicts.into_iter().for_each(|(file, verdict)| machine.decide(file, verdict));
+            drop(machine);
+            self.session.wake_control();
         }
+    }
+
+    fn check(self: &Arc<Self>, file: u64, entry: &Arc<Entry>) -> Verdict {
+        let (verdict, sink) = self.place.check(file, entry);
+        if let Some(sink) = sink {
+            if sink.parent.device != self.place.base().device {
+                self.ensure_writers(sink.parent.device);
+            }
+            self.begin_journal(&sink, matches!(verdict, Verdict::Resume(_)));
+            lock(&self.sinks).insert(file, Arc::new(sink));
+        }
+        verdict
     }
 
     fn begin_journal(&self, sink: &SinkFile, resumed: bool) {
@@ -315,11 +330,16 @@ impl ReceiverEnd {
 
     /// Puts whole files in place and keeps the journal true.
     fn commit(&self) {
-        let mut synced = Instant::now();
+        let (mut synced, mut settled) = (Instant::now(), Instant::now());
         while !self.session.is_over() {
             let mut machine = lock(&self.machine);
-            let mut finishes: Vec<_> = std::iter::from_fn(|| machine.poll_finish()).collect();
             let complete = machine.is_complete();
+            let worth_it = settled.elapsed() >= SHARE_WITHIN || machine.only_finishes();
+            if !complete && !worth_it && synced.elapsed() < SYNC_EVERY {
+                drop(wait(&self.commit, machine, Duration::from_millis(20)));
+                continue;
+            }
+            let mut finishes: Vec<_> = std::iter::from_fn(|| machine.poll_finish()).collect();
             if finishes.is_empty() && !complete && synced.elapsed() < SYNC_EVERY {
                 drop(wait(&self.commit, machine, Duration::from_millis(100)));
                 continue;
@@ -327,6 +347,7 @@ impl ReceiverEnd {
             drop(machine);
             if !finishes.is_empty() {
                 self.settle(&mut finishes);
+                settled = Instant::now();
             }
             if complete {
                 return self.finish();

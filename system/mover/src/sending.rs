@@ -182,11 +182,14 @@ impl SenderEnd {
         let walk = Walk { recursive: self.recursive, xattrs: self.session.options.xattrs };
         for (root, source) in self.sources.iter().enumerate() {
             let root = u32::try_from(root).unwrap_or(u32::MAX);
+            let mut known_device = None;
             walk.run(source, |found| {
                 match found {
                     Found::Failed(path, failure) => lock(&self.machine).scan_failed(path, failure),
                     Found::Entry(device, entry) => {
-                        self.ensure_readers(device);
+                        if known_device.replace(device) != Some(device) {
+                            self.ensure_readers(device);
+                        }
                         let mut machine = lock(&self.machine);
                         while !machine.room() && !self.session.is_over() {
                             drop(machine);
@@ -195,6 +198,10 @@ impl SenderEnd {
                             machine = wait(&self.room, guard, Duration::from_millis(50));
                         }
                         machine.announce(root, device, entry);
+                        if machine.has_announcement() {
+                            drop(machine);
+                            self.session.wake_control();
+                        }
                     }
                 }
                 !self.session.is_over()
@@ -252,6 +259,14 @@ impl SenderEnd {
         drop(machine);
         if urgent {
             self.session.wake_control();
+        }
+    }
+
+    /// A reader has done with whole files.
+    pub fn read_whole(&self, sources: &[Arc<Source>], results: Vec<Read>) {
+        let mut machine = lock(&self.machine);
+        for (source, result) in sources.iter().zip(results) {
+            machine.read(source, 0..source.entry.bytes, result);
         }
     }
 

@@ -210,18 +210,18 @@ impl Writer<'_> {
         let payload = &buffer[..header.payload_bytes as usize];
         let items = block::pack_items(header, payload)
             .map_err(|_| SenderFault("the table of a pack is damaged"))?;
-        self.end.session.name_engine(self.end.engine.name(false));
-        let mut at = 0;
         let mut written = Vec::with_capacity(items.len());
-        for item in &items {
+        for (start, item) in &items {
             let bytes = item.bytes as usize;
-            let data = &payload[at..at + bytes];
-            at += bytes;
+            let data = &payload[*start..*start + bytes];
+            // Direct I/O writes whole sectors; what is behind the file in the buffer is cut off again.
+            let sectors = &buffer[*start..];
             let place =
                 self.end.with_machine(|machine| machine.accept(item.file, 0, bytes as u64))?;
             let (Where::Write(_), Some(sink)) = (place, self.end.sink(item.file)) else { continue };
+            self.end.session.name_engine(self.end.place.small_engine(&sink));
             let result = if crc32c(data) == item.crc {
-                self.end.place.write_small(&sink, data)
+                self.end.place.write_small(&sink, data, sectors)
             } else {
                 Err(io::ErrorKind::InvalidData.into())
             };

@@ -107,6 +107,13 @@ impl Dir {
             }
             other => other?,
         };
+        if how.brief {
+            let file = File::from(file);
+            if how.direct {
+                super::set_direct(&file, true)?;
+            }
+            return Ok(file);
+        }
         match stat_fd(file.as_fd())?.kind {
             Kind::File => {}
             Kind::Directory => return Err(Errno::ISDIR.into()),

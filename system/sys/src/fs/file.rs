@@ -132,6 +132,12 @@ pub fn advise_sequential(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fadvise(file, 0, None, Advice::Sequential)?)
 }
 
+/// Asks the device for the first `len_bytes` now, so that a read later does not wait for them.
+pub fn advise_will_need(file: &File, len_bytes: u64) -> io::Result<()> {
+    let len = std::num::NonZeroU64::new(len_bytes);
+    Ok(rustix::fs::fadvise(file, 0, len, Advice::WillNeed)?)
+}
+
 /// Makes the content durable, and of the facts only those needed to read it.
 pub fn sync_data(file: &File) -> io::Result<()> {
     Ok(retry(|| rustix::fs::fdatasync(file))?)

@@ -25,6 +25,10 @@ pub struct Open {
     pub follow: bool,
     /// Allow what is not a regular file. Opening a fifo may then wait for its other end.
     pub special: bool,
+    /// For one small file among thousands: saves the look at what was opened, and two more calls. The caller makes
+    /// sure by [`super::stat_file`] or [`Open::create_new`] that it is a regular file, and gives it to no ring: it stays
+    /// nonblocking.
+    pub brief: bool,
     /// Permission bits of a file created, before the umask.
     pub mode: u32,
 }
