@@ -62,7 +62,7 @@ pub(crate) enum Running {
         /// The transfer.
         transfer: Transfer,
         /// The far end that ssh started; it ends when this is dropped.
-        far_end: Option<Started>,
+        _far_end: Option<Started>,
     },
     /// Within this process.
     Local(LocalCopy),
@@ -286,7 +286,7 @@ fn begin(
         give_up_after: args.give_up_after,
         make_end,
     };
-    Ok(Running::Remote { transfer: Transfer::start(plan), far_end: reach.far_end })
+    Ok(Running::Remote { transfer: Transfer::start(plan), _far_end: reach.far_end })
 }
 
 fn remote_path(place: &Location) -> Vec<u8> {

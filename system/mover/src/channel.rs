@@ -148,30 +148,57 @@ struct Tls {
 }
 
 /// Bytes read from the socket and not yet given to TLS.
+///
+/// TLS takes a few KiB at a time and looks for a whole record after each, so it is asked to look only
+/// when a record is whole.
 #[derive(Debug)]
 struct Incoming {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
+    /// Bytes of the record at hand that TLS has not been given.
+    record_left: usize,
 }
 
 impl Incoming {
-    fn is_empty(&self) -> bool {
-        self.start == self.end
+    /// Bytes before the body of a TLS record, the last two its length (RFC 8446, 5.1).
+    const HEADER_BYTES: usize = 5;
+
+    fn new() -> Self {
+        Self { bytes: vec![0; TLS_READ_BYTES], start: 0, end: 0, record_left: 0 }
     }
 
+    /// Reads from the socket behind what is there.
     fn fill(&mut self, from: &mut Transport) -> io::Result<usize> {
-        let read = from.read(&mut self.bytes)?;
-        (self.start, self.end) = (0, read);
+        self.bytes.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let read = from.read(&mut self.bytes[self.end..])?;
+        self.end += read;
         Ok(read)
+    }
+
+    /// Makes sure that something of a record is there; zero at the end of the connection.
+    fn ready(&mut self, from: &mut Transport) -> io::Result<usize> {
+        let wanted = if self.record_left == 0 { Self::HEADER_BYTES } else { 1 };
+        while self.end - self.start < wanted {
+            if self.fill(from)? == 0 {
+                return Ok(0);
+            }
+        }
+        if self.record_left == 0 {
+            let length = [self.bytes[self.start + 3], self.bytes[self.start + 4]];
+            self.record_left = Self::HEADER_BYTES + usize::from(u16::from_be_bytes(length));
+        }
+        Ok(self.record_left)
     }
 }
 
 impl Read for Incoming {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = buffer.len().min(self.end - self.start);
+        let count = buffer.len().min(self.end - self.start).min(self.record_left);
         buffer[..count].copy_from_slice(&self.bytes[self.start..self.start + count]);
         self.start += count;
+        self.record_left -= count;
         Ok(count)
     }
 }
@@ -204,7 +231,7 @@ impl Channel {
 
     fn handshake(transport: Transport, mut connection: Connection) -> io::Result<Self> {
         connection.set_buffer_limit(Some(TLS_WRITE_BYTES));
-        let incoming = Incoming { bytes: vec![0; TLS_READ_BYTES], start: 0, end: 0 };
+        let incoming = Incoming::new();
         let mut channel = Self { transport, tls: Some(Box::new(Tls { connection, incoming })) };
         while channel.tls.as_ref().is_some_and(|tls| tls.connection.is_handshaking()) {
             channel.flush_tls()?;
@@ -299,20 +326,26 @@ impl Channel {
         Ok(())
     }
 
-    /// Gives TLS some bytes from the socket; zero at the end of the connection.
+    /// Gives TLS one record from the socket; zero at the end of the connection.
     fn fill_tls(&mut self) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else { return Ok(0) };
-        if tls.incoming.is_empty() && tls.incoming.fill(&mut self.transport)? == 0 {
-            // Said to TLS too, which knows whether the peer closed properly.
-            tls.connection.read_tls(&mut io::empty())?;
-            return Ok(0);
+        let mut given = 0;
+        loop {
+            if tls.incoming.ready(&mut self.transport)? == 0 {
+                // Said to TLS too, which knows whether the peer closed properly.
+                tls.connection.read_tls(&mut io::empty())?;
+                return Ok(0);
+            }
+            given += tls.connection.read_tls(&mut tls.incoming)?;
+            if tls.incoming.record_left == 0 {
+                break;
+            }
         }
-        let count = tls.connection.read_tls(&mut tls.incoming)?;
         if let Err(error) = tls.connection.process_new_packets() {
             let _ = self.flush_tls();
             return Err(tls_error(error));
         }
-        Ok(count)
+        Ok(given)
     }
 }
 
