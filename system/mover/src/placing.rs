@@ -5,7 +5,7 @@
 //! time, so that the same command finds its own unfinished files and nobody else's. Everything happens
 //! beneath one directory that no path and no link can leave.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -57,6 +57,8 @@ pub struct Parent {
     pub dir: Dir,
     /// Device it is on.
     pub device: u64,
+    /// This session made it, so that nothing was in it before.
+    fresh: bool,
 }
 
 /// A file on its way to its place.
@@ -96,6 +98,7 @@ pub struct Place {
     engine: Engine,
     parents: Mutex<HashMap<PathBuf, Arc<Parent>>>,
     directories: Mutex<Vec<Arc<Entry>>>,
+    made: Mutex<HashSet<PathBuf>>,
     unfinished: Mutex<HashMap<RelativePath, Unfinished>>,
     umask: u32,
     /// The file system has no direct I/O.
@@ -119,7 +122,7 @@ impl Place {
     ) -> io::Result<Self> {
         let device = target.base.device()?;
         Ok(Self {
-            base: Arc::new(Parent { dir: target.base, device }),
+            base: Arc::new(Parent { dir: target.base, device, fresh: false }),
             rename: target.rename,
             key: target.key,
             trusted: target.trusted,
@@ -127,6 +130,7 @@ impl Place {
             engine,
             parents: Mutex::default(),
             directories: Mutex::default(),
+            made: Mutex::default(),
             unfinished: Mutex::new(unfinished),
             umask: penstock_sys::machine::umask(),
             no_direct: AtomicBool::new(false),
@@ -160,7 +164,8 @@ impl Place {
             other => other?,
         };
         let device = dir.device()?;
-        let parent = Arc::new(Parent { dir, device });
+        let fresh = lock(&self.made).contains(above);
+        let parent = Arc::new(Parent { dir, device, fresh });
         let mut parents = lock(&self.parents);
         if parents.len() >= PARENTS_MAX {
             parents.clear();
@@ -187,7 +192,9 @@ impl Place {
     fn make_directory(&self, entry: &Arc<Entry>) -> Result<(), Failure> {
         let (parent, name) = self.parent_of(&entry.path).map_err(|error| destination(&error))?;
         match parent.dir.create_dir(&name, 0o700) {
-            Ok(()) => {}
+            Ok(()) => {
+                lock(&self.made).insert(native(&entry.path).to_owned());
+            }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let there = parent.dir.stat_follow(&name).map_err(|error| destination(&error))?;
                 if there.kind != fs::Kind::Directory {
@@ -244,11 +251,7 @@ impl Place {
         entry: &Arc<Entry>,
     ) -> Result<(Verdict, Option<SinkFile>), Failure> {
         let (parent, name) = self.parent_of(&entry.path).map_err(|error| destination(&error))?;
-        let there = match parent.dir.stat(&name) {
-            Ok(stat) => Some(stat),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(destination(&error)),
-        };
+        let there = if parent.fresh { None } else { stat_if_there(&parent.dir, &name)? };
         if there.is_some_and(|stat| stat.kind == fs::Kind::Directory) {
             return Err(in_the_way("a directory"));
         }
@@ -554,6 +557,14 @@ impl SinkFile {
     /// When it is gone.
     pub fn reopen(&self) -> io::Result<File> {
         self.parent.dir.open_file(&self.temporary, &Open::reading())
+    }
+}
+
+fn stat_if_there(dir: &Dir, name: &OsString) -> Result<Option<fs::Stat>, Failure> {
+    match dir.stat(name) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(destination(&error)),
     }
 }
 

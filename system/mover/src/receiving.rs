@@ -12,14 +12,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use penstock_protocol::block::{FrameKind, Header};
+use penstock_protocol::block::{FrameKind, Header, PackItem};
 use penstock_protocol::control::{
     Failure, FailureKind, Placed, Settings, Tally, ToReceiver, ToSender,
 };
 use penstock_protocol::extents::Extent;
 use penstock_protocol::manifest::Entry;
 use penstock_protocol::proof::Authenticator;
-use penstock_protocol::receiver::{Finish, Place as Where, Receiver, Verdict};
+use penstock_protocol::receiver::{Finish, Place as Where, Receiver, SenderFault, Verdict};
 use penstock_protocol::sender::StreamId;
 use penstock_protocol::wire;
 use penstock_sys::fs;
@@ -142,6 +142,24 @@ impl ReceiverEnd {
     #[must_use]
     pub fn sink(&self, file: u64) -> Option<Arc<SinkFile>> {
         lock(&self.sinks).get(&file).cloned()
+    }
+
+    /// Where the files of a pack belong; none for those that nobody needs any more.
+    ///
+    /// # Errors
+    /// When one was never announced or wanted, or is not whole.
+    pub fn places(
+        &self,
+        items: &[(usize, PackItem)],
+    ) -> Result<Vec<Option<Arc<SinkFile>>>, SenderFault> {
+        let mut machine = lock(&self.machine);
+        let sinks = lock(&self.sinks);
+        let place = |(_, item): &(usize, PackItem)| {
+            let place = machine.accept(item.file, 0, u64::from(item.bytes))?;
+            let wanted = matches!(place, Where::Write(_));
+            Ok(sinks.get(&item.file).filter(|_| wanted).cloned())
+        };
+        items.iter().map(place).collect()
     }
 
     /// Looks at the destination of announced entries.

@@ -15,7 +15,7 @@ use penstock_protocol::block::{self, FrameKind, Header};
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::digest::{Part, crc32c};
 use penstock_protocol::extents::Extent;
-use penstock_protocol::receiver::{Place as Where, SenderFault};
+use penstock_protocol::receiver::SenderFault;
 use penstock_sys::buffer::{BUFFER_ALIGNMENT, Buffer};
 use penstock_sys::fs;
 use penstock_sys::ring::{BlockIo, Operation, OperationKind, block_io};
@@ -210,15 +210,14 @@ impl Writer<'_> {
         let payload = &buffer[..header.payload_bytes as usize];
         let items = block::pack_items(header, payload)
             .map_err(|_| SenderFault("the table of a pack is damaged"))?;
+        let places = self.end.places(&items)?;
         let mut written = Vec::with_capacity(items.len());
-        for (start, item) in &items {
+        for ((start, item), sink) in items.iter().zip(places) {
+            let Some(sink) = sink else { continue };
             let bytes = item.bytes as usize;
             let data = &payload[*start..*start + bytes];
             // Direct I/O writes whole sectors; what is behind the file in the buffer is cut off again.
             let sectors = &buffer[*start..];
-            let place =
-                self.end.with_machine(|machine| machine.accept(item.file, 0, bytes as u64))?;
-            let (Where::Write(_), Some(sink)) = (place, self.end.sink(item.file)) else { continue };
             self.end.session.name_engine(self.end.place.small_engine(&sink));
             let result = if crc32c(data) == item.crc {
                 self.end.place.write_small(&sink, data, sectors)
