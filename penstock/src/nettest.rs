@@ -49,13 +49,7 @@ pub(crate) struct NettestArgs {
     port: Option<u16>,
 
     /// Parallel streams in each direction, each with its own thread.
-    #[arg(
-        short = 'P',
-        long,
-        visible_alias = "parallel",
-        default_value_t = 1,
-        value_name = "N"
-    )]
+    #[arg(short = 'P', long, visible_alias = "parallel", default_value_t = 1, value_name = "N")]
     streams: u32,
 
     /// How long to send, as 10, 90s, 5m [default: 10s; 3s for each step of --sweep].
@@ -123,12 +117,7 @@ pub(crate) struct NettestArgs {
     sweep_max: u32,
 
     /// How far below the best rate is good enough for --sweep, in percent.
-    #[arg(
-        long,
-        default_value_t = 3.0,
-        value_name = "PERCENT",
-        requires = "sweep"
-    )]
+    #[arg(long, default_value_t = 3.0, value_name = "PERCENT", requires = "sweep")]
     sweep_within: f64,
 
     /// Print one JSON object.
@@ -224,11 +213,7 @@ impl NettestArgs {
 
     fn params(&self) -> TestParams {
         let defaults = TestParams::default();
-        let seconds = if self.sweep {
-            Some(3.0)
-        } else {
-            defaults.seconds
-        };
+        let seconds = if self.sweep { Some(3.0) } else { defaults.seconds };
         TestParams {
             direction: match (self.reverse, self.bidir) {
                 (true, _) => Direction::Reverse,
@@ -349,22 +334,13 @@ fn listen(
     let address = listener.local_addr();
     let mut out = io::stdout();
     if args.json {
-        writeln!(
-            out,
-            "{}",
-            json!({ "listening": address.to_string(), "open": true })
-        )?;
+        writeln!(out, "{}", json!({ "listening": address.to_string(), "open": true }))?;
     } else {
         writeln!(out, "listening on {address}")?;
-        writeln!(
-            out,
-            "open: anybody who reaches this port may test; Ctrl-C ends it"
-        )?;
+        writeln!(out, "open: anybody who reaches this port may test; Ctrl-C ends it")?;
     }
     out.flush()?;
-    listener
-        .run(stop, log_event)
-        .map_err(|error| Failure::Listen(address, error))
+    listener.run(stop, log_event).map_err(|error| Failure::Listen(address, error))
 }
 
 /// One line for each event, on stderr: stdout is the address, for scripts.
@@ -376,12 +352,7 @@ fn log_event(event: &ListenerEvent<'_>) {
             params.streams,
             if params.streams == 1 { "" } else { "s" }
         ),
-        ListenerEvent::Finished {
-            peer,
-            bytes_sent,
-            bytes_received,
-            seconds,
-        } => {
+        ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds } => {
             let bits = (bytes_sent + bytes_received) as f64 * 8.0 / seconds;
             format!(
                 "{peer}: done, received {}, sent {}, {}",
@@ -400,15 +371,12 @@ fn log_event(event: &ListenerEvent<'_>) {
 
 fn parse_scaled(text: &str, units: &[&str]) -> Result<f64, String> {
     let text = text.trim();
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let number: f64 = text[..end]
-        .parse()
-        .map_err(|_| format!("'{text}' does not start with a number"))?;
-    let suffix = units.iter().fold(text[end..].trim(), |suffix, unit| {
-        suffix.strip_suffix(unit).unwrap_or(suffix)
-    });
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 =
+        text[..end].parse().map_err(|_| format!("'{text}' does not start with a number"))?;
+    let suffix = units
+        .iter()
+        .fold(text[end..].trim(), |suffix, unit| suffix.strip_suffix(unit).unwrap_or(suffix));
     let scale = match suffix {
         "" => 1.0,
         "k" | "K" => 1e3,
@@ -420,9 +388,7 @@ fn parse_scaled(text: &str, units: &[&str]) -> Result<f64, String> {
         "Gi" => f64::from(1 << 30),
         "Ti" => f64::from(1 << 30) * 1024.0,
         other => {
-            return Err(format!(
-                "unknown unit '{other}' (k, M, G, T or Ki, Mi, Gi, Ti)"
-            ));
+            return Err(format!("unknown unit '{other}' (k, M, G, T or Ki, Mi, Gi, Ti)"));
         }
     };
     Ok(number * scale)
@@ -445,13 +411,6 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
         .iter()
         .find_map(|(unit, scale)| text.strip_suffix(unit).map(|digits| (digits, *scale)))
         .unwrap_or((text, 1.0));
-    let number: f64 = digits
-        .trim()
-        .parse()
-        .map_err(|_| format!("'{text}' is not a time"))?;
-    if number.is_finite() && number >= 0.0 {
-        Ok(number * scale)
-    } else {
-        Err("not a time".into())
-    }
+    let number: f64 = digits.trim().parse().map_err(|_| format!("'{text}' is not a time"))?;
+    if number.is_finite() && number >= 0.0 { Ok(number * scale) } else { Err("not a time".into()) }
 }

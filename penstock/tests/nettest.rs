@@ -30,10 +30,7 @@ impl Listening {
         let mut line = String::new();
         stdout.read_line(&mut line).expect("a line");
         let object: Value = serde_json::from_str(&line).expect("one JSON object");
-        let address = object["listening"]
-            .as_str()
-            .expect("its address")
-            .to_owned();
+        let address = object["listening"].as_str().expect("its address").to_owned();
         assert_eq!(object["open"], true);
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
         let (sender, log) = channel();
@@ -44,21 +41,13 @@ impl Listening {
                 }
             }
         });
-        Self {
-            child,
-            address,
-            log,
-            _stdout: stdout,
-        }
+        Self { child, address, log, _stdout: stdout }
     }
 
     /// Waits for a log line that contains `word`.
     fn log_line(&self, word: &str) -> String {
         loop {
-            let line = self
-                .log
-                .recv_timeout(WAIT)
-                .unwrap_or_else(|_| panic!("no line '{word}'"));
+            let line = self.log.recv_timeout(WAIT).unwrap_or_else(|_| panic!("no line '{word}'"));
             if line.contains(word) {
                 return line;
             }
@@ -82,11 +71,7 @@ fn penstock() -> Command {
 }
 
 fn client(address: &str, flags: &[&str]) -> Output {
-    penstock()
-        .args(["nettest", address, "--json"])
-        .args(flags)
-        .output()
-        .expect("it runs")
+    penstock().args(["nettest", address, "--json"]).args(flags).output().expect("it runs")
 }
 
 fn test_at(address: &str, flags: &[&str]) -> Value {
@@ -96,9 +81,7 @@ fn test_at(address: &str, flags: &[&str]) -> Value {
 }
 
 fn number(report: &Value, field: &str) -> f64 {
-    report[field]
-        .as_f64()
-        .unwrap_or_else(|| panic!("{field} in {report}"))
+    report[field].as_f64().unwrap_or_else(|| panic!("{field} in {report}"))
 }
 
 fn only_line(text: &[u8]) -> String {
@@ -112,24 +95,12 @@ fn the_documented_fields_are_there_in_every_direction() {
     let listener = Listening::on("127.0.0.1:0");
     for (flags, direction, streams) in [
         (&["-t", "0.5"][..], "forward", 1),
-        (
-            &["--time", "0.5", "-R", "--parallel", "2"][..],
-            "reverse",
-            2,
-        ),
-        (
-            &["-t", "500ms", "--bidir", "--streams", "2"][..],
-            "bidir",
-            4,
-        ),
+        (&["--time", "0.5", "-R", "--parallel", "2"][..], "reverse", 2),
+        (&["-t", "500ms", "--bidir", "--streams", "2"][..], "bidir", 4),
     ] {
         let report = listener.test(flags);
         assert_eq!(report["direction"], direction);
-        assert_eq!(
-            report["streams"].as_array().unwrap().len(),
-            streams,
-            "{report}"
-        );
+        assert_eq!(report["streams"].as_array().unwrap().len(), streams, "{report}");
         let total: u64 = report["streams"]
             .as_array()
             .unwrap()
@@ -143,17 +114,9 @@ fn the_documented_fields_are_there_in_every_direction() {
         assert!(number(&report, "cpu_remote_percent") > 0.0);
         assert!(number(&report, "mss") > 500.0);
         assert!(report["retransmits"].is_u64());
-        assert!(
-            report["congestion"]
-                .as_str()
-                .is_some_and(|name| !name.is_empty())
-        );
+        assert!(report["congestion"].as_str().is_some_and(|name| !name.is_empty()));
         assert!(report["path"].as_str().is_some_and(|path| !path.is_empty()));
-        assert!(
-            report["intervals"]
-                .as_array()
-                .is_some_and(|list| !list.is_empty())
-        );
+        assert!(report["intervals"].as_array().is_some_and(|list| !list.is_empty()));
         listener.log_line("done");
     }
 }
@@ -167,10 +130,7 @@ fn a_fixed_amount_is_exact_on_every_path() {
         let report = listener.test(&["-n", "3000001", "--bidir", "--path", path]);
         assert_eq!(report["bytes"], 6_000_002, "{path}");
         if path != "auto" {
-            assert!(
-                report["path"].as_str().unwrap().starts_with(path),
-                "{report}"
-            );
+            assert!(report["path"].as_str().unwrap().starts_with(path), "{report}");
         }
     }
 }
@@ -245,16 +205,9 @@ fn garbage_is_dropped_with_a_reason_and_tests_go_on() {
     send(b"GET /metrics HTTP/1.1\r\n\r\n");
     assert!(listener.log_line("dropped").contains("HTTP"));
     send(b"short");
-    assert!(
-        listener
-            .log_line("dropped")
-            .contains("closed after 5 bytes")
-    );
+    assert!(listener.log_line("dropped").contains("closed after 5 bytes"));
     let answer = send(b"PENSTOCK\x00\x09\x03\x00\x00\x00\x00\x00");
-    assert!(
-        answer.contains("version 9") && answer.contains("speaks 1"),
-        "{answer}"
-    );
+    assert!(answer.contains("version 9") && answer.contains("speaks 1"), "{answer}");
     assert!(listener.log_line("dropped").contains("version 9"));
     send(b"PENSTOCK\x00\x01\x04\x00\x00\x00\x00\x00abcdefghijklmnop\x00\x00\x00\x00");
     assert!(listener.log_line("dropped").contains("not here"));
@@ -290,9 +243,7 @@ fn an_interrupted_test_still_reports() {
             .spawn()
             .unwrap();
         listener.log_line("test ");
-        let kill = Command::new("kill")
-            .args(["-INT", &client.id().to_string()])
-            .status();
+        let kill = Command::new("kill").args(["-INT", &client.id().to_string()]).status();
         assert!(kill.unwrap().success());
         let output = client.wait_with_output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -327,17 +278,11 @@ fn bad_arguments_are_usage_errors() {
 
 #[test]
 fn failures_are_one_line_that_names_the_object() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let output = client(&free.to_string(), &[]);
     assert_eq!(output.status.code(), Some(1));
     let line = only_line(&output.stderr);
-    assert!(
-        line.contains(&free.to_string()) && line.contains("--listen"),
-        "{line}"
-    );
+    assert!(line.contains(&free.to_string()) && line.contains("--listen"), "{line}");
 
     let listener = Listening::on("127.0.0.1:0");
     for (flags, word) in [
@@ -349,10 +294,7 @@ fn failures_are_one_line_that_names_the_object() {
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(only_line(&output.stderr).contains(word), "{output:?}");
     }
-    let output = penstock()
-        .args(["nettest", "--listen", &listener.address])
-        .output()
-        .unwrap();
+    let output = penstock().args(["nettest", "--listen", &listener.address]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(only_line(&output.stderr).contains(&listener.address));
 }

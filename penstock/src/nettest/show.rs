@@ -12,9 +12,7 @@ pub(super) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
 }
 
 pub(super) fn print_interval(interval: &Interval) -> io::Result<()> {
-    let rtt = interval
-        .rtt_us
-        .map_or_else(String::new, |rtt| format!("  rtt {rtt} us"));
+    let rtt = interval.rtt_us.map_or_else(String::new, |rtt| format!("  rtt {rtt} us"));
     let omitted = if interval.omitted { "  (omitted)" } else { "" };
     let mut out = io::stdout();
     writeln!(
@@ -55,11 +53,7 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
             show_bytes(flow.bytes),
             flow.seconds,
             flow.retransmits,
-            if report.interrupted {
-                "  (interrupted)"
-            } else {
-                ""
-            }
+            if report.interrupted { "  (interrupted)" } else { "" }
         )?;
     }
     let rtt = report.streams.first().map_or(0, |stream| stream.rtt_us);
@@ -98,11 +92,7 @@ pub(super) fn print_sweep(found: &SweepReport) -> io::Result<()> {
         out,
         "{} stream{} enough: {}, within {} % of the best ({} with {})",
         found.knee_streams,
-        if found.knee_streams == 1 {
-            " is"
-        } else {
-            "s are"
-        },
+        if found.knee_streams == 1 { " is" } else { "s are" },
         show_rate(found.knee_bits_per_second),
         found.knee_percent,
         show_rate(found.best_bits_per_second),

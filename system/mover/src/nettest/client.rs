@@ -33,25 +33,17 @@ pub struct Target {
 impl Target {
     /// The addresses to try, in the resolver's order.
     fn addresses(&self) -> Result<Vec<SocketAddr>, NettestError> {
-        let fail = |reason: String| NettestError::Resolve {
-            host: self.host.clone(),
-            reason,
-        };
+        let fail = |reason: String| NettestError::Resolve { host: self.host.clone(), reason };
         let (host, port) = split_host(&self.host).map_err(&fail)?;
         let port = port.or(self.port).unwrap_or(DEFAULT_PORT);
         let found: Vec<SocketAddr> = (host, port)
             .to_socket_addrs()
             .map_err(|error| fail(format!("no such host: {error}")))?
             .filter(|address| self.ipv4.is_none_or(|ipv4| address.is_ipv4() == ipv4))
-            .filter(|address| {
-                self.source
-                    .is_none_or(|ip| address.is_ipv4() == ip.is_ipv4())
-            })
+            .filter(|address| self.source.is_none_or(|ip| address.is_ipv4() == ip.is_ipv4()))
             .collect();
         if found.is_empty() {
-            return Err(fail(
-                "no address of the family asked for (-4, -6, --bind)".into(),
-            ));
+            return Err(fail("no address of the family asked for (-4, -6, --bind)".into()));
         }
         Ok(found)
     }
@@ -59,11 +51,7 @@ impl Target {
 
 /// Splits `HOST[:PORT]`; a bare IPv6 address has no port.
 fn split_host(text: &str) -> Result<(&str, Option<u16>), String> {
-    let port = |text: &str| {
-        text.parse()
-            .map(Some)
-            .map_err(|_| format!("'{text}' is not a port"))
-    };
+    let port = |text: &str| text.parse().map(Some).map_err(|_| format!("'{text}' is not a port"));
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or("'[' without ']'")?;
         return match rest.strip_prefix(':') {
@@ -98,10 +86,7 @@ pub fn run(
     };
     let (peer, mut control) = connect_control(target, &options)?;
     let software = concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned();
-    control.say(&Message::Propose {
-        software,
-        params: params.clone(),
-    })?;
+    control.say(&Message::Propose { software, params: params.clone() })?;
     let deadline = Instant::now() + ANSWER;
     let test_id = match hear_until(&control, deadline)? {
         Message::Accepted { test_id, .. } => parse_test_id(&test_id)?,
@@ -126,19 +111,10 @@ pub fn run(
     })?;
     for stream in outcome.local.iter().chain(&outcome.remote) {
         if let Some(reason) = &stream.error {
-            return Err(NettestError::Stream {
-                index: stream.index,
-                reason: reason.clone(),
-            });
+            return Err(NettestError::Stream { index: stream.index, reason: reason.clone() });
         }
     }
-    Ok(Report::new(
-        peer.to_string(),
-        params,
-        &outcome,
-        intervals,
-        stop.load(Relaxed),
-    ))
+    Ok(Report::new(peer.to_string(), params, &outcome, intervals, stop.load(Relaxed)))
 }
 
 fn connect_control(

@@ -39,11 +39,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            tests: 16,
-            handshakes: 1024,
-            handshake: Duration::from_secs(10),
-        }
+        Self { tests: 16, handshakes: 1024, handshake: Duration::from_secs(10) }
     }
 }
 
@@ -114,11 +110,7 @@ impl Listener {
         let address = socket.local_addr()?;
         // Linux applies the receive timeout to accept as well.
         options::set_receive_timeout(&socket, TICK)?;
-        Ok(Self {
-            socket,
-            address,
-            limits,
-        })
+        Ok(Self { socket, address, limits })
     }
 
     /// The address it got.
@@ -167,22 +159,17 @@ where
     fn admit(self: Arc<Self>, socket: TcpStream, peer: SocketAddr) {
         if self.handshakes.fetch_add(1, Relaxed) >= self.limits.handshakes {
             self.handshakes.fetch_sub(1, Relaxed);
-            let reason = format!(
-                "more than {} connections in handshake",
-                self.limits.handshakes
-            );
+            let reason = format!("more than {} connections in handshake", self.limits.handshakes);
             (self.on_event)(&ListenerEvent::Dropped { peer, reason });
             return;
         }
         let desk = self.clone();
-        let spawned = thread::Builder::new()
-            .name("nettest-accept".into())
-            .spawn(move || {
-                let outcome = desk.greet(socket, peer);
-                if let Err(reason) = outcome {
-                    (desk.on_event)(&ListenerEvent::Dropped { peer, reason });
-                }
-            });
+        let spawned = thread::Builder::new().name("nettest-accept".into()).spawn(move || {
+            let outcome = desk.greet(socket, peer);
+            if let Err(reason) = outcome {
+                (desk.on_event)(&ListenerEvent::Dropped { peer, reason });
+            }
+        });
         if let Err(error) = spawned {
             self.handshakes.fetch_sub(1, Relaxed);
             let reason = format!("no thread for it: {error}");
@@ -199,11 +186,8 @@ where
             Head::Control => self.serve_test(socket, peer),
             Head::Data(id, index) => {
                 let tests = self.tests.lock().unwrap_or_else(PoisonError::into_inner);
-                let test = tests
-                    .get(&id)
-                    .ok_or("data connection for a test that is not here")?;
-                test.send((index, socket))
-                    .map_err(|_| "the test is over".to_owned())
+                let test = tests.get(&id).ok_or("data connection for a test that is not here")?;
+                test.send((index, socket)).map_err(|_| "the test is over".to_owned())
             }
         }
     }
@@ -213,9 +197,7 @@ where
         read_until(socket, &mut bytes, deadline)?;
         let kind = preamble::decode(&bytes).map_err(|error| {
             if matches!(error, PreambleError::Version { .. }) {
-                let refusal = Message::Refused {
-                    reason: error.to_string(),
-                };
+                let refusal = Message::Refused { reason: error.to_string() };
                 let _ = write_message(socket, &refusal);
             }
             error.to_string()
@@ -232,9 +214,7 @@ where
             }
             Kind::TransferControl | Kind::TransferData => {
                 let reason = "this is a test listener; transfers need `penstock serve`";
-                let refusal = Message::Refused {
-                    reason: reason.into(),
-                };
+                let refusal = Message::Refused { reason: reason.into() };
                 let _ = write_message(socket, &refusal);
                 Err(format!("a transfer came: {reason}"))
             }
@@ -244,10 +224,7 @@ where
     fn serve_test(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) -> Result<(), String> {
         let control = Control::new(socket).map_err(|error| error.to_string())?;
         if let Err(error) = self.run_test(control, peer) {
-            (self.on_event)(&ListenerEvent::Failed {
-                peer,
-                reason: error.to_string(),
-            });
+            (self.on_event)(&ListenerEvent::Failed { peer, reason: error.to_string() });
         }
         Ok(())
     }
@@ -258,9 +235,7 @@ where
             return Err(NettestError::Unexpected);
         };
         let refuse = |control: &mut Control, reason: String| {
-            control.say(&Message::Refused {
-                reason: reason.clone(),
-            })?;
+            control.say(&Message::Refused { reason: reason.clone() })?;
             Err(NettestError::Refused(reason))
         };
         if let Err(error) = params.validate() {
@@ -282,27 +257,17 @@ where
         let sockets = match gather(&params, &booking.connections, deadline) {
             Ok(sockets) => sockets,
             Err(error) => {
-                control.say(&Message::Failed {
-                    reason: error.to_string(),
-                })?;
+                control.say(&Message::Failed { reason: error.to_string() })?;
                 return Err(error);
             }
         };
-        (self.on_event)(&ListenerEvent::Started {
-            peer,
-            params: &params,
-        });
+        (self.on_event)(&ListenerEvent::Started { peer, params: &params });
         control.say(&Message::Start)?;
         let started = Instant::now();
         let outcome = session::run(&params, sockets, control, &self.stop, &mut |_| {})?;
         let (bytes_sent, bytes_received) = totals(&outcome);
         let seconds = started.elapsed().as_secs_f64();
-        (self.on_event)(&ListenerEvent::Finished {
-            peer,
-            bytes_sent,
-            bytes_received,
-            seconds,
-        });
+        (self.on_event)(&ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds });
         Ok(())
     }
 
@@ -316,11 +281,7 @@ where
         }
         let (sender, connections) = channel();
         tests.insert(id, sender);
-        Some(Booking {
-            id,
-            connections,
-            tests: &self.tests,
-        })
+        Some(Booking { id, connections, tests: &self.tests })
     }
 }
 
@@ -339,10 +300,7 @@ struct Booking<'a> {
 
 impl Drop for Booking<'_> {
     fn drop(&mut self) {
-        self.tests
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&self.id);
+        self.tests.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
     }
 }
 
@@ -357,10 +315,7 @@ fn gather(
     while sockets.len() < expected {
         let wait = deadline.saturating_duration_since(Instant::now());
         let Ok((index, socket)) = connections.recv_timeout(wait) else {
-            return Err(NettestError::Missing {
-                missing: expected - sockets.len(),
-                expected,
-            });
+            return Err(NettestError::Missing { missing: expected - sockets.len(), expected });
         };
         if index as usize >= expected || sockets.iter().any(|(known, ..)| *known == index) {
             return Err(NettestError::Unexpected);
@@ -371,13 +326,10 @@ fn gather(
 }
 
 fn totals(outcome: &Outcome) -> (u64, u64) {
-    outcome
-        .local
-        .iter()
-        .fold((0, 0), |(sent, received), stream| match stream.role {
-            Role::Sender => (sent + stream.bytes, received),
-            Role::Receiver => (sent, received + stream.bytes),
-        })
+    outcome.local.iter().fold((0, 0), |(sent, received), stream| match stream.role {
+        Role::Sender => (sent + stream.bytes, received),
+        Role::Receiver => (sent, received + stream.bytes),
+    })
 }
 
 /// Reads all of `bytes` before `deadline`, however slowly they come.
@@ -386,13 +338,9 @@ fn read_until(socket: &mut TcpStream, bytes: &mut [u8], deadline: Instant) -> Re
     while filled < bytes.len() {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(format!(
-                "{filled} bytes and then silence until the handshake deadline"
-            ));
+            return Err(format!("{filled} bytes and then silence until the handshake deadline"));
         }
-        socket
-            .set_read_timeout(Some(left))
-            .map_err(|error| error.to_string())?;
+        socket.set_read_timeout(Some(left)).map_err(|error| error.to_string())?;
         match socket.read(&mut bytes[filled..]) {
             Ok(0) => return Err(format!("closed after {filled} bytes")),
             Ok(count) => filled += count,

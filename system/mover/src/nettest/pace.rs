@@ -20,10 +20,7 @@ impl Pace {
     /// A pace of this many bytes per second.
     #[must_use]
     pub(super) const fn new(bytes_per_second: u64) -> Self {
-        Self {
-            bytes_per_second,
-            sent: 0,
-        }
+        Self { bytes_per_second, sent: 0 }
     }
 
     /// The largest block that keeps the flow smooth: a quarter of a burst.

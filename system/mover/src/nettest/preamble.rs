@@ -125,10 +125,7 @@ mod tests {
         for kind in [TransferControl, TransferData, NettestControl, NettestData] {
             assert_eq!(decode(&encode(kind)), Ok(kind));
         }
-        assert_eq!(
-            encode(Kind::NettestControl),
-            *b"PENSTOCK\x00\x01\x03\x00\x00\x00\x00\x00"
-        );
+        assert_eq!(encode(Kind::NettestControl), *b"PENSTOCK\x00\x01\x03\x00\x00\x00\x00\x00");
     }
 
     #[test]
@@ -136,12 +133,7 @@ mod tests {
         let mut bytes = encode(Kind::NettestData);
         bytes[9] = 7;
         assert_eq!(decode(&bytes), Err(PreambleError::Version { theirs: 7 }));
-        assert!(
-            decode(&bytes)
-                .unwrap_err()
-                .to_string()
-                .contains("version 7")
-        );
+        assert!(decode(&bytes).unwrap_err().to_string().contains("version 7"));
         let mut bytes = encode(Kind::NettestData);
         bytes[10] = 9;
         assert_eq!(decode(&bytes), Err(PreambleError::Kind(9)));

@@ -48,22 +48,16 @@ impl Control {
         socket.set_write_timeout(Some(UNACKNOWLEDGED))?;
         options::set_keepalive(&socket, UNACKNOWLEDGED)?;
         let peer = sender.clone();
-        thread::Builder::new()
-            .name("nettest-control".into())
-            .spawn(move || {
-                loop {
-                    let message = read_message(&mut reader);
-                    let ended = message.is_err();
-                    if peer.send(Event::Peer(message)).is_err() || ended {
-                        return;
-                    }
+        thread::Builder::new().name("nettest-control".into()).spawn(move || {
+            loop {
+                let message = read_message(&mut reader);
+                let ended = message.is_err();
+                if peer.send(Event::Peer(message)).is_err() || ended {
+                    return;
                 }
-            })?;
-        Ok(Self {
-            socket,
-            events,
-            sender,
-        })
+            }
+        })?;
+        Ok(Self { socket, events, sender })
     }
 
     pub(super) const fn socket(&self) -> &TcpStream {
@@ -108,10 +102,8 @@ pub(super) fn run(
     let mut outcome = Outcome::default();
     let mut remote_finished = false;
     let mut told_stop = false;
-    let hard_end = params
-        .duration()
-        .unwrap_or(Duration::from_secs_f64(SECONDS_MAX))
-        .saturating_add(DRAIN);
+    let hard_end =
+        params.duration().unwrap_or(Duration::from_secs_f64(SECONDS_MAX)).saturating_add(DRAIN);
     while outcome.local.len() < streams.sockets.len() || !remote_finished {
         let now = streams.shared.started.elapsed();
         if now > hard_end {
@@ -131,10 +123,7 @@ pub(super) fn run(
             })?;
             on_interval(&interval);
         }
-        let wait = streams
-            .next_tick
-            .saturating_sub(now)
-            .min(Duration::from_millis(100));
+        let wait = streams.next_tick.saturating_sub(now).min(Duration::from_millis(100));
         match control.hear(wait.max(Duration::from_millis(1))) {
             Some(Event::Stream(report)) => {
                 let mut report = *report;
@@ -191,10 +180,7 @@ impl Running {
         sockets: Vec<(u32, Role, TcpStream)>,
         events: &Sender<Event>,
     ) -> Result<Self, NettestError> {
-        let senders = sockets
-            .iter()
-            .filter(|(_, role, _)| *role == Role::Sender)
-            .count();
+        let senders = sockets.iter().filter(|(_, role, _)| *role == Role::Sender).count();
         let memories = (0..senders.clamp(1, MEMORIES_MAX))
             .map(|_| PatternMemory::new(CONTENT_BYTES).map(Arc::new))
             .collect::<io::Result<Vec<_>>>()
@@ -263,10 +249,7 @@ impl Running {
         }
         interval.retransmits = retransmits.saturating_sub(self.retransmits_before);
         self.retransmits_before = retransmits.max(self.retransmits_before);
-        interval.rtt_us = rtt
-            .0
-            .checked_div(rtt.1)
-            .and_then(|rtt| u32::try_from(rtt).ok());
+        interval.rtt_us = rtt.0.checked_div(rtt.1).and_then(|rtt| u32::try_from(rtt).ok());
         self.tick_index += 1;
         self.last_tick = now;
         let step = Duration::from_secs_f64(self.shared.params.interval_seconds);
@@ -278,10 +261,7 @@ impl Running {
 
     /// The average of the samples is worth more than the last moment's value.
     fn add_samples(&self, report: &mut StreamReport) {
-        let slot = self
-            .sockets
-            .iter()
-            .position(|(index, ..)| *index == report.index);
+        let slot = self.sockets.iter().position(|(index, ..)| *index == report.index);
         let (sum, count) = slot.map_or((0, 0), |slot| self.samples[slot]);
         if let Some(average) = sum.checked_div(count) {
             report.rtt_us = u32::try_from(average).unwrap_or(u32::MAX);
@@ -317,22 +297,10 @@ fn prepare(params: &TestParams, socket: &TcpStream) -> io::Result<()> {
 
 /// CPU time of these streams over the time they ran.
 fn cpu_percent(streams: &[StreamReport]) -> f64 {
-    let first = streams
-        .iter()
-        .map(|stream| stream.first_us)
-        .min()
-        .unwrap_or(0);
-    let last = streams
-        .iter()
-        .map(|stream| stream.last_us)
-        .max()
-        .unwrap_or(0);
+    let first = streams.iter().map(|stream| stream.first_us).min().unwrap_or(0);
+    let last = streams.iter().map(|stream| stream.last_us).max().unwrap_or(0);
     let cpu: u64 = streams.iter().map(|stream| stream.cpu_us).sum();
-    if last > first {
-        cpu as f64 * 100.0 / (last - first) as f64
-    } else {
-        0.0
-    }
+    if last > first { cpu as f64 * 100.0 / (last - first) as f64 } else { 0.0 }
 }
 
 /// Waits until `deadline` for the listener's or client's next message.

@@ -32,11 +32,7 @@ pub(super) struct Source {
 impl Source {
     /// Opens the door asked for, or the fastest that opens.
     pub(super) fn new(path: SendPath, memory: Arc<PatternMemory>) -> Self {
-        let mut source = Self {
-            door: Door::Write,
-            memory,
-            reason: None,
-        };
+        let mut source = Self { door: Door::Write, memory, reason: None };
         match path {
             SendPath::Auto | SendPath::Vmsplice => source.open_vmsplice(),
             SendPath::Sendfile => source.open_sendfile(),
@@ -108,10 +104,7 @@ impl Source {
     }
 
     fn note(&mut self, door: &str, error: &io::Error) {
-        let before = self
-            .reason
-            .take()
-            .map_or_else(String::new, |reason| reason + "; ");
+        let before = self.reason.take().map_or_else(String::new, |reason| reason + "; ");
         self.reason = Some(format!("{before}{door}: {error}"));
     }
 }

@@ -53,9 +53,7 @@ impl Shared {
             started: Instant::now(),
             stop: AtomicBool::new(false),
             budget: params.bytes.map(AtomicU64::new),
-            passed: std::iter::repeat_with(Counter::default)
-                .take(streams)
-                .collect(),
+            passed: std::iter::repeat_with(Counter::default).take(streams).collect(),
             params,
         }
     }
@@ -75,10 +73,7 @@ impl Shared {
 
     fn is_over(&self) -> bool {
         self.stop.load(Relaxed)
-            || self
-                .params
-                .duration()
-                .is_some_and(|duration| self.started.elapsed() >= duration)
+            || self.params.duration().is_some_and(|duration| self.started.elapsed() >= duration)
     }
 }
 
@@ -107,13 +102,7 @@ struct Tally {
 
 impl Tally {
     fn new(omit: Duration) -> Self {
-        Self {
-            omit,
-            bytes: 0,
-            first: None,
-            last: Duration::ZERO,
-            cpu_before: thread_cpu_time(),
-        }
+        Self { omit, bytes: 0, first: None, last: Duration::ZERO, cpu_before: thread_cpu_time() }
     }
 
     fn add(&mut self, bytes: u64, at: Duration) {
@@ -132,11 +121,8 @@ impl Tally {
 impl Stream {
     /// Runs the stream to its end. Errors are part of the report.
     pub(super) fn run(mut self) -> StreamReport {
-        let mut report = StreamReport {
-            index: self.index,
-            role: self.role,
-            ..StreamReport::default()
-        };
+        let mut report =
+            StreamReport { index: self.index, role: self.role, ..StreamReport::default() };
         let mut tally = Tally::new(self.shared.params.omit());
         let result = match self.role {
             Role::Sender => self.send(&mut report, &mut tally),
@@ -159,9 +145,7 @@ impl Stream {
 
     fn send(&mut self, report: &mut StreamReport, tally: &mut Tally) -> io::Result<()> {
         let params = &self.shared.params;
-        let mut block = params
-            .block_bytes
-            .map_or(SEND_BLOCK_BYTES, |bytes| bytes as usize);
+        let mut block = params.block_bytes.map_or(SEND_BLOCK_BYTES, |bytes| bytes as usize);
         let mut pace = params.stream_bytes_per_second().map(Pace::new);
         if let Some(pace) = &pace {
             block = pace.block_bytes(block);
@@ -213,9 +197,7 @@ impl Stream {
                 Ok(taken) => {
                     sent += taken as u64;
                     tally.add(taken as u64, self.shared.started.elapsed());
-                    self.shared.passed[self.slot]
-                        .0
-                        .fetch_add(taken as u64, Relaxed);
+                    self.shared.passed[self.slot].0.fetch_add(taken as u64, Relaxed);
                 }
                 Err(error) if is_timeout(&error) && self.shared.is_over() => break,
                 Err(error) if is_timeout(&error) => {}
@@ -236,18 +218,13 @@ impl Stream {
             // lies 8 or 16 bytes above the source modulo 4096, and a buffer from the allocator
             // starts 16 bytes into its page.
             let start = page + phase;
-            match self
-                .socket
-                .read(&mut buffer[start..start + RECEIVE_BLOCK_BYTES])
-            {
+            match self.socket.read(&mut buffer[start..start + RECEIVE_BLOCK_BYTES]) {
                 Ok(0) => break,
                 Ok(taken) => {
                     std::hint::black_box(&buffer);
                     phase = (phase + taken) % PAGE_BYTES;
                     tally.add(taken as u64, self.shared.started.elapsed());
-                    self.shared.passed[self.slot]
-                        .0
-                        .fetch_add(taken as u64, Relaxed);
+                    self.shared.passed[self.slot].0.fetch_add(taken as u64, Relaxed);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

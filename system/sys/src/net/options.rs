@@ -24,26 +24,21 @@ pub fn available_congestion() -> Vec<String> {
 /// # Errors
 /// Names the ones that are available, or says that this one is reserved for root.
 pub fn set_congestion(socket: &impl AsFd, name: &str) -> io::Result<()> {
-    SockRef::from(socket)
-        .set_tcp_congestion(name.as_bytes())
-        .map_err(|error| {
-            let reason = match error.raw_os_error() {
-                Some(libc::ENOENT | libc::EINVAL) => format!(
-                    "this kernel has {}; `modprobe tcp_{name}` may add it",
-                    available_congestion().join(", ")
-                ),
-                Some(libc::EPERM) => format!(
-                    "reserved for root; add it to net.ipv4.tcp_allowed_congestion_control \
+    SockRef::from(socket).set_tcp_congestion(name.as_bytes()).map_err(|error| {
+        let reason = match error.raw_os_error() {
+            Some(libc::ENOENT | libc::EINVAL) => format!(
+                "this kernel has {}; `modprobe tcp_{name}` may add it",
+                available_congestion().join(", ")
+            ),
+            Some(libc::EPERM) => format!(
+                "reserved for root; add it to net.ipv4.tcp_allowed_congestion_control \
                  (available: {})",
-                    available_congestion().join(", ")
-                ),
-                _ => error.to_string(),
-            };
-            io::Error::new(
-                error.kind(),
-                format!("congestion control '{name}': {reason}"),
-            )
-        })
+                available_congestion().join(", ")
+            ),
+            _ => error.to_string(),
+        };
+        io::Error::new(error.kind(), format!("congestion control '{name}': {reason}"))
+    })
 }
 
 /// The congestion control `socket` uses.
@@ -52,10 +47,7 @@ pub fn set_congestion(socket: &impl AsFd, name: &str) -> io::Result<()> {
 /// Whatever `getsockopt` says.
 pub fn congestion(socket: &impl AsFd) -> io::Result<String> {
     let name = SockRef::from(socket).tcp_congestion()?;
-    let end = name
-        .iter()
-        .position(|&byte| byte == 0)
-        .unwrap_or(name.len());
+    let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
@@ -66,12 +58,7 @@ pub fn congestion(socket: &impl AsFd) -> io::Result<String> {
 /// Whatever `setsockopt` says.
 pub fn set_max_pacing_rate(socket: &impl AsFd, bytes_per_second: u64) -> io::Result<()> {
     // Kernels since 4.20 take an unsigned long here, which is 64 bits on all we run on.
-    set_option(
-        socket,
-        libc::SOL_SOCKET,
-        libc::SO_MAX_PACING_RATE,
-        bytes_per_second,
-    )
+    set_option(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, bytes_per_second)
 }
 
 /// How long sent data may stay unacknowledged before the connection is given up
@@ -88,10 +75,8 @@ pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()>
 /// # Errors
 /// Whatever `setsockopt` says.
 pub fn set_keepalive(socket: &impl AsFd, idle: Duration) -> io::Result<()> {
-    let keepalive = TcpKeepalive::new()
-        .with_time(idle)
-        .with_interval(Duration::from_secs(10))
-        .with_retries(3);
+    let keepalive =
+        TcpKeepalive::new().with_time(idle).with_interval(Duration::from_secs(10)).with_retries(3);
     SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
@@ -140,19 +125,9 @@ fn set_option<T: Integer>(socket: &impl AsFd, level: i32, name: i32, value: T) -
     // SAFETY: the descriptor is open for as long as `socket` is borrowed; the pointer and length
     // describe `value`, an integer without padding that lives until the call returns.
     let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            level,
-            name,
-            (&raw const value).cast(),
-            length,
-        )
+        libc::setsockopt(socket.as_fd().as_raw_fd(), level, name, (&raw const value).cast(), length)
     };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The integers `setsockopt` takes.
@@ -176,10 +151,7 @@ mod tests {
     #[test]
     fn congestion_is_set_and_read_back() {
         let (_listener, stream) = socket();
-        let name = available_congestion()
-            .first()
-            .cloned()
-            .expect("a congestion control");
+        let name = available_congestion().first().cloned().expect("a congestion control");
         set_congestion(&stream, &name).unwrap();
         assert_eq!(congestion(&stream).unwrap(), name);
     }
@@ -189,10 +161,7 @@ mod tests {
         let (_listener, stream) = socket();
         let message = set_congestion(&stream, "warp9").unwrap_err().to_string();
         assert!(message.contains("'warp9'"), "{message}");
-        assert!(
-            message.contains(&available_congestion().join(", ")),
-            "{message}"
-        );
+        assert!(message.contains(&available_congestion().join(", ")), "{message}");
     }
 
     #[test]
