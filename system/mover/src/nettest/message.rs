@@ -47,7 +47,7 @@ pub enum Message {
         /// Bytes its receivers took.
         bytes_received: u64,
     },
-    /// Client: end before time and report.
+    /// Either: end before time and report.
     Stop,
     /// Either: one of its streams is over.
     Stream(StreamReport),

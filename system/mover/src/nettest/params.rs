@@ -183,6 +183,17 @@ impl TestParams {
     pub fn stream_bytes_per_second(&self) -> Option<u64> {
         self.rate_bps.map(|rate| (rate / 8 / u64::from(self.streams)).max(1))
     }
+
+    /// Bytes to hand to the kernel at once, where `usual` is best without a limit: under a rate
+    /// limit at most what 5 ms carry, which keeps the flow smooth.
+    #[must_use]
+    pub fn send_block_bytes(&self, usual: u32) -> u64 {
+        let block = u64::from(self.block_bytes.unwrap_or(usual));
+        match self.stream_bytes_per_second() {
+            Some(rate) => block.min((rate / 200).max(1_024)),
+            None => block,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -217,5 +228,15 @@ mod tests {
         let both = TestParams { direction: Direction::Bidir, streams: 3, ..TestParams::default() };
         assert_eq!(both.connections(), 6);
         assert!(both.client_sends(2) && !both.client_sends(3));
+    }
+
+    #[test]
+    fn slow_flows_use_small_blocks() {
+        let block =
+            |rate_bps| TestParams { rate_bps, ..TestParams::default() }.send_block_bytes(1 << 20);
+        assert_eq!(block(Some(8_000_000)), 5_000);
+        assert_eq!(block(Some(8_000)), 1_024);
+        assert_eq!(block(Some(u64::MAX)), 1 << 20);
+        assert_eq!(block(None), 1 << 20);
     }
 }

@@ -110,7 +110,7 @@ pub struct Report {
     pub path: String,
     /// Why that was not a faster path.
     pub path_reason: Option<String>,
-    /// Whether the user ended it early.
+    /// Whether the user of either end ended it early.
     pub interrupted: bool,
     /// One entry for each direction.
     pub flows: Vec<Flow>,
@@ -138,7 +138,6 @@ impl Report {
         params: &TestParams,
         outcome: &Outcome,
         intervals: Vec<Interval>,
-        interrupted: bool,
     ) -> Self {
         let find = |role: Role, index: u32| {
             outcome
@@ -188,7 +187,7 @@ impl Report {
             cpu_remote_percent: outcome.cpu_remote_percent,
             path: sample.path,
             path_reason: sample.path_reason,
-            interrupted,
+            interrupted: outcome.interrupted,
             flows,
             streams,
             intervals,

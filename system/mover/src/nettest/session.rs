@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use super::NettestError;
 use super::message::{Message, Role, StreamReport, read_message, write_message};
 use super::params::{SECONDS_MAX, TestParams};
 use super::report::Interval;
+use super::share::MemoryShare;
 use super::source::CONTENT_BYTES;
 use super::stream::{Shared, Stream};
 
@@ -22,8 +23,9 @@ use super::stream::{Shared, Stream};
 const DRAIN: Duration = Duration::from_secs(60);
 /// Sent data that stays unacknowledged this long ends a stream.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
-/// Streams beyond this share what they send, so that memory stays bounded.
-const MEMORIES_MAX: usize = 16;
+/// Messages and reports that may wait: the thread that brings one more waits itself, and a peer
+/// that talks faster than it is heard finds its TCP window closed.
+const EVENTS_MAX: usize = 16;
 
 /// What happens while a test runs.
 pub(super) enum Event {
@@ -37,12 +39,12 @@ pub(super) enum Event {
 pub(super) struct Control {
     socket: TcpStream,
     events: Receiver<Event>,
-    sender: Sender<Event>,
+    sender: SyncSender<Event>,
 }
 
 impl Control {
     pub(super) fn new(socket: TcpStream) -> io::Result<Self> {
-        let (sender, events) = channel();
+        let (sender, events) = sync_channel(EVENTS_MAX);
         let mut reader = socket.try_clone()?;
         reader.set_read_timeout(None)?;
         socket.set_write_timeout(Some(UNACKNOWLEDGED))?;
@@ -86,6 +88,8 @@ impl Drop for Control {
 pub(super) struct Outcome {
     pub(super) local: Vec<StreamReport>,
     pub(super) remote: Vec<StreamReport>,
+    /// Whether the user of either end ended it early.
+    pub(super) interrupted: bool,
     pub(super) cpu_local_percent: f64,
     pub(super) cpu_remote_percent: f64,
 }
@@ -95,13 +99,13 @@ pub(super) fn run(
     params: &TestParams,
     sockets: Vec<(u32, Role, TcpStream)>,
     mut control: Control,
+    share: MemoryShare,
     user_stop: &AtomicBool,
     on_interval: &mut dyn FnMut(&Interval),
 ) -> Result<Outcome, NettestError> {
-    let mut streams = Running::start(params, sockets, &control.sender)?;
+    let mut streams = Running::start(params, sockets, share, &control.sender)?;
     let mut outcome = Outcome::default();
     let mut remote_finished = false;
-    let mut told_stop = false;
     let hard_end =
         params.duration().unwrap_or(Duration::from_secs_f64(SECONDS_MAX)).saturating_add(DRAIN);
     while outcome.local.len() < streams.sockets.len() || !remote_finished {
@@ -109,8 +113,8 @@ pub(super) fn run(
         if now > hard_end {
             return Err(NettestError::Overdue);
         }
-        if user_stop.load(Relaxed) && !told_stop {
-            told_stop = true;
+        if user_stop.load(Relaxed) && !outcome.interrupted {
+            outcome.interrupted = true;
             streams.shared.stop.store(true, Relaxed);
             control.say(&Message::Stop)?;
         }
@@ -141,7 +145,10 @@ pub(super) fn run(
                 }
             }
             Some(Event::Peer(Ok(message))) => match message {
-                Message::Stop => streams.shared.stop.store(true, Relaxed),
+                Message::Stop => {
+                    outcome.interrupted = true;
+                    streams.shared.stop.store(true, Relaxed);
+                }
                 Message::Stream(report) if outcome.remote.len() < streams.sockets.len() => {
                     outcome.remote.push(report);
                 }
@@ -178,10 +185,12 @@ impl Running {
     fn start(
         params: &TestParams,
         sockets: Vec<(u32, Role, TcpStream)>,
-        events: &Sender<Event>,
+        share: MemoryShare,
+        events: &SyncSender<Event>,
     ) -> Result<Self, NettestError> {
         let senders = sockets.iter().filter(|(_, role, _)| *role == Role::Sender).count();
-        let memories = (0..senders.clamp(1, MEMORIES_MAX))
+        let receive_bytes = share.receive_bytes(sockets.len() - senders);
+        let memories = (0..senders.clamp(1, share.memories))
             .map(|_| PatternMemory::new(CONTENT_BYTES).map(Arc::new))
             .collect::<io::Result<Vec<_>>>()
             .map_err(NettestError::Local)?;
@@ -205,6 +214,7 @@ impl Running {
                 role: *role,
                 socket: socket.try_clone().map_err(NettestError::Local)?,
                 shared: running.shared.clone(),
+                receive_bytes,
                 memory: memories[slot % memories.len()].clone(),
             };
             let events = events.clone();

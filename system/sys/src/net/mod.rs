@@ -6,14 +6,12 @@
 //! to take. Every function reports the kernel's refusal as an error that says what was asked.
 
 pub mod connect;
-mod cpu_time;
 mod memory_file;
 pub mod options;
 mod pattern;
 mod splice_pipe;
 mod tcp_info;
 
-pub use cpu_time::thread_cpu_time;
 pub use memory_file::MemoryFile;
 pub use pattern::PatternMemory;
 pub use splice_pipe::SplicePipe;

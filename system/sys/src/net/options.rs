@@ -58,7 +58,19 @@ pub fn congestion(socket: &impl AsFd) -> io::Result<String> {
 /// Whatever `setsockopt` says.
 pub fn set_max_pacing_rate(socket: &impl AsFd, bytes_per_second: u64) -> io::Result<()> {
     // Kernels since 4.20 take an unsigned long here, which is 64 bits on all we run on.
-    set_option(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, bytes_per_second)
+    let length = libc::socklen_t::try_from(size_of::<u64>()).unwrap_or(0);
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed; the pointer and length
+    // describe an integer without padding that lives until the call returns.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            (&raw const bytes_per_second).cast(),
+            length,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// How long sent data may stay unacknowledged before the connection is given up
@@ -80,25 +92,6 @@ pub fn set_keepalive(socket: &impl AsFd, idle: Duration) -> io::Result<()> {
     SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
-/// Keeps at most this much unsent data in the kernel before the socket stops being writable
-/// (`TCP_NOTSENT_LOWAT`).
-///
-/// # Errors
-/// Whatever `setsockopt` says.
-pub fn set_notsent_lowat(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
-    SockRef::from(socket).set_tcp_notsent_lowat(bytes)
-}
-
-/// Wakes a blocked reader only when this much can be read (`SO_RCVLOWAT`): fewer wake-ups. The
-/// end of the stream wakes it always.
-///
-/// # Errors
-/// Whatever `setsockopt` says.
-pub fn set_receive_low_water(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
-    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
-    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
-}
-
 /// How long a read, or an accept on a listening socket, may block.
 ///
 /// # Errors
@@ -118,22 +111,6 @@ pub fn set_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     socket.set_recv_buffer_size(bytes)?;
     socket.set_send_buffer_size(bytes)
 }
-
-/// `setsockopt` with a plain integer.
-fn set_option<T: Integer>(socket: &impl AsFd, level: i32, name: i32, value: T) -> io::Result<()> {
-    let length = libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0);
-    // SAFETY: the descriptor is open for as long as `socket` is borrowed; the pointer and length
-    // describe `value`, an integer without padding that lives until the call returns.
-    let result = unsafe {
-        libc::setsockopt(socket.as_fd().as_raw_fd(), level, name, (&raw const value).cast(), length)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// The integers `setsockopt` takes.
-trait Integer: Copy {}
-impl Integer for u64 {}
-impl Integer for libc::c_int {}
 
 #[cfg(test)]
 mod tests {
@@ -171,8 +148,6 @@ mod tests {
         set_max_pacing_rate(&stream, u64::MAX).unwrap();
         set_user_timeout(&stream, Duration::from_secs(30)).unwrap();
         set_keepalive(&stream, Duration::from_secs(30)).unwrap();
-        set_notsent_lowat(&stream, 1 << 17).unwrap();
-        set_receive_low_water(&stream, 1 << 18).unwrap();
         set_window(&stream, 1 << 20).unwrap();
     }
 }
