@@ -1,25 +1,27 @@
 //! `penstock nettest`: arguments in, a test run by the mover, lines or one JSON object out.
 //!
 //! Flags that iperf3 users type from memory mean the same here. Exit codes: 0 measured, 1 failed,
-//! 2 usage. A reader that goes away (`| head`) ends it quietly.
+//! 2 usage, or a source address or congestion control that this machine does not have. A reader that goes away (`| head`) ends it quietly.
 
 use std::io::{self, IsTerminal, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use penstock_mover::nettest::{
-    self, DEFAULT_PORT, Direction, Limits, Listener, ListenerEvent, NettestError, SendPath, Sweep,
-    SweepOptions, SweepPoint, Target, TestParams,
+    self, DEFAULT_PORT, Direction, Limits, Listener, NettestError, Progress,
+    SendPath, Sweep, SweepOptions, SweepPoint, Target, TestParams,
 };
+use penstock_units::{BitRate, ByteCount, parse_duration};
 use serde_json::json;
 
 mod show;
 
 use show::{
-    print_interval, print_json, print_point, print_report, print_sweep, show_bytes, show_rate,
+    log_json, log_line, print_interval, print_json, print_point, print_report, print_sweep,
 };
 
 const EXAMPLES: &str = "\
@@ -49,26 +51,20 @@ pub(crate) struct NettestArgs {
     port: Option<u16>,
 
     /// Parallel streams in each direction, each with its own thread.
-    #[arg(
-        short = 'P',
-        long,
-        visible_alias = "parallel",
-        default_value_t = 1,
-        value_name = "N"
-    )]
+    #[arg(short = 'P', long, visible_alias = "parallel", default_value_t = 1, value_name = "N")]
     streams: u32,
 
     /// How long to send, as 10, 90s, 5m [default: 10s; 3s for each step of --sweep].
-    #[arg(short = 't', long, value_parser = parse_seconds, conflicts_with = "bytes")]
-    time: Option<f64>,
+    #[arg(short = 't', long, value_parser = parse_duration, conflicts_with = "bytes")]
+    time: Option<Duration>,
 
     /// Send exactly this much in each direction instead, as 500M, 4GiB.
-    #[arg(short = 'n', long, value_parser = parse_bytes, value_name = "SIZE")]
-    bytes: Option<u64>,
+    #[arg(short = 'n', long, value_name = "SIZE")]
+    bytes: Option<ByteCount>,
 
     /// Limit all streams of a direction together, in bits per second, as 10G.
-    #[arg(short = 'b', long, value_parser = parse_rate, value_name = "RATE")]
-    rate: Option<u64>,
+    #[arg(short = 'b', long, value_name = "RATE")]
+    rate: Option<BitRate>,
 
     /// The listener sends.
     #[arg(short = 'R', long, conflicts_with = "bidir")]
@@ -83,11 +79,11 @@ pub(crate) struct NettestArgs {
     congestion: Option<String>,
 
     /// Fix the socket buffers of both ends; turns the kernel's own sizing off.
-    #[arg(short, long, value_parser = parse_bytes_u32, value_name = "SIZE")]
+    #[arg(short, long, value_parser = parse_size, value_name = "SIZE")]
     window: Option<u32>,
 
     /// Bytes handed to the kernel at once.
-    #[arg(short = 'l', long, value_parser = parse_bytes_u32, value_name = "SIZE")]
+    #[arg(short = 'l', long, value_parser = parse_size, value_name = "SIZE")]
     block: Option<u32>,
 
     /// How senders hand bytes to the kernel.
@@ -107,12 +103,12 @@ pub(crate) struct NettestArgs {
     ipv6: bool,
 
     /// Time between interval lines; they are printed on a terminal, or when this is given.
-    #[arg(short, long, value_parser = parse_seconds, value_name = "TIME")]
-    interval: Option<f64>,
+    #[arg(short, long, value_parser = parse_duration, value_name = "TIME")]
+    interval: Option<Duration>,
 
     /// Do not count the first part of the test.
-    #[arg(short = 'O', long, value_parser = parse_seconds, value_name = "TIME")]
-    omit: Option<f64>,
+    #[arg(short = 'O', long, value_parser = parse_duration, value_name = "TIME")]
+    omit: Option<Duration>,
 
     /// Add streams until the rate stops rising, and report the fewest that are enough.
     #[arg(long, conflicts_with_all = ["bytes", "bidir"])]
@@ -123,12 +119,7 @@ pub(crate) struct NettestArgs {
     sweep_max: u32,
 
     /// How far below the best rate is good enough for --sweep, in percent.
-    #[arg(
-        long,
-        default_value_t = 3.0,
-        value_name = "PERCENT",
-        requires = "sweep"
-    )]
+    #[arg(long, default_value_t = 3.0, value_name = "PERCENT", requires = "sweep")]
     sweep_within: f64,
 
     /// Print one JSON object.
@@ -150,14 +141,16 @@ enum PathArg {
 
 /// Runs the verb.
 pub(crate) fn run(args: NettestArgs) -> ExitCode {
-    let stop = match stop_on_signals() {
-        Ok(stop) => stop,
+    let signals = match Signals::new() {
+        Ok(signals) => signals,
         Err(error) => return fail(1, &format!("cannot take signals: {error}")),
     };
+    // Hundreds of streams need more than the usual 1024; without them a test says what it lacks.
+    let _ = penstock_sys::machine::raise_open_files();
     let result = match &args.listen {
-        Some(address) => listen(&args, *address, &stop),
-        None if args.sweep => sweep(&args, &stop),
-        None => test(&args, &stop),
+        Some(address) => listen(&args, *address, &signals),
+        None if args.sweep => sweep(&args, &signals),
+        None => test(&args, &signals),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -165,7 +158,9 @@ pub(crate) fn run(args: NettestArgs) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(Failure::Output(error)) => fail(1, &format!("cannot write the result: {error}")),
-        Err(Failure::Test(NettestError::Params(error))) => fail(2, &error.to_string()),
+        Err(Failure::Test(error @ (NettestError::Params(_) | NettestError::Option(_)))) => {
+            fail(2, &error.to_string())
+        }
         Err(Failure::Test(error)) => fail(1, &error.to_string()),
         Err(Failure::Listen(address, error)) => fail(
             1,
@@ -197,15 +192,34 @@ fn fail(code: u8, reason: &str) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The first Ctrl-C asks for an end with a summary, the second ends at once.
-fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
-    use signal_hook::consts::{SIGINT, SIGTERM};
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_default(signal, stop.clone())?;
-        signal_hook::flag::register(signal, stop.clone())?;
+/// Ctrl-C and SIGTERM. Before anything runs they end the process at once; then the first asks for
+/// an end with a summary, and the second ends the process.
+struct Signals {
+    /// Somebody asked for an end.
+    stop: Arc<AtomicBool>,
+    /// The next signal ends the process.
+    deadly: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        use signal_hook::consts::{SIGINT, SIGTERM};
+        let signals = Self {
+            stop: Arc::new(AtomicBool::new(false)),
+            deadly: Arc::new(AtomicBool::new(true)),
+        };
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register_conditional_default(signal, signals.deadly.clone())?;
+            signal_hook::flag::register(signal, signals.deadly.clone())?;
+            signal_hook::flag::register(signal, signals.stop.clone())?;
+        }
+        Ok(signals)
     }
-    Ok(stop)
+
+    /// From now on there is something to finish first.
+    fn started(&self) {
+        self.deadly.store(self.stop.load(Relaxed), Relaxed);
+    }
 }
 
 impl NettestArgs {
@@ -224,11 +238,7 @@ impl NettestArgs {
 
     fn params(&self) -> TestParams {
         let defaults = TestParams::default();
-        let seconds = if self.sweep {
-            Some(3.0)
-        } else {
-            defaults.seconds
-        };
+        let seconds = if self.sweep { Some(3.0) } else { defaults.seconds };
         TestParams {
             direction: match (self.reverse, self.bidir) {
                 (true, _) => Direction::Reverse,
@@ -236,9 +246,13 @@ impl NettestArgs {
                 _ => Direction::Forward,
             },
             streams: self.streams,
-            seconds: self.time.or(seconds).filter(|_| self.bytes.is_none()),
-            bytes: self.bytes,
-            rate_bps: self.rate,
+            seconds: self
+                .time
+                .map(|time| time.as_secs_f64())
+                .or(seconds)
+                .filter(|_| self.bytes.is_none()),
+            bytes: self.bytes.map(|bytes| bytes.0),
+            rate_bps: self.rate.map(|rate| rate.0),
             congestion: self.congestion.clone(),
             window_bytes: self.window,
             block_bytes: self.block,
@@ -248,23 +262,29 @@ impl NettestArgs {
                 PathArg::Sendfile => SendPath::Sendfile,
                 PathArg::Write => SendPath::Write,
             },
-            interval_seconds: self.interval.unwrap_or(defaults.interval_seconds),
-            omit_seconds: self.omit.unwrap_or(0.0),
+            interval_seconds: self
+                .interval
+                .map_or(defaults.interval_seconds, |time| time.as_secs_f64()),
+            omit_seconds: self.omit.unwrap_or_default().as_secs_f64(),
         }
     }
 }
 
-fn test(args: &NettestArgs, stop: &AtomicBool) -> Result<(), Failure> {
+fn test(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
     let params = args.params();
     let lines = !args.json && (args.interval.is_some() || io::stdout().is_terminal());
     let mut broken = None;
-    let report = nettest::run(&args.target(), &params, stop, &mut |interval| {
-        if lines
-            && broken.is_none()
-            && let Err(error) = print_interval(interval)
-        {
-            broken = Some(error);
-            stop.store(true, Relaxed);
+    let stop = &signals.stop;
+    let report = nettest::run(&args.target(), &params, stop, &mut |progress| match progress {
+        Progress::Started => signals.started(),
+        Progress::Interval(interval) => {
+            if lines
+                && broken.is_none()
+                && let Err(error) = print_interval(interval)
+            {
+                broken = Some(error);
+                stop.store(true, Relaxed);
+            }
         }
     })?;
     if let Some(error) = broken {
@@ -278,7 +298,7 @@ fn test(args: &NettestArgs, stop: &AtomicBool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn sweep(args: &NettestArgs, stop: &AtomicBool) -> Result<(), Failure> {
+fn sweep(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
     let options = SweepOptions {
         streams_max: args.sweep_max,
         knee_percent: args.sweep_within,
@@ -293,9 +313,13 @@ fn sweep(args: &NettestArgs, stop: &AtomicBool) -> Result<(), Failure> {
     }
     let mut sweep = Sweep::new(options);
     let mut last = None;
-    while let Some(streams) = sweep.next().filter(|_| !stop.load(Relaxed)) {
+    while let Some(streams) = sweep.next().filter(|_| !signals.stop.load(Relaxed)) {
         params.streams = streams;
-        let report = nettest::run(&args.target(), &params, stop, &mut |_| {})?;
+        let report = nettest::run(&args.target(), &params, &signals.stop, &mut |progress| {
+            if matches!(progress, Progress::Started) {
+                signals.started();
+            }
+        })?;
         if report.interrupted {
             break;
         }
@@ -331,7 +355,7 @@ fn sweep(args: &NettestArgs, stop: &AtomicBool) -> Result<(), Failure> {
 fn listen(
     args: &NettestArgs,
     address: Option<SocketAddr>,
-    stop: &Arc<AtomicBool>,
+    signals: &Signals,
 ) -> Result<(), Failure> {
     let port = args.port.unwrap_or(DEFAULT_PORT);
     let any4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
@@ -347,111 +371,24 @@ fn listen(
         })
         .map_err(|error| Failure::Listen(first, error))?;
     let address = listener.local_addr();
+    // One write, so that a reader of the first line alone does not break the pipe for the second.
+    let hello = if args.json {
+        format!("{}\n", json!({ "listening": address.to_string(), "open": true }))
+    } else {
+        format!(
+            "listening on {address}\n\
+             open: anybody who reaches this port may test; Ctrl-C ends it\n"
+        )
+    };
     let mut out = io::stdout();
-    if args.json {
-        writeln!(
-            out,
-            "{}",
-            json!({ "listening": address.to_string(), "open": true })
-        )?;
-    } else {
-        writeln!(out, "listening on {address}")?;
-        writeln!(
-            out,
-            "open: anybody who reaches this port may test; Ctrl-C ends it"
-        )?;
-    }
+    out.write_all(hello.as_bytes())?;
     out.flush()?;
-    listener
-        .run(stop, log_event)
-        .map_err(|error| Failure::Listen(address, error))
+    signals.started();
+    let log = if args.json { log_json } else { log_line };
+    listener.run(&signals.stop, log).map_err(|error| Failure::Listen(address, error))
 }
 
-/// One line for each event, on stderr: stdout is the address, for scripts.
-fn log_event(event: &ListenerEvent<'_>) {
-    let line = match event {
-        ListenerEvent::Started { peer, params } => format!(
-            "{peer}: test {}, {} stream{}",
-            params.direction.name(),
-            params.streams,
-            if params.streams == 1 { "" } else { "s" }
-        ),
-        ListenerEvent::Finished {
-            peer,
-            bytes_sent,
-            bytes_received,
-            seconds,
-        } => {
-            let bits = (bytes_sent + bytes_received) as f64 * 8.0 / seconds;
-            format!(
-                "{peer}: done, received {}, sent {}, {}",
-                show_bytes(*bytes_received),
-                show_bytes(*bytes_sent),
-                show_rate(bits)
-            )
-        }
-        ListenerEvent::Failed { peer, reason } => format!("{peer}: test failed: {reason}"),
-        ListenerEvent::Dropped { peer, reason } => format!("{peer}: dropped: {reason}"),
-    };
-    let _ = writeln!(io::stderr(), "{line}");
-}
-
-// Quantities: to be replaced by penstock-units once it has them. From here to the end.
-
-fn parse_scaled(text: &str, units: &[&str]) -> Result<f64, String> {
-    let text = text.trim();
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let number: f64 = text[..end]
-        .parse()
-        .map_err(|_| format!("'{text}' does not start with a number"))?;
-    let suffix = units.iter().fold(text[end..].trim(), |suffix, unit| {
-        suffix.strip_suffix(unit).unwrap_or(suffix)
-    });
-    let scale = match suffix {
-        "" => 1.0,
-        "k" | "K" => 1e3,
-        "M" | "m" => 1e6,
-        "G" | "g" => 1e9,
-        "T" | "t" => 1e12,
-        "Ki" => f64::from(1 << 10),
-        "Mi" => f64::from(1 << 20),
-        "Gi" => f64::from(1 << 30),
-        "Ti" => f64::from(1 << 30) * 1024.0,
-        other => {
-            return Err(format!(
-                "unknown unit '{other}' (k, M, G, T or Ki, Mi, Gi, Ti)"
-            ));
-        }
-    };
-    Ok(number * scale)
-}
-
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    Ok(parse_scaled(text, &["B"])? as u64)
-}
-
-fn parse_bytes_u32(text: &str) -> Result<u32, String> {
-    u32::try_from(parse_bytes(text)?).map_err(|_| "4 GiB or more is too much here".to_owned())
-}
-
-fn parse_rate(text: &str) -> Result<u64, String> {
-    Ok(parse_scaled(text, &["bps", "bit/s", "b/s"])? as u64)
-}
-
-fn parse_seconds(text: &str) -> Result<f64, String> {
-    let (digits, scale) = [("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)]
-        .iter()
-        .find_map(|(unit, scale)| text.strip_suffix(unit).map(|digits| (digits, *scale)))
-        .unwrap_or((text, 1.0));
-    let number: f64 = digits
-        .trim()
-        .parse()
-        .map_err(|_| format!("'{text}' is not a time"))?;
-    if number.is_finite() && number >= 0.0 {
-        Ok(number * scale)
-    } else {
-        Err("not a time".into())
-    }
+fn parse_size(text: &str) -> Result<u32, String> {
+    let bytes: ByteCount = text.parse().map_err(|error| format!("{error}"))?;
+    u32::try_from(bytes.0).map_err(|_| "4 GiB or more is too much here".to_owned())
 }

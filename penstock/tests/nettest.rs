@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -30,10 +30,7 @@ impl Listening {
         let mut line = String::new();
         stdout.read_line(&mut line).expect("a line");
         let object: Value = serde_json::from_str(&line).expect("one JSON object");
-        let address = object["listening"]
-            .as_str()
-            .expect("its address")
-            .to_owned();
+        let address = object["listening"].as_str().expect("its address").to_owned();
         assert_eq!(object["open"], true);
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
         let (sender, log) = channel();
@@ -44,21 +41,13 @@ impl Listening {
                 }
             }
         });
-        Self {
-            child,
-            address,
-            log,
-            _stdout: stdout,
-        }
+        Self { child, address, log, _stdout: stdout }
     }
 
     /// Waits for a log line that contains `word`.
     fn log_line(&self, word: &str) -> String {
         loop {
-            let line = self
-                .log
-                .recv_timeout(WAIT)
-                .unwrap_or_else(|_| panic!("no line '{word}'"));
+            let line = self.log.recv_timeout(WAIT).unwrap_or_else(|_| panic!("no line '{word}'"));
             if line.contains(word) {
                 return line;
             }
@@ -82,11 +71,7 @@ fn penstock() -> Command {
 }
 
 fn client(address: &str, flags: &[&str]) -> Output {
-    penstock()
-        .args(["nettest", address, "--json"])
-        .args(flags)
-        .output()
-        .expect("it runs")
+    penstock().args(["nettest", address, "--json"]).args(flags).output().expect("it runs")
 }
 
 fn test_at(address: &str, flags: &[&str]) -> Value {
@@ -96,9 +81,7 @@ fn test_at(address: &str, flags: &[&str]) -> Value {
 }
 
 fn number(report: &Value, field: &str) -> f64 {
-    report[field]
-        .as_f64()
-        .unwrap_or_else(|| panic!("{field} in {report}"))
+    report[field].as_f64().unwrap_or_else(|| panic!("{field} in {report}"))
 }
 
 fn only_line(text: &[u8]) -> String {
@@ -112,24 +95,12 @@ fn the_documented_fields_are_there_in_every_direction() {
     let listener = Listening::on("127.0.0.1:0");
     for (flags, direction, streams) in [
         (&["-t", "0.5"][..], "forward", 1),
-        (
-            &["--time", "0.5", "-R", "--parallel", "2"][..],
-            "reverse",
-            2,
-        ),
-        (
-            &["-t", "500ms", "--bidir", "--streams", "2"][..],
-            "bidir",
-            4,
-        ),
+        (&["--time", "0.5", "-R", "--parallel", "2"][..], "reverse", 2),
+        (&["-t", "500ms", "--bidir", "--streams", "2"][..], "bidir", 4),
     ] {
         let report = listener.test(flags);
         assert_eq!(report["direction"], direction);
-        assert_eq!(
-            report["streams"].as_array().unwrap().len(),
-            streams,
-            "{report}"
-        );
+        assert_eq!(report["streams"].as_array().unwrap().len(), streams, "{report}");
         let total: u64 = report["streams"]
             .as_array()
             .unwrap()
@@ -143,18 +114,10 @@ fn the_documented_fields_are_there_in_every_direction() {
         assert!(number(&report, "cpu_remote_percent") > 0.0);
         assert!(number(&report, "mss") > 500.0);
         assert!(report["retransmits"].is_u64());
-        assert!(
-            report["congestion"]
-                .as_str()
-                .is_some_and(|name| !name.is_empty())
-        );
+        assert!(report["congestion"].as_str().is_some_and(|name| !name.is_empty()));
         assert!(report["path"].as_str().is_some_and(|path| !path.is_empty()));
-        assert!(
-            report["intervals"]
-                .as_array()
-                .is_some_and(|list| !list.is_empty())
-        );
-        listener.log_line("done");
+        assert!(report["intervals"].as_array().is_some_and(|list| !list.is_empty()));
+        listener.log_line("finished");
     }
 }
 
@@ -167,10 +130,7 @@ fn a_fixed_amount_is_exact_on_every_path() {
         let report = listener.test(&["-n", "3000001", "--bidir", "--path", path]);
         assert_eq!(report["bytes"], 6_000_002, "{path}");
         if path != "auto" {
-            assert!(
-                report["path"].as_str().unwrap().starts_with(path),
-                "{report}"
-            );
+            assert!(report["path"].as_str().unwrap().starts_with(path), "{report}");
         }
     }
 }
@@ -245,16 +205,9 @@ fn garbage_is_dropped_with_a_reason_and_tests_go_on() {
     send(b"GET /metrics HTTP/1.1\r\n\r\n");
     assert!(listener.log_line("dropped").contains("HTTP"));
     send(b"short");
-    assert!(
-        listener
-            .log_line("dropped")
-            .contains("closed after 5 bytes")
-    );
+    assert!(listener.log_line("dropped").contains("closed after 5 bytes"));
     let answer = send(b"PENSTOCK\x00\x09\x03\x00\x00\x00\x00\x00");
-    assert!(
-        answer.contains("version 9") && answer.contains("speaks 1"),
-        "{answer}"
-    );
+    assert!(answer.contains("version 9") && answer.contains("penstock 1"), "{answer}");
     assert!(listener.log_line("dropped").contains("version 9"));
     send(b"PENSTOCK\x00\x01\x04\x00\x00\x00\x00\x00abcdefghijklmnop\x00\x00\x00\x00");
     assert!(listener.log_line("dropped").contains("not here"));
@@ -273,7 +226,7 @@ fn a_client_that_vanishes_frees_its_place() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    listener.log_line("test forward");
+    listener.log_line("started");
     client.kill().unwrap();
     client.wait().unwrap();
     listener.log_line("failed");
@@ -289,17 +242,15 @@ fn an_interrupted_test_still_reports() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        listener.log_line("test ");
-        let kill = Command::new("kill")
-            .args(["-INT", &client.id().to_string()])
-            .status();
+        listener.log_line("started");
+        let kill = Command::new("kill").args(["-INT", &client.id().to_string()]).status();
         assert!(kill.unwrap().success());
         let output = client.wait_with_output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["interrupted"], true);
         assert!(number(&report, "seconds") < 30.0);
-        listener.log_line("done");
+        listener.log_line("finished");
     }
 }
 
@@ -327,32 +278,94 @@ fn bad_arguments_are_usage_errors() {
 
 #[test]
 fn failures_are_one_line_that_names_the_object() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let output = client(&free.to_string(), &[]);
     assert_eq!(output.status.code(), Some(1));
     let line = only_line(&output.stderr);
-    assert!(
-        line.contains(&free.to_string()) && line.contains("--listen"),
-        "{line}"
-    );
+    assert!(line.contains(&free.to_string()) && line.contains("--listen"), "{line}");
 
     let listener = Listening::on("127.0.0.1:0");
-    for (flags, word) in [
-        (&["-C", "warp9"][..], "warp9"),
-        (&["-B", "192.0.2.1"], "192.0.2.1"),
-        (&["-B", "::1"], "family"),
+    for (flags, word, code) in [
+        (&["-C", "warp9"][..], "warp9", 2),
+        (&["-B", "192.0.2.1"], "192.0.2.1", 2),
+        (&["-B", "::1"], "family", 1),
     ] {
         let output = client(&listener.address, flags);
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
         assert!(only_line(&output.stderr).contains(word), "{output:?}");
     }
-    let output = penstock()
-        .args(["nettest", "--listen", &listener.address])
-        .output()
-        .unwrap();
+    let output = penstock().args(["nettest", "--listen", &listener.address]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(only_line(&output.stderr).contains(&listener.address));
+}
+
+fn interrupt(child: &Child) {
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.expect("kill runs").success());
+}
+
+#[test]
+fn a_listener_that_is_interrupted_lets_its_clients_report() {
+    let mut listener = Listening::on("127.0.0.1:0");
+    let client = penstock()
+        .args(["nettest", &listener.address, "-t", "60", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    listener.log_line("started");
+    interrupt(&listener.child);
+    let output = client.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["interrupted"], true);
+    listener.log_line("finished");
+    assert!(listener.child.wait().unwrap().success());
+}
+
+#[test]
+fn an_interrupt_before_anything_runs_ends_at_once() {
+    // It accepts in its backlog and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let mut client = penstock().args(["nettest", &address]).spawn().unwrap();
+    let _control = silent.accept().unwrap();
+    let begun = Instant::now();
+    interrupt(&client);
+    assert!(!client.wait().unwrap().success());
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_test_quietly() {
+    let listener = Listening::on("127.0.0.1:0");
+    let mut client = penstock()
+        .args(["nettest", &listener.address, "-t", "60", "-i", "0.1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(client.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("retransmits"), "{line}");
+    let output = client.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn two_thousand_idle_connections_neither_stop_a_test_nor_keep_another_out() {
+    penstock_sys::machine::raise_open_files().unwrap();
+    let listener = Listening::on("127.0.0.1:0");
+    let address = listener.address.as_str();
+    std::thread::scope(|scope| {
+        let test = scope.spawn(move || test_at(address, &["-t", "4", "--rate", "100M"]));
+        listener.log_line("started");
+        let idle: Vec<_> = (0..2000).map(|_| TcpStream::connect(address)).collect();
+        assert!(idle.iter().all(Result::is_ok));
+        assert!(listener.log_line("dropped").contains("gave way"));
+        let other = test_at(address, &["-n", "1000000", "-P", "4"]);
+        assert_eq!(other["bytes"], 1_000_000);
+        let rate = number(&test.join().unwrap(), "bits_per_second");
+        assert!(rate > 80e6, "{rate}");
+    });
 }

@@ -28,7 +28,7 @@ pub enum ConnectionKind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PreambleError {
     /// Some other program, or a wrong port.
-    #[error("the peer does not speak Penstock's protocol (its first bytes are {0:?}): check host and port")]
+    #[error("the peer does not speak Penstock's protocol: {0}")]
     NotPenstock(String),
     /// Penstock, but not this one.
     #[error("the peer speaks protocol version {theirs} and this penstock {ours}: use the same release on both ends")]
@@ -69,8 +69,7 @@ pub fn encode(preamble: Preamble) -> [u8; PREAMBLE_BYTES] {
 /// When it is not Penstock's, or of another version, or of an unknown kind.
 pub fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Result<Preamble, PreambleError> {
     if &bytes[..8] != MAGIC {
-        let text: String = String::from_utf8_lossy(&bytes[..8]).escape_debug().take(24).collect();
-        return Err(PreambleError::NotPenstock(text));
+        return Err(PreambleError::NotPenstock(describe_stranger(bytes)));
     }
     let theirs = u16::from_be_bytes([bytes[8], bytes[9]]);
     if theirs != PROTOCOL_VERSION {
@@ -84,6 +83,27 @@ pub fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Result<Preamble, PreambleError> {
         other => return Err(PreambleError::Kind(other)),
     };
     Ok(Preamble { kind, tls: bytes[11] & 1 == 1 })
+}
+
+/// Guesses who sent these bytes: a log line "that was iperf3" saves somebody an afternoon. iperf3
+/// opens with a cookie of 36 characters from the base-32 alphabet (`make_cookie` in iperf_util.c).
+fn describe_stranger(bytes: &[u8; PREAMBLE_BYTES]) -> String {
+    const COOKIE: &[u8] = b"abcdefghijklmnopqrstuvwxyz234567";
+    const METHODS: [&[u8]; 5] = [b"GET ", b"POST", b"HEAD", b"PUT ", b"PRI "];
+    if bytes.iter().all(|byte| COOKIE.contains(byte)) {
+        "this looks like an iperf3 client; test with `penstock nettest`, or run `iperf3 -s` for \
+         iperf3 clients"
+            .to_owned()
+    } else if bytes.starts_with(&[0x16, 3]) {
+        "this looks like a TLS client".to_owned()
+    } else if bytes.starts_with(b"SSH-") {
+        "this looks like an SSH client".to_owned()
+    } else if METHODS.iter().any(|method| bytes.starts_with(method)) {
+        "this looks like an HTTP client".to_owned()
+    } else {
+        let text: String = String::from_utf8_lossy(&bytes[..8]).escape_debug().take(24).collect();
+        format!("its first bytes are \"{text}\": check host and port")
+    }
 }
 
 #[cfg(test)]
@@ -106,7 +126,19 @@ mod tests {
         let mut newer = encode(Preamble { kind: ConnectionKind::Data, tls: true });
         newer[9] = 9;
         assert_eq!(decode(&newer), Err(PreambleError::Version { theirs: 9, ours: 1 }));
-        let http = decode(b"GET / HTTP/1.1\r\n").expect_err("not ours").to_string();
-        assert!(http.contains("GET / HT"), "{http}");
+    }
+
+    #[test]
+    fn strangers_are_recognised() {
+        for (bytes, word) in [
+            (b"abcdefgh234567zz", "iperf3"),
+            (b"GET / HTTP/1.1\r\n", "HTTP"),
+            (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03abcd\x00", "TLS"),
+            (b"SSH-2.0-OpenSSH_", "SSH"),
+            (b"\x00\xff23456789012345", "\\0"),
+        ] {
+            let reason = decode(bytes).expect_err("not ours").to_string();
+            assert!(reason.contains(word), "{reason}");
+        }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::io::{self, Write};
 
-use penstock_mover::nettest::{Interval, Report, SweepPoint, SweepReport};
+use penstock_mover::nettest::{Interval, ListenerEvent, Report, SweepPoint, SweepReport};
+use penstock_units::{BitRate, ByteCount};
+use serde_json::json;
 
 pub(super) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -12,9 +14,7 @@ pub(super) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
 }
 
 pub(super) fn print_interval(interval: &Interval) -> io::Result<()> {
-    let rtt = interval
-        .rtt_us
-        .map_or_else(String::new, |rtt| format!("  rtt {rtt} us"));
+    let rtt = interval.rtt_us.map_or_else(String::new, |rtt| format!("  rtt {rtt} us"));
     let omitted = if interval.omitted { "  (omitted)" } else { "" };
     let mut out = io::stdout();
     writeln!(
@@ -55,11 +55,7 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
             show_bytes(flow.bytes),
             flow.seconds,
             flow.retransmits,
-            if report.interrupted {
-                "  (interrupted)"
-            } else {
-                ""
-            }
+            if report.interrupted { "  (interrupted)" } else { "" }
         )?;
     }
     let rtt = report.streams.first().map_or(0, |stream| stream.rtt_us);
@@ -98,11 +94,7 @@ pub(super) fn print_sweep(found: &SweepReport) -> io::Result<()> {
         out,
         "{} stream{} enough: {}, within {} % of the best ({} with {})",
         found.knee_streams,
-        if found.knee_streams == 1 {
-            " is"
-        } else {
-            "s are"
-        },
+        if found.knee_streams == 1 { " is" } else { "s are" },
         show_rate(found.knee_bits_per_second),
         found.knee_percent,
         show_rate(found.best_bits_per_second),
@@ -114,23 +106,51 @@ pub(super) fn print_sweep(found: &SweepReport) -> io::Result<()> {
     out.flush()
 }
 
-// Quantities: to be replaced by penstock-units once it has them. From here to the end.
-
-pub(super) fn show_rate(bits_per_second: f64) -> String {
-    let (scaled, unit) = scale(bits_per_second, 1000.0, &["", "k", "M", "G", "T"]);
-    format!("{scaled:.2} {unit}b/s")
+/// A line for each event of a listener, on stderr: stdout is the address, for scripts.
+pub(super) fn log_line(event: &ListenerEvent<'_>) {
+    let line = match event {
+        ListenerEvent::Started { peer, params } => format!(
+            "{peer}: test {}, {} stream{}",
+            params.direction.name(),
+            params.streams,
+            if params.streams == 1 { "" } else { "s" }
+        ),
+        ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds } => format!(
+            "{peer}: done, received {}, sent {}, {}",
+            show_bytes(*bytes_received),
+            show_bytes(*bytes_sent),
+            show_rate((bytes_sent + bytes_received) as f64 * 8.0 / seconds)
+        ),
+        ListenerEvent::Failed { peer, reason } => format!("{peer}: test failed: {reason}"),
+        ListenerEvent::Dropped { peer, reason } => format!("{peer}: dropped: {reason}"),
+    };
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
-pub(super) fn show_bytes(bytes: u64) -> String {
-    let (scaled, unit) = scale(bytes as f64, 1024.0, &["", "Ki", "Mi", "Gi", "Ti", "Pi"]);
-    format!("{scaled:.2} {unit}B")
+/// The same as JSON objects.
+pub(super) fn log_json(event: &ListenerEvent<'_>) {
+    let object = match event {
+        ListenerEvent::Started { peer, params } => {
+            json!({ "event": "started", "peer": peer.to_string(), "params": params })
+        }
+        ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds } => json!({
+            "event": "finished", "peer": peer.to_string(), "bytes_sent": bytes_sent,
+            "bytes_received": bytes_received, "seconds": seconds,
+        }),
+        ListenerEvent::Failed { peer, reason } => {
+            json!({ "event": "failed", "peer": peer.to_string(), "reason": reason })
+        }
+        ListenerEvent::Dropped { peer, reason } => {
+            json!({ "event": "dropped", "peer": peer.to_string(), "reason": reason })
+        }
+    };
+    let _ = writeln!(io::stderr(), "{object}");
 }
 
-fn scale<'a>(mut number: f64, base: f64, units: &[&'a str]) -> (f64, &'a str) {
-    let mut place = 0;
-    while number >= base && place + 1 < units.len() {
-        number /= base;
-        place += 1;
-    }
-    (number, units[place])
+fn show_rate(bits_per_second: f64) -> String {
+    BitRate(bits_per_second as u64).to_string()
+}
+
+fn show_bytes(bytes: u64) -> String {
+    ByteCount(bytes).to_string()
 }

@@ -60,7 +60,8 @@ fn duration(time: libc::timeval) -> Duration {
     Duration::from_secs(seconds) + Duration::from_micros(micros)
 }
 
-/// CPU time that the calling thread has used, in user and kernel mode.
+/// CPU time that the calling thread has used, in user and kernel mode. On loopback the kernel does
+/// the receiver's protocol work in the sender's context, and it shows here as the sender's.
 pub fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or(Duration::ZERO)

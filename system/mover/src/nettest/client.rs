@@ -2,16 +2,17 @@
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use penstock_protocol::preamble::{self, ConnectionKind, PREAMBLE_BYTES, Preamble};
 use penstock_sys::net::connect::{ConnectOptions, connect};
 
 use super::message::Message;
 use super::params::TestParams;
-use super::preamble::{self, Kind};
 use super::report::{Interval, Report, role_of};
 use super::session::{self, Control, hear_until};
+use super::share::MemoryShare;
 use super::{DEFAULT_PORT, NettestError};
 
 /// For the listener to accept a connection, and to answer.
@@ -33,25 +34,17 @@ pub struct Target {
 impl Target {
     /// The addresses to try, in the resolver's order.
     fn addresses(&self) -> Result<Vec<SocketAddr>, NettestError> {
-        let fail = |reason: String| NettestError::Resolve {
-            host: self.host.clone(),
-            reason,
-        };
+        let fail = |reason: String| NettestError::Resolve { host: self.host.clone(), reason };
         let (host, port) = split_host(&self.host).map_err(&fail)?;
         let port = port.or(self.port).unwrap_or(DEFAULT_PORT);
         let found: Vec<SocketAddr> = (host, port)
             .to_socket_addrs()
             .map_err(|error| fail(format!("no such host: {error}")))?
             .filter(|address| self.ipv4.is_none_or(|ipv4| address.is_ipv4() == ipv4))
-            .filter(|address| {
-                self.source
-                    .is_none_or(|ip| address.is_ipv4() == ip.is_ipv4())
-            })
+            .filter(|address| self.source.is_none_or(|ip| address.is_ipv4() == ip.is_ipv4()))
             .collect();
         if found.is_empty() {
-            return Err(fail(
-                "no address of the family asked for (-4, -6, --bind)".into(),
-            ));
+            return Err(fail("no address of the family asked for (-4, -6, --bind)".into()));
         }
         Ok(found)
     }
@@ -59,11 +52,7 @@ impl Target {
 
 /// Splits `HOST[:PORT]`; a bare IPv6 address has no port.
 fn split_host(text: &str) -> Result<(&str, Option<u16>), String> {
-    let port = |text: &str| {
-        text.parse()
-            .map(Some)
-            .map_err(|_| format!("'{text}' is not a port"))
-    };
+    let port = |text: &str| text.parse().map(Some).map_err(|_| format!("'{text}' is not a port"));
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or("'[' without ']'")?;
         return match rest.strip_prefix(':') {
@@ -79,7 +68,16 @@ fn split_host(text: &str) -> Result<(&str, Option<u16>), String> {
     }
 }
 
-/// Runs a test. `stop` ends it early with what there is so far; `on_interval` is called while it
+/// What a running test has to tell.
+#[derive(Clone, Copy, Debug)]
+pub enum Progress<'a> {
+    /// All connections are there, bytes begin to flow: from now on `stop` leaves a report.
+    Started,
+    /// An interval is over.
+    Interval(&'a Interval),
+}
+
+/// Runs a test. `stop` ends it early with what there is so far; `on_progress` is called while it
 /// runs.
 ///
 /// # Errors
@@ -88,7 +86,7 @@ pub fn run(
     target: &Target,
     params: &TestParams,
     stop: &AtomicBool,
-    on_interval: &mut dyn FnMut(&Interval),
+    on_progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Report, NettestError> {
     params.validate()?;
     let options = ConnectOptions {
@@ -98,10 +96,7 @@ pub fn run(
     };
     let (peer, mut control) = connect_control(target, &options)?;
     let software = concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned();
-    control.say(&Message::Propose {
-        software,
-        params: params.clone(),
-    })?;
+    control.say(&Message::Propose { software, params: params.clone() })?;
     let deadline = Instant::now() + ANSWER;
     let test_id = match hear_until(&control, deadline)? {
         Message::Accepted { test_id, .. } => parse_test_id(&test_id)?,
@@ -119,26 +114,19 @@ pub fn run(
         Message::Failed { reason } => return Err(NettestError::PeerFailed(reason)),
         _ => return Err(NettestError::Unexpected),
     }
+    on_progress(Progress::Started);
     let mut intervals = Vec::new();
-    let outcome = session::run(params, sockets, control, stop, &mut |interval| {
-        on_interval(interval);
-        intervals.push(interval.clone());
-    })?;
+    let outcome =
+        session::run(params, sockets, control, MemoryShare::ALONE, stop, &mut |interval| {
+            on_progress(Progress::Interval(interval));
+            intervals.push(interval.clone());
+        })?;
     for stream in outcome.local.iter().chain(&outcome.remote) {
         if let Some(reason) = &stream.error {
-            return Err(NettestError::Stream {
-                index: stream.index,
-                reason: reason.clone(),
-            });
+            return Err(NettestError::Stream { index: stream.index, reason: reason.clone() });
         }
     }
-    Ok(Report::new(
-        peer.to_string(),
-        params,
-        &outcome,
-        intervals,
-        stop.load(Relaxed),
-    ))
+    Ok(Report::new(peer.to_string(), params, &outcome, intervals))
 }
 
 fn connect_control(
@@ -150,13 +138,13 @@ fn connect_control(
         match connect(peer, options, ANSWER) {
             Ok(mut socket) => {
                 socket
-                    .write_all(&preamble::encode(Kind::NettestControl))
+                    .write_all(&first_bytes(ConnectionKind::NettestControl))
                     .map_err(NettestError::ControlLost)?;
                 return Ok((peer, Control::new(socket).map_err(NettestError::Local)?));
             }
             // A wrong source address or congestion control is ours, not the peer's.
             Err(error) if error.raw_os_error().is_none() && error.get_ref().is_some() => {
-                failure = NettestError::Local(error);
+                failure = NettestError::Option(error);
             }
             Err(source) => failure = NettestError::Connect { peer, source },
         }
@@ -172,11 +160,15 @@ fn connect_data(
 ) -> Result<TcpStream, NettestError> {
     let fail = |source| NettestError::Connect { peer, source };
     let mut socket = connect(peer, options, ANSWER).map_err(fail)?;
-    let mut head = preamble::encode(Kind::NettestData).to_vec();
+    let mut head = first_bytes(ConnectionKind::NettestData).to_vec();
     head.extend_from_slice(test_id);
     head.extend_from_slice(&index.to_be_bytes());
     socket.write_all(&head).map_err(fail)?;
     Ok(socket)
+}
+
+fn first_bytes(kind: ConnectionKind) -> [u8; PREAMBLE_BYTES] {
+    preamble::encode(Preamble { kind, tls: false })
 }
 
 fn parse_test_id(text: &str) -> Result<[u8; 16], NettestError> {

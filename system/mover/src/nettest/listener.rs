@@ -3,27 +3,30 @@
 //! It is open: anybody who reaches the port may test, as with iperf3. So every number a stranger
 //! can influence has a limit, every wait a deadline, and garbage costs one event.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use penstock_protocol::preamble::{self, ConnectionKind, PREAMBLE_BYTES, PreambleError};
 use penstock_sys::net::connect::listen;
 use penstock_sys::net::options;
 
 use super::NettestError;
 use super::message::{Message, Role, write_message};
 use super::params::TestParams;
-use super::preamble::{self, Kind, PreambleError};
 use super::report::role_of;
-use super::session::{self, Control, Outcome, hear_until};
+use super::session::{self, Control, Event, Outcome, hear_until};
+use super::share::MemoryShare;
 
 /// How often a listener looks whether it should stop.
 const TICK: Duration = Duration::from_millis(200);
+/// Time for running tests to report when the listener stops.
+const FAREWELL: Duration = Duration::from_secs(5);
 const BACKLOG: i32 = 1024;
 
 /// What a listener allows.
@@ -31,7 +34,8 @@ const BACKLOG: i32 = 1024;
 pub struct Limits {
     /// Tests at the same time.
     pub tests: usize,
-    /// Connections that have not yet said what they are.
+    /// Connections that do not belong to a test yet. One more takes the place of the oldest, so
+    /// that idle ones shut nobody out.
     pub handshakes: usize,
     /// Time for a connection to say what it is, and for a test's connections to arrive.
     pub handshake: Duration,
@@ -39,11 +43,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            tests: 16,
-            handshakes: 1024,
-            handshake: Duration::from_secs(10),
-        }
+        Self { tests: 16, handshakes: 256, handshake: Duration::from_secs(10) }
     }
 }
 
@@ -98,8 +98,10 @@ pub struct Listener {
 /// What all connections of one listener share.
 struct Desk<F> {
     limits: Limits,
-    handshakes: AtomicUsize,
-    tests: Mutex<HashMap<TestId, Sender<DataConnection>>>,
+    /// Connections without a test, in the order of their arrival.
+    waiting: Mutex<BTreeMap<u64, Arc<TcpStream>>>,
+    arrivals: AtomicU64,
+    tests: Mutex<HashMap<TestId, SyncSender<DataConnection>>>,
     stop: Arc<AtomicBool>,
     on_event: F,
 }
@@ -114,11 +116,7 @@ impl Listener {
         let address = socket.local_addr()?;
         // Linux applies the receive timeout to accept as well.
         options::set_receive_timeout(&socket, TICK)?;
-        Ok(Self {
-            socket,
-            address,
-            limits,
-        })
+        Ok(Self { socket, address, limits })
     }
 
     /// The address it got.
@@ -127,7 +125,7 @@ impl Listener {
         self.address
     }
 
-    /// Serves until `stop`. `on_event` is called from many threads.
+    /// Serves until `stop`, which ends the running tests early. `on_event` is called from many threads.
     ///
     /// # Errors
     /// Accepting failed for good.
@@ -137,14 +135,15 @@ impl Listener {
     {
         let desk = Arc::new(Desk {
             limits: self.limits,
-            handshakes: AtomicUsize::new(0),
+            waiting: Mutex::default(),
+            arrivals: AtomicU64::new(0),
             tests: Mutex::default(),
             stop: stop.clone(),
             on_event,
         });
         while !stop.load(Relaxed) {
             match self.socket.accept() {
-                Ok((socket, peer)) => desk.clone().admit(socket, peer),
+                Ok((socket, peer)) => desk.admit(socket, peer),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock
                     | io::ErrorKind::Interrupted
@@ -155,6 +154,11 @@ impl Listener {
                 },
             }
         }
+        // The tests saw `stop` too: their clients get what there is so far.
+        let deadline = Instant::now() + FAREWELL;
+        while !lock(&desk.tests).is_empty() && Instant::now() < deadline {
+            thread::sleep(TICK / 10);
+        }
         Ok(())
     }
 }
@@ -163,66 +167,51 @@ impl<F> Desk<F>
 where
     F: Fn(&ListenerEvent<'_>) + Send + Sync + 'static,
 {
-    /// Gives a new connection a thread, if there is room.
-    fn admit(self: Arc<Self>, socket: TcpStream, peer: SocketAddr) {
-        if self.handshakes.fetch_add(1, Relaxed) >= self.limits.handshakes {
-            self.handshakes.fetch_sub(1, Relaxed);
-            let reason = format!(
-                "more than {} connections in handshake",
-                self.limits.handshakes
-            );
-            (self.on_event)(&ListenerEvent::Dropped { peer, reason });
-            return;
-        }
+    /// Gives a new connection a thread, and a place among those that wait.
+    fn admit(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) {
+        let place = Waiting::new(self, socket);
         let desk = self.clone();
-        let spawned = thread::Builder::new()
-            .name("nettest-accept".into())
-            .spawn(move || {
-                let outcome = desk.greet(socket, peer);
-                if let Err(reason) = outcome {
-                    (desk.on_event)(&ListenerEvent::Dropped { peer, reason });
-                }
-            });
+        let spawned = thread::Builder::new().name("nettest-accept".into()).spawn(move || {
+            if let Err(reason) = desk.greet(place, peer) {
+                (desk.on_event)(&ListenerEvent::Dropped { peer, reason });
+            }
+        });
         if let Err(error) = spawned {
-            self.handshakes.fetch_sub(1, Relaxed);
             let reason = format!("no thread for it: {error}");
             (self.on_event)(&ListenerEvent::Dropped { peer, reason });
         }
     }
 
     /// Finds out what a connection is for. The error is why it was dropped.
-    fn greet(self: &Arc<Self>, mut socket: TcpStream, peer: SocketAddr) -> Result<(), String> {
+    fn greet(self: &Arc<Self>, place: Waiting<F>, peer: SocketAddr) -> Result<(), String> {
         let deadline = Instant::now() + self.limits.handshake;
-        let kind = self.read_head(&mut socket, deadline);
-        self.handshakes.fetch_sub(1, Relaxed);
-        match kind? {
-            Head::Control => self.serve_test(socket, peer),
+        let head = self.read_head(&place.socket, deadline);
+        match head.map_err(|reason| place.why(reason))? {
+            Head::Control => self.serve_test(place, peer),
             Head::Data(id, index) => {
-                let tests = self.tests.lock().unwrap_or_else(PoisonError::into_inner);
-                let test = tests
-                    .get(&id)
-                    .ok_or("data connection for a test that is not here")?;
-                test.send((index, socket))
-                    .map_err(|_| "the test is over".to_owned())
+                let socket = place.leave().map_err(|error| error.to_string())?;
+                let tests = lock(&self.tests);
+                let test = tests.get(&id).ok_or("data connection for a test that is not here")?;
+                test.try_send((index, socket))
+                    .map_err(|_| "its test has all its connections".to_owned())
             }
         }
     }
 
-    fn read_head(&self, socket: &mut TcpStream, deadline: Instant) -> Result<Head, String> {
-        let mut bytes = [0; preamble::LENGTH];
+    fn read_head(&self, mut socket: &TcpStream, deadline: Instant) -> Result<Head, String> {
+        let mut bytes = [0; PREAMBLE_BYTES];
         read_until(socket, &mut bytes, deadline)?;
-        let kind = preamble::decode(&bytes).map_err(|error| {
+        let opening = preamble::decode(&bytes).map_err(|error| {
             if matches!(error, PreambleError::Version { .. }) {
-                let refusal = Message::Refused {
-                    reason: error.to_string(),
-                };
-                let _ = write_message(socket, &refusal);
+                let refusal = Message::Refused { reason: error.to_string() };
+                let _ = write_message(&mut socket, &refusal);
             }
             error.to_string()
         })?;
-        match kind {
-            Kind::NettestControl => Ok(Head::Control),
-            Kind::NettestData => {
+        match opening.kind {
+            _ if opening.tls => Err("it asks for TLS, which tests do not use".to_owned()),
+            ConnectionKind::NettestControl => Ok(Head::Control),
+            ConnectionKind::NettestData => {
                 let mut bytes = [0; 20];
                 read_until(socket, &mut bytes, deadline)?;
                 let mut id = [0; 16];
@@ -230,37 +219,31 @@ where
                 let index = u32::from_be_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]);
                 Ok(Head::Data(id, index))
             }
-            Kind::TransferControl | Kind::TransferData => {
+            ConnectionKind::Control | ConnectionKind::Data => {
                 let reason = "this is a test listener; transfers need `penstock serve`";
-                let refusal = Message::Refused {
-                    reason: reason.into(),
-                };
-                let _ = write_message(socket, &refusal);
+                let refusal = Message::Refused { reason: reason.into() };
+                let _ = write_message(&mut socket, &refusal);
                 Err(format!("a transfer came: {reason}"))
             }
         }
     }
 
-    fn serve_test(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) -> Result<(), String> {
-        let control = Control::new(socket).map_err(|error| error.to_string())?;
-        if let Err(error) = self.run_test(control, peer) {
-            (self.on_event)(&ListenerEvent::Failed {
-                peer,
-                reason: error.to_string(),
-            });
+    fn serve_test(self: &Arc<Self>, place: Waiting<F>, peer: SocketAddr) -> Result<(), String> {
+        if let Err(error) = self.run_test(place, peer) {
+            (self.on_event)(&ListenerEvent::Failed { peer, reason: error.to_string() });
         }
         Ok(())
     }
 
-    fn run_test(&self, mut control: Control, peer: SocketAddr) -> Result<(), NettestError> {
+    fn run_test(&self, place: Waiting<F>, peer: SocketAddr) -> Result<(), NettestError> {
         let deadline = Instant::now() + self.limits.handshake;
+        let socket = place.socket.try_clone().map_err(NettestError::Local)?;
+        let mut control = Control::new(socket).map_err(NettestError::Local)?;
         let Message::Propose { params, .. } = hear_until(&control, deadline)? else {
             return Err(NettestError::Unexpected);
         };
         let refuse = |control: &mut Control, reason: String| {
-            control.say(&Message::Refused {
-                reason: reason.clone(),
-            })?;
+            control.say(&Message::Refused { reason: reason.clone() })?;
             Err(NettestError::Refused(reason))
         };
         if let Err(error) = params.validate() {
@@ -271,56 +254,45 @@ where
         {
             return refuse(&mut control, error.to_string());
         }
-        let Some(booking) = self.book() else {
+        let Some(mut booking) = self.book(params.connections()) else {
             let reason = format!("{} tests are running, try again later", self.limits.tests);
             return refuse(&mut control, reason);
         };
+        drop(place);
         let software = concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned();
         let test_id = format!("{:032x}", u128::from_be_bytes(booking.id));
         control.say(&Message::Accepted { software, test_id })?;
         let deadline = Instant::now() + self.limits.handshake;
-        let sockets = match gather(&params, &booking.connections, deadline) {
+        let sockets = match booking.gather(&params, &control, deadline) {
             Ok(sockets) => sockets,
             Err(error) => {
-                control.say(&Message::Failed {
-                    reason: error.to_string(),
-                })?;
+                control.say(&Message::Failed { reason: error.to_string() })?;
                 return Err(error);
             }
         };
-        (self.on_event)(&ListenerEvent::Started {
-            peer,
-            params: &params,
-        });
+        (self.on_event)(&ListenerEvent::Started { peer, params: &params });
         control.say(&Message::Start)?;
         let started = Instant::now();
-        let outcome = session::run(&params, sockets, control, &self.stop, &mut |_| {})?;
+        let outcome =
+            session::run(&params, sockets, control, booking.share, &self.stop, &mut |_| {})?;
         let (bytes_sent, bytes_received) = totals(&outcome);
         let seconds = started.elapsed().as_secs_f64();
-        (self.on_event)(&ListenerEvent::Finished {
-            peer,
-            bytes_sent,
-            bytes_received,
-            seconds,
-        });
+        (self.on_event)(&ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds });
         Ok(())
     }
 
     /// Takes a place among the tests, if there is one.
-    fn book(&self) -> Option<Booking<'_>> {
+    fn book(&self, connections: u32) -> Option<Booking<'_>> {
         let mut id = [0; 16];
         aws_lc_rs::rand::fill(&mut id).ok()?;
-        let mut tests = self.tests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tests = lock(&self.tests);
         if tests.len() >= self.limits.tests {
             return None;
         }
-        let (sender, connections) = channel();
+        let share = if tests.is_empty() { MemoryShare::ALONE } else { MemoryShare::CROWDED };
+        let (sender, connections) = sync_channel(connections as usize);
         tests.insert(id, sender);
-        Some(Booking {
-            id,
-            connections,
-            tests: &self.tests,
-        })
+        Some(Booking { id, connections: Some(connections), share, tests: &self.tests })
     }
 }
 
@@ -330,69 +302,116 @@ enum Head {
     Data(TestId, u32),
 }
 
+/// A connection that belongs to no test yet; dropping it frees its place.
+struct Waiting<F> {
+    desk: Arc<Desk<F>>,
+    number: u64,
+    socket: Arc<TcpStream>,
+}
+
+impl<F> Waiting<F> {
+    /// Takes a place, the oldest one's when there is no other.
+    fn new(desk: &Arc<Desk<F>>, socket: TcpStream) -> Self {
+        let number = desk.arrivals.fetch_add(1, Relaxed);
+        let socket = Arc::new(socket);
+        let mut waiting = lock(&desk.waiting);
+        if waiting.len() >= desk.limits.handshakes
+            && let Some((_, oldest)) = waiting.pop_first()
+        {
+            // Wakes the thread that waits for its first words.
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        waiting.insert(number, socket.clone());
+        Self { desk: desk.clone(), number, socket }
+    }
+
+    /// The connection, now that it belongs to a test.
+    fn leave(self) -> io::Result<TcpStream> {
+        self.socket.try_clone()
+    }
+
+    /// Why it ends: `reason`, unless it lost its place.
+    fn why(&self, reason: String) -> String {
+        if lock(&self.desk.waiting).contains_key(&self.number) {
+            return reason;
+        }
+        format!("gave way, as the oldest of {} that wait", self.desk.limits.handshakes)
+    }
+}
+
+impl<F> Drop for Waiting<F> {
+    fn drop(&mut self) {
+        lock(&self.desk.waiting).remove(&self.number);
+    }
+}
+
 /// A test's place; dropping it frees the place.
 struct Booking<'a> {
     id: TestId,
-    connections: Receiver<DataConnection>,
-    tests: &'a Mutex<HashMap<TestId, Sender<DataConnection>>>,
+    connections: Option<Receiver<DataConnection>>,
+    share: MemoryShare,
+    tests: &'a Mutex<HashMap<TestId, SyncSender<DataConnection>>>,
 }
 
 impl Drop for Booking<'_> {
     fn drop(&mut self) {
-        self.tests
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&self.id);
+        lock(self.tests).remove(&self.id);
     }
 }
 
-/// Waits for all data connections of a test.
-fn gather(
-    params: &TestParams,
-    connections: &Receiver<DataConnection>,
-    deadline: Instant,
-) -> Result<Vec<(u32, Role, TcpStream)>, NettestError> {
-    let expected = params.connections() as usize;
-    let mut sockets: Vec<(u32, Role, TcpStream)> = Vec::with_capacity(expected);
-    while sockets.len() < expected {
-        let wait = deadline.saturating_duration_since(Instant::now());
-        let Ok((index, socket)) = connections.recv_timeout(wait) else {
-            return Err(NettestError::Missing {
-                missing: expected - sockets.len(),
-                expected,
-            });
-        };
-        if index as usize >= expected || sockets.iter().any(|(known, ..)| *known == index) {
-            return Err(NettestError::Unexpected);
+impl Booking<'_> {
+    /// Waits for all data connections of the test, as long as its client is there; takes none
+    /// afterwards.
+    fn gather(
+        &mut self,
+        params: &TestParams,
+        control: &Control,
+        deadline: Instant,
+    ) -> Result<Vec<(u32, Role, TcpStream)>, NettestError> {
+        let expected = params.connections() as usize;
+        let connections = self.connections.take();
+        let mut sockets: Vec<(u32, Role, TcpStream)> = Vec::with_capacity(expected);
+        while sockets.len() < expected {
+            match control.hear(Duration::ZERO) {
+                Some(Event::Peer(Err(error))) => return Err(NettestError::ControlLost(error)),
+                Some(_) => return Err(NettestError::Unexpected),
+                None => {}
+            }
+            let wait = deadline.saturating_duration_since(Instant::now());
+            if wait.is_zero() {
+                return Err(NettestError::Missing { missing: expected - sockets.len(), expected });
+            }
+            let next = connections.as_ref().map(|arrived| arrived.recv_timeout(wait.min(TICK / 4)));
+            let Some(Ok((index, socket))) = next else { continue };
+            if index as usize >= expected || sockets.iter().any(|(known, ..)| *known == index) {
+                return Err(NettestError::Unexpected);
+            }
+            sockets.push((index, role_of(params, index, false), socket));
         }
-        sockets.push((index, role_of(params, index, false), socket));
+        Ok(sockets)
     }
-    Ok(sockets)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn totals(outcome: &Outcome) -> (u64, u64) {
-    outcome
-        .local
-        .iter()
-        .fold((0, 0), |(sent, received), stream| match stream.role {
-            Role::Sender => (sent + stream.bytes, received),
-            Role::Receiver => (sent, received + stream.bytes),
-        })
+    outcome.local.iter().fold((0, 0), |(sent, received), stream| match stream.role {
+        Role::Sender => (sent + stream.bytes, received),
+        Role::Receiver => (sent, received + stream.bytes),
+    })
 }
 
 /// Reads all of `bytes` before `deadline`, however slowly they come.
-fn read_until(socket: &mut TcpStream, bytes: &mut [u8], deadline: Instant) -> Result<(), String> {
+fn read_until(mut socket: &TcpStream, bytes: &mut [u8], deadline: Instant) -> Result<(), String> {
     let mut filled = 0;
     while filled < bytes.len() {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(format!(
-                "{filled} bytes and then silence until the handshake deadline"
-            ));
+            return Err(format!("{filled} bytes and then silence until the handshake deadline"));
         }
-        socket
-            .set_read_timeout(Some(left))
-            .map_err(|error| error.to_string())?;
+        socket.set_read_timeout(Some(left)).map_err(|error| error.to_string())?;
         match socket.read(&mut bytes[filled..]) {
             Ok(0) => return Err(format!("closed after {filled} bytes")),
             Ok(count) => filled += count,

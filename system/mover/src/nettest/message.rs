@@ -47,7 +47,7 @@ pub enum Message {
         /// Bytes its receivers took.
         bytes_received: u64,
     },
-    /// Client: end before time and report.
+    /// Either: end before time and report.
     Stop,
     /// Either: one of its streams is over.
     Stream(StreamReport),
@@ -153,10 +153,7 @@ mod tests {
     #[test]
     fn messages_round_trip_and_leave_what_follows() {
         let mut wire = Vec::new();
-        let finished = Message::Stream(StreamReport {
-            bytes: u64::MAX,
-            ..StreamReport::default()
-        });
+        let finished = Message::Stream(StreamReport { bytes: u64::MAX, ..StreamReport::default() });
         write_message(&mut wire, &Message::Start).unwrap();
         write_message(&mut wire, &finished).unwrap();
         let mut reader = &wire[..];
@@ -170,10 +167,7 @@ mod tests {
         let json = br#"{"type":"interval","index":1,"bytes_sent":2,"bytes_received":3,"new":4}"#;
         let mut wire = (json.len() as u32).to_be_bytes().to_vec();
         wire.extend_from_slice(json);
-        assert!(matches!(
-            read_message(&mut &wire[..]),
-            Ok(Message::Interval { index: 1, .. })
-        ));
+        assert!(matches!(read_message(&mut &wire[..]), Ok(Message::Interval { index: 1, .. })));
         let error = read_message(&mut &[0xff; 20][..]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         let error = read_message(&mut &b"\0\0\0\x02[]"[..]).unwrap_err();

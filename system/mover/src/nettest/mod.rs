@@ -1,7 +1,7 @@
 //! Memory-to-memory TCP tests: the network without disks, as iperf3 measures it.
 //!
 //! A [`Listener`] answers many clients at once on one port; [`run`] is the client. Control and
-//! data share the port: the first 16 bytes say what a connection is for ([`preamble`]), a control
+//! data share the port: the first 16 bytes say what a connection is for ([`penstock_protocol::preamble`]), a control
 //! connection carries JSON messages ([`message`]), a data connection names its test (16 bytes) and
 //! stream (4 bytes, big endian) and then carries nothing but content. Each stream is one thread
 //! with blocking calls. [`Sweep`] looks for the number of streams that is enough.
@@ -11,11 +11,10 @@
 mod client;
 mod listener;
 pub mod message;
-mod pace;
 pub mod params;
-pub mod preamble;
 mod report;
 mod session;
+mod share;
 mod source;
 mod stream;
 mod sweep;
@@ -25,7 +24,7 @@ use std::net::SocketAddr;
 
 use thiserror::Error;
 
-pub use client::{Target, run};
+pub use client::{Progress, Target, run};
 pub use listener::{Limits, Listener, ListenerEvent};
 pub use params::{Direction, SendPath, TestParams};
 pub use report::{Flow, Interval, Report, StreamResult};
@@ -91,6 +90,9 @@ pub enum NettestError {
         /// Why.
         reason: String,
     },
+    /// The source address or the congestion control is none of this machine's.
+    #[error(transparent)]
+    Option(io::Error),
     /// This machine's kernel refused something.
     #[error(transparent)]
     Local(io::Error),

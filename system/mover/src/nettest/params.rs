@@ -111,25 +111,17 @@ impl TestParams {
     pub fn validate(&self) -> Result<(), InvalidParams> {
         let fail = |reason: String| Err(InvalidParams(reason));
         if !(1..=STREAMS_MAX).contains(&self.streams) {
-            return fail(format!(
-                "streams {}: 1 to {STREAMS_MAX} are possible",
-                self.streams
-            ));
+            return fail(format!("streams {}: 1 to {STREAMS_MAX} are possible", self.streams));
         }
         let time = self.seconds.unwrap_or(1.0);
         if !(time > 0.0 && time <= SECONDS_MAX) {
-            return fail(format!(
-                "time {time} s: more than 0 and at most {SECONDS_MAX} s (1 day)"
-            ));
+            return fail(format!("time {time} s: more than 0 and at most {SECONDS_MAX} s (1 day)"));
         }
         if !(0.0..=SECONDS_MAX / 2.0).contains(&self.omit_seconds) {
             return fail(format!("omit {} s: 0 to half a day", self.omit_seconds));
         }
         if !INTERVAL_SECONDS.contains(&self.interval_seconds) {
-            return fail(format!(
-                "interval {} s: 0.1 to 3600 s",
-                self.interval_seconds
-            ));
+            return fail(format!("interval {} s: 0.1 to 3600 s", self.interval_seconds));
         }
         match (self.seconds, self.bytes) {
             (None, None) => return fail("neither time nor bytes bound the test".into()),
@@ -142,10 +134,7 @@ impl TestParams {
         if self.rate_bps.is_some_and(|rate| rate < 8_000) {
             return fail("rate: at least 8 kb/s".into());
         }
-        if self
-            .block_bytes
-            .is_some_and(|block| !(64..=16 << 20).contains(&block))
-        {
+        if self.block_bytes.is_some_and(|block| !(64..=16 << 20).contains(&block)) {
             return fail("block: 64 B to 16 MiB".into());
         }
         if let Some(name) = &self.congestion
@@ -153,10 +142,7 @@ impl TestParams {
                 || name.len() > 15
                 || name.contains(|c: char| !c.is_ascii_graphic()))
         {
-            return fail(format!(
-                "congestion control '{}': not a name",
-                name.escape_default()
-            ));
+            return fail(format!("congestion control '{}': not a name", name.escape_default()));
         }
         Ok(())
     }
@@ -189,15 +175,24 @@ impl TestParams {
     /// When senders end, from the start; none when bytes bound the test.
     #[must_use]
     pub fn duration(&self) -> Option<Duration> {
-        self.seconds
-            .map(|seconds| Duration::from_secs_f64(seconds + self.omit_seconds))
+        self.seconds.map(|seconds| Duration::from_secs_f64(seconds + self.omit_seconds))
     }
 
     /// Bytes per second for one stream under the rate limit.
     #[must_use]
     pub fn stream_bytes_per_second(&self) -> Option<u64> {
-        self.rate_bps
-            .map(|rate| (rate / 8 / u64::from(self.streams)).max(1))
+        self.rate_bps.map(|rate| (rate / 8 / u64::from(self.streams)).max(1))
+    }
+
+    /// Bytes to hand to the kernel at once, where `usual` is best without a limit: under a rate
+    /// limit at most what 5 ms carry, which keeps the flow smooth.
+    #[must_use]
+    pub fn send_block_bytes(&self, usual: u32) -> u64 {
+        let block = u64::from(self.block_bytes.unwrap_or(usual));
+        match self.stream_bytes_per_second() {
+            Some(rate) => block.min((rate / 200).max(1_024)),
+            None => block,
+        }
     }
 }
 
@@ -210,91 +205,18 @@ mod tests {
         let test = TestParams::default;
         assert_eq!(test().validate(), Ok(()));
         for (params, word) in [
-            (
-                TestParams {
-                    streams: 0,
-                    ..test()
-                },
-                "streams",
-            ),
-            (
-                TestParams {
-                    streams: 257,
-                    ..test()
-                },
-                "streams",
-            ),
-            (
-                TestParams {
-                    seconds: Some(0.0),
-                    ..test()
-                },
-                "time",
-            ),
-            (
-                TestParams {
-                    seconds: Some(f64::NAN),
-                    ..test()
-                },
-                "time",
-            ),
-            (
-                TestParams {
-                    seconds: Some(1e6),
-                    ..test()
-                },
-                "time",
-            ),
-            (
-                TestParams {
-                    seconds: None,
-                    ..test()
-                },
-                "neither",
-            ),
-            (
-                TestParams {
-                    bytes: Some(0),
-                    ..test()
-                },
-                "bytes",
-            ),
-            (
-                TestParams {
-                    bytes: Some(1),
-                    omit_seconds: 1.0,
-                    ..test()
-                },
-                "omit",
-            ),
-            (
-                TestParams {
-                    rate_bps: Some(1),
-                    ..test()
-                },
-                "rate",
-            ),
-            (
-                TestParams {
-                    interval_seconds: 0.0,
-                    ..test()
-                },
-                "interval",
-            ),
-            (
-                TestParams {
-                    block_bytes: Some(1),
-                    ..test()
-                },
-                "block",
-            ),
-            (
-                TestParams {
-                    congestion: Some("a b".into()),
-                    ..test()
-                },
-                "congestion",
-            ),
+            (TestParams { streams: 0, ..test() }, "streams"),
+            (TestParams { streams: 257, ..test() }, "streams"),
+            (TestParams { seconds: Some(0.0), ..test() }, "time"),
+            (TestParams { seconds: Some(f64::NAN), ..test() }, "time"),
+            (TestParams { seconds: Some(1e6), ..test() }, "time"),
+            (TestParams { seconds: None, ..test() }, "neither"),
+            (TestParams { bytes: Some(0), ..test() }, "bytes"),
+            (TestParams { bytes: Some(1), omit_seconds: 1.0, ..test() }, "omit"),
+            (TestParams { rate_bps: Some(1), ..test() }, "rate"),
+            (TestParams { interval_seconds: 0.0, ..test() }, "interval"),
+            (TestParams { block_bytes: Some(1), ..test() }, "block"),
+            (TestParams { congestion: Some("a b".into()), ..test() }, "congestion"),
         ] {
             let reason = params.validate().unwrap_err().to_string();
             assert!(reason.contains(word), "{reason}");
@@ -303,12 +225,18 @@ mod tests {
 
     #[test]
     fn both_directions_double_the_connections() {
-        let both = TestParams {
-            direction: Direction::Bidir,
-            streams: 3,
-            ..TestParams::default()
-        };
+        let both = TestParams { direction: Direction::Bidir, streams: 3, ..TestParams::default() };
         assert_eq!(both.connections(), 6);
         assert!(both.client_sends(2) && !both.client_sends(3));
+    }
+
+    #[test]
+    fn slow_flows_use_small_blocks() {
+        let block =
+            |rate_bps| TestParams { rate_bps, ..TestParams::default() }.send_block_bytes(1 << 20);
+        assert_eq!(block(Some(8_000_000)), 5_000);
+        assert_eq!(block(Some(8_000)), 1_024);
+        assert_eq!(block(Some(u64::MAX)), 1 << 20);
+        assert_eq!(block(None), 1 << 20);
     }
 }

@@ -110,7 +110,7 @@ pub struct Report {
     pub path: String,
     /// Why that was not a faster path.
     pub path_reason: Option<String>,
-    /// Whether the user ended it early.
+    /// Whether the user of either end ended it early.
     pub interrupted: bool,
     /// One entry for each direction.
     pub flows: Vec<Flow>,
@@ -121,20 +121,11 @@ pub struct Report {
 }
 
 fn rate(bytes: u64, seconds: f64) -> f64 {
-    if seconds > 0.0 {
-        bytes as f64 * 8.0 / seconds
-    } else {
-        0.0
-    }
+    if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 }
 }
 
 fn span_seconds(streams: &[&StreamReport]) -> f64 {
-    let first = streams
-        .iter()
-        .filter(|s| s.bytes > 0)
-        .map(|s| s.first_us)
-        .min()
-        .unwrap_or(0);
+    let first = streams.iter().filter(|s| s.bytes > 0).map(|s| s.first_us).min().unwrap_or(0);
     let last = streams.iter().map(|s| s.last_us).max().unwrap_or(0);
     last.saturating_sub(first) as f64 / 1e6
 }
@@ -147,7 +138,6 @@ impl Report {
         params: &TestParams,
         outcome: &Outcome,
         intervals: Vec<Interval>,
-        interrupted: bool,
     ) -> Self {
         let find = |role: Role, index: u32| {
             outcome
@@ -182,13 +172,7 @@ impl Report {
             let bytes = receivers.iter().map(|receiver| receiver.bytes).sum();
             let seconds = span_seconds(&receivers);
             let bits_per_second = rate(bytes, seconds);
-            flows.push(Flow {
-                direction,
-                bytes,
-                seconds,
-                bits_per_second,
-                retransmits,
-            });
+            flows.push(Flow { direction, bytes, seconds, bits_per_second, retransmits });
         }
         Self {
             peer,
@@ -203,7 +187,7 @@ impl Report {
             cpu_remote_percent: outcome.cpu_remote_percent,
             path: sample.path,
             path_reason: sample.path_reason,
-            interrupted,
+            interrupted: outcome.interrupted,
             flows,
             streams,
             intervals,
@@ -218,11 +202,7 @@ fn stream_result(
 ) -> StreamResult {
     let cpu = |report: &StreamReport| {
         let seconds = span_seconds(&[report]);
-        if seconds > 0.0 {
-            report.cpu_us as f64 / 1e4 / seconds
-        } else {
-            0.0
-        }
+        if seconds > 0.0 { report.cpu_us as f64 / 1e4 / seconds } else { 0.0 }
     };
     let seconds = span_seconds(&[receiver]);
     StreamResult {
@@ -243,9 +223,5 @@ fn stream_result(
 /// Whether this end of a test sends on a stream.
 #[must_use]
 pub(super) const fn role_of(params: &TestParams, index: u32, is_client: bool) -> Role {
-    if params.client_sends(index) == is_client {
-        Role::Sender
-    } else {
-        Role::Receiver
-    }
+    if params.client_sends(index) == is_client { Role::Sender } else { Role::Receiver }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use super::NettestError;
 use super::message::{Message, Role, StreamReport, read_message, write_message};
 use super::params::{SECONDS_MAX, TestParams};
 use super::report::Interval;
+use super::share::MemoryShare;
 use super::source::CONTENT_BYTES;
 use super::stream::{Shared, Stream};
 
@@ -22,8 +23,9 @@ use super::stream::{Shared, Stream};
 const DRAIN: Duration = Duration::from_secs(60);
 /// Sent data that stays unacknowledged this long ends a stream.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
-/// Streams beyond this share what they send, so that memory stays bounded.
-const MEMORIES_MAX: usize = 16;
+/// Messages and reports that may wait: the thread that brings one more waits itself, and a peer
+/// that talks faster than it is heard finds its TCP window closed.
+const EVENTS_MAX: usize = 16;
 
 /// What happens while a test runs.
 pub(super) enum Event {
@@ -37,33 +39,27 @@ pub(super) enum Event {
 pub(super) struct Control {
     socket: TcpStream,
     events: Receiver<Event>,
-    sender: Sender<Event>,
+    sender: SyncSender<Event>,
 }
 
 impl Control {
     pub(super) fn new(socket: TcpStream) -> io::Result<Self> {
-        let (sender, events) = channel();
+        let (sender, events) = sync_channel(EVENTS_MAX);
         let mut reader = socket.try_clone()?;
         reader.set_read_timeout(None)?;
         socket.set_write_timeout(Some(UNACKNOWLEDGED))?;
         options::set_keepalive(&socket, UNACKNOWLEDGED)?;
         let peer = sender.clone();
-        thread::Builder::new()
-            .name("nettest-control".into())
-            .spawn(move || {
-                loop {
-                    let message = read_message(&mut reader);
-                    let ended = message.is_err();
-                    if peer.send(Event::Peer(message)).is_err() || ended {
-                        return;
-                    }
+        thread::Builder::new().name("nettest-control".into()).spawn(move || {
+            loop {
+                let message = read_message(&mut reader);
+                let ended = message.is_err();
+                if peer.send(Event::Peer(message)).is_err() || ended {
+                    return;
                 }
-            })?;
-        Ok(Self {
-            socket,
-            events,
-            sender,
-        })
+            }
+        })?;
+        Ok(Self { socket, events, sender })
     }
 
     pub(super) const fn socket(&self) -> &TcpStream {
@@ -92,6 +88,8 @@ impl Drop for Control {
 pub(super) struct Outcome {
     pub(super) local: Vec<StreamReport>,
     pub(super) remote: Vec<StreamReport>,
+    /// Whether the user of either end ended it early.
+    pub(super) interrupted: bool,
     pub(super) cpu_local_percent: f64,
     pub(super) cpu_remote_percent: f64,
 }
@@ -101,24 +99,22 @@ pub(super) fn run(
     params: &TestParams,
     sockets: Vec<(u32, Role, TcpStream)>,
     mut control: Control,
+    share: MemoryShare,
     user_stop: &AtomicBool,
     on_interval: &mut dyn FnMut(&Interval),
 ) -> Result<Outcome, NettestError> {
-    let mut streams = Running::start(params, sockets, &control.sender)?;
+    let mut streams = Running::start(params, sockets, share, &control.sender)?;
     let mut outcome = Outcome::default();
     let mut remote_finished = false;
-    let mut told_stop = false;
-    let hard_end = params
-        .duration()
-        .unwrap_or(Duration::from_secs_f64(SECONDS_MAX))
-        .saturating_add(DRAIN);
+    let hard_end =
+        params.duration().unwrap_or(Duration::from_secs_f64(SECONDS_MAX)).saturating_add(DRAIN);
     while outcome.local.len() < streams.sockets.len() || !remote_finished {
         let now = streams.shared.started.elapsed();
         if now > hard_end {
             return Err(NettestError::Overdue);
         }
-        if user_stop.load(Relaxed) && !told_stop {
-            told_stop = true;
+        if user_stop.load(Relaxed) && !outcome.interrupted {
+            outcome.interrupted = true;
             streams.shared.stop.store(true, Relaxed);
             control.say(&Message::Stop)?;
         }
@@ -131,10 +127,7 @@ pub(super) fn run(
             })?;
             on_interval(&interval);
         }
-        let wait = streams
-            .next_tick
-            .saturating_sub(now)
-            .min(Duration::from_millis(100));
+        let wait = streams.next_tick.saturating_sub(now).min(Duration::from_millis(100));
         match control.hear(wait.max(Duration::from_millis(1))) {
             Some(Event::Stream(report)) => {
                 let mut report = *report;
@@ -152,7 +145,10 @@ pub(super) fn run(
                 }
             }
             Some(Event::Peer(Ok(message))) => match message {
-                Message::Stop => streams.shared.stop.store(true, Relaxed),
+                Message::Stop => {
+                    outcome.interrupted = true;
+                    streams.shared.stop.store(true, Relaxed);
+                }
                 Message::Stream(report) if outcome.remote.len() < streams.sockets.len() => {
                     outcome.remote.push(report);
                 }
@@ -189,13 +185,12 @@ impl Running {
     fn start(
         params: &TestParams,
         sockets: Vec<(u32, Role, TcpStream)>,
-        events: &Sender<Event>,
+        share: MemoryShare,
+        events: &SyncSender<Event>,
     ) -> Result<Self, NettestError> {
-        let senders = sockets
-            .iter()
-            .filter(|(_, role, _)| *role == Role::Sender)
-            .count();
-        let memories = (0..senders.clamp(1, MEMORIES_MAX))
+        let senders = sockets.iter().filter(|(_, role, _)| *role == Role::Sender).count();
+        let receive_bytes = share.receive_bytes(sockets.len() - senders);
+        let memories = (0..senders.clamp(1, share.memories))
             .map(|_| PatternMemory::new(CONTENT_BYTES).map(Arc::new))
             .collect::<io::Result<Vec<_>>>()
             .map_err(NettestError::Local)?;
@@ -219,6 +214,7 @@ impl Running {
                 role: *role,
                 socket: socket.try_clone().map_err(NettestError::Local)?,
                 shared: running.shared.clone(),
+                receive_bytes,
                 memory: memories[slot % memories.len()].clone(),
             };
             let events = events.clone();
@@ -263,10 +259,7 @@ impl Running {
         }
         interval.retransmits = retransmits.saturating_sub(self.retransmits_before);
         self.retransmits_before = retransmits.max(self.retransmits_before);
-        interval.rtt_us = rtt
-            .0
-            .checked_div(rtt.1)
-            .and_then(|rtt| u32::try_from(rtt).ok());
+        interval.rtt_us = rtt.0.checked_div(rtt.1).and_then(|rtt| u32::try_from(rtt).ok());
         self.tick_index += 1;
         self.last_tick = now;
         let step = Duration::from_secs_f64(self.shared.params.interval_seconds);
@@ -278,10 +271,7 @@ impl Running {
 
     /// The average of the samples is worth more than the last moment's value.
     fn add_samples(&self, report: &mut StreamReport) {
-        let slot = self
-            .sockets
-            .iter()
-            .position(|(index, ..)| *index == report.index);
+        let slot = self.sockets.iter().position(|(index, ..)| *index == report.index);
         let (sum, count) = slot.map_or((0, 0), |slot| self.samples[slot]);
         if let Some(average) = sum.checked_div(count) {
             report.rtt_us = u32::try_from(average).unwrap_or(u32::MAX);
@@ -317,22 +307,10 @@ fn prepare(params: &TestParams, socket: &TcpStream) -> io::Result<()> {
 
 /// CPU time of these streams over the time they ran.
 fn cpu_percent(streams: &[StreamReport]) -> f64 {
-    let first = streams
-        .iter()
-        .map(|stream| stream.first_us)
-        .min()
-        .unwrap_or(0);
-    let last = streams
-        .iter()
-        .map(|stream| stream.last_us)
-        .max()
-        .unwrap_or(0);
+    let first = streams.iter().map(|stream| stream.first_us).min().unwrap_or(0);
+    let last = streams.iter().map(|stream| stream.last_us).max().unwrap_or(0);
     let cpu: u64 = streams.iter().map(|stream| stream.cpu_us).sum();
-    if last > first {
-        cpu as f64 * 100.0 / (last - first) as f64
-    } else {
-        0.0
-    }
+    if last > first { cpu as f64 * 100.0 / (last - first) as f64 } else { 0.0 }
 }
 
 /// Waits until `deadline` for the listener's or client's next message.

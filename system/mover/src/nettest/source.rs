@@ -4,7 +4,7 @@
 //! exotic socket) is closed and the next one is taken; the reason goes into the report.
 
 use std::io::{self, Write};
-use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use penstock_sys::net::{MemoryFile, PatternMemory, SplicePipe};
@@ -32,11 +32,7 @@ pub(super) struct Source {
 impl Source {
     /// Opens the door asked for, or the fastest that opens.
     pub(super) fn new(path: SendPath, memory: Arc<PatternMemory>) -> Self {
-        let mut source = Self {
-            door: Door::Write,
-            memory,
-            reason: None,
-        };
+        let mut source = Self { door: Door::Write, memory, reason: None };
         match path {
             SendPath::Auto | SendPath::Vmsplice => source.open_vmsplice(),
             SendPath::Sendfile => source.open_sendfile(),
@@ -60,7 +56,11 @@ impl Source {
     }
 
     /// Hands up to `length` bytes to `socket`; how many it took may be fewer.
-    pub(super) fn send(&mut self, socket: &mut TcpStream, length: usize) -> io::Result<usize> {
+    pub(super) fn send(
+        &mut self,
+        socket: &mut (impl AsFd + Write),
+        length: usize,
+    ) -> io::Result<usize> {
         let result = match &mut self.door {
             Door::Vmsplice(pipe) => pipe.send(socket, length),
             Door::Sendfile(file) => file.send(socket, 0, length.min(CONTENT_BYTES)),
@@ -108,10 +108,7 @@ impl Source {
     }
 
     fn note(&mut self, door: &str, error: &io::Error) {
-        let before = self
-            .reason
-            .take()
-            .map_or_else(String::new, |reason| reason + "; ");
+        let before = self.reason.take().map_or_else(String::new, |reason| reason + "; ");
         self.reason = Some(format!("{before}{door}: {error}"));
     }
 }
@@ -120,4 +117,33 @@ impl Source {
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
     matches!(error.kind(), InvalidInput | PermissionDenied | Unsupported)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+
+    use super::*;
+
+    /// splice and sendfile refuse files that are open for appending; write does not.
+    #[test]
+    fn a_refused_path_is_named_and_the_next_one_sends_the_same_bytes() {
+        let place = tempfile::tempdir().unwrap();
+        for (path, refused) in [
+            (SendPath::Auto, &["vmsplice: ", "sendfile: "][..]),
+            (SendPath::Sendfile, &["sendfile: "]),
+            (SendPath::Write, &[]),
+        ] {
+            let memory = Arc::new(PatternMemory::new(CONTENT_BYTES).unwrap());
+            let name = place.path().join(format!("{path:?}"));
+            let mut file = OpenOptions::new().append(true).create(true).open(&name).unwrap();
+            let mut source = Source::new(path, memory.clone());
+            let sent = source.send(&mut file, 100_000).unwrap();
+            assert_eq!(source.name(), "write");
+            let reason = source.reason().unwrap_or_default();
+            assert_eq!(reason.split("; ").filter(|part| !part.is_empty()).count(), refused.len());
+            assert!(refused.iter().all(|door| reason.contains(door)), "{reason}");
+            assert_eq!(std::fs::read(&name).unwrap(), memory.bytes()[..sent]);
+        }
+    }
 }

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use penstock_sys::net::{PatternMemory, TcpInfo, options, thread_cpu_time};
+use penstock_protocol::pace::Pacer;
+use penstock_sys::machine::thread_cpu;
+use penstock_sys::net::{PatternMemory, TcpInfo, options};
 
 use super::message::{Role, StreamReport};
-use super::pace::Pace;
 use super::params::TestParams;
 use super::source::Source;
 
@@ -22,11 +23,7 @@ const TICK: Duration = Duration::from_millis(200);
 /// Longest sleep of a paced sender, for the same reason.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Handed to the kernel at once unless the test says otherwise.
-const SEND_BLOCK_BYTES: usize = 1 << 20;
-/// Read at once. Of 256 KiB to 4 MiB, 2 and 4 MiB had the best medians on a noisy two-core
-/// machine's loopback, with overlapping ranges.
-const RECEIVE_BLOCK_BYTES: usize = 2 << 20;
-
+const SEND_BLOCK_BYTES: u32 = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 
 /// What all streams of one end share.
@@ -53,9 +50,7 @@ impl Shared {
             started: Instant::now(),
             stop: AtomicBool::new(false),
             budget: params.bytes.map(AtomicU64::new),
-            passed: std::iter::repeat_with(Counter::default)
-                .take(streams)
-                .collect(),
+            passed: std::iter::repeat_with(Counter::default).take(streams).collect(),
             params,
         }
     }
@@ -75,10 +70,17 @@ impl Shared {
 
     fn is_over(&self) -> bool {
         self.stop.load(Relaxed)
-            || self
-                .params
-                .duration()
-                .is_some_and(|duration| self.started.elapsed() >= duration)
+            || self.params.duration().is_some_and(|duration| self.started.elapsed() >= duration)
+    }
+
+    /// Sleeps until `then` on the test's clock, or less when the test is over before.
+    fn sleep_until(&self, then: Duration) {
+        while let Some(left) = then.checked_sub(self.started.elapsed())
+            && !left.is_zero()
+            && !self.is_over()
+        {
+            std::thread::sleep(left.min(SLEEP_MAX));
+        }
     }
 }
 
@@ -92,6 +94,8 @@ pub(super) struct Stream {
     pub(super) role: Role,
     pub(super) socket: TcpStream,
     pub(super) shared: Arc<Shared>,
+    /// The most a receiver reads at once.
+    pub(super) receive_bytes: usize,
     /// What a sender sends.
     pub(super) memory: Arc<PatternMemory>,
 }
@@ -107,13 +111,7 @@ struct Tally {
 
 impl Tally {
     fn new(omit: Duration) -> Self {
-        Self {
-            omit,
-            bytes: 0,
-            first: None,
-            last: Duration::ZERO,
-            cpu_before: thread_cpu_time(),
-        }
+        Self { omit, bytes: 0, first: None, last: Duration::ZERO, cpu_before: thread_cpu() }
     }
 
     fn add(&mut self, bytes: u64, at: Duration) {
@@ -122,7 +120,7 @@ impl Tally {
         }
         if self.first.is_none() {
             self.first = Some(at);
-            self.cpu_before = thread_cpu_time();
+            self.cpu_before = thread_cpu();
         }
         self.bytes += bytes;
         self.last = at;
@@ -132,18 +130,15 @@ impl Tally {
 impl Stream {
     /// Runs the stream to its end. Errors are part of the report.
     pub(super) fn run(mut self) -> StreamReport {
-        let mut report = StreamReport {
-            index: self.index,
-            role: self.role,
-            ..StreamReport::default()
-        };
+        let mut report =
+            StreamReport { index: self.index, role: self.role, ..StreamReport::default() };
         let mut tally = Tally::new(self.shared.params.omit());
         let result = match self.role {
             Role::Sender => self.send(&mut report, &mut tally),
             Role::Receiver => self.receive(&mut report, &mut tally),
         };
         report.error = result.err().map(|error| error.to_string());
-        report.cpu_us = micros(thread_cpu_time().saturating_sub(tally.cpu_before));
+        report.cpu_us = micros(thread_cpu().saturating_sub(tally.cpu_before));
         report.bytes = tally.bytes;
         report.first_us = micros(tally.first.unwrap_or_default());
         report.last_us = micros(tally.last);
@@ -159,35 +154,22 @@ impl Stream {
 
     fn send(&mut self, report: &mut StreamReport, tally: &mut Tally) -> io::Result<()> {
         let params = &self.shared.params;
-        let mut block = params
-            .block_bytes
-            .map_or(SEND_BLOCK_BYTES, |bytes| bytes as usize);
-        let mut pace = params.stream_bytes_per_second().map(Pace::new);
-        if let Some(pace) = &pace {
-            block = pace.block_bytes(block);
-        }
+        let block = params.send_block_bytes(SEND_BLOCK_BYTES);
+        let rate_bps = params.stream_bytes_per_second().map(|bytes| bytes.saturating_mul(8));
+        let mut pacer = Pacer::new(rate_bps, self.shared.started.elapsed());
         let mut source = Source::new(params.path, self.memory.clone());
         self.socket.set_write_timeout(Some(TICK))?;
         let result = loop {
-            if self.shared.is_over() {
-                break Ok(());
-            }
-            if let Some(pace) = &pace {
-                let wait = pace.wait(self.shared.started.elapsed());
-                if !wait.is_zero() {
-                    std::thread::sleep(wait.min(SLEEP_MAX));
-                    continue;
-                }
-            }
-            let claimed = self.shared.claim(block as u64);
+            let claimed = self.shared.claim(block);
             if claimed == 0 {
                 break Ok(());
             }
-            let sent = self.send_block(&mut source, claimed, tally);
-            if let (Some(pace), Ok(sent)) = (&mut pace, &sent) {
-                pace.record(*sent);
+            let now = self.shared.started.elapsed();
+            self.shared.sleep_until(now.saturating_add(pacer.take(claimed, now)));
+            if self.shared.is_over() {
+                break Ok(());
             }
-            if let Err(error) = sent {
+            if let Err(error) = self.send_block(&mut source, claimed, tally) {
                 break Err(error);
             }
         };
@@ -205,7 +187,7 @@ impl Stream {
         source: &mut Source,
         length: u64,
         tally: &mut Tally,
-    ) -> io::Result<u64> {
+    ) -> io::Result<()> {
         let mut sent = 0;
         while sent < length {
             let left = usize::try_from(length - sent).unwrap_or(usize::MAX);
@@ -213,47 +195,66 @@ impl Stream {
                 Ok(taken) => {
                     sent += taken as u64;
                     tally.add(taken as u64, self.shared.started.elapsed());
-                    self.shared.passed[self.slot]
-                        .0
-                        .fetch_add(taken as u64, Relaxed);
+                    self.shared.passed[self.slot].0.fetch_add(taken as u64, Relaxed);
                 }
                 Err(error) if is_timeout(&error) && self.shared.is_over() => break,
                 Err(error) if is_timeout(&error) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(sent)
+        Ok(())
     }
 
     fn receive(&mut self, report: &mut StreamReport, tally: &mut Tally) -> io::Result<()> {
         "read".clone_into(&mut report.path);
-        let mut buffer = vec![0; RECEIVE_BLOCK_BYTES + 2 * PAGE_BYTES];
-        let page = buffer.as_ptr().align_offset(PAGE_BYTES);
-        let mut phase = 0;
+        let mut buffer = ReceiveBuffer::new(self.receive_bytes);
         loop {
-            // A byte lands at the offset within a page that it has in the sender's memory. Zen 3
-            // copies ten times slower (`rep movsb`, 2.8 against 34 GB/s measured) when the target
-            // lies 8 or 16 bytes above the source modulo 4096, and a buffer from the allocator
-            // starts 16 bytes into its page.
-            let start = page + phase;
-            match self
-                .socket
-                .read(&mut buffer[start..start + RECEIVE_BLOCK_BYTES])
-            {
+            match self.socket.read(buffer.room()) {
                 Ok(0) => break,
                 Ok(taken) => {
-                    std::hint::black_box(&buffer);
-                    phase = (phase + taken) % PAGE_BYTES;
+                    buffer.advance(taken);
                     tally.add(taken as u64, self.shared.started.elapsed());
-                    self.shared.passed[self.slot]
-                        .0
-                        .fetch_add(taken as u64, Relaxed);
+                    self.shared.passed[self.slot].0.fetch_add(taken as u64, Relaxed);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
         self.socket.shutdown(Shutdown::Both)
+    }
+}
+
+/// Where a receiver's bytes land: each at the offset within a page that it has in the sender's
+/// memory. Zen 3 copies ten times slower (`rep movsb`, 2.8 against 34 GB/s measured) when the
+/// target lies 8 or 16 bytes above the source modulo 4096, and a buffer from the allocator starts
+/// 16 bytes into its page.
+#[derive(Debug)]
+struct ReceiveBuffer {
+    bytes: Vec<u8>,
+    /// The first page's start.
+    page: usize,
+    /// Offset within a page that the stream has reached.
+    phase: usize,
+    length: usize,
+}
+
+impl ReceiveBuffer {
+    fn new(length: usize) -> Self {
+        let bytes = vec![0; length + 2 * PAGE_BYTES];
+        let page = bytes.as_ptr().align_offset(PAGE_BYTES);
+        Self { bytes, page, phase: 0, length }
+    }
+
+    /// Where the next bytes go.
+    fn room(&mut self) -> &mut [u8] {
+        let start = self.page + self.phase;
+        &mut self.bytes[start..start + self.length]
+    }
+
+    /// Counts bytes that landed in [`Self::room`].
+    fn advance(&mut self, taken: usize) {
+        std::hint::black_box(&self.bytes);
+        self.phase = (self.phase + taken) % PAGE_BYTES;
     }
 }
 
@@ -264,4 +265,22 @@ fn is_timeout(error: &io::Error) -> bool {
 
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PAGE_BYTES, ReceiveBuffer};
+
+    #[test]
+    fn bytes_land_at_the_offset_within_a_page_that_they_were_sent_from() {
+        let mut buffer = ReceiveBuffer::new(3 * PAGE_BYTES);
+        let mut stream = 0;
+        for taken in [1, 4095, 4096, 5000, 12_288, 8191, 65_483, 3] {
+            let room = buffer.room();
+            assert_eq!(room.len(), 3 * PAGE_BYTES);
+            assert_eq!(room.as_ptr() as usize % PAGE_BYTES, stream % PAGE_BYTES);
+            buffer.advance(taken);
+            stream += taken;
+        }
+    }
 }

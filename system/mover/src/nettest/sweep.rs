@@ -21,11 +21,7 @@ pub struct SweepOptions {
 
 impl Default for SweepOptions {
     fn default() -> Self {
-        Self {
-            streams_max: 64,
-            rise_percent: 3.0,
-            knee_percent: 3.0,
-        }
+        Self { streams_max: 64, rise_percent: 3.0, knee_percent: 3.0 }
     }
 }
 
@@ -76,12 +72,7 @@ impl Sweep {
     /// A sweep that starts with one stream.
     #[must_use]
     pub const fn new(options: SweepOptions) -> Self {
-        Self {
-            options,
-            points: Vec::new(),
-            doubling: true,
-            still_rising: false,
-        }
+        Self { options, points: Vec::new(), doubling: true, still_rising: false }
     }
 
     /// How many streams to measure next.
@@ -113,11 +104,7 @@ impl Sweep {
     #[must_use]
     pub fn report(&self) -> Option<SweepReport> {
         let best = self.best()?;
-        let knee = self
-            .points
-            .iter()
-            .find(|point| self.is_enough(point))
-            .copied()?;
+        let knee = self.points.iter().find(|point| self.is_enough(point)).copied()?;
         Some(SweepReport {
             knee_streams: knee.streams,
             knee_bits_per_second: knee.bits_per_second,
@@ -130,10 +117,7 @@ impl Sweep {
     }
 
     fn best(&self) -> Option<SweepPoint> {
-        self.points
-            .iter()
-            .copied()
-            .max_by(|a, b| a.bits_per_second.total_cmp(&b.bits_per_second))
+        self.points.iter().copied().max_by(|a, b| a.bits_per_second.total_cmp(&b.bits_per_second))
     }
 
     fn is_enough(&self, point: &SweepPoint) -> bool {
@@ -143,14 +127,8 @@ impl Sweep {
 
     /// The most streams below the first number that is enough, and that number.
     fn bracket(&self) -> (u32, u32) {
-        let place = self
-            .points
-            .iter()
-            .position(|point| self.is_enough(point))
-            .unwrap_or(0);
-        let below = place
-            .checked_sub(1)
-            .map_or(0, |place| self.points[place].streams);
+        let place = self.points.iter().position(|point| self.is_enough(point)).unwrap_or(0);
+        let below = place.checked_sub(1).map_or(0, |place| self.points[place].streams);
         (below, self.points[place].streams)
     }
 }
@@ -200,17 +178,11 @@ mod tests {
     fn one_stream_can_be_enough_and_the_maximum_can_be_too_few() {
         let (report, tried) = sweep(SweepOptions::default(), |_| 10.0);
         assert_eq!((report.knee_streams, tried), (1, vec![1, 2]));
-        let options = SweepOptions {
-            streams_max: 6,
-            ..SweepOptions::default()
-        };
+        let options = SweepOptions { streams_max: 6, ..SweepOptions::default() };
         let (report, tried) = sweep(options, f64::from);
         assert_eq!(tried, [1, 2, 4, 6, 5]);
         assert!(report.still_rising);
-        let options = SweepOptions {
-            streams_max: 1,
-            ..SweepOptions::default()
-        };
+        let options = SweepOptions { streams_max: 1, ..SweepOptions::default() };
         assert_eq!(sweep(options, f64::from).1, [1]);
     }
 }

@@ -48,11 +48,7 @@ pub fn connect(
 /// # Errors
 /// The kernel's reason.
 pub fn listen(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() && address.ip().is_unspecified() {
         socket.set_only_v6(false)?;
@@ -66,21 +62,16 @@ fn bind_source(socket: &Socket, source: IpAddr, peer: SocketAddr) -> io::Result<
     if source.is_ipv4() != peer.is_ipv4() {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!(
-                "source address {source} and {} are of different families",
-                peer.ip()
-            ),
+            format!("source address {source} and {} are of different families", peer.ip()),
         ));
     }
-    socket
-        .bind(&SocketAddr::new(source, 0).into())
-        .map_err(|error| {
-            let reason = match error.kind() {
-                io::ErrorKind::AddrNotAvailable => "not an address of this machine".to_owned(),
-                _ => error.to_string(),
-            };
-            io::Error::new(error.kind(), format!("source address {source}: {reason}"))
-        })
+    socket.bind(&SocketAddr::new(source, 0).into()).map_err(|error| {
+        let reason = match error.kind() {
+            io::ErrorKind::AddrNotAvailable => "not an address of this machine".to_owned(),
+            _ => error.to_string(),
+        };
+        io::Error::new(error.kind(), format!("source address {source}: {reason}"))
+    })
 }
 
 #[cfg(test)]
@@ -113,10 +104,8 @@ mod tests {
         };
         let error = connect("127.0.0.1:9".parse().unwrap(), &options, SECOND).unwrap_err();
         assert!(error.to_string().contains("192.0.2.1"), "{error}");
-        let options = ConnectOptions {
-            source: Some("::1".parse().unwrap()),
-            ..ConnectOptions::default()
-        };
+        let options =
+            ConnectOptions { source: Some("::1".parse().unwrap()), ..ConnectOptions::default() };
         let error = connect("127.0.0.1:9".parse().unwrap(), &options, SECOND).unwrap_err();
         assert!(error.to_string().contains("different families"), "{error}");
     }

@@ -6,7 +6,6 @@
 //! to take. Every function reports the kernel's refusal as an error that says what was asked.
 
 pub mod connect;
-mod cpu_time;
 mod interface;
 mod memory_file;
 pub mod options;
@@ -14,7 +13,6 @@ mod pattern;
 mod splice_pipe;
 mod tcp_info;
 
-pub use cpu_time::thread_cpu_time;
 pub use interface::interface_towards;
 pub use memory_file::MemoryFile;
 pub use pattern::PatternMemory;

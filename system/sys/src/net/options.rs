@@ -24,26 +24,21 @@ pub fn available_congestion() -> Vec<String> {
 /// # Errors
 /// Names the ones that are available, or says that this one is reserved for root.
 pub fn set_congestion(socket: &impl AsFd, name: &str) -> io::Result<()> {
-    SockRef::from(socket)
-        .set_tcp_congestion(name.as_bytes())
-        .map_err(|error| {
-            let reason = match error.raw_os_error() {
-                Some(libc::ENOENT | libc::EINVAL) => format!(
-                    "this kernel has {}; `modprobe tcp_{name}` may add it",
-                    available_congestion().join(", ")
-                ),
-                Some(libc::EPERM) => format!(
-                    "reserved for root; add it to net.ipv4.tcp_allowed_congestion_control \
+    SockRef::from(socket).set_tcp_congestion(name.as_bytes()).map_err(|error| {
+        let reason = match error.raw_os_error() {
+            Some(libc::ENOENT | libc::EINVAL) => format!(
+                "this kernel has {}; `modprobe tcp_{name}` may add it",
+                available_congestion().join(", ")
+            ),
+            Some(libc::EPERM) => format!(
+                "reserved for root; add it to net.ipv4.tcp_allowed_congestion_control \
                  (available: {})",
-                    available_congestion().join(", ")
-                ),
-                _ => error.to_string(),
-            };
-            io::Error::new(
-                error.kind(),
-                format!("congestion control '{name}': {reason}"),
-            )
-        })
+                available_congestion().join(", ")
+            ),
+            _ => error.to_string(),
+        };
+        io::Error::new(error.kind(), format!("congestion control '{name}': {reason}"))
+    })
 }
 
 /// The congestion control `socket` uses.
@@ -52,10 +47,7 @@ pub fn set_congestion(socket: &impl AsFd, name: &str) -> io::Result<()> {
 /// Whatever `getsockopt` says.
 pub fn congestion(socket: &impl AsFd) -> io::Result<String> {
     let name = SockRef::from(socket).tcp_congestion()?;
-    let end = name
-        .iter()
-        .position(|&byte| byte == 0)
-        .unwrap_or(name.len());
+    let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
@@ -66,12 +58,19 @@ pub fn congestion(socket: &impl AsFd) -> io::Result<String> {
 /// Whatever `setsockopt` says.
 pub fn set_max_pacing_rate(socket: &impl AsFd, bytes_per_second: u64) -> io::Result<()> {
     // Kernels since 4.20 take an unsigned long here, which is 64 bits on all we run on.
-    set_option(
-        socket,
-        libc::SOL_SOCKET,
-        libc::SO_MAX_PACING_RATE,
-        bytes_per_second,
-    )
+    let length = libc::socklen_t::try_from(size_of::<u64>()).unwrap_or(0);
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed; the pointer and length
+    // describe an integer without padding that lives until the call returns.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            (&raw const bytes_per_second).cast(),
+            length,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// How long sent data may stay unacknowledged before the connection is given up
@@ -88,30 +87,9 @@ pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()>
 /// # Errors
 /// Whatever `setsockopt` says.
 pub fn set_keepalive(socket: &impl AsFd, idle: Duration) -> io::Result<()> {
-    let keepalive = TcpKeepalive::new()
-        .with_time(idle)
-        .with_interval(Duration::from_secs(10))
-        .with_retries(3);
+    let keepalive =
+        TcpKeepalive::new().with_time(idle).with_interval(Duration::from_secs(10)).with_retries(3);
     SockRef::from(socket).set_tcp_keepalive(&keepalive)
-}
-
-/// Keeps at most this much unsent data in the kernel before the socket stops being writable
-/// (`TCP_NOTSENT_LOWAT`).
-///
-/// # Errors
-/// Whatever `setsockopt` says.
-pub fn set_notsent_lowat(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
-    SockRef::from(socket).set_tcp_notsent_lowat(bytes)
-}
-
-/// Wakes a blocked reader only when this much can be read (`SO_RCVLOWAT`): fewer wake-ups. The
-/// end of the stream wakes it always.
-///
-/// # Errors
-/// Whatever `setsockopt` says.
-pub fn set_receive_low_water(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
-    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
-    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
 /// How long a read, or an accept on a listening socket, may block.
@@ -134,32 +112,6 @@ pub fn set_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     socket.set_send_buffer_size(bytes)
 }
 
-/// `setsockopt` with a plain integer.
-fn set_option<T: Integer>(socket: &impl AsFd, level: i32, name: i32, value: T) -> io::Result<()> {
-    let length = libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0);
-    // SAFETY: the descriptor is open for as long as `socket` is borrowed; the pointer and length
-    // describe `value`, an integer without padding that lives until the call returns.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            level,
-            name,
-            (&raw const value).cast(),
-            length,
-        )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
-/// The integers `setsockopt` takes.
-trait Integer: Copy {}
-impl Integer for u64 {}
-impl Integer for libc::c_int {}
-
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
@@ -176,10 +128,7 @@ mod tests {
     #[test]
     fn congestion_is_set_and_read_back() {
         let (_listener, stream) = socket();
-        let name = available_congestion()
-            .first()
-            .cloned()
-            .expect("a congestion control");
+        let name = available_congestion().first().cloned().expect("a congestion control");
         set_congestion(&stream, &name).unwrap();
         assert_eq!(congestion(&stream).unwrap(), name);
     }
@@ -189,10 +138,7 @@ mod tests {
         let (_listener, stream) = socket();
         let message = set_congestion(&stream, "warp9").unwrap_err().to_string();
         assert!(message.contains("'warp9'"), "{message}");
-        assert!(
-            message.contains(&available_congestion().join(", ")),
-            "{message}"
-        );
+        assert!(message.contains(&available_congestion().join(", ")), "{message}");
     }
 
     #[test]
@@ -202,8 +148,6 @@ mod tests {
         set_max_pacing_rate(&stream, u64::MAX).unwrap();
         set_user_timeout(&stream, Duration::from_secs(30)).unwrap();
         set_keepalive(&stream, Duration::from_secs(30)).unwrap();
-        set_notsent_lowat(&stream, 1 << 17).unwrap();
-        set_receive_low_water(&stream, 1 << 18).unwrap();
         set_window(&stream, 1 << 20).unwrap();
     }
 }

@@ -48,22 +48,12 @@ impl PatternMemory {
         let mapping = NonNull::new(mapping.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let address = mapping.as_ptr() as usize;
         let start = address.next_multiple_of(HUGE_PAGE) - address;
-        let mut memory = Self {
-            mapping,
-            mapped_bytes,
-            start,
-            length,
-            huge_advised: false,
-        };
+        let mut memory = Self { mapping, mapped_bytes, start, length, huge_advised: false };
         let first = memory.first();
         // SAFETY: the range lies inside the mapping: `start` is below one huge page and
         // `mapped_bytes` has one to spare. Advice does not change content.
         memory.huge_advised = unsafe {
-            madvise(
-                first.cast(),
-                length.next_multiple_of(HUGE_PAGE),
-                Advice::LinuxHugepage,
-            )
+            madvise(first.cast(), length.next_multiple_of(HUGE_PAGE), Advice::LinuxHugepage)
         }
         .is_ok();
         // SAFETY: inside the mapping, zeroed by the kernel, and not yet shared with anyone.

@@ -49,12 +49,7 @@ impl SplicePipe {
         // which is sound because nothing writes to a `PatternMemory` after it was made and
         // unmapping it does not free pages the kernel still holds.
         let length = unsafe { vmsplice(&supply.write_end, &slices, SpliceFlags::NONBLOCK) }?;
-        Ok(Self {
-            supply,
-            length,
-            outlet,
-            pending: 0,
-        })
+        Ok(Self { supply, length, outlet, pending: 0 })
     }
 
     /// Bytes of the memory that are in the pipe.
@@ -75,14 +70,7 @@ impl SplicePipe {
             self.pending = tee(from, to, count, SpliceFlags::NONBLOCK)?;
         }
         let count = self.pending.min(length);
-        let taken = splice(
-            &self.outlet.read_end,
-            None,
-            socket,
-            None,
-            count,
-            SpliceFlags::empty(),
-        )?;
+        let taken = splice(&self.outlet.read_end, None, socket, None, count, SpliceFlags::empty())?;
         self.pending -= taken;
         Ok(taken)
     }
@@ -96,10 +84,7 @@ impl Pipe {
         while wanted > smallest && fcntl_setpipe_size(&write_end, wanted).is_err() {
             wanted /= 2;
         }
-        Ok(Self {
-            read_end,
-            write_end,
-        })
+        Ok(Self { read_end, write_end })
     }
 }
 

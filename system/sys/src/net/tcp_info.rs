@@ -140,11 +140,7 @@ impl From<RawTcpInfo> for TcpInfo {
         Self {
             rtt_us: raw.rtt,
             // The kernel says "not measured" with all ones.
-            rtt_min_us: if raw.min_rtt == u32::MAX {
-                0
-            } else {
-                raw.min_rtt
-            },
+            rtt_min_us: if raw.min_rtt == u32::MAX { 0 } else { raw.min_rtt },
             receiver_rtt_us: raw.rcv_rtt,
             retransmits: raw.total_retrans,
             delivery_rate_bps: raw.delivery_rate.saturating_mul(8),
