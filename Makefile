@@ -1,0 +1,38 @@
+# Two commands set everything up: `make demo` and `make test`.
+
+CARGO ?= cargo
+
+.PHONY: help demo test build check bench clean
+
+help:
+	@echo "make demo    install what is missing, build, and copy a dataset between two agents"
+	@echo "make test    install what is missing, check the sources and run every test"
+	@echo "make build   build target/release/penstock"
+	@echo "make check   the checks of the sources alone: clippy and the rules of the house"
+	@echo "make bench   measure side by side with other movers (as root; installs them)"
+	@echo "make clean   remove everything that was built or measured"
+
+demo:
+	./tools/setup.sh build demo
+	$(CARGO) build --release --locked --package penstock
+	./demo/run.sh target/release/penstock
+
+test:
+	./tools/setup.sh build test
+	$(MAKE) check
+	$(CARGO) test --workspace --locked
+
+build:
+	./tools/setup.sh build
+	$(CARGO) build --release --locked --package penstock
+
+check:
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) xtask tidy
+
+bench:
+	./tools/setup.sh build
+	$(CARGO) xtask bench mover --install
+
+clean:
+	$(CARGO) clean

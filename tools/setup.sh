@@ -1,0 +1,66 @@
+#!/bin/sh
+# Installs what is missing on Debian for the purposes named: build, test, demo.
+#
+#   tools/setup.sh build test
+#
+# Needs Rust; rust-toolchain.toml says which. Runs apt-get only when a program is missing, as root or
+# through sudo. On other systems install the programs that it names.
+set -eu
+
+missing=""
+
+# need PROGRAM PACKAGE...: the packages bring the program.
+need() {
+    program=$1
+    shift
+    if ! command -v "$program" >/dev/null 2>&1 && [ ! -x "/usr/sbin/$program" ]; then
+        missing="$missing $*"
+    fi
+}
+
+for purpose in "$@"; do
+    case $purpose in
+        build)
+            need cc gcc libc6-dev
+            ;;
+        test)
+            need ssh openssh-client
+            need sshd openssh-server
+            need iperf3 iperf3
+            need rsync rsync
+            ;;
+        demo)
+            need fio fio
+            ;;
+        *)
+            echo "setup: '$purpose' is no purpose: use build, test or demo" >&2
+            exit 2
+            ;;
+    esac
+done
+
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "setup: cargo is not on the PATH: install Rust (https://rustup.rs) and open a new shell" >&2
+    exit 1
+fi
+
+[ -n "$missing" ] || exit 0
+
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "setup: these are missing, and this is not Debian:$missing: install them" >&2
+    exit 1
+fi
+as_root=""
+if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null 2>&1; then
+        echo "setup: run as root: apt-get install$missing" >&2
+        exit 1
+    fi
+    as_root=sudo
+fi
+echo "setup: installing$missing"
+$as_root apt-get update -qq
+# Word splitting is meant: a list of packages. Services of test peers are not to be started.
+# shellcheck disable=SC2086
+$as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+    apt-get install -y -qq --no-install-recommends $missing
