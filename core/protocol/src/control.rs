@@ -222,7 +222,7 @@ pub struct Tally {
     pub skipped_files: u64,
     /// Bytes of files in place.
     pub bytes: u64,
-    /// Bytes that were there before and were not sent.
+    /// Bytes that were there before and are not sent, of unfinished files too.
     pub resumed_bytes: u64,
     /// Bytes of files announced so far.
     pub announced_bytes: u64,

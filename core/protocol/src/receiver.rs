@@ -216,6 +216,7 @@ impl Receiver {
 
     fn source_failed(&mut self, file: u64, failure: Option<Failure>) {
         let Some(active) = self.files.remove(&file) else { return };
+        self.tally.resumed_bytes -= active.resumed_bytes;
         match failure {
             Some(failure) => self.tally.fail(active.entry.path.to_string(), failure),
             None => {
@@ -230,6 +231,7 @@ impl Receiver {
         let Some(active) = self.files.get_mut(&file) else { return };
         active.finishing = true;
         active.resumed_bytes = active.entry.bytes;
+        self.tally.resumed_bytes += active.resumed_bytes;
         self.tally.skipped_files += 1;
         let digest = active.expected.clone().unwrap_or(Digest(Vec::new()));
         let entry = Arc::clone(&active.entry);
@@ -259,11 +261,13 @@ impl Receiver {
                     let _ = active.extents.insert(extent.offset, extent.bytes, Part(extent.part));
                 }
                 active.resumed_bytes = active.extents.covered();
+                self.tally.resumed_bytes += active.resumed_bytes;
                 Decision::Resume(active.extents.to_extents())
             }
             Verdict::Skip => {
                 self.decisions.push((file, Decision::Skip(())));
                 active.resumed_bytes = active.entry.bytes;
+                self.tally.resumed_bytes += active.resumed_bytes;
                 self.tally.skipped_files += 1;
                 return self.settle(file, Ok(Digest(Vec::new())));
             }
@@ -412,11 +416,11 @@ impl Receiver {
                     }
                     self.tally.files += 1;
                     self.tally.bytes += active.entry.bytes;
-                    self.tally.resumed_bytes += active.resumed_bytes;
                 }
                 Outcome::Done(Bytes(digest.0))
             }
             Err(failure) => {
+                self.tally.resumed_bytes -= active.resumed_bytes;
                 self.tally.fail(active.entry.path.to_string(), failure.clone());
                 Outcome::Failed(failure)
             }

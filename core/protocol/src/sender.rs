@@ -335,6 +335,7 @@ impl Sender {
             Decision::Skip(()) => {
                 active.skipped = true;
                 active.resumed_bytes = bytes;
+                self.tally.resumed_bytes += bytes;
                 return Ok(());
             }
             Decision::Compare(digest) => {
@@ -350,6 +351,7 @@ impl Sender {
                         .map_err(|_| ReceiverFault("it has ranges that cross"))?;
                 }
                 active.resumed_bytes = active.extents.covered();
+                self.tally.resumed_bytes += active.resumed_bytes;
                 active.ranges.extend(active.extents.gaps(0..bytes));
             }
         }
@@ -395,11 +397,13 @@ impl Sender {
                     self.tally.files += 1;
                     self.tally.skipped_files += u64::from(active.skipped);
                     self.tally.bytes += entry.bytes;
-                    self.tally.resumed_bytes += active.resumed_bytes;
                     self.tally.moved_bytes += if active.packed { entry.bytes } else { 0 };
                 }
             }
-            Outcome::Failed(failure) => self.tally.fail(entry.path.to_string(), failure),
+            Outcome::Failed(failure) => {
+                self.tally.resumed_bytes -= active.resumed_bytes;
+                self.tally.fail(entry.path.to_string(), failure);
+            }
         }
     }
 
@@ -479,6 +483,7 @@ impl Sender {
         if same {
             active.skipped = true;
             active.resumed_bytes = source.entry.bytes;
+            self.tally.resumed_bytes += active.resumed_bytes;
             self.outbox.push_back(ToReceiver::Same(source.file));
         } else {
             active.ranges.push_back(0..source.entry.bytes);
@@ -492,9 +497,8 @@ impl Sender {
             let text = "it changed while it was being copied: copy it again when it is at rest";
             return self.fail(source, Failure::new(FailureKind::Changed, text));
         };
-        if self.files.remove(&source.file).is_none() {
-            return;
-        }
+        let Some(active) = self.files.remove(&source.file) else { return };
+        self.tally.resumed_bytes -= active.resumed_bytes;
         self.outbox.push_back(ToReceiver::FileFailed((source.file, None)));
         self.tally.announced_bytes =
             self.tally.announced_bytes.saturating_sub(source.entry.bytes) + fresh.bytes;
@@ -502,7 +506,8 @@ impl Sender {
     }
 
     fn fail(&mut self, source: &Source, failure: Failure) {
-        if self.files.remove(&source.file).is_some() {
+        if let Some(active) = self.files.remove(&source.file) {
+            self.tally.resumed_bytes -= active.resumed_bytes;
             self.tally.fail(source.entry.path.to_string(), failure.clone());
             self.outbox.push_back(ToReceiver::FileFailed((source.file, Some(failure))));
         }

@@ -489,6 +489,9 @@ impl Inner {
 
     fn control(self: &Arc<Self>, mut channel: Channel, waiting: u64) -> io::Result<()> {
         let open = exchange::hear(&mut channel)?;
+        // Before anything is granted: whatever fails from there on belongs to a session.
+        channel.transport().notice_death(DEAD_AFTER)?;
+        let handle = channel.transport().try_clone()?;
         let granted = match open.request {
             Request::Return(ref back) => self.take_back(back),
             _ => self.grant(&open, &channel),
@@ -502,8 +505,6 @@ impl Inner {
             }
         };
         self.gate.leave(waiting);
-        channel.transport().notice_death(DEAD_AFTER)?;
-        let handle = channel.transport().try_clone()?;
         if let Some(earlier) = lock(&running.connection).replace(handle) {
             earlier.shut_down();
         }
@@ -518,15 +519,19 @@ impl Inner {
             Answer::Returned(_) => Answer::Returned(link.received()),
             other => other,
         };
-        exchange::answer(&mut channel, &answer)?;
         let clock = running.clock();
-        let stopped = match link.connected(peer_received, clock.elapsed()) {
-            Ok(()) => control::drive(running.end.control(), &mut link, &mut channel, clock),
-            Err(error) => Stopped::Fault(error.to_string()),
+        let stopped = match exchange::answer(&mut channel, &answer) {
+            Ok(()) => match link.connected(peer_received, clock.elapsed()) {
+                Ok(()) => control::drive(running.end.control(), &mut link, &mut channel, clock),
+                Err(error) => Stopped::Fault(error.to_string()),
+            },
+            // It went before it heard: the session waits for it as for any other.
+            Err(error) => Stopped::Lost(error.to_string()),
         };
         link.disconnected();
-        drop(link);
+        // With the link still held, so that a client that is back already is not taken for lost.
         self.stopped(&running, stopped);
+        drop(link);
         Ok(())
     }
 

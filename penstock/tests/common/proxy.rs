@@ -1,0 +1,200 @@
+//! A bad network: a TCP proxy in threads of the test that flips bits, cuts streams short, delays and
+//! resets, at moments that come from a seed.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::Random;
+
+/// Bytes that pass in a direction before the first fault on a control connection: its TLS handshake
+/// and request. A client whose very first request fails gives up at once, as it should.
+const CALM_BYTES: u64 = 16 << 10;
+
+/// What the proxy may do to bytes that pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    Flip,
+    Truncate,
+    Delay,
+    Reset,
+}
+
+const FAULTS: [Fault; 4] = [Fault::Flip, Fault::Truncate, Fault::Delay, Fault::Reset];
+
+pub struct Proxy {
+    pub address: SocketAddr,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    upstream: String,
+    /// Faults that are still to come.
+    budget: AtomicI64,
+    /// Mean bytes between two faults of one direction of one connection.
+    every: u64,
+    random: Mutex<Random>,
+    done: Mutex<Vec<Fault>>,
+    live: Mutex<Vec<Arc<Pair>>>,
+    passed: AtomicU64,
+    stopping: AtomicBool,
+}
+
+/// A connection and its continuation.
+struct Pair {
+    client: TcpStream,
+    agent: TcpStream,
+    reset: AtomicBool,
+}
+
+impl Pair {
+    /// The next close of both sends RST, and both are closed soon.
+    fn reset(&self) {
+        self.reset.store(true, Ordering::SeqCst);
+        for socket in [&self.client, &self.agent] {
+            let _ = socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO));
+            let _ = socket.shutdown(Shutdown::Read);
+        }
+    }
+
+    fn cut(&self) {
+        for socket in [&self.client, &self.agent] {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Proxy {
+    /// To `upstream`; does `budget` faults, then none.
+    pub fn start(upstream: &str, random: Random, budget: i64, every: u64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let inner = Arc::new(Inner {
+            upstream: upstream.to_owned(),
+            budget: AtomicI64::new(budget),
+            every,
+            random: Mutex::new(random),
+            done: Mutex::default(),
+            live: Mutex::default(),
+            passed: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+        });
+        let accepting = Arc::clone(&inner);
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                if accepting.stopping.load(Ordering::SeqCst) {
+                    return;
+                }
+                if let Ok(client) = client {
+                    accepting.carry(client);
+                }
+            }
+        });
+        Self { address, inner }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("penstock://{}/{path}", self.address)
+    }
+
+    /// Faults that were done.
+    pub fn done(&self) -> Vec<Fault> {
+        self.inner.done.lock().unwrap().clone()
+    }
+
+    /// Bytes that passed, both ways.
+    pub fn passed(&self) -> u64 {
+        self.inner.passed.load(Ordering::SeqCst)
+    }
+
+    /// Resets one connection; whether there was any.
+    pub fn reset_one(&self, random: &mut Random) -> bool {
+        let mut live = self.inner.live.lock().unwrap();
+        if live.is_empty() {
+            return false;
+        }
+        let chosen = random.between(0, live.len() as u64) as usize;
+        live.swap_remove(chosen).reset();
+        true
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.inner.stopping.store(true, Ordering::SeqCst);
+        self.inner.live.lock().unwrap().iter().for_each(|pair| pair.cut());
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Inner {
+    fn carry(self: &Arc<Self>, client: TcpStream) {
+        // Nobody there: the client sees its connection closed.
+        let Ok(agent) = TcpStream::connect(&self.upstream) else { return };
+        for socket in [&client, &agent] {
+            let _ = socket.set_nodelay(true);
+        }
+        let pair = Arc::new(Pair { client, agent, reset: AtomicBool::new(false) });
+        self.live.lock().unwrap().push(Arc::clone(&pair));
+        for upwards in [true, false] {
+            let (inner, pair) = (Arc::clone(self), Arc::clone(&pair));
+            let random = self.random.lock().unwrap().fork();
+            std::thread::spawn(move || {
+                inner.pump(&pair, upwards, random);
+                inner.live.lock().unwrap().retain(|other| !Arc::ptr_eq(other, &pair));
+            });
+        }
+    }
+
+    fn pump(&self, pair: &Pair, upwards: bool, mut random: Random) {
+        let (mut from, mut to) =
+            if upwards { (&pair.client, &pair.agent) } else { (&pair.agent, &pair.client) };
+        let mut buffer = vec![0; 32 << 10];
+        let mut calm = CALM_BYTES + random.between(0, 2 * self.every);
+        loop {
+            let count = match from.read(&mut buffer) {
+                Ok(0) | Err(_) => break,
+                Ok(count) => count,
+            };
+            self.passed.fetch_add(count as u64, Ordering::SeqCst);
+            let bytes = &mut buffer[..count];
+            let mut pass = count;
+            if (count as u64) < calm {
+                calm -= count as u64;
+            } else if self.budget.fetch_sub(1, Ordering::SeqCst) > 0 {
+                calm = random.between(1, 2 * self.every);
+                let fault = FAULTS[random.between(0, 4) as usize];
+                self.done.lock().unwrap().push(fault);
+                match fault {
+                    Fault::Flip => {
+                        let at = random.between(0, count as u64) as usize;
+                        bytes[at] ^= 1 << random.between(0, 8);
+                    }
+                    Fault::Truncate => pass = random.between(0, count as u64) as usize,
+                    Fault::Delay => {
+                        std::thread::sleep(Duration::from_millis(random.between(50, 500)));
+                    }
+                    Fault::Reset => {
+                        pair.reset();
+                        return;
+                    }
+                }
+            } else {
+                calm = u64::MAX;
+            }
+            if to.write_all(&bytes[..pass]).is_err() {
+                break;
+            }
+            if pass < count {
+                pair.cut();
+                return;
+            }
+        }
+        if !pair.reset.load(Ordering::SeqCst) {
+            let _ = to.shutdown(Shutdown::Write);
+            let _ = from.shutdown(Shutdown::Read);
+        }
+    }
+}
