@@ -395,9 +395,11 @@ impl ReceiverEnd {
                 }
             }
         }
-        let all = (small >= SYNC_ALL_FROM)
-            .then(|| self.place.base().dir.sync_filesystem())
-            .unwrap_or(Ok(()));
+        let all = if small >= SYNC_ALL_FROM {
+            self.place.base().dir.sync_filesystem()
+        } else {
+            Ok(())
+        };
         for (finish, sink) in whole {
             let result = match &all {
                 Err(error) => Err(destination(error)),

@@ -238,12 +238,11 @@ impl Session {
 
     /// A stream is gone.
     pub fn remove_stream(&self, stream: StreamId) {
-        if let Some(transport) = lock(&self.streams).remove(&stream) {
-            if let Ok(info) = TcpInfo::of(&transport) {
-                let meter = &self.meter;
-                meter.retransmits_of_ended.fetch_add(u64::from(info.retransmits), Ordering::Relaxed);
-                meter.window_us_of_ended.fetch_add(info.rwnd_limited_us, Ordering::Relaxed);
-            }
+        let removed = lock(&self.streams).remove(&stream);
+        if let Some(Ok(info)) = removed.map(|transport| TcpInfo::of(&transport)) {
+            let (meter, retransmits) = (&self.meter, u64::from(info.retransmits));
+            meter.retransmits_of_ended.fetch_add(retransmits, Ordering::Relaxed);
+            meter.window_us_of_ended.fetch_add(info.rwnd_limited_us, Ordering::Relaxed);
         }
     }
 
@@ -378,8 +377,8 @@ impl Session {
         let total = now.1.saturating_sub(last.1);
         // A few ticks say nothing; keep what was known.
         if busy.last.is_none() || total >= 20 {
-            if total > 0 {
-                let share = now.0.saturating_sub(last.0) * 1000 / total;
+            let share = (now.0.saturating_sub(last.0) * 1000).checked_div(total);
+            if let Some(share) = share {
                 busy.permille = u16::try_from(share).unwrap_or(1000).min(1000);
             }
             busy.last = Some(now);
