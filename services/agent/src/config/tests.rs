@@ -1,3 +1,5 @@
+//! What a configuration may say, and the line that every mistake is answered with.
+
 use super::*;
 
 const HEX: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";

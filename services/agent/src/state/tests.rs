@@ -1,3 +1,5 @@
+//! The state directory: who may read it, and what a crash or a second agent leaves.
+
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
