@@ -1,3 +1,5 @@
+//! Tests of the configuration: layers, errors with their lines, the example that is shipped.
+
 use super::*;
 
 const HEX: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";

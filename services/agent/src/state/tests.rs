@@ -1,3 +1,5 @@
+//! Tests of the state directory: what is made in it, what is refused, and who may read what.
+
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
