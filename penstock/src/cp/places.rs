@@ -176,6 +176,6 @@ mod tests {
         assert_eq!(found("data/"), (".".into(), "data".into()));
         assert_eq!(found("/a/b"), ("/a".into(), "b".into()));
         assert_eq!(found("."), (".".into(), "".into()));
-        assert_eq!(found("a/."), ("a".into(), "".into()).clone());
+        assert_eq!(found("a/."), ("a".into(), "".into()));
     }
 }
