@@ -235,7 +235,7 @@ wire_struct! {
         pub software: String,
         /// Features that both ends have.
         pub features: Vec<String>,
-        /// Most streams that the agent takes for this session.
+        /// Most streams that the agent takes for the session.
         pub streams_max: u16,
         /// The session's number at the agent, by which its operator knows it.
         pub transfer: u64,
@@ -270,7 +270,7 @@ wire_struct! {
     pub struct Join {
         /// The session.
         pub session: SessionId,
-        /// Number of the stream, not used before in this session.
+        /// Number of the stream, not used before in the session.
         pub stream: u32,
         /// Its nonce.
         pub nonce: [u8; KEY_BYTES],

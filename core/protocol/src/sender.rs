@@ -37,7 +37,7 @@ const PACK_FILES: usize = 1_024;
 /// Where an entry comes from.
 #[derive(Debug)]
 pub struct Source {
-    /// Number of the entry in this session.
+    /// Number of the entry in the session.
     pub file: u64,
     /// Which of the carrier's roots it lies under.
     pub root: u32,

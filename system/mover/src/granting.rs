@@ -174,7 +174,7 @@ impl AnyEnd {
         }
     }
 
-    /// Adds what this session did to an agent's counters.
+    /// Adds what the session did to an agent's counters.
     pub fn count(&self, counters: &mut Counters) {
         let meter = &self.session().meter;
         let bytes = meter.network_bytes.load(Ordering::Relaxed);

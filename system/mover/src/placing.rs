@@ -57,7 +57,7 @@ pub struct Parent {
     pub dir: Dir,
     /// Device it is on.
     pub device: u64,
-    /// This session made it, so that nothing was in it before.
+    /// The session made it, so that nothing was in it before.
     fresh: bool,
 }
 

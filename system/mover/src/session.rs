@@ -109,7 +109,7 @@ pub struct Session {
     pub options: Options,
     /// Buffers of one block each.
     pub pool: BufferPool,
-    /// This session's rate.
+    /// The session's own rate.
     pub pace: Pace,
     /// The rate that it shares with others of the same process.
     pub shared_pace: Option<Arc<Pace>>,

@@ -1,4 +1,4 @@
-//! What a configuration may say, and the line that every mistake is answered with.
+//! Tests of the configuration: layers, errors with their lines, the example that is shipped.
 
 use super::*;
 

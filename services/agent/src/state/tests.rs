@@ -1,4 +1,4 @@
-//! The state directory: who may read it, and what a crash or a second agent leaves.
+//! Tests of the state directory: what is made in it, what is refused, and who may read what.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
