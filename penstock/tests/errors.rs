@@ -14,8 +14,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{
-    Agent, Done, House, Random, Run, assert_no_leftovers, assert_same, is_root, parts, penstock, run,
-    skip, until, write_file,
+    Agent, Done, House, Random, Run, assert_no_leftovers, assert_same, is_root, parts, penstock,
+    run, skip, until, write_file,
 };
 
 /// A file system of a few MiB, unmounted when dropped.
@@ -59,7 +59,10 @@ fn one_line(done: &Done, path: &str, words: &str) -> usize {
 fn fails(done: &Done, code: i32, words: &str) {
     assert_eq!(done.code, code, "{done:?}");
     assert_eq!(done.lines().len(), 1, "{done:?}");
-    assert!(done.error.starts_with("penstock: ") && done.error.contains(words), "{words}: {done:?}");
+    assert!(
+        done.error.starts_with("penstock: ") && done.error.contains(words),
+        "{words}: {done:?}"
+    );
 }
 
 fn dataset(house: &House, files: &[(&str, usize)]) -> PathBuf {
@@ -82,14 +85,18 @@ fn push(house: &House, agent: &Agent, data: &Path, more: &[&str]) -> Command {
 fn a_full_disk_takes_what_fits() {
     let house = House::new();
     let Some(_small) = Small::mount(&house.root, "size=8m") else { return };
-    let data = dataset(&house, &[("big", 16 << 20), ("small", 9000), ("other", 70_000), ("mid", 2 << 20)]);
+    let data =
+        dataset(&house, &[("big", 16 << 20), ("small", 9000), ("other", 70_000), ("mid", 2 << 20)]);
     let agent = house.agent();
     let done = run(&mut push(&house, &agent, &data, &[]));
     assert_eq!(done.code, 3, "{done:?}");
     assert_eq!(one_line(&done, "data/big", "no space left"), 1, "{done:?}");
     assert_eq!(done.json["errors"].as_array().unwrap().len(), 1);
     for name in ["small", "other", "mid"] {
-        assert_eq!(fs::read(data.join(name)).unwrap(), fs::read(house.root.join("data").join(name)).unwrap());
+        assert_eq!(
+            fs::read(data.join(name)).unwrap(),
+            fs::read(house.root.join("data").join(name)).unwrap()
+        );
     }
     assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
 }
@@ -159,7 +166,10 @@ fn what_nobody_may_write_or_read_is_named() {
     if !for_nobody(&house) {
         return;
     }
-    let data = dataset(&house, &[("locked/a", 9000), ("open/b", 9000), ("open/large", 3 << 20), ("secret", 100)]);
+    let data = dataset(
+        &house,
+        &[("locked/a", 9000), ("open/b", 9000), ("open/large", 3 << 20), ("secret", 100)],
+    );
     for name in ["open/b", "open/large", "locked/a"] {
         fs::set_permissions(data.join(name), fs::Permissions::from_mode(0o644)).unwrap();
     }
@@ -174,7 +184,10 @@ fn what_nobody_may_write_or_read_is_named() {
     one_line(&done, "data/locked/a: ", "permission denied");
     one_line(&done, "data/secret: ", "permission denied");
     for name in ["open/b", "open/large"] {
-        assert_eq!(fs::read(data.join(name)).unwrap(), fs::read(house.root.join("data").join(name)).unwrap());
+        assert_eq!(
+            fs::read(data.join(name)).unwrap(),
+            fs::read(house.root.join("data").join(name)).unwrap()
+        );
     }
     assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
 }
@@ -202,7 +215,10 @@ fn a_source_that_vanishes_is_named() {
     assert_eq!(one_line(&done, "data/gone", "no such file"), 1, "{done:?}");
     assert!(!house.root.join("data/gone").exists());
     for name in ["first", "second"] {
-        assert_eq!(fs::read(data.join(name)).unwrap(), fs::read(house.root.join("data").join(name)).unwrap());
+        assert_eq!(
+            fs::read(data.join(name)).unwrap(),
+            fs::read(house.root.join("data").join(name)).unwrap()
+        );
     }
     assert_no_leftovers(&house.root, &house.state);
 }
@@ -237,7 +253,10 @@ fn a_source_that_keeps_growing_is_named() {
     let done = client.wait();
     assert_eq!(done.code, 3, "{done:?}");
     assert_eq!(one_line(&done, "data/grows", "changed while it was being copied"), 1, "{done:?}");
-    assert_eq!(fs::read(data.join("other")).unwrap(), fs::read(house.root.join("data/other")).unwrap());
+    assert_eq!(
+        fs::read(data.join("other")).unwrap(),
+        fs::read(house.root.join("data/other")).unwrap()
+    );
     assert!(!house.root.join("data/grows").exists());
     assert_no_leftovers(&house.root, &house.state);
 }
@@ -298,8 +317,16 @@ fn whoever_is_not_known_is_refused() {
 
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     fails(&copy(&house.state, &format!("penstock://{free}/")), 1, &format!("cannot reach {free}"));
-    fails(&run(penstock(&house.state).args(["cp", "/nonexistent"]).arg(agent.url(""))), 1, "/nonexistent");
-    fails(&run(penstock(&house.state).arg("cp").arg(agent.url("nothing")).arg(house.path("x"))), 1, "nothing");
+    fails(
+        &run(penstock(&house.state).args(["cp", "/nonexistent"]).arg(agent.url(""))),
+        1,
+        "/nonexistent",
+    );
+    fails(
+        &run(penstock(&house.state).arg("cp").arg(agent.url("nothing")).arg(house.path("x"))),
+        1,
+        "nothing",
+    );
 }
 
 #[test]
@@ -364,8 +391,15 @@ fn names_of_any_bytes_arrive() {
     let data = house.source.join("data");
     fs::create_dir(&data).unwrap();
     let longest = "x".repeat(255);
-    let names: [&[u8]; 7] =
-        [b"new\nline", b"\xff\xfe not text", b" ", b"-rf", b"a\\b\"c'", longest.as_bytes(), b"tab\t\x1b[31m"];
+    let names: [&[u8]; 7] = [
+        b"new\nline",
+        b"\xff\xfe not text",
+        b" ",
+        b"-rf",
+        b"a\\b\"c'",
+        longest.as_bytes(),
+        b"tab\t\x1b[31m",
+    ];
     for name in names {
         let name = OsStr::from_bytes(name);
         fs::create_dir_all(data.join("in")).unwrap();
@@ -435,7 +469,10 @@ fn nothing_leaves_the_export() {
         let done = run(house.penstock().args(["cp", "-r", &agent.url(path)]).arg(&into));
         println!("{path}: {} {}", done.code, done.error.trim());
         assert!([1, 5].contains(&done.code) && done.lines().len() == 1, "{path}: {done:?}");
-        assert!(!done.error.contains(outside.to_str().unwrap()) || path.starts_with('/'), "{done:?}");
+        assert!(
+            !done.error.contains(outside.to_str().unwrap()) || path.starts_with('/'),
+            "{done:?}"
+        );
         assert_eq!(fs::read_dir(&into).unwrap().count(), 0, "{path}");
     }
     // A link itself is copied as a link, not as what it shows.
@@ -463,7 +500,8 @@ fn nothing_leaves_the_export() {
     run(house.cp(&[data.join("file").to_str().unwrap(), &agent.url("")]).arg("-q")).good();
     assert_eq!(fs::read(house.root.join("file")).unwrap(), b"mine");
 
-    let left: Vec<_> = fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> =
+        fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["secret"]);
     assert_eq!(fs::read(outside.join("secret")).unwrap(), b"secret");
     assert!(parts(&house.root).is_empty());

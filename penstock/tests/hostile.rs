@@ -122,7 +122,10 @@ fn crowd(count: usize) {
     let done = client.wait().good();
     println!(
         "{count} strangers in {crowded:?} ({refused} not let in), copied in {:.1} s; at most {} threads, {} files, {} KiB",
-        done.json["seconds"].as_f64().unwrap(), most.0, most.1, most.2
+        done.json["seconds"].as_f64().unwrap(),
+        most.0,
+        most.1,
+        most.2
     );
     assert!(done.json["seconds"].as_f64().unwrap() < 20.0, "{done:?}");
     assert_same(&data, &house.root.join("data"));
