@@ -6,7 +6,10 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::proxy::Proxy;
-use common::{Agent, House, Random, Run, assert_no_leftovers, assert_same, run, tree, until, write_file, write_tree};
+use common::{
+    Agent, House, Random, Run, assert_no_leftovers, assert_same, run, tree, until, write_file,
+    write_tree,
+};
 
 /// Bytes of the files that are in place under `root`: same name, size and time as in `source`.
 fn in_place(source: &std::path::Path, root: &std::path::Path) -> u64 {
@@ -144,7 +147,10 @@ fn what_was_written_is_not_sent_again() {
     let resumed = done.number("resumed_bytes");
     println!("end: {before} bytes known, {resumed} found again");
     assert!(resumed * 100 >= before * 95, "{resumed} of {before}");
-    assert!(done.number("network_bytes") * 100 <= (bytes as u64 - before) * 100 + 5 * before, "{done:?}");
+    assert!(
+        done.number("network_bytes") * 100 <= (bytes as u64 - before) * 100 + 5 * before,
+        "{done:?}"
+    );
     assert_same(&house.source, &house.root);
     assert_no_leftovers(&house.root, &house.state);
 }
@@ -215,7 +221,9 @@ fn twenty_sockets_die_and_the_same_process_finishes() {
             panic!("it ended too early: {:?}", client.wait());
         }
         next = proxy.passed() + random.between(100 << 10, 700 << 10);
-        until("a connection", Duration::from_secs(20), || proxy.reset_one(&mut random).then_some(()));
+        until("a connection", Duration::from_secs(20), || {
+            proxy.reset_one(&mut random).then_some(())
+        });
     }
     let done = client.wait().good();
     println!("{}", done.json);

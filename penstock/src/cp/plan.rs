@@ -303,9 +303,10 @@ fn push(
     remote: &Location,
     into_directory: bool,
 ) -> Result<Running, StartError> {
-    // Sources that are not there are found before anybody is called.
-    sources(args, local)?;
-    let listed = args.files_from.is_some().then(|| sources(args, local)).transpose()?;
+    // Sources that are not there are found before anybody is called. A list is read once: standard
+    // input gives it no second time.
+    let found = sources(args, local)?;
+    let listed = args.files_from.is_some().then_some(found);
     let reach = reach(args, remote)?;
     let push = Push {
         target: Bytes(remote_path(remote)),

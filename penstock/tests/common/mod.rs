@@ -6,6 +6,7 @@
 // Every test binary takes what it needs.
 #![allow(dead_code, unreachable_pub, missing_docs, missing_debug_implementations)]
 
+use std::borrow::BorrowMut;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -289,8 +290,8 @@ impl Drop for Run {
 }
 
 #[track_caller]
-pub fn run(command: &mut Command) -> Done {
-    Run::start(command).wait()
+pub fn run(mut command: impl BorrowMut<Command>) -> Done {
+    Run::start(command.borrow_mut()).wait()
 }
 
 /// Writes a file with its mode and a time of modification of its own.

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_protocol::preamble;
 use penstock_sys::event::{self, Interest};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
@@ -233,16 +234,30 @@ impl Channel {
         connection.set_buffer_limit(Some(TLS_WRITE_BYTES));
         let incoming = Incoming::new();
         let mut channel = Self { transport, tls: Some(Box::new(Tls { connection, incoming })) };
+        let mut first = true;
         while channel.tls.as_ref().is_some_and(|tls| tls.connection.is_handshaking()) {
             channel.flush_tls()?;
             if channel.tls.as_ref().is_some_and(|tls| tls.connection.is_handshaking())
-                && channel.fill_tls()? == 0
+                && channel.fill_tls().map_err(|error| channel.why_no_tls(first, error))? == 0
             {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
+            first = false;
         }
         channel.flush_tls()?;
         Ok(channel)
+    }
+
+    /// What answers a TLS handshake with anything but TLS is another version, or another program.
+    fn why_no_tls(&self, first: bool, error: io::Error) -> io::Error {
+        let start = self.tls.as_ref().and_then(|tls| tls.incoming.bytes.first_chunk());
+        match start.map(preamble::decode) {
+            Some(Err(fault)) if first && error.kind() == io::ErrorKind::InvalidData => {
+                let is_tls = start.is_some_and(|bytes| (20..=23).contains(&bytes[0]));
+                if is_tls { error } else { io::Error::new(io::ErrorKind::InvalidData, fault) }
+            }
+            _ => error,
+        }
     }
 
     /// The certificate that the peer showed.

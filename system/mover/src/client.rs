@@ -11,7 +11,7 @@ use penstock_protocol::link::Link;
 use penstock_protocol::open::{
     Answer, Join, Open, Opened, Protection, Refusal, RefusalKind, Request, Return,
 };
-use penstock_protocol::preamble::{ConnectionKind, Preamble};
+use penstock_protocol::preamble::{ConnectionKind, Preamble, PreambleError};
 use penstock_protocol::proof::{Nonces, SessionKey};
 use rustls::ClientConfig;
 
@@ -283,6 +283,10 @@ impl Shared {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::PermissionDenied => CopyError::Certificate(shown.clone()),
             io::ErrorKind::InvalidInput => CopyError::Failed(error.to_string()),
+            io::ErrorKind::InvalidData if is_stranger(&error) => {
+                // Worth another try once a session was there: a bit may have flipped on the way.
+                CopyError::Unreachable(shown.clone(), error.to_string())
+            }
             io::ErrorKind::InvalidData => {
                 let text = "it does not speak this version of Penstock's protocol on that port";
                 CopyError::Unreachable(shown.clone(), format!("{text} ({error})"))
@@ -475,6 +479,11 @@ impl Shared {
         channel.transport().notice_death(DEAD_AFTER)?;
         Ok((channel, nonces))
     }
+}
+
+/// Whether the peer is a penstock of another version, or no penstock.
+fn is_stranger(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|cause| cause.is::<PreambleError>())
 }
 
 fn is_busy(error: &CopyError) -> bool {

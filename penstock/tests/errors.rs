@@ -1,0 +1,508 @@
+//! What goes wrong at a site, and what penstock says about it: one line that names the object, the
+//! reason and where possible the remedy, everything else delivered, and the right exit code.
+
+mod common;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use common::{
+    Agent, Done, House, Random, Run, assert_no_leftovers, assert_same, is_root, parts, penstock,
+    run, skip, until, write_file,
+};
+
+/// A file system of a few MiB, unmounted when dropped.
+struct Small(PathBuf);
+
+impl Small {
+    fn mount(at: &Path, options: &str) -> Option<Self> {
+        if !is_root() {
+            skip("only root mounts a small file system");
+            return None;
+        }
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+            .arg(at)
+            .status()
+            .is_ok_and(|status| status.success());
+        if !mounted {
+            skip("a small file system cannot be mounted here");
+        }
+        mounted.then(|| Self(at.to_owned()))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// The one line about `path` says `words`; how many lines there are in all.
+#[track_caller]
+fn one_line(done: &Done, path: &str, words: &str) -> usize {
+    let about: Vec<_> = done.lines().into_iter().filter(|line| line.contains(path)).collect();
+    assert_eq!(about.len(), 1, "{path}: {done:?}");
+    assert!(about[0].starts_with("penstock: ") && about[0].contains(words), "{about:?}");
+    done.lines().len()
+}
+
+/// It failed as a whole, with one line.
+#[track_caller]
+fn fails(done: &Done, code: i32, words: &str) {
+    assert_eq!(done.code, code, "{done:?}");
+    assert_eq!(done.lines().len(), 1, "{done:?}");
+    assert!(
+        done.error.starts_with("penstock: ") && done.error.contains(words),
+        "{words}: {done:?}"
+    );
+}
+
+fn dataset(house: &House, files: &[(&str, usize)]) -> PathBuf {
+    let mut random = Random::seeded(11);
+    let data = house.source.join("data");
+    for (name, bytes) in files {
+        fs::create_dir_all(data.join(name).parent().unwrap()).unwrap();
+        write_file(&mut random, &data.join(name), *bytes);
+    }
+    data
+}
+
+fn push(house: &House, agent: &Agent, data: &Path, more: &[&str]) -> Command {
+    let mut command = house.cp(&["-r"]);
+    command.args(more).arg(data).arg(agent.url(""));
+    command
+}
+
+#[test]
+fn a_full_disk_takes_what_fits() {
+    let house = House::new();
+    let Some(_small) = Small::mount(&house.root, "size=8m") else { return };
+    let data =
+        dataset(&house, &[("big", 16 << 20), ("small", 9000), ("other", 70_000), ("mid", 2 << 20)]);
+    let agent = house.agent();
+    let done = run(&mut push(&house, &agent, &data, &[]));
+    assert_eq!(done.code, 3, "{done:?}");
+    assert_eq!(one_line(&done, "data/big", "no space left"), 1, "{done:?}");
+    assert_eq!(done.json["errors"].as_array().unwrap().len(), 1);
+    for name in ["small", "other", "mid"] {
+        assert_eq!(
+            fs::read(data.join(name)).unwrap(),
+            fs::read(house.root.join("data").join(name)).unwrap()
+        );
+    }
+    assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_disk_full_of_small_files_says_so_for_each() {
+    let house = House::new();
+    let Some(_small) = Small::mount(&house.root, "size=1m") else { return };
+    let names: Vec<String> = (0..60).map(|number| format!("f{number}")).collect();
+    let files: Vec<_> = names.iter().map(|name| (name.as_str(), 40_000)).collect();
+    let data = dataset(&house, &files);
+    let agent = house.agent();
+    let done = run(&mut push(&house, &agent, &data, &[]));
+    assert_eq!(done.code, 3, "{done:?}");
+    let failed = done.number("failed") as usize;
+    assert!(failed > 30 && done.lines().len() == failed, "{done:?}");
+    assert!(done.lines().iter().all(|line| line.contains("no space left")), "{done:?}");
+    assert_eq!(done.number("files") as usize + failed, 60);
+    assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_read_only_file_system_is_named() {
+    let house = House::new();
+    let Some(_small) = Small::mount(&house.root, "ro,size=8m") else { return };
+    let data = dataset(&house, &[("one", 9000)]);
+    let agent = house.agent();
+    let done = run(house.cp(&[data.join("one").to_str().unwrap(), &agent.url("")]).arg("--quiet"));
+    fails(&done, 1, "one: file system is read-only");
+}
+
+/// As a user who may do nothing.
+fn as_nobody(command: &Command) -> Command {
+    let mut other = Command::new("setpriv");
+    other.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    other.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => other.env(name, value),
+            None => other.env_remove(name),
+        };
+    }
+    other
+}
+
+fn for_nobody(house: &House) -> bool {
+    let works = || {
+        let mut command = Command::new(common::PENSTOCK);
+        command.arg("--version");
+        as_nobody(&command).output().is_ok_and(|output| output.status.success())
+    };
+    if !is_root() || !works() {
+        skip("only root becomes another user, and needs setpriv");
+        return false;
+    }
+    fs::set_permissions(house.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(&house.state).unwrap();
+    for path in [&house.state, &house.root] {
+        std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
+    }
+    true
+}
+
+#[test]
+fn what_nobody_may_write_or_read_is_named() {
+    let house = House::new();
+    if !for_nobody(&house) {
+        return;
+    }
+    let data = dataset(
+        &house,
+        &[("locked/a", 9000), ("open/b", 9000), ("open/large", 3 << 20), ("secret", 100)],
+    );
+    for name in ["open/b", "open/large", "locked/a"] {
+        fs::set_permissions(data.join(name), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    fs::set_permissions(data.join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::create_dir_all(house.root.join("data/locked")).unwrap();
+    std::os::unix::fs::chown(house.root.join("data"), Some(65534), Some(65534)).unwrap();
+    let mut serve = house.penstock();
+    serve.args(["serve", "--listen", "127.0.0.1:0", "--http", "none", "--json", "--root"]);
+    let agent = Agent::spawn(as_nobody(serve.arg(&house.root)));
+    let done = run(&mut as_nobody(&push(&house, &agent, &data, &[])));
+    assert_eq!(done.code, 3, "{done:?}");
+    one_line(&done, "data/locked/a: ", "permission denied");
+    one_line(&done, "data/secret: ", "permission denied");
+    for name in ["open/b", "open/large"] {
+        assert_eq!(
+            fs::read(data.join(name)).unwrap(),
+            fs::read(house.root.join("data").join(name)).unwrap()
+        );
+    }
+    assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
+}
+
+/// Starts a slow copy of `data` and waits until its first bytes have arrived.
+fn slow(house: &House, agent: &Agent, data: &Path) -> Run {
+    let options = ["--rate", "24M", "--memory", "512KiB", "--block", "64KiB"];
+    let client = Run::start(&mut push(house, agent, data, &options));
+    until("first bytes", Duration::from_secs(20), || {
+        let transfers = agent.transfers(&house.state);
+        transfers.iter().any(|one| one["moved_bytes"].as_u64() > Some(0)).then_some(())
+    });
+    client
+}
+
+#[test]
+fn a_source_that_vanishes_is_named() {
+    let house = House::new();
+    let data = dataset(&house, &[("first", 6 << 20), ("second", 5 << 20), ("gone", 4 << 20)]);
+    let agent = house.agent();
+    let client = slow(&house, &agent, &data);
+    fs::remove_file(data.join("gone")).unwrap();
+    let done = client.wait();
+    assert_eq!(done.code, 3, "{done:?}");
+    assert_eq!(one_line(&done, "data/gone", "no such file"), 1, "{done:?}");
+    assert!(!house.root.join("data/gone").exists());
+    for name in ["first", "second"] {
+        assert_eq!(
+            fs::read(data.join(name)).unwrap(),
+            fs::read(house.root.join("data").join(name)).unwrap()
+        );
+    }
+    assert_no_leftovers(&house.root, &house.state);
+}
+
+#[test]
+fn a_source_that_grows_once_starts_again() {
+    let house = House::new();
+    let data = dataset(&house, &[("grows", 6 << 20), ("other", 1 << 20)]);
+    fs::set_permissions(data.join("grows"), fs::Permissions::from_mode(0o644)).unwrap();
+    let agent = house.agent();
+    let client = slow(&house, &agent, &data);
+    let mut file = fs::File::options().append(true).open(data.join("grows")).unwrap();
+    file.write_all(&[7; 100_000]).unwrap();
+    drop(file);
+    client.wait().good();
+    assert_same(&data, &house.root.join("data"));
+    assert_no_leftovers(&house.root, &house.state);
+}
+
+#[test]
+fn a_source_that_keeps_growing_is_named() {
+    let house = House::new();
+    let data = dataset(&house, &[("grows", 6 << 20), ("other", 1 << 20)]);
+    fs::set_permissions(data.join("grows"), fs::Permissions::from_mode(0o644)).unwrap();
+    let agent = house.agent();
+    let mut client = slow(&house, &agent, &data);
+    let mut file = fs::File::options().append(true).open(data.join("grows")).unwrap();
+    while !client.is_over() {
+        file.write_all(&[7; 1000]).unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let done = client.wait();
+    assert_eq!(done.code, 3, "{done:?}");
+    assert_eq!(one_line(&done, "data/grows", "changed while it was being copied"), 1, "{done:?}");
+    assert_eq!(
+        fs::read(data.join("other")).unwrap(),
+        fs::read(house.root.join("data/other")).unwrap()
+    );
+    assert!(!house.root.join("data/grows").exists());
+    assert_no_leftovers(&house.root, &house.state);
+}
+
+#[test]
+fn what_is_no_file_is_left_out() {
+    let house = House::new();
+    let data = dataset(&house, &[("one", 9000), ("two", 2 << 20)]);
+    assert!(Command::new("mkfifo").arg(data.join("pipe")).status().unwrap().success());
+    let _socket = std::os::unix::net::UnixListener::bind(data.join("socket")).unwrap();
+    let agent = house.agent();
+    let done = run(&mut push(&house, &agent, &data, &[]));
+    assert_eq!(done.code, 3, "{done:?}");
+    one_line(&done, "data/pipe", "not copied");
+    assert_eq!(one_line(&done, "data/socket", "not copied"), 2, "{done:?}");
+    assert_eq!(done.number("files"), 2);
+    // Alone, nothing is delivered.
+    let done = run(&mut push(&house, &agent, &data.join("pipe"), &[]));
+    fails(&done, 1, "not copied");
+}
+
+#[test]
+fn names_that_are_taken_are_not_overrun() {
+    let house = House::new();
+    let data = dataset(&house, &[("one", 9000), ("dir/two", 90)]);
+    fs::create_dir_all(house.root.join("data/one/full")).unwrap();
+    fs::write(house.root.join("data/dir"), "a file").unwrap();
+    let agent = house.agent();
+    let done = run(&mut push(&house, &agent, &data, &[]));
+    one_line(&done, "data/one: ", "directory of that name is in the way");
+    one_line(&done, "data/dir: ", "in the way");
+    one_line(&done, "data/dir/two", "not a directory");
+    assert_eq!(fs::read(house.root.join("data/dir")).unwrap(), b"a file");
+    let done = run(house.cp(&[data.to_str().unwrap(), &agent.url("")]).arg("-q"));
+    fails(&done, 1, "add -r");
+}
+
+#[test]
+fn whoever_is_not_known_is_refused() {
+    let house = House::new();
+    let data = dataset(&house, &[("one", 9000)]);
+    let agent = house.agent();
+    let one = data.join("one");
+    let copy = |state: &Path, to: &str| run(penstock(state).arg("cp").arg(&one).arg(to));
+    let other = house.path("other");
+    fails(&copy(&other, &agent.url("")), 5, "penstock login");
+    let login = |token: &str, fingerprint: &str| {
+        let arguments = ["login", &agent.listen, "--token", token, "--fingerprint", fingerprint];
+        assert_eq!(run(penstock(&other).args(arguments)).code, 0);
+    };
+    login(&"a".repeat(64), &agent.fingerprint);
+    fails(&copy(&other, &agent.url("")), 5, "token");
+    let token = fs::read_to_string(house.state.join("token")).unwrap();
+    login(token.trim(), &format!("SHA256:{}", "ab".repeat(32)));
+    fails(&copy(&other, &agent.url("")), 5, "another certificate");
+    login(token.trim(), &agent.fingerprint);
+    assert_eq!(copy(&other, &agent.url("")).code, 0);
+
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    fails(&copy(&house.state, &format!("penstock://{free}/")), 1, &format!("cannot reach {free}"));
+    fails(
+        &run(penstock(&house.state).args(["cp", "/nonexistent"]).arg(agent.url(""))),
+        1,
+        "/nonexistent",
+    );
+    fails(
+        &run(penstock(&house.state).arg("cp").arg(agent.url("nothing")).arg(house.path("x"))),
+        1,
+        "nothing",
+    );
+}
+
+#[test]
+fn a_command_that_makes_no_sense_is_usage() {
+    let house = House::new();
+    let agent = house.agent();
+    let url = agent.url("");
+    for arguments in [
+        vec!["/etc/hostname"],
+        vec!["--block", "5000", "/etc/hostname", &url],
+        vec!["--streams", "0", "/etc/hostname", &url],
+        vec!["--rate", "quick", "/etc/hostname", &url],
+        vec!["--checksum", "crc16", "/etc/hostname", &url],
+        vec!["--protect", "none", "/etc/hostname", &url],
+        vec!["--memory", "1MiB", "/etc/hostname", &url],
+        vec!["--frobnicate", "/etc/hostname", &url],
+        vec!["/etc/hostname", "ftp://x/"],
+        vec!["/etc/hostname", "penstock://h:0/"],
+        vec![&url, &url],
+    ] {
+        let done = run(house.penstock().arg("cp").args(&arguments));
+        assert_eq!((done.code, done.lines().len()), (2, 1), "{arguments:?}: {done:?}");
+    }
+}
+
+#[test]
+fn another_version_is_told() {
+    let house = House::new();
+    let agent = house.agent();
+    let mut preamble = *b"PENSTOCK\0\x09\x01\x01\0\0\0\0";
+    let mut socket = TcpStream::connect(&agent.listen).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.write_all(&preamble).unwrap();
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer).unwrap();
+    assert_eq!((&answer[..8], answer.len()), (&b"PENSTOCK"[..], 16), "{answer:?}");
+    assert_eq!(u16::from_be_bytes([answer[8], answer[9]]), 1);
+
+    // And the other way round: an agent of another version, and something that is none.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        preamble[10] = 1;
+        for answer in [&preamble[..], b"HTTP/1.1 400 Bad Request\r\n\r\n"] {
+            let (mut socket, _) = listener.accept().unwrap();
+            let _ = socket.read_exact(&mut [0; 16]);
+            let _ = socket.write_all(answer);
+            let _ = socket.shutdown(std::net::Shutdown::Write);
+            let _ = socket.read_to_end(&mut Vec::new());
+        }
+    });
+    let one = dataset(&house, &[("one", 9000)]).join("one");
+    let copy = || run(house.penstock().arg("cp").arg(&one).arg(format!("penstock://{address}/")));
+    fails(&copy(), 1, "speaks protocol version 9 and this penstock 1");
+    fails(&copy(), 1, "does not speak Penstock's protocol");
+}
+
+#[test]
+fn names_of_any_bytes_arrive() {
+    let mut random = Random::seeded(12);
+    let house = House::new();
+    let data = house.source.join("data");
+    fs::create_dir(&data).unwrap();
+    let longest = "x".repeat(255);
+    let names: [&[u8]; 7] = [
+        b"new\nline",
+        b"\xff\xfe not text",
+        b" ",
+        b"-rf",
+        b"a\\b\"c'",
+        longest.as_bytes(),
+        b"tab\t\x1b[31m",
+    ];
+    for name in names {
+        let name = OsStr::from_bytes(name);
+        fs::create_dir_all(data.join("in")).unwrap();
+        write_file(&mut random, &data.join(name), 5000);
+        write_file(&mut random, &data.join("in").join(name), 2 << 20);
+    }
+    let agent = house.agent();
+    let sums = house.path("sums");
+    let checked = ["--checksum", "sha256", "--checksum-file", sums.to_str().unwrap()];
+    run(&mut push(&house, &agent, &data, &checked)).good();
+    assert_same(&data, &house.root.join("data"));
+    let mut check = Command::new("sha256sum");
+    check.args(["--check", "--strict"]).arg(&sums).current_dir(&house.root);
+    let check = check.output().unwrap();
+    assert!(check.status.success(), "{check:?}");
+    let back = house.path("back");
+    fs::create_dir(&back).unwrap();
+    run(house.cp(&["-r", &agent.url("data")]).arg(&back)).good();
+    assert_same(&data, &back.join("data"));
+}
+
+/// A path longer than the kernel takes at once (PATH_MAX, 4096 bytes) is walked piece by piece.
+#[test]
+fn a_path_longer_than_the_kernel_takes_arrives() {
+    use penstock_sys::fs::{Dir, Open};
+    let house = House::new();
+    let data = house.source.join("data");
+    fs::create_dir(&data).unwrap();
+    let piece = "d".repeat(200);
+    let below: PathBuf = std::iter::repeat_n(piece.as_str(), 25).collect();
+    let dir = Dir::open(&data).unwrap();
+    dir.create_dir_all(&below, 0o755).unwrap();
+    let name = below.join("file");
+    assert!(name.as_os_str().len() > 4096);
+    dir.open_file(&name, &Open::creating(0o644)).unwrap().write_all(b"deep down").unwrap();
+    let agent = house.agent();
+    let done = run(&mut push(&house, &agent, &data, &[])).good();
+    assert_eq!(done.number("files"), 1);
+    let mut text = String::new();
+    let root = Dir::open(&house.root.join("data")).unwrap();
+    root.open_file(&name, &Open::reading()).unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "deep down");
+}
+
+/// No name and no link leads out of the export.
+#[test]
+fn nothing_leaves_the_export() {
+    let house = House::new();
+    let outside = house.path("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("secret"), "secret").unwrap();
+    std::os::unix::fs::symlink(&outside, house.root.join("out")).unwrap();
+    std::os::unix::fs::symlink("../outside", house.root.join("up")).unwrap();
+    std::os::unix::fs::symlink("../outside/secret", house.root.join("file")).unwrap();
+    let agent = house.agent();
+    let into = house.path("into");
+    fs::create_dir(&into).unwrap();
+    for path in [
+        "../outside/secret",
+        "x/../../outside/secret",
+        "out/secret",
+        "up/secret",
+        outside.join("secret").to_str().unwrap(),
+        "..",
+        "%2e%2e/outside/secret",
+    ] {
+        let done = run(house.penstock().args(["cp", "-r", &agent.url(path)]).arg(&into));
+        println!("{path}: {} {}", done.code, done.error.trim());
+        assert!([1, 5].contains(&done.code) && done.lines().len() == 1, "{path}: {done:?}");
+        assert!(
+            !done.error.contains(outside.to_str().unwrap()) || path.starts_with('/'),
+            "{done:?}"
+        );
+        assert_eq!(fs::read_dir(&into).unwrap().count(), 0, "{path}");
+    }
+    // A link itself is copied as a link, not as what it shows.
+    for link in ["file", "out/"] {
+        run(house.cp(&["-r", &agent.url(link)]).arg(&into)).good();
+        assert!(into.join(link.trim_end_matches('/')).is_symlink());
+    }
+
+    let data = dataset(&house, &[("evil", 9000), ("up/evil", 9000)]);
+    let evil = data.join("evil");
+    for path in ["../outside/", "out/", "up/evil", "out/deep/er/", "x/../../outside/evil"] {
+        let done = run(house.penstock().arg("cp").arg(&evil).arg(agent.url(path)));
+        println!("{path}: {} {}", done.code, done.error.trim());
+        assert!([1, 5].contains(&done.code) && done.lines().len() == 1, "{path}: {done:?}");
+    }
+    // A link that is there where a directory is to be.
+    fs::create_dir(house.root.join("data")).unwrap();
+    std::os::unix::fs::symlink("../../outside", house.root.join("data/up")).unwrap();
+    let done = run(&mut push(&house, &agent, &data, &[]));
+    assert_eq!(done.code, 3, "{done:?}");
+    one_line(&done, "data/up/evil", "");
+    assert!(house.root.join("data/evil").is_file());
+    // A file over a link takes the link's place.
+    fs::write(data.join("file"), "mine").unwrap();
+    run(house.cp(&[data.join("file").to_str().unwrap(), &agent.url("")]).arg("-q")).good();
+    assert_eq!(fs::read(house.root.join("file")).unwrap(), b"mine");
+
+    let left: Vec<_> =
+        fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["secret"]);
+    assert_eq!(fs::read(outside.join("secret")).unwrap(), b"secret");
+    assert!(parts(&house.root).is_empty());
+}

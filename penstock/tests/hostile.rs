@@ -1,0 +1,185 @@
+//! The agent's port is open to the world: garbage, foreign protocols, slow and idle connections neither
+//! crash it nor starve the transfer that runs.
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use common::{Agent, House, Random, Run, assert_no_leftovers, assert_same, run, until, write_tree};
+
+/// Threads and open files of a process, and its resident memory in KiB.
+fn size_of(agent: &Agent) -> (u64, u64, u64) {
+    let status = fs::read_to_string(format!("/proc/{}/status", agent.child.id())).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    let files = fs::read_dir(format!("/proc/{}/fd", agent.child.id())).unwrap().count() as u64;
+    (field("Threads:"), files, field("VmRSS:"))
+}
+
+/// A ClientHello's beginning, as TLS 1.3 clients send it, then nonsense.
+fn client_hello(random: &mut Random) -> Vec<u8> {
+    let mut bytes = vec![22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
+    bytes.extend(random.bytes(600));
+    bytes
+}
+
+fn preamble(kind: u8, tls: u8) -> Vec<u8> {
+    [b"PENSTOCK\0\x01", &[kind, tls][..], &[0; 4]].concat()
+}
+
+/// What strangers may say first.
+fn first_words(random: &mut Random) -> Vec<u8> {
+    match random.between(0, 10) {
+        0 => Vec::new(),
+        1 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+        2 => client_hello(random),
+        3 => preamble(1, 1)[..random.between(1, 16) as usize].to_vec(),
+        4 => [preamble(1, 1), client_hello(random)].concat(),
+        5 => [preamble(2, 0), random.bytes(500)].concat(),
+        6 => [preamble(1, 0), random.bytes(300)].concat(),
+        7 => preamble(random.next() as u8, random.next() as u8),
+        8 => [preamble(2, 1), random.bytes(100)].concat(),
+        _ => {
+            let bytes = random.between(1, 5000) as usize;
+            random.bytes(bytes)
+        }
+    }
+}
+
+#[test]
+fn garbage_is_closed_and_changes_nothing() {
+    let mut random = Random::seeded(21);
+    let house = House::new();
+    let agent = house.agent();
+    let address: SocketAddr = agent.listen.parse().unwrap();
+    for _ in 0..300 {
+        let mut socket = TcpStream::connect(address).unwrap();
+        let _ = socket.write_all(&first_words(&mut random));
+        if random.one_in(3) {
+            let _ = socket.shutdown(std::net::Shutdown::Write);
+            socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            // Closed or reset, and soon.
+            let begun = Instant::now();
+            let _ = socket.read_to_end(&mut Vec::new());
+            assert!(begun.elapsed() < Duration::from_secs(15));
+        }
+    }
+    let data = house.source.join("data");
+    fs::create_dir(&data).unwrap();
+    write_tree(&mut random, &data, 1, 20);
+    run(house.cp(&["-r", data.to_str().unwrap(), &agent.url("")]).arg("-q")).good();
+    assert_same(&data, &house.root.join("data"));
+    until("the threads of strangers end", Duration::from_secs(20), || {
+        (size_of(&agent).0 < 40).then_some(())
+    });
+}
+
+/// `count` connections that say nothing, or something and then nothing, while a transfer runs.
+fn crowd(count: usize) {
+    let mut random = Random::seeded(22);
+    let house = House::new();
+    let agent = house.agent();
+    let address: SocketAddr = agent.listen.parse().unwrap();
+    let data = house.source.join("data");
+    fs::create_dir(&data).unwrap();
+    let bytes = write_tree(&mut random, &data, 4, 200);
+    // About three seconds at this rate.
+    let rate = (bytes * 8 / 3).to_string();
+    let begun = Instant::now();
+    let copy = |extra: &[&str]| {
+        let mut command = house.cp(&["-r", "--rate", &rate, "--block", "64KiB"]);
+        Run::start(command.args(extra).arg(&data).arg(agent.url("")))
+    };
+    let client = copy(&[]);
+    until("it runs", Duration::from_secs(20), || {
+        agent.transfers(&house.state).iter().any(|one| one["state"] == "running").then_some(())
+    });
+    let mut strangers = Vec::with_capacity(count);
+    let (mut most, mut refused) = ((0, 0, 0), 0);
+    for number in 0..count {
+        match TcpStream::connect_timeout(&address, Duration::from_secs(10)) {
+            Ok(mut socket) => {
+                let words = if random.one_in(2) { Vec::new() } else { first_words(&mut random) };
+                let _ = socket.write_all(&words);
+                strangers.push(socket);
+            }
+            Err(error) => {
+                assert!(!error.to_string().contains("too many open files"), "raise RLIMIT_NOFILE");
+                refused += 1;
+            }
+        }
+        if number % 100 == 0 {
+            let now = size_of(&agent);
+            most = (most.0.max(now.0), most.1.max(now.1), most.2.max(now.2));
+        }
+    }
+    let crowded = begun.elapsed();
+    let done = client.wait().good();
+    println!(
+        "{count} strangers in {crowded:?} ({refused} not let in), copied in {:.1} s; at most {} threads, {} files, {} KiB",
+        done.json["seconds"].as_f64().unwrap(),
+        most.0,
+        most.1,
+        most.2
+    );
+    assert!(done.json["seconds"].as_f64().unwrap() < 20.0, "{done:?}");
+    assert_same(&data, &house.root.join("data"));
+    // One thread for each that waits to prove itself, which are bounded, and those of the transfer.
+    assert!(most.0 < 800, "{most:?}");
+    assert!(most.2 < 300 * 1024, "{most:?}");
+    // With all of them still there, the agent answers a newcomer.
+    fs::write(house.source.join("late"), "late").unwrap();
+    let late = house.source.join("late");
+    run(house.cp(&[late.to_str().unwrap(), &agent.url("")]).arg("-q")).good();
+    assert_eq!(agent.transfers(&house.state).len(), 2);
+    drop(strangers);
+    assert_no_leftovers(&house.root, &house.state);
+}
+
+#[test]
+fn two_thousand_strangers_starve_nobody() {
+    crowd(2_000);
+}
+
+/// Needs 10,000 descriptors here (ulimit -n).
+#[test]
+fn ten_thousand_strangers_starve_nobody() {
+    let limits = fs::read_to_string("/proc/self/limits").unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let soft: u64 = files.split_whitespace().nth(3).unwrap().parse().unwrap_or(u64::MAX);
+    if soft < 10_500 {
+        return common::skip(&format!("ulimit -n is {soft}, 10500 are needed"));
+    }
+    crowd(10_000);
+}
+
+/// Clients that dribble: a byte now and then keeps no place for ever.
+#[test]
+fn slow_words_are_cut_off() {
+    let house = House::new();
+    let agent = house.agent();
+    let begun = Instant::now();
+    let words = preamble(1, 1);
+    let mut sockets: Vec<_> = (0..20).map(|_| TcpStream::connect(&agent.listen).unwrap()).collect();
+    let mut said = 0;
+    let closed = until("they are cut off", Duration::from_secs(25), || {
+        // A byte every half second would go on for eight seconds, and then for minutes in TLS.
+        if begun.elapsed() > Duration::from_millis(500 * said as u64) {
+            let byte = words.get(said).copied().unwrap_or(22);
+            said += 1;
+            let mut all = true;
+            for socket in &mut sockets {
+                all &= socket.write_all(&[byte]).is_err();
+            }
+            return all.then(|| begun.elapsed());
+        }
+        None
+    });
+    assert!(closed < Duration::from_secs(20), "{closed:?}");
+    until("their threads end", Duration::from_secs(10), || (size_of(&agent).0 < 20).then_some(()));
+}

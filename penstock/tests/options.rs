@@ -1,0 +1,475 @@
+//! What `penstock cp` offers, checked against other programs and plain code: digests, comparison,
+//! readback, in place, sparse files, attributes, lists, names, directions, ssh.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use common::{
+    Agent, Done, House, PENSTOCK, Random, Run, assert_no_leftovers, assert_same, run, skip, until,
+    write_file, write_tree,
+};
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn dataset(house: &House, seed: u64) -> PathBuf {
+    let data = house.source.join("data");
+    fs::create_dir(&data).unwrap();
+    write_tree(&mut Random::seeded(seed), &data, 2, 60);
+    data
+}
+
+fn push(house: &House, agent: &Agent, data: &Path, more: &[&str]) -> Done {
+    run(house.cp(&["-r"]).args(more).arg(data).arg(agent.url("")))
+}
+
+/// RFC 1950, section 8.2.
+fn adler32(bytes: &[u8]) -> u32 {
+    let (mut a, mut b) = (1_u32, 0_u32);
+    for byte in bytes {
+        a = (a + u32::from(*byte)) % 65_521;
+        b = (b + a) % 65_521;
+    }
+    b << 16 | a
+}
+
+/// RFC 3720, appendix B.4: polynomial 0x1edc6f41, reflected.
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0_u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 }
+        })
+    })
+}
+
+fn digest_of(algorithm: &str, path: &Path) -> String {
+    let bytes = fs::read(path).unwrap();
+    match algorithm {
+        "adler32" => format!("{:08x}", adler32(&bytes)),
+        "crc32c" => format!("{:08x}", crc32c(&bytes)),
+        "blake3" => blake3::hash(&bytes).to_hex().to_string(),
+        program => {
+            let output = Command::new(format!("{program}sum")).arg(path).output().unwrap();
+            let output = String::from_utf8_lossy(&output.stdout).into_owned();
+            output.split_whitespace().next().unwrap().trim_start_matches('\\').to_owned()
+        }
+    }
+}
+
+#[test]
+fn every_digest_is_what_others_compute() {
+    let house = House::new();
+    let data = dataset(&house, 31);
+    let agent = house.agent();
+    let files: Vec<_> = common::tree(&data)
+        .into_keys()
+        .filter(|path| data.join(path).symlink_metadata().unwrap().is_file())
+        .collect();
+    let wanted = |algorithm: &str| -> Vec<(String, String)> {
+        let one = |path: &PathBuf| {
+            (format!("data/{}", path.display()), digest_of(algorithm, &data.join(path)))
+        };
+        files.iter().map(one).collect()
+    };
+    for algorithm in ["adler32", "crc32c", "blake3", "sha256", "md5"] {
+        for pull in [false, true] {
+            let to = house.path(&format!("{algorithm}{pull}"));
+            fs::create_dir(&to).unwrap();
+            let sums = house.path("sums");
+            let mut command = house.cp(&["-r", "--checksum", algorithm, "--block", "256KiB"]);
+            command.args(["--checksum-file", text(&sums)]);
+            let done = if pull {
+                run(command.arg(agent.url(&format!("{algorithm}/data"))).arg(&to)).good()
+            } else {
+                run(command.arg(&data).arg(agent.url(&format!("{algorithm}/")))).good()
+            };
+            let root = if pull { to } else { house.root.join(algorithm) };
+            assert_same(&data, &root.join("data"));
+            let listed = done.json["digests"].as_object().unwrap();
+            assert_eq!(listed.len(), files.len(), "{algorithm}");
+            for (path, digest) in wanted(algorithm) {
+                assert_eq!(listed[&path], digest, "{algorithm} {path}");
+            }
+            if matches!(algorithm, "sha256" | "md5") {
+                let check = Command::new(format!("{algorithm}sum"))
+                    .args(["--check", "--strict", "--quiet"])
+                    .arg(&sums)
+                    .current_dir(&root)
+                    .output()
+                    .unwrap();
+                assert!(check.status.success(), "{check:?}");
+            }
+            assert_eq!(fs::read_to_string(&sums).unwrap().lines().count(), files.len());
+        }
+    }
+    let done = push(&house, &agent, &data, &["--checksum", "none"]).good();
+    assert!(done.json["digests"].as_object().unwrap().is_empty(), "{done:?}");
+    assert_same(&data, &house.root.join("data"));
+}
+
+/// Killed at half, each digest must still come out right when the rest was sent by another process.
+#[test]
+fn a_resumed_file_has_the_right_digest() {
+    let house = House::new();
+    let mut random = Random::seeded(32);
+    let one = house.source.join("one");
+    write_file(&mut random, &one, 6 << 20);
+    let agent = house.agent();
+    for algorithm in ["adler32", "crc32c", "blake3", "sha256", "md5", "none"] {
+        let start = |rate: &str| {
+            let mut command =
+                house.cp(&["--checksum", algorithm, "--block", "64KiB", "--rate", rate]);
+            Run::start(command.arg(&one).arg(agent.url(algorithm)))
+        };
+        let client = start("24M");
+        let known = house.agent_bytes(&agent, 2 << 20);
+        client.kill();
+        let done = start("1G").wait().good();
+        assert!(done.number("resumed_bytes") * 100 >= known * 95, "{algorithm}: {known} {done:?}");
+        assert_eq!(fs::read(&one).unwrap(), fs::read(house.root.join(algorithm)).unwrap());
+        if algorithm != "none" {
+            let digests = done.json["digests"].as_object().unwrap();
+            let digest = digests.values().next().unwrap();
+            assert_eq!(digest, &digest_of(algorithm, &one), "{algorithm}");
+        }
+    }
+    assert_no_leftovers(&house.root, &house.state);
+}
+
+trait AgentBytes {
+    /// Waits until the running transfer has moved at least this much, and says how much.
+    fn agent_bytes(&self, agent: &Agent, least: u64) -> u64;
+}
+
+impl AgentBytes for House {
+    fn agent_bytes(&self, agent: &Agent, least: u64) -> u64 {
+        until("progress", Duration::from_secs(20), || {
+            let transfers = agent.transfers(&self.state);
+            let running = transfers.iter().find(|one| one["state"] == "running")?;
+            running["moved_bytes"].as_u64().filter(|moved| *moved >= least)
+        })
+    }
+}
+
+#[test]
+fn what_is_there_is_not_sent_again() {
+    let house = House::new();
+    let data = dataset(&house, 33);
+    let agent = house.agent();
+    let first = push(&house, &agent, &data, &["--verify", "readback"]).good();
+    let again = push(&house, &agent, &data, &[]).good();
+    assert_eq!(again.number("skipped_files"), again.number("files"));
+    assert_eq!(again.number("resumed_bytes"), first.number("bytes"));
+    assert_eq!(again.number("moved_bytes"), 0);
+
+    // Other bytes under the same size and time: only a digest sees them.
+    let there = house.root.join("data/large0");
+    let modified = there.metadata().unwrap().modified().unwrap();
+    fs::set_permissions(&there, fs::Permissions::from_mode(0o600)).unwrap();
+    let mut bytes = fs::read(&there).unwrap();
+    bytes[1 << 20] ^= 1;
+    fs::write(&there, bytes).unwrap();
+    fs::File::options().write(true).open(&there).unwrap().set_modified(modified).unwrap();
+    // The same bytes under another time: only a digest knows them.
+    let touched = house.root.join("data/large1");
+    fs::set_permissions(&touched, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(&touched)
+        .unwrap()
+        .set_modified(SystemTime::UNIX_EPOCH)
+        .unwrap();
+    let size = |name: &str| data.join(name).metadata().unwrap().len();
+    let done = push(&house, &agent, &data, &["--compare", "digest"]).good();
+    assert_eq!(done.number("moved_bytes"), size("large0"), "{done:?}");
+    assert_same(&data, &house.root.join("data"));
+    assert_no_leftovers(&house.root, &house.state);
+}
+
+#[test]
+fn in_place_writes_under_the_final_name() {
+    let house = House::new();
+    let data = dataset(&house, 34);
+    let agent = house.agent();
+    fs::create_dir(house.root.join("data")).unwrap();
+    let there = house.root.join("data/large0");
+    fs::write(&there, vec![1; 9 << 20]).unwrap();
+    let inode = there.metadata().unwrap().ino();
+    push(&house, &agent, &data, &["--inplace"]).good();
+    assert_same(&data, &house.root.join("data"));
+    assert_eq!(there.metadata().unwrap().ino(), inode, "it is another file now");
+    assert_no_leftovers(&house.root, &house.state);
+}
+
+#[test]
+fn sparse_files_stay_sparse() {
+    let house = House::new();
+    let data = house.source.join("data");
+    fs::create_dir(&data).unwrap();
+    let mut random = Random::seeded(35);
+    for (name, bytes, islands) in
+        [("large", 64 << 20, 3_u64), ("empty", 16 << 20, 0), ("tail", 5 << 20, 1)]
+    {
+        let file = fs::File::create(data.join(name)).unwrap();
+        file.set_len(bytes).unwrap();
+        for island in 0..islands {
+            use std::os::unix::fs::FileExt;
+            file.write_all_at(&random.bytes(100_000), (island * 17 << 20) + 12_345).unwrap();
+        }
+    }
+    let agent = house.agent();
+    push(&house, &agent, &data, &[]).good();
+    let copy = house.root.join("data");
+    assert_same(&data, &copy);
+    let back = house.path("back");
+    fs::create_dir(&back).unwrap();
+    run(house.cp(&["-r", &agent.url("data")]).arg(&back)).good();
+    assert_same(&data, &back.join("data"));
+    for name in ["large", "empty", "tail"] {
+        let blocks = |root: &Path| root.join(name).metadata().unwrap().blocks();
+        let source = blocks(&data);
+        for root in [&copy, &back.join("data")] {
+            let got = blocks(root);
+            assert!(
+                got <= source + 512,
+                "{name}: {got} blocks of 512 bytes, the source has {source}"
+            );
+        }
+    }
+}
+
+#[test]
+fn attributes_travel_when_asked() {
+    let house = House::new();
+    let data = dataset(&house, 36);
+    let agent = house.agent();
+    let names = ["large0", "small0"];
+    for name in names {
+        let file = fs::File::open(data.join(name)).unwrap();
+        if let Err(error) =
+            penstock_sys::fs::set_xattr(&file, "user.origin".as_ref(), b"tier\0zero")
+        {
+            return skip(&format!("no extended attributes here: {error}"));
+        }
+    }
+    let get = |root: &Path, name: &str| {
+        let file = fs::File::open(root.join("data").join(name)).unwrap();
+        penstock_sys::fs::get_xattr(&file, "user.origin".as_ref()).unwrap()
+    };
+    push(&house, &agent, &data, &[]).good();
+    assert!(names.iter().all(|name| get(&house.root, name).is_none()));
+    run(house.cp(&["-r", "--xattrs"]).arg(&data).arg(agent.url("with/"))).good();
+    for name in names {
+        assert_eq!(
+            get(&house.root.join("with"), name).as_deref(),
+            Some(&b"tier\0zero"[..]),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn lists_names_and_directions() {
+    let house = House::new();
+    let data = dataset(&house, 37);
+    let agent = house.agent();
+
+    // A list, from a file and from standard input.
+    let list = house.path("list");
+    fs::write(&list, "large0\n./deep/small1\ndeep/er/small2\n").unwrap();
+    let done =
+        run(house.cp(&["--files-from", text(&list), text(&data), &agent.url("listed/")])).good();
+    assert_eq!(done.number("files"), 3);
+    let mut command = house.penstock();
+    command.args(["cp", "-q", "--files-from", "-", text(&data), &agent.url("piped/")]);
+    let status = command.stdin(Stdio::from(fs::File::open(&list).unwrap())).status().unwrap();
+    assert!(status.success());
+    for root in ["listed", "piped"] {
+        for name in ["large0", "deep/small1", "deep/er/small2"] {
+            let copy = house.root.join(root).join(name);
+            assert_eq!(
+                fs::read(data.join(name)).unwrap(),
+                fs::read(copy).unwrap(),
+                "{root}/{name}"
+            );
+        }
+    }
+
+    // A file under another name, into a directory, and several at once.
+    let one = data.join("large0");
+    let bytes = fs::read(&one).unwrap();
+    fs::create_dir(house.root.join("dir")).unwrap();
+    for (to, arrives) in [
+        ("b", "b"),
+        ("new/deep/c", "new/deep/c"),
+        ("dir", "dir/large0"),
+        ("other/", "other/large0"),
+        ("", "large0"),
+    ] {
+        run(house.cp(&[text(&one), &agent.url(to)])).good();
+        assert_eq!(fs::read(house.root.join(arrives)).unwrap(), bytes, "{to}");
+    }
+    run(house.cp(&[text(&one), text(&data.join("small0")), &agent.url("two")])).good();
+    assert_eq!(fs::read_dir(house.root.join("two")).unwrap().count(), 2);
+
+    // Back, under another name and as itself.
+    let back = house.path("back");
+    fs::create_dir(&back).unwrap();
+    run(house.cp(&[&agent.url("b"), text(&back.join("a"))])).good();
+    assert_eq!(fs::read(back.join("a")).unwrap(), bytes);
+    run(house.cp(&[&agent.url("b"), &agent.url("new/deep/c"), text(&back)])).good();
+    assert_eq!(fs::read(back.join("c")).unwrap(), bytes);
+    push(&house, &agent, &data, &[]).good();
+    run(house.cp(&["-r", &agent.url("data"), text(&back)])).good();
+    assert_same(&data, &back.join("data"));
+
+    // Within this machine, without an agent.
+    let here = house.path("here");
+    fs::create_dir(&here).unwrap();
+    for options in [&["-r"][..], &["-r", "--checksum", "sha256", "--engine", "buffered"]] {
+        let _ = fs::remove_dir_all(here.join("data"));
+        let done = run(house.cp(options).args([&data, &here])).good();
+        assert_same(&data, &here.join("data"));
+        assert_eq!(done.number("moved_bytes"), done.number("bytes"), "{done:?}");
+    }
+    run(house.cp(&[&one, &here.join("renamed")])).good();
+    assert_eq!(fs::read(here.join("renamed")).unwrap(), bytes);
+    // Streams of both address families.
+    let six = Agent::start(&house.state, &house.root, "[::1]:0", &[]);
+    run(house.cp(&[text(&one), &six.url("six")])).good();
+    assert_eq!(fs::read(house.root.join("six")).unwrap(), bytes);
+    assert_no_leftovers(&house.root, &house.state);
+    assert_no_leftovers(&here, &house.state);
+}
+
+/// A file onto itself must stay what it is.
+#[test]
+fn a_file_onto_itself_is_kept() {
+    let house = House::new();
+    let one = house.source.join("one");
+    write_file(&mut Random::seeded(38), &one, 3 << 20);
+    let bytes = fs::read(&one).unwrap();
+    for options in
+        [&[][..], &["--inplace"], &["--compare", "digest"], &["--inplace", "--compare", "digest"]]
+    {
+        let done = run(house.cp(options).args([&one, &one]));
+        println!("{options:?}: {} {}", done.code, done.error);
+        assert_eq!(fs::read(&one).unwrap(), bytes, "{options:?}");
+    }
+}
+
+/// A server of OpenSSH for this user alone; killed when dropped.
+struct Sshd {
+    child: std::process::Child,
+    options: String,
+}
+
+impl Sshd {
+    fn start(house: &House) -> Option<Self> {
+        let program = Path::new("/usr/sbin/sshd");
+        if !program.exists() {
+            skip("no sshd is installed (openssh-server)");
+            return None;
+        }
+        let at = house.path("ssh");
+        fs::create_dir(&at).unwrap();
+        fs::set_permissions(house.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        // As root, sshd wants this directory; a packaged service makes it.
+        let _ = fs::create_dir("/run/sshd");
+        for key in ["host", "user"] {
+            let made = Command::new("ssh-keygen")
+                .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+                .arg(at.join(key))
+                .status()
+                .unwrap();
+            assert!(made.success());
+        }
+        fs::copy(at.join("user.pub"), at.join("authorized_keys")).unwrap();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let config = format!(
+            "ListenAddress 127.0.0.1\nPort {port}\nHostKey {0}/host\nPidFile none\nUsePAM no\n\
+             AuthorizedKeysFile {0}/authorized_keys\nStrictModes no\nPasswordAuthentication no\n\
+             PermitRootLogin yes\nMaxStartups 100\nMaxSessions 100\n",
+            at.display()
+        );
+        fs::write(at.join("config"), config).unwrap();
+        let child = Command::new(program)
+            .args(["-D", "-e", "-f"])
+            .arg(at.join("config"))
+            .stderr(fs::File::create(at.join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let options = format!(
+            "ssh -p {port} -i {}/user -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
+             -o LogLevel=ERROR -o BatchMode=yes -o IdentitiesOnly=yes -F none",
+            at.display()
+        );
+        let sshd = Self { child, options };
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < Duration::from_secs(10) {
+            let words: Vec<_> = sshd.options.split_whitespace().collect();
+            let try_it =
+                Command::new(words[0]).args(&words[1..]).args(["127.0.0.1", "true"]).output();
+            if try_it.is_ok_and(|output| output.status.success()) {
+                return Some(sshd);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        skip(&format!(
+            "sshd does not let this user in: {}",
+            fs::read_to_string(at.join("log")).unwrap_or_default()
+        ));
+        None
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn by_ssh_without_an_agent() {
+    let house = House::new();
+    let Some(sshd) = Sshd::start(&house) else { return };
+    let data = dataset(&house, 39);
+    let far_state = house.path("far-state");
+    let remote = format!("env PENSTOCK_STATE={} {PENSTOCK}", far_state.display());
+    let cp = |options: &[&str]| {
+        let mut command = house.cp(&["-r", "--ssh", &sshd.options, "--remote-command", &remote]);
+        command.args(options);
+        command
+    };
+    for (name, options) in [("direct", &[][..]), ("inside", &["--via-ssh"])] {
+        let to = house.root.join(name);
+        fs::create_dir(&to).unwrap();
+        let done = run(cp(options).arg(&data).arg(format!("127.0.0.1:{}/", to.display()))).good();
+        println!("{name}: {}", done.json);
+        assert_same(&data, &to.join("data"));
+        assert_no_leftovers(&to, &far_state);
+        let back = house.path(&format!("back-{name}"));
+        fs::create_dir(&back).unwrap();
+        run(cp(options).arg(format!("127.0.0.1:{}/data", to.display())).arg(&back)).good();
+        assert_same(&data, &back.join("data"));
+    }
+    let mut wrong = house.penstock();
+    wrong.args(["cp", "-r", "--ssh", &sshd.options, "--remote-command", "/nonexistent/penstock"]);
+    let wrong = run(wrong.arg(&data).arg("127.0.0.1:/tmp/"));
+    assert_eq!(wrong.code, 1, "{wrong:?}");
+    assert!(wrong.error.contains("penstock did not start there"), "{wrong:?}");
+    // The far end goes with the command.
+    until("far ends are gone", Duration::from_secs(10), || {
+        let list = Command::new("ps").args(["-eo", "args"]).output().unwrap();
+        let list = String::from_utf8_lossy(&list.stdout).into_owned();
+        let mine = |line: &&str| line.contains("far-end") && line.contains(text(&far_state));
+        (list.lines().filter(mine).count() == 0).then_some(())
+    });
+}
