@@ -275,9 +275,8 @@ fn test(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
     let lines = !args.json && (args.interval.is_some() || io::stdout().is_terminal());
     let mut broken = None;
     let stop = &signals.stop;
-    signals.started();
     let report = nettest::run(&args.target(), &params, stop, &mut |progress| match progress {
-        Progress::Started => {}
+        Progress::Started => signals.started(),
         Progress::Interval(interval) => {
             if lines
                 && broken.is_none()
