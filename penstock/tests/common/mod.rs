@@ -53,7 +53,7 @@ impl Random {
     }
 
     pub fn one_in(&mut self, count: u64) -> bool {
-        self.next() % count == 0
+        self.next().is_multiple_of(count)
     }
 
     pub fn fork(&mut self) -> Self {
