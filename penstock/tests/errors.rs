@@ -37,6 +37,24 @@ impl Small {
         }
         mounted.then(|| Self(at.to_owned()))
     }
+
+    /// The export as an ext4 of that size.
+    fn mount_ext4(house: &House, bytes: u64) -> Option<Self> {
+        if !is_root() {
+            skip("only root mounts a small file system");
+            return None;
+        }
+        let image = house.path("image");
+        fs::File::create(&image).unwrap().set_len(bytes).unwrap();
+        let succeeds =
+            |command: &mut Command| command.status().is_ok_and(|status| status.success());
+        let mounted = succeeds(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image))
+            && succeeds(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&house.root));
+        if !mounted {
+            skip("an ext4 in a file cannot be mounted here");
+        }
+        mounted.then(|| Self(house.root.clone()))
+    }
 }
 
 impl Drop for Small {
@@ -115,6 +133,27 @@ fn a_disk_full_of_small_files_says_so_for_each() {
     assert!(failed > 30 && done.lines().len() == failed, "{done:?}");
     assert!(done.lines().iter().all(|line| line.contains("no space left")), "{done:?}");
     assert_eq!(done.number("files") as usize + failed, 60);
+    assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
+}
+
+/// The same on ext4 behind a loop device, where large files go past the page cache.
+#[test]
+fn a_full_disk_with_direct_writes_takes_what_fits() {
+    let house = House::new();
+    let Some(_small) = Small::mount_ext4(&house, 24 << 20) else { return };
+    let data = dataset(
+        &house,
+        &[("big", 30 << 20), ("bigger", 40 << 20), ("fits", 3 << 20), ("small", 9000)],
+    );
+    let agent = house.agent();
+    let done = run(push(&house, &agent, &data, &["--block", "256KiB"]));
+    assert_eq!(done.code, 3, "{done:?}");
+    one_line(&done, "data/big: ", "no space left");
+    assert_eq!(one_line(&done, "data/bigger: ", "no space left"), 2, "{done:?}");
+    for name in ["fits", "small"] {
+        let copy = house.root.join("data").join(name);
+        assert_eq!(fs::read(data.join(name)).unwrap(), fs::read(copy).unwrap());
+    }
     assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
 }
 
@@ -439,7 +478,7 @@ fn a_path_longer_than_the_kernel_takes_arrives() {
     let done = run(&mut push(&house, &agent, &data, &[])).good();
     assert_eq!(done.number("files"), 1);
     let mut text = String::new();
-    let root = Dir::open(&house.root.join("data")).unwrap();
+    let root = Dir::open(house.root.join("data")).unwrap();
     root.open_file(&name, &Open::reading()).unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(text, "deep down");
 }

@@ -194,8 +194,9 @@ fn garbage_is_dropped_with_a_reason_and_tests_go_on() {
     let listener = Listening::on("127.0.0.1:0");
     let send = |bytes: &[u8]| {
         let mut socket = TcpStream::connect(&listener.address).unwrap();
-        socket.write_all(bytes).unwrap();
-        socket.shutdown(Shutdown::Write).unwrap();
+        // The listener may have read enough to hang up before all of it is written.
+        let _ = socket.write_all(bytes);
+        let _ = socket.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
         let _ = socket.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()

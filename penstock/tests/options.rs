@@ -220,7 +220,7 @@ fn sparse_files_stay_sparse() {
         file.set_len(bytes).unwrap();
         for island in 0..islands {
             use std::os::unix::fs::FileExt;
-            file.write_all_at(&random.bytes(100_000), (island * 17 << 20) + 12_345).unwrap();
+            file.write_all_at(&random.bytes(100_000), ((island * 17) << 20) + 12_345).unwrap();
         }
     }
     let agent = house.agent();

@@ -123,6 +123,8 @@ struct Shared {
     sessions: AtomicU32,
     /// What sessions before this one counted.
     earlier: Mutex<Snapshot>,
+    /// What they put in place and nobody has taken yet.
+    placed: Mutex<Vec<Placed>>,
     cancelled: Mutex<Option<String>>,
 }
 
@@ -136,6 +138,7 @@ impl Transfer {
             rate: Mutex::default(),
             sessions: AtomicU32::new(0),
             earlier: Mutex::default(),
+            placed: Mutex::default(),
             cancelled: Mutex::default(),
         });
         let thread = spawn("transfer", {
@@ -169,7 +172,11 @@ impl Transfer {
     /// Files that came into place since the last call, if this side's end keeps them.
     #[must_use]
     pub fn take_placed(&self) -> Vec<Placed> {
-        lock(&self.shared.end).as_ref().map(AnyEnd::take_placed).unwrap_or_default()
+        let mut placed = std::mem::take(&mut *lock(&self.shared.placed));
+        if let Some(end) = &*lock(&self.shared.end) {
+            placed.extend(end.take_placed());
+        }
+        placed
     }
 
     /// Whether it has ended.
@@ -245,7 +252,9 @@ impl Shared {
                                 trying_since = Instant::now();
                             }
                             *lock(&self.earlier) = self.snapshot();
-                            *lock(&self.end) = None;
+                            if let Some(end) = lock(&self.end).take() {
+                                lock(&self.placed).extend(end.take_placed());
+                            }
                             CopyError::Failed(why)
                         }
                     }

@@ -194,12 +194,14 @@ pub struct RateMeter {
     pub bits_per_second: u64,
     /// What bounded it.
     pub bound_by: &'static str,
+    /// Whose counters `last` holds: those of another session begin at zero.
+    session: Option<SessionId>,
     last: Option<(Instant, u64, u64, Report, Report)>,
 }
 
 impl Default for RateMeter {
     fn default() -> Self {
-        Self { bits_per_second: 0, bound_by: "starting", last: None }
+        Self { bits_per_second: 0, bound_by: "starting", session: None, last: None }
     }
 }
 
@@ -209,6 +211,9 @@ impl RateMeter {
         const BETWEEN: Duration = Duration::from_millis(450);
         let session = end.session();
         let now = Instant::now();
+        if self.session.replace(session.id) != Some(session.id) {
+            self.last = None;
+        }
         if self.last.as_ref().is_some_and(|(at, ..)| at.elapsed() < BETWEEN) {
             return;
         }

@@ -103,6 +103,8 @@ pub fn run(
         Message::Refused { reason } => return Err(NettestError::Refused(reason)),
         _ => return Err(NettestError::Unexpected),
     };
+    // Told before the last connection, with which the listener's part begins.
+    on_progress(Progress::Started);
     let mut sockets = Vec::new();
     for index in 0..params.connections() {
         let socket = connect_data(peer, &options, &test_id, index)?;
@@ -114,7 +116,6 @@ pub fn run(
         Message::Failed { reason } => return Err(NettestError::PeerFailed(reason)),
         _ => return Err(NettestError::Unexpected),
     }
-    on_progress(Progress::Started);
     let mut intervals = Vec::new();
     let outcome =
         session::run(params, sockets, control, MemoryShare::ALONE, stop, &mut |interval| {
