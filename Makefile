@@ -20,7 +20,8 @@ demo:
 test:
 	./tools/setup.sh build test
 	$(MAKE) check
-	$(CARGO) test --workspace --locked
+	# Ten thousand connections take as many descriptors.
+	ulimit -n $$(ulimit -Hn); $(CARGO) test --workspace --locked
 
 build:
 	./tools/setup.sh build

@@ -26,8 +26,8 @@ for purpose in "$@"; do
         test)
             need ssh openssh-client
             need sshd openssh-server
-            need iperf3 iperf3
-            need rsync rsync
+            need ps procps
+            need mkfs.ext4 e2fsprogs
             ;;
         demo)
             need fio fio
