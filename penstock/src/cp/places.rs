@@ -109,6 +109,7 @@ pub(crate) fn host_of(text: &OsStr) -> Option<String> {
 /// When its directory cannot be found.
 pub(crate) fn found_at(path: &Path) -> std::io::Result<(PathBuf, PathBuf)> {
     use std::path::Component;
+    // Components leave out a `.` at the end, and here it is what is meant.
     if path.as_os_str().as_bytes().ends_with(b"/.") {
         return Ok((path.to_owned(), PathBuf::new()));
     }
@@ -179,6 +180,6 @@ mod tests {
         assert_eq!(found("data/"), (".".into(), "data".into()));
         assert_eq!(found("/a/b"), ("/a".into(), "b".into()));
         assert_eq!(found("."), (".".into(), "".into()));
-        assert_eq!(found("a/."), ("a/.".into(), "".into()));
+        assert_eq!(found("a/."), ("a".into(), "".into()));
     }
 }
