@@ -7,6 +7,9 @@ use crate::wire::{Bytes, Input, Wire, WireError, wire_struct};
 /// Longest relative path; far beyond PATH_MAX, so that deep trees arrive whole.
 pub const PATH_BYTES_MAX: usize = 32 * 1024;
 
+/// Most bytes of one entry as it is sent, its extended attributes included: far below a message.
+pub const ENTRY_BYTES_MAX: usize = 256 * 1024;
+
 /// Longest name of one file or directory, as on every Linux file system.
 pub const NAME_BYTES_MAX: usize = 255;
 

@@ -95,7 +95,6 @@ pub struct Receiver {
     tally: Tally,
     /// Files in place, kept for a carrier that asks for them.
     placed: Option<Vec<Placed>>,
-    manifest_entries: Option<u64>,
     finish_asked: bool,
     finished_sent: bool,
     cancelled: Option<String>,
@@ -118,7 +117,6 @@ impl Receiver {
             outbox: VecDeque::new(),
             tally: Tally::default(),
             placed: None,
-            manifest_entries: None,
             finish_asked: false,
             finished_sent: false,
             cancelled: None,
@@ -161,7 +159,7 @@ impl Receiver {
     pub fn on_message(&mut self, message: ToReceiver) -> Result<(), SenderFault> {
         match message {
             ToReceiver::Announce(announcement) => {
-                if announcement.first != self.next_file || self.manifest_entries.is_some() {
+                if announcement.first != self.next_file {
                     return Err(SenderFault("it announces files out of order"));
                 }
                 announcement.entries.into_iter().for_each(|entry| self.announced(entry));

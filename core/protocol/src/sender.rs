@@ -28,6 +28,9 @@ const WINDOW: usize = 32_768;
 /// About how many bytes of entries one announcement carries.
 const ANNOUNCEMENT_BYTES: usize = 64 * 1024;
 
+/// Most digests of one message, so that none comes near the longest that is allowed.
+const ENDS_MAX: usize = 1_024;
+
 /// How often a file that changes while it is read is begun again.
 const ATTEMPTS_MAX: u32 = 3;
 
@@ -283,7 +286,8 @@ impl Sender {
             return self.outbox.pop_front();
         }
         if !self.ends.is_empty() {
-            return Some(ToReceiver::FileEnds(std::mem::take(&mut self.ends)));
+            let some = self.ends.len().min(ENDS_MAX);
+            return Some(ToReceiver::FileEnds(self.ends.drain(..some).collect()));
         }
         if self.is_settled() {
             self.finish_sent = true;

@@ -131,6 +131,7 @@ impl LocalCopy {
         Snapshot {
             tally: self.send.tally(),
             streams: report.streams,
+            streams_peak: self.send.session().streams_peak(),
             bits_per_second: rate.bits_per_second,
             bound_by: rate.bound_by,
             engines: (report.engine, self.receive.session().engine()),

@@ -188,7 +188,10 @@ impl Incoming {
         }
         if self.record_left == 0 {
             let length = [self.bytes[self.start + 3], self.bytes[self.start + 4]];
-            self.record_left = Self::HEADER_BYTES + usize::from(u16::from_be_bytes(length));
+            // What is no TLS record has no length to wait for: TLS is to refuse it at once.
+            let is_record = (20..=23).contains(&self.bytes[self.start]);
+            let body = if is_record { usize::from(u16::from_be_bytes(length)) } else { 0 };
+            self.record_left = Self::HEADER_BYTES + body;
         }
         Ok(self.record_left)
     }

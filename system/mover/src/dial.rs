@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use penstock_sys::net::connect::{ConnectOptions, connect};
@@ -41,14 +42,20 @@ pub trait Dial: Send + Sync {
 #[derive(Debug)]
 pub struct TcpDial {
     shown: String,
-    to: Vec<SocketAddr>,
-    from: Vec<Option<IpAddr>>,
+    pairs: Vec<Way>,
+    /// Connections take turns; else all go where the last one was answered.
+    spread: bool,
     congestion: Option<String>,
-    failures: Mutex<HashMap<(SocketAddr, Option<IpAddr>), u32>>,
+    answers: AtomicUsize,
+    failures: Mutex<HashMap<Way, u32>>,
 }
 
+/// A destination, and the source if one was chosen.
+type Way = (SocketAddr, Option<IpAddr>);
+
 impl TcpDial {
-    /// To `host:port`, or to the addresses `to` of it; from addresses `from`, or any.
+    /// To `host:port`: to the first of its addresses that answers, or spread over the addresses `to` of
+    /// it; from addresses `from`, or any.
     ///
     /// # Errors
     /// When the host has no address.
@@ -59,64 +66,89 @@ impl TcpDial {
         from: &[IpAddr],
         congestion: Option<String>,
     ) -> io::Result<Self> {
-        let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        let to: Vec<_> = match to {
-            [] => (host, port).to_socket_addrs().map_err(|error| {
-                let text = format!("cannot find host '{host}' ({error}): check its name");
-                io::Error::new(io::ErrorKind::NotFound, text)
-            })?.collect(),
+        let shown =
+            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let resolved: Vec<_> = match to {
+            [] => (host, port)
+                .to_socket_addrs()
+                .map_err(|error| {
+                    let text = format!("cannot find host '{host}' ({error}): check its name");
+                    io::Error::new(io::ErrorKind::NotFound, text)
+                })?
+                .collect(),
             chosen => chosen.iter().map(|address| SocketAddr::new(*address, port)).collect(),
         };
-        // The first address family that the resolver names is the one that the system prefers.
-        let preferred = to.first().map(SocketAddr::is_ipv6);
-        let to = to.into_iter().filter(|address| Some(address.is_ipv6()) == preferred).collect();
-        let from = match from {
-            [] => vec![None],
-            chosen => chosen.iter().copied().map(Some).collect(),
-        };
-        Ok(Self { shown, to, from, congestion, failures: Mutex::default() })
+        let pairs = pairs(&resolved, from);
+        if pairs.is_empty() {
+            let text = format!("no address of {shown} is of the family of those in --from");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        Ok(Self {
+            shown,
+            pairs,
+            spread: !to.is_empty() || !from.is_empty(),
+            congestion,
+            answers: AtomicUsize::new(0),
+            failures: Mutex::default(),
+        })
     }
 
-    fn alive(&self) -> Vec<(SocketAddr, Option<IpAddr>)> {
+    /// The ways to try, in order, for a connection.
+    fn ways(&self, number: u32) -> Vec<Way> {
         let failures = lock(&self.failures);
-        let all = self.pairs();
-        let alive: Vec<_> = all
-            .iter()
-            .copied()
-            .filter(|pair| failures.get(pair).is_none_or(|count| *count < FAILURES_MAX))
-            .collect();
+        let is_alive = |way: &&Way| failures.get(way).is_none_or(|count| *count < FAILURES_MAX);
+        let alive: Vec<_> = self.pairs.iter().filter(is_alive).copied().collect();
         // When nothing lives, everything is tried again.
-        if alive.is_empty() { all } else { alive }
+        let mut ways = if alive.is_empty() { self.pairs.clone() } else { alive };
+        let first =
+            if self.spread { number as usize } else { self.answers.load(Ordering::Relaxed) };
+        let first = first % ways.len();
+        ways.rotate_left(first);
+        ways
     }
+}
 
-    fn pairs(&self) -> Vec<(SocketAddr, Option<IpAddr>)> {
-        let count = self.to.len().max(self.from.len());
-        (0..count)
-            .map(|n| (self.to[n % self.to.len()], self.from[n % self.from.len()]))
-            .collect()
+/// Sources and destinations of one family, paired in turn.
+fn pairs(to: &[SocketAddr], from: &[IpAddr]) -> Vec<Way> {
+    if from.is_empty() {
+        return to.iter().map(|to| (*to, None)).collect();
     }
+    let mut pairs = Vec::new();
+    for ipv6 in [true, false] {
+        let to: Vec<_> = to.iter().filter(|to| to.is_ipv6() == ipv6).collect();
+        let from: Vec<_> = from.iter().filter(|from| from.is_ipv6() == ipv6).collect();
+        if !to.is_empty() && !from.is_empty() {
+            let count = to.len().max(from.len());
+            pairs.extend((0..count).map(|n| (*to[n % to.len()], Some(*from[n % from.len()]))));
+        }
+    }
+    pairs
 }
 
 impl Dial for TcpDial {
     fn dial(&self, number: u32) -> io::Result<Transport> {
-        let alive = self.alive();
-        let pair = alive[number as usize % alive.len()];
-        let options = ConnectOptions {
-            source: pair.1,
-            congestion: self.congestion.clone(),
-            ..ConnectOptions::default()
-        };
-        match connect(pair.0, &options, CONNECT_WITHIN) {
-            Ok(tcp) => {
-                tcp.set_nodelay(true)?;
-                lock(&self.failures).remove(&pair);
-                Ok(Transport::Tcp(tcp))
-            }
-            Err(error) => {
-                *lock(&self.failures).entry(pair).or_default() += 1;
-                Err(io::Error::new(error.kind(), format!("{}: {error}", pair.0)))
+        let mut why = io::Error::from(io::ErrorKind::NotConnected);
+        for way in self.ways(number) {
+            let options = ConnectOptions {
+                source: way.1,
+                congestion: self.congestion.clone(),
+                ..ConnectOptions::default()
+            };
+            match connect(way.0, &options, CONNECT_WITHIN) {
+                Ok(tcp) => {
+                    tcp.set_nodelay(true)?;
+                    lock(&self.failures).remove(&way);
+                    let place = self.pairs.iter().position(|pair| *pair == way).unwrap_or(0);
+                    self.answers.store(place, Ordering::Relaxed);
+                    return Ok(Transport::Tcp(tcp));
+                }
+                Err(error) => {
+                    *lock(&self.failures).entry(way).or_default() += 1;
+                    why = error;
+                }
             }
         }
+        Err(why)
     }
 
     fn shown(&self) -> String {
@@ -125,9 +157,9 @@ impl Dial for TcpDial {
 
     fn dropped(&self) -> Vec<String> {
         let failures = lock(&self.failures);
-        self.pairs()
-            .into_iter()
-            .filter(|pair| failures.get(pair).is_some_and(|count| *count >= FAILURES_MAX))
+        self.pairs
+            .iter()
+            .filter(|way| failures.get(way).is_some_and(|count| *count >= FAILURES_MAX))
             .map(|(to, from)| from.map_or(to.to_string(), |from| format!("{from} to {to}")))
             .collect()
     }

@@ -99,6 +99,8 @@ pub struct Place {
     parents: Mutex<HashMap<PathBuf, Arc<Parent>>>,
     directories: Mutex<Vec<Arc<Entry>>>,
     made: Mutex<HashSet<PathBuf>>,
+    /// A directory on each other file system that is mounted below the base.
+    mounts: Mutex<HashMap<u64, Arc<Parent>>>,
     unfinished: Mutex<HashMap<RelativePath, Unfinished>>,
     umask: u32,
     /// The file system has no direct I/O.
@@ -131,6 +133,7 @@ impl Place {
             parents: Mutex::default(),
             directories: Mutex::default(),
             made: Mutex::default(),
+            mounts: Mutex::default(),
             unfinished: Mutex::new(unfinished),
             umask: penstock_sys::machine::umask(),
             no_direct: AtomicBool::new(false),
@@ -166,6 +169,9 @@ impl Place {
         let device = dir.device()?;
         let fresh = lock(&self.made).contains(above);
         let parent = Arc::new(Parent { dir, device, fresh });
+        if device != self.base.device {
+            lock(&self.mounts).entry(device).or_insert_with(|| Arc::clone(&parent));
+        }
         let mut parents = lock(&self.parents);
         if parents.len() >= PARENTS_MAX {
             parents.clear();
@@ -506,6 +512,16 @@ impl Place {
         if !self.options.inplace {
             let _ = sink.parent.dir.remove_file(&sink.temporary);
         }
+    }
+
+    /// Makes what was written and renamed durable, on every file system that files went to.
+    ///
+    /// # Errors
+    /// When a device fails.
+    pub fn sync(&self) -> io::Result<()> {
+        self.base.dir.sync_filesystem()?;
+        let others = lock(&self.mounts).values().cloned().collect::<Vec<_>>();
+        others.iter().try_for_each(|parent| parent.dir.sync_filesystem())
     }
 
     /// Gives directories their modes and times, now that nothing more is put into them: the deepest

@@ -396,7 +396,7 @@ impl ReceiverEnd {
             }
         }
         let all = if small >= SYNC_ALL_FROM {
-            self.place.base().dir.sync_filesystem()
+            self.place.sync()
         } else {
             Ok(())
         };
@@ -499,7 +499,7 @@ impl ReceiverEnd {
     fn finish(&self) {
         let failures = self.place.finish_directories();
         self.place.remove_leftovers();
-        let synced = self.place.base().dir.sync_filesystem();
+        let synced = self.place.sync();
         if let Err(error) = synced {
             let text = format!("cannot make names durable: {}", fs::describe(&error));
             return self.session.end(Ending::Failed(text));

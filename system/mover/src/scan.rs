@@ -10,8 +10,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use penstock_protocol::control::{Failure, FailureKind};
-use penstock_protocol::manifest::{Entry, Kind, RelativePath, Time, display_path};
-use penstock_protocol::wire::Bytes;
+use penstock_protocol::manifest::{
+    ENTRY_BYTES_MAX, Entry, Kind, RelativePath, Time, display_path,
+};
+use penstock_protocol::wire::{self, Bytes};
 use penstock_sys::fs::{self, Dir, Entries, Open, Stat};
 
 /// Something to copy: `path` below `dir`. It arrives under `path`; an empty path means the contents of
@@ -152,7 +154,7 @@ pub fn entry(
         _ => Vec::new(),
     };
     let bytes = if kind == Kind::File { stat.size } else { 0 };
-    Ok(Entry {
+    let entry = Entry {
         path: RelativePath::new(path.as_os_str().as_bytes().to_vec())
             .map_err(|error| source(error.to_string()))?,
         kind,
@@ -164,7 +166,12 @@ pub fn entry(
         sparse: stat.allocated_bytes < bytes,
         link: Bytes(link),
         xattrs,
-    })
+    };
+    if wire::encode(&entry).len() > ENTRY_BYTES_MAX {
+        let text = "its extended attributes are too long to be sent: copy it without --xattrs";
+        return Err(source(text.to_owned()));
+    }
+    Ok(entry)
 }
 
 fn read_xattrs(dir: &Dir, name: &Path) -> io::Result<Vec<(Bytes, Bytes)>> {

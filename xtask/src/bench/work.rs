@@ -5,6 +5,7 @@
 use std::fs::{File, Permissions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -128,9 +129,9 @@ impl Work {
         let destination = self.destination();
         let aside = self.root.join("aside");
         std::fs::create_dir_all(&aside)?;
-        let before = std::fs::read_dir(&aside)?.count();
-        for (number, entry) in (before..).zip(std::fs::read_dir(&destination)?) {
+        for entry in std::fs::read_dir(&destination)? {
             let entry = entry?;
+            let number = PUT_AWAY.fetch_add(1, Ordering::Relaxed);
             let gone = if entry.file_type()?.is_dir() {
                 std::fs::rename(entry.path(), aside.join(number.to_string()))
             } else {
@@ -187,6 +188,9 @@ impl Work {
         }
     }
 }
+
+/// Folders moved aside so far; each needs a name of its own.
+static PUT_AWAY: AtomicU64 = AtomicU64::new(0);
 
 impl Drop for Work {
     fn drop(&mut self) {
