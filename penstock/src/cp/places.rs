@@ -109,6 +109,10 @@ pub(crate) fn host_of(text: &OsStr) -> Option<String> {
 /// When its directory cannot be found.
 pub(crate) fn found_at(path: &Path) -> std::io::Result<(PathBuf, PathBuf)> {
     use std::path::Component;
+    // Components pass over a final dot, which means the contents here.
+    if path.as_os_str().as_bytes().ends_with(b"/.") {
+        return Ok((path.to_owned(), PathBuf::new()));
+    }
     match path.components().next_back() {
         Some(Component::Normal(name)) => {
             let above = path.parent().filter(|above| !above.as_os_str().is_empty());
