@@ -340,6 +340,16 @@ fn lists_names_and_directions() {
     }
     run(house.cp(&[&one, &here.join("renamed")])).good();
     assert_eq!(fs::read(here.join("renamed")).unwrap(), bytes);
+    // The contents alone, by a final dot.
+    for (number, from) in
+        [format!("{}/.", data.display()), format!("{}/", data.display())].iter().enumerate()
+    {
+        let to = house.path(&format!("contents{number}"));
+        fs::create_dir(&to).unwrap();
+        run(house.cp(&["-r"]).arg(from).arg(&to)).good();
+        let name = if number == 0 { "" } else { "data" };
+        assert!(to.join(name).join("large0").is_file(), "{from:?}");
+    }
     // Streams of both address families.
     let six = Agent::start(&house.state, &house.root, "[::1]:0", &[]);
     run(house.cp(&[text(&one), &six.url("six")])).good();

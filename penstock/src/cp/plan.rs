@@ -95,6 +95,7 @@ pub(crate) fn start(args: &CpArgs) -> Result<Running, StartError> {
     match (local.len() == from.len(), &to) {
         (true, Location::Local(target)) => {
             let key = transfer_key(args);
+            refuse_into_itself(&local, target)?;
             let sources = sources(args, &local)?;
             let target = local_target(target, into_directory, key)?;
             Ok(Running::Local(local::start(args, options, sources, target)?))
@@ -106,6 +107,24 @@ pub(crate) fn start(args: &CpArgs) -> Result<Running, StartError> {
         (false, _) => Err(usage(
             "both ends are remote: run the command on one of the two hosts (ssh HOST penstock cp ...)",
         )),
+    }
+}
+
+/// A directory copied into itself would be walked for ever.
+fn refuse_into_itself(sources: &[PathBuf], target: &Path) -> Result<(), StartError> {
+    let absolute = std::path::absolute(target).unwrap_or_else(|_| target.to_owned());
+    let existing = absolute.ancestors().find_map(|path| path.canonicalize().ok());
+    let inside = |source: &&PathBuf| {
+        let source = source.canonicalize().ok().filter(|source| source.is_dir());
+        source.zip(existing.as_ref()).is_some_and(|(source, target)| target.starts_with(source))
+    };
+    match sources.iter().find(inside) {
+        None => Ok(()),
+        Some(source) => Err(usage(format!(
+            "{} lies inside {}: a directory cannot be copied into itself",
+            display_path(target.as_os_str().as_bytes()),
+            display_path(source.as_os_str().as_bytes()),
+        ))),
     }
 }
 

@@ -5,7 +5,7 @@
 //! connection opens a session or comes back to one; a data connection joins one. A session whose client
 //! has gone is kept for a while, then ended in a state from which the same command resumes.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -240,12 +240,22 @@ struct Running {
 #[derive(Debug, Default)]
 struct Gate {
     waiting: Mutex<VecDeque<(u64, Instant, Transport)>>,
+    /// Those that wait, and those that were closed and whose threads have yet to notice.
+    inside: Mutex<HashSet<u64>>,
     next: AtomicU64,
 }
 
 impl Gate {
-    /// Most connections that wait, and so most threads that unknown peers can cause.
+    /// Most connections that wait.
     const WAITING_MAX: usize = 256;
+
+    /// Most threads that unknown peers can cause.
+    const INSIDE_MAX: usize = 2 * Self::WAITING_MAX;
+
+    /// Whether there are as many threads as may be; those that were closed end in a moment.
+    fn is_full(&self) -> bool {
+        lock(&self.inside).len() >= Self::INSIDE_MAX
+    }
 
     fn enter(&self, transport: &Transport) -> io::Result<u64> {
         let handle = transport.try_clone()?;
@@ -257,11 +267,13 @@ impl Gate {
             oldest.shut_down();
         }
         waiting.push_back((number, Instant::now(), handle));
+        lock(&self.inside).insert(number);
         Ok(number)
     }
 
     fn leave(&self, number: u64) {
         lock(&self.waiting).retain(|(waiting, ..)| *waiting != number);
+        lock(&self.inside).remove(&number);
     }
 
     fn close_slow(&self) {
@@ -402,22 +414,26 @@ impl Inner {
                 }
             };
             lock(&self.totals).connections += 1;
+            while self.gate.is_full() && !self.stopping.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let Ok(waiting) = self.gate.enter(&transport) else { continue };
             let inner = Arc::clone(self);
             let serve = move || {
                 let peer = transport.peer();
-                if let Err(error) = inner.serve(transport) {
+                if let Err(error) = inner.serve(transport, waiting) {
                     lock(&inner.totals).refused += 1;
                     tracing::debug!("{peer}: {error}");
                 }
             };
             if std::thread::Builder::new().name("serve".into()).spawn(serve).is_err() {
+                self.gate.leave(waiting);
                 tracing::warn!("cannot start a thread for a connection (raise TasksMax)");
             }
         }
     }
 
-    fn serve(self: &Arc<Self>, mut transport: Transport) -> io::Result<()> {
-        let waiting = self.gate.enter(&transport)?;
+    fn serve(self: &Arc<Self>, mut transport: Transport, waiting: u64) -> io::Result<()> {
         let result = self.greet(&mut transport).and_then(|preamble| {
             if let Transport::Tcp(tcp) = &transport {
                 tcp.set_nodelay(true)?;
