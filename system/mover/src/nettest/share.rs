@@ -8,7 +8,10 @@
 const ALONE_BYTES: usize = 32 << 20;
 /// Receive buffers of a test that begins while others run.
 const CROWDED_BYTES: usize = 4 << 20;
-/// The most one stream reads at once.
+/// The most one stream reads at once. Long reads win although the buffer does not fit the second
+/// cache: on two Zen 3 cores a copy into 256 KiB took 2.0 us per 64 KiB and into 2 MiB up to 3.2,
+/// but the whole receiver 6.9 against 5.8 us, because every return from the kernel hands the socket
+/// over and tends to end in a wake-up.
 const RECEIVE_BYTES_MAX: usize = 2 << 20;
 /// Pieces of memory the streams of a test send from; more streams share them.
 const MEMORIES_ALONE: usize = 16;

@@ -1,5 +1,11 @@
 //! Where a sender's bytes come from, and by which of the kernel's doors they leave.
 //!
+//! What bounds one stream on loopback (two Zen 3 cores, Linux 6.18, per 64 KiB): the sender's page
+//! references and protocol work, about 5 us, and the receiver's copy, per-page checks and protocol
+//! work, about 5.5 us. Tried without gain: content or buffer of 128 or 256 KiB, small instead of huge
+//! pages, huge pages at the receiver, `SO_RCVLOWAT` of 256 KiB to 4 MiB, a receiver that spins before
+//! it sleeps, both threads pinned. The kernel makes one fragment of each 4 KiB page, whatever backs it.
+//!
 //! The fastest door is tried first. One that the kernel refuses (a sandbox without splice, an
 //! exotic socket) is closed and the next one is taken; the reason goes into the report.
 
