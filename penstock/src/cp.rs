@@ -150,6 +150,8 @@ pub(crate) enum Protect {
 
 /// Copies.
 pub(crate) fn run(args: &CpArgs) -> Result<Code, Failure> {
+    // Not raised, it bounds lists of files and streams, and says so itself.
+    let _ = penstock_sys::machine::raise_open_files();
     pin(args).map_err(|text| Failure::new(Code::Usage, anyhow!(text)))?;
     let shown = show::Shown::of(args);
     match plan::start(args) {
