@@ -162,15 +162,18 @@ pub(crate) fn run(args: &CpArgs) -> Result<Code, Failure> {
 
 fn pin(args: &CpArgs) -> Result<(), String> {
     let cpus = match (&args.cpu, args.numa.as_deref()) {
-        (Some(list), _) => penstock_sys::machine::parse_cpus(list)
-            .ok_or_else(|| format!("--cpu '{list}' is no list of processors: write it like 0-3,8"))?,
+        (Some(list), _) => penstock_sys::machine::parse_cpus(list).ok_or_else(|| {
+            format!("--cpu '{list}' is no list of processors: write it like 0-3,8")
+        })?,
         (None, Some("auto")) => match numa_node(args) {
             Some(node) => penstock_sys::machine::cpus_of_node(node),
             // One node, or an interface that belongs to none: there is nothing to choose.
             None => return Ok(()),
         },
         (None, Some(node)) => {
-            let number = node.parse().map_err(|_| format!("--numa '{node}' is no node: use 0, 1, ... or auto"))?;
+            let number = node
+                .parse()
+                .map_err(|_| format!("--numa '{node}' is no node: use 0, 1, ... or auto"))?;
             let cpus = penstock_sys::machine::cpus_of_node(number);
             if cpus.is_empty() {
                 return Err(format!("--numa {node}: this machine has no such node"));
@@ -179,8 +182,9 @@ fn pin(args: &CpArgs) -> Result<(), String> {
         }
         (None, None) => return Ok(()),
     };
-    penstock_sys::machine::pin_thread_to(&cpus)
-        .map_err(|error| format!("cannot run on these processors: {}", penstock_sys::fs::describe(&error)))
+    penstock_sys::machine::pin_thread_to(&cpus).map_err(|error| {
+        format!("cannot run on these processors: {}", penstock_sys::fs::describe(&error))
+    })
 }
 
 /// The node of the interface through which the first remote place is reached.

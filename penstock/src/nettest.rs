@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use penstock_mover::nettest::{
-    self, DEFAULT_PORT, Direction, Limits, Listener, NettestError, Progress,
-    SendPath, Sweep, SweepOptions, SweepPoint, Target, TestParams,
+    self, DEFAULT_PORT, Direction, Limits, Listener, NettestError, Progress, SendPath, Sweep,
+    SweepOptions, SweepPoint, Target, TestParams,
 };
 use penstock_units::{BitRate, ByteCount, parse_duration};
 use serde_json::json;

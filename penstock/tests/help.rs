@@ -25,10 +25,7 @@ fn help_of(arguments: &[&str]) -> String {
 
 /// The verbs under the heading `Commands:` of `penstock --help`, without clap's own `help`.
 fn verbs(overview: &str) -> Vec<String> {
-    let list = overview
-        .lines()
-        .skip_while(|line| line.trim() != "Commands:")
-        .skip(1);
+    let list = overview.lines().skip_while(|line| line.trim() != "Commands:").skip(1);
     // A verb stands two columns in; the wrapped rest of its description further right.
     list.take_while(|line| !line.trim().is_empty())
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
@@ -47,17 +44,10 @@ fn help_files_equal_what_the_binary_prints() {
     let folder = help_folder();
     let overview = help_of(&["--help"]);
     let verbs = verbs(&overview);
-    assert!(
-        !verbs.is_empty(),
-        "no verbs under `Commands:` in:\n{overview}"
-    );
+    assert!(!verbs.is_empty(), "no verbs under `Commands:` in:\n{overview}");
 
     let mut wanted = vec![("penstock.txt".to_owned(), overview)];
-    wanted.extend(
-        verbs
-            .iter()
-            .map(|verb| (format!("{verb}.txt"), help_of(&[verb, "--help"]))),
-    );
+    wanted.extend(verbs.iter().map(|verb| (format!("{verb}.txt"), help_of(&[verb, "--help"]))));
 
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::create_dir_all(&folder).expect("docs/help can be made");
@@ -72,15 +62,9 @@ fn help_files_equal_what_the_binary_prints() {
     }
     let names: BTreeSet<&String> = wanted.iter().map(|(name, _)| name).collect();
     for entry in std::fs::read_dir(&folder).expect("docs/help exists") {
-        let name = entry
-            .expect("docs/help can be listed")
-            .file_name()
-            .to_string_lossy()
-            .into_owned();
-        assert!(
-            names.contains(&name),
-            "docs/help/{name} belongs to no verb: delete it"
-        );
+        let name =
+            entry.expect("docs/help can be listed").file_name().to_string_lossy().into_owned();
+        assert!(names.contains(&name), "docs/help/{name} belongs to no verb: delete it");
     }
 }
 
@@ -88,9 +72,6 @@ fn help_files_equal_what_the_binary_prints() {
 fn every_verb_shows_examples() {
     for verb in verbs(&help_of(&["--help"])) {
         let text = help_of(&[&verb, "--help"]);
-        assert!(
-            text.contains("Examples:"),
-            "penstock {verb} --help has no line `Examples:`"
-        );
+        assert!(text.contains("Examples:"), "penstock {verb} --help has no line `Examples:`");
     }
 }

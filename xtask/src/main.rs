@@ -57,9 +57,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
             eprintln!("tidy: {} faults", faults.len());
             Ok(ExitCode::FAILURE)
         }
-        Verb::Bench {
-            what: Bench::Mover(options),
-        } => {
+        Verb::Bench { what: Bench::Mover(options) } => {
             bench::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }

@@ -291,7 +291,10 @@ pub fn pack_items(header: &Header, payload: &[u8]) -> Result<Vec<(usize, PackIte
     for _ in 0..header.items {
         let item = PackItem::take(&mut input)?;
         let start = pack_start(at, item.bytes as usize);
-        at = start.checked_add(item.bytes as usize).filter(|end| *end <= data_bytes).ok_or_else(shape)?;
+        at = start
+            .checked_add(item.bytes as usize)
+            .filter(|end| *end <= data_bytes)
+            .ok_or_else(shape)?;
         items.push((start, item));
     }
     if at != data_bytes || input.left() != 0 {

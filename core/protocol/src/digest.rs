@@ -65,10 +65,12 @@ impl FromStr for Algorithm {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        NAMES.iter().find(|(name, _)| *name == text).map(|(_, algorithm)| *algorithm).ok_or_else(|| {
-            let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
-            format!("'{text}' is no checksum penstock knows: use one of {}", names.join(", "))
-        })
+        NAMES.iter().find(|(name, _)| *name == text).map(|(_, algorithm)| *algorithm).ok_or_else(
+            || {
+                let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
+                format!("'{text}' is no checksum penstock knows: use one of {}", names.join(", "))
+            },
+        )
     }
 }
 

@@ -91,7 +91,8 @@ impl Extents {
     /// Merges the range at `start` with the one before or after it, and says where the result starts.
     fn merge_with_neighbour(&mut self, start: u64) -> Option<u64> {
         let before = self.ranges.range(..start).next_back().map(|(before, _)| *before);
-        let left = [before, Some(start)].into_iter().flatten().find(|left| self.can_merge(*left))?;
+        let left =
+            [before, Some(start)].into_iter().flatten().find(|left| self.can_merge(*left))?;
         let (middle, left_part) = self.ranges[&left];
         let (end, right_part) = self.ranges.remove(&middle)?;
         let part = digest::merge(self.algorithm, left_part, right_part, end - middle);
@@ -107,7 +108,10 @@ impl Extents {
             Algorithm::Blake3 => {
                 let half = middle - left;
                 let whole = left == 0 && end == self.file_bytes;
-                half == end - middle && half.is_power_of_two() && left.is_multiple_of(2 * half) && !whole
+                half == end - middle
+                    && half.is_power_of_two()
+                    && left.is_multiple_of(2 * half)
+                    && !whole
             }
             _ => true,
         }

@@ -296,7 +296,12 @@ mod tests {
             xattrs: true,
             compare_digest: false,
             readback: false,
-            settings: Settings { rate_bps: Some(5), streams: None, readers: None, writers: Some(2) },
+            settings: Settings {
+                rate_bps: Some(5),
+                streams: None,
+                readers: None,
+                writers: Some(2),
+            },
         }
     }
 

@@ -31,7 +31,9 @@ pub enum PreambleError {
     #[error("the peer does not speak Penstock's protocol: {0}")]
     NotPenstock(String),
     /// Penstock, but not this one.
-    #[error("the peer speaks protocol version {theirs} and this penstock {ours}: use the same release on both ends")]
+    #[error(
+        "the peer speaks protocol version {theirs} and this penstock {ours}: use the same release on both ends"
+    )]
     Version {
         /// The peer's version.
         theirs: u16,

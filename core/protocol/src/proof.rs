@@ -64,7 +64,8 @@ impl SessionKey {
 
     fn derive(&self, label: &[u8], session: &[u8; 16], stream: u32, nonces: &Nonces) -> [u8; 32] {
         let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, &self.0));
-        for part in [label, &session[..], &stream.to_be_bytes(), &nonces.acceptor, &nonces.connector]
+        for part in
+            [label, &session[..], &stream.to_be_bytes(), &nonces.acceptor, &nonces.connector]
         {
             context.update(part);
         }

@@ -10,8 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::control::{
-    Decision, Failure, FailureKind, Outcome, Placed, Report, Run, Tally, ToReceiver,
-    ToSender,
+    Decision, Failure, FailureKind, Outcome, Placed, Report, Run, Tally, ToReceiver, ToSender,
 };
 use crate::digest::{Algorithm, Digest, Part};
 use crate::extents::{Extent, Extents};

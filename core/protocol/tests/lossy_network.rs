@@ -178,7 +178,8 @@ impl World {
             let Some(work) = self.sender.next_work(1) else { return };
             let Some(frame) = self.read(&work) else { continue };
             let stream = self.chance.below(u64::from(STREAMS)) as u32;
-            self.sent_bytes += frame.chunks.iter().map(|chunk| chunk.data.len() as u64).sum::<u64>();
+            self.sent_bytes +=
+                frame.chunks.iter().map(|chunk| chunk.data.len() as u64).sum::<u64>();
             self.sender.sent(stream, work);
             self.streams[stream as usize].push_back(frame);
         }
@@ -189,9 +190,10 @@ impl World {
             Piece::Block { source, offset, bytes } => {
                 (vec![(source.clone(), *offset..*offset + *bytes)], false)
             }
-            Piece::Pack(sources) => {
-                (sources.iter().map(|source| (source.clone(), 0..source.entry.bytes)).collect(), true)
-            }
+            Piece::Pack(sources) => (
+                sources.iter().map(|source| (source.clone(), 0..source.entry.bytes)).collect(),
+                true,
+            ),
             Piece::Compare { .. } => unreachable!("nobody asked to compare"),
         };
         let mut chunks = Vec::new();
@@ -244,7 +246,9 @@ impl World {
         if chunk.whole {
             self.receiver.written_whole(chunk.file, bytes, chunk.part).expect("an honest pack");
         } else {
-            self.receiver.written(chunk.file, chunk.offset, bytes, chunk.part).expect("an honest block");
+            self.receiver
+                .written(chunk.file, chunk.offset, bytes, chunk.part)
+                .expect("an honest block");
         }
     }
 

@@ -18,8 +18,8 @@ use penstock_protocol::open::{Refusal, RefusalKind};
 use serde::{Deserialize, Serialize};
 
 use super::CpArgs;
-use crate::exit::{Code, Failure};
 use super::local::{caller, place_of_user};
+use crate::exit::{Code, Failure};
 
 /// Serve one command of the user who started it by ssh.
 #[derive(Debug, Args)]
@@ -163,7 +163,9 @@ pub(crate) fn start(args: &CpArgs, login: &str) -> Result<Started, String> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .map_err(|error| format!("cannot start {program}: {error}: install it or name it with --ssh"))?;
+        .map_err(|error| {
+            format!("cannot start {program}: {error}: install it or name it with --ssh")
+        })?;
     let output = child.stdout.take().ok_or("ssh has no output")?;
     let mut line = String::new();
     let mut output = BufReader::new(output.take(64 * 1024));

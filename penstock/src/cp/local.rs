@@ -52,10 +52,12 @@ pub(crate) fn place_of_user(path: &[u8]) -> Result<Place, Refusal> {
     let shown = penstock_protocol::manifest::display_path(path);
     let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
     let path = if path.as_os_str().is_empty() { std::path::Path::new(".") } else { path };
-    let absolute = std::path::absolute(path).map_err(|error| refuse(format!("{shown}: {error}")))?;
+    let absolute =
+        std::path::absolute(path).map_err(|error| refuse(format!("{shown}: {error}")))?;
     // The user's own links may lead anywhere, so the deepest directory that exists is opened by name.
     let parent = absolute.parent().unwrap_or(&absolute);
-    let existing = parent.ancestors().find(|path| path.is_dir()).unwrap_or(std::path::Path::new("/"));
+    let existing =
+        parent.ancestors().find(|path| path.is_dir()).unwrap_or(std::path::Path::new("/"));
     let root = Dir::open(existing)
         .map_err(|error| refuse(format!("{shown}: {}", penstock_sys::fs::describe(&error))))?;
     let rest = absolute.strip_prefix(existing).unwrap_or(std::path::Path::new(""));

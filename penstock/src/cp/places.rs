@@ -41,7 +41,9 @@ pub(crate) fn parse(text: &OsStr) -> Result<Location, String> {
     }
     if let Some(colon) = bytes.windows(3).position(|three| three == b"://") {
         let scheme = String::from_utf8_lossy(&bytes[..colon]);
-        return Err(format!("{scheme}:// is not a place penstock copies to: use penstock://HOST/PATH, HOST:PATH or a local path"));
+        return Err(format!(
+            "{scheme}:// is not a place penstock copies to: use penstock://HOST/PATH, HOST:PATH or a local path"
+        ));
     }
     let slash = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
     // An IPv6 address of an ssh host stands in brackets.
@@ -65,7 +67,8 @@ pub(crate) fn parse(text: &OsStr) -> Result<Location, String> {
 }
 
 fn agent(rest: &[u8], whole: &str) -> Result<Location, String> {
-    let wrong = |why: &str| format!("{whole}: {why}: write it like penstock://dtn.site.org:8620/store/");
+    let wrong =
+        |why: &str| format!("{whole}: {why}: write it like penstock://dtn.site.org:8620/store/");
     let slash = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
     let (authority, path) = rest.split_at(slash);
     let authority = std::str::from_utf8(authority).map_err(|_| wrong("the host is not text"))?;
@@ -84,7 +87,11 @@ fn agent(rest: &[u8], whole: &str) -> Result<Location, String> {
     }
     let port = match port {
         None => PORT,
-        Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(|| wrong("the port is not a port"))?,
+        Some(port) => port
+            .parse()
+            .ok()
+            .filter(|port| *port > 0)
+            .ok_or_else(|| wrong("the port is not a port"))?,
     };
     let path = if path.is_empty() { b"/".to_vec() } else { path.to_vec() };
     Ok(Location::Agent { host: host.to_owned(), port, path })

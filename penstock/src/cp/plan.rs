@@ -101,9 +101,7 @@ pub(crate) fn start(args: &CpArgs) -> Result<Running, StartError> {
             Ok(Running::Local(local::start(args, options, sources, target)?))
         }
         (true, remote) => push(args, options, &local, remote, into_directory),
-        (false, Location::Local(target)) => {
-            pull(args, options, &from, target, into_directory)
-        }
+        (false, Location::Local(target)) => pull(args, options, &from, target, into_directory),
         (false, _) => Err(usage(
             "both ends are remote: run the command on one of the two hosts (ssh HOST penstock cp ...)",
         )),
@@ -149,9 +147,13 @@ fn options(args: &CpArgs) -> Result<Options, StartError> {
             writers: args.writers,
         },
     };
-    granting::check_options(&options).map_err(|refusal| usage(format!("--block: {}", refusal.text)))?;
+    granting::check_options(&options)
+        .map_err(|refusal| usage(format!("--block: {}", refusal.text)))?;
     if args.memory.0 < 4 * args.block.0 {
-        return Err(usage(format!("--memory {} holds fewer than four blocks of {}", args.memory, args.block)));
+        return Err(usage(format!(
+            "--memory {} holds fewer than four blocks of {}",
+            args.memory, args.block
+        )));
     }
     Ok(options)
 }
@@ -217,7 +219,9 @@ fn listed(list: &Path, paths: &[PathBuf]) -> Result<Vec<Source>, StartError> {
     } else {
         std::fs::File::open(list).and_then(|file| file.take(LIST_BYTES_MAX).read_to_end(&mut text))
     };
-    read.map_err(|error| failed(format!("{}: {}", list.display(), penstock_sys::fs::describe(&error))))?;
+    read.map_err(|error| {
+        failed(format!("{}: {}", list.display(), penstock_sys::fs::describe(&error)))
+    })?;
     let dir = Dir::open(base).map_err(|error| {
         failed(format!("{}: {}", base.display(), penstock_sys::fs::describe(&error)))
     })?;
@@ -236,14 +240,16 @@ fn listed(list: &Path, paths: &[PathBuf]) -> Result<Vec<Source>, StartError> {
 
 fn local_target(path: &Path, into_directory: bool, key: [u8; 16]) -> Result<Target, StartError> {
     let shown = display_path(path.as_os_str().as_bytes());
-    let absolute = std::path::absolute(path).map_err(|error| failed(format!("{shown}: {error}")))?;
+    let absolute =
+        std::path::absolute(path).map_err(|error| failed(format!("{shown}: {error}")))?;
     let relative = absolute.strip_prefix("/").unwrap_or(&absolute);
     let resolve = || -> std::io::Result<Target> {
         // The user's own links may lead anywhere, so the deepest directory that exists is opened by name.
         let existing = absolute.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
         let rest = absolute.strip_prefix(existing).unwrap_or(relative);
         let root = Dir::open(existing)?;
-        let (base, rename) = granting::target_at(root, rest.as_os_str().as_bytes(), into_directory)?;
+        let (base, rename) =
+            granting::target_at(root, rest.as_os_str().as_bytes(), into_directory)?;
         Ok(Target { base, rename, key, trusted: true })
     };
     resolve().map_err(|error| failed(format!("{shown}: {}", penstock_sys::fs::describe(&error))))
@@ -275,7 +281,8 @@ fn reach(args: &CpArgs, place: &Location) -> Result<Reach, StartError> {
         }
         Location::Ssh { login, .. } => {
             let started = far_end::start(args, login).map_err(failed)?;
-            let host = places::host_of(std::ffi::OsStr::new(&format!("{login}:"))).unwrap_or_default();
+            let host =
+                places::host_of(std::ffi::OsStr::new(&format!("{login}:"))).unwrap_or_default();
             let dial = if args.via_ssh {
                 started.dial(args, login)
             } else {
@@ -295,7 +302,8 @@ fn begin(
     request: Request,
     make_end: Box<MakeEnd>,
 ) -> Result<Running, StartError> {
-    let tls = tls_client_config(reach.fingerprint, None).map_err(|error| failed(error.to_string()))?;
+    let tls =
+        tls_client_config(reach.fingerprint, None).map_err(|error| failed(error.to_string()))?;
     let plan = Plan {
         dial: reach.dial,
         tls,
@@ -341,7 +349,9 @@ fn push(
         let sources = match &listed {
             Some(listed) => listed
                 .iter()
-                .map(|source| Ok(Source { dir: source.dir.try_clone()?, path: source.path.clone() }))
+                .map(|source| {
+                    Ok(Source { dir: source.dir.try_clone()?, path: source.path.clone() })
+                })
                 .collect::<std::io::Result<_>>()
                 .map_err(|error| failed(penstock_sys::fs::describe(&error)))?,
             None => local.iter().map(|path| source(path)).collect::<Result<_, _>>().map_err(
@@ -354,7 +364,9 @@ fn push(
         let key = SessionKey(opened.key);
         let session = Session::new(opened.session, key, options.clone(), memory, None)
             .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
-        let end = AnyEnd::Send(SenderControl(Arc::new(SenderEnd::new(session, engine, sources, recursive))));
+        let end = AnyEnd::Send(SenderControl(Arc::new(SenderEnd::new(
+            session, engine, sources, recursive,
+        ))));
         if keep {
             end.keep_placed();
         }
@@ -372,9 +384,10 @@ fn pull(
 ) -> Result<Running, StartError> {
     let Some(first) = from.first() else { return Err(usage("a copy needs a source")) };
     let same_host = |place: &Location| match (first, place) {
-        (Location::Agent { host, port, .. }, Location::Agent { host: other, port: other_port, .. }) => {
-            host == other && port == other_port
-        }
+        (
+            Location::Agent { host, port, .. },
+            Location::Agent { host: other, port: other_port, .. },
+        ) => host == other && port == other_port,
         (Location::Ssh { login, .. }, Location::Ssh { login: other, .. }) => login == other,
         _ => false,
     };
@@ -382,7 +395,9 @@ fn pull(
         return Err(usage("sources lie on different hosts: copy from one host at a time"));
     }
     if args.files_from.is_some() {
-        return Err(usage("--files-from lists local sources: name remote ones on the command line"));
+        return Err(usage(
+            "--files-from lists local sources: name remote ones on the command line",
+        ));
     }
     let key = transfer_key(args);
     local_target(target, into_directory, key)?;
@@ -410,7 +425,11 @@ fn pull(
             memory_bytes,
             pace: None,
         };
-        let name = granting::journal_name(&key, &caller.name, &display_path(target.as_os_str().as_bytes()));
+        let name = granting::journal_name(
+            &key,
+            &caller.name,
+            &display_path(target.as_os_str().as_bytes()),
+        );
         let given = (opened.session, SessionKey(opened.key));
         let end = grant
             .receiver(base, &name, &options, Some(given), &|_| {})

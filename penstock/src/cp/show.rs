@@ -75,9 +75,14 @@ pub(crate) fn failed(shown: &Shown, error: StartError) -> Failure {
 fn failure(error: CopyError) -> Failure {
     let refused = matches!(
         error,
-        CopyError::Certificate(_) | CopyError::Refused(_, penstock_protocol::open::Refusal {
-            kind: RefusalKind::Identity | RefusalKind::Permission, ..
-        })
+        CopyError::Certificate(_)
+            | CopyError::Refused(
+                _,
+                penstock_protocol::open::Refusal {
+                    kind: RefusalKind::Identity | RefusalKind::Permission,
+                    ..
+                }
+            )
     );
     Failure::new(if refused { Code::Refused } else { Code::Failed }, error)
 }
@@ -178,7 +183,8 @@ pub(crate) fn follow(mut running: Running, shown: &Shown) -> Result<Code, Failur
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // The second one ends the process at once.
-        let _ = signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&interrupted));
+        let _ =
+            signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&interrupted));
         let _ = signal_hook::flag::register(signal, Arc::clone(&interrupted));
     }
     let mut line = Progress { drawn: false, enabled: shown.progress() };
@@ -210,7 +216,8 @@ pub(crate) fn follow(mut running: Running, shown: &Shown) -> Result<Code, Failur
         None => Ok(()),
     });
     line.clear();
-    let bound = bounds.iter().max_by_key(|(_, count)| **count).map_or(snapshot.bound_by, |(b, _)| b);
+    let bound =
+        bounds.iter().max_by_key(|(_, count)| **count).map_or(snapshot.bound_by, |(b, _)| b);
     let bound = if bound == "starting" { "latency" } else { bound };
     for error in &snapshot.tally.errors {
         eprintln!("penstock: {}: {}", error.path, error.failure.text);
@@ -308,7 +315,10 @@ fn summary(snapshot: &Snapshot, seconds: f64, bound: &str, shown: &Shown) {
     let _ = writeln!(
         out,
         "  {} on every file, {} protection, {} to {}",
-        shown.checksum, shown.protect, engine(&snapshot.engines.0), engine(&snapshot.engines.1),
+        shown.checksum,
+        shown.protect,
+        engine(&snapshot.engines.0),
+        engine(&snapshot.engines.1),
     );
     for address in &snapshot.dropped {
         let _ = writeln!(out, "  path given up, it stayed dead: {address}");

@@ -482,13 +482,7 @@ impl Inner {
         Ok(())
     }
 
-    fn judge(
-        &self,
-        join: &Join,
-        running: Option<&Running>,
-        nonce: [u8; 32],
-        tls: bool,
-    ) -> Joined {
+    fn judge(&self, join: &Join, running: Option<&Running>, nonce: [u8; 32], tls: bool) -> Joined {
         let Some(running) = running else { return Joined::UnknownSession };
         let session = running.end.session();
         let nonces = Nonces { acceptor: nonce, connector: join.nonce };
@@ -568,7 +562,8 @@ impl Inner {
 
     fn take_back(&self, back: &Return) -> Result<(Arc<Running>, Answer), Refusal> {
         let running = lock(&self.sessions).get(&back.session).cloned();
-        let running = running.filter(|running| *running.end.session().key() == SessionKey(back.key));
+        let running =
+            running.filter(|running| *running.end.session().key() == SessionKey(back.key));
         match running {
             Some(running) => Ok((running, Answer::Returned(0))),
             None => Err(Refusal::new(RefusalKind::UnknownSession, "no such session")),
@@ -626,7 +621,12 @@ impl Inner {
             rate: Mutex::default(),
             end: granted.end,
         });
-        tracing::info!("transfer {id}: {} {} for {}", running.end.direction(), running.path, running.caller.name);
+        tracing::info!(
+            "transfer {id}: {} {} for {}",
+            running.end.direction(),
+            running.path,
+            running.caller.name
+        );
         lock(&self.sessions).insert(session_id(&running), Arc::clone(&running));
         lock(&self.totals).transfers_started += 1;
         running.end.start();

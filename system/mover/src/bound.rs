@@ -47,7 +47,9 @@ pub fn bound_by(sender: Share, receiver: Share, rate: f64) -> &'static str {
         // A full processor makes everything else wait, so it is asked first.
         () if sender.cpu > ALL_BUSY => "sender CPU",
         () if receiver.cpu > ALL_BUSY => "receiver CPU",
-        () if receiver.storage > MUCH && receiver.storage >= sender.storage => "destination storage",
+        () if receiver.storage > MUCH && receiver.storage >= sender.storage => {
+            "destination storage"
+        }
         () if sender.storage > MUCH => "source storage",
         () if sender.window > MUCH => "receiver",
         () => "network",

@@ -81,8 +81,7 @@ impl Transport {
         let Self::Tcp(_) = self else { return Ok(()) };
         let socket = SockRef::from(self);
         let probe = (dead_after / 4).max(Duration::from_secs(1));
-        let keepalive =
-            TcpKeepalive::new().with_time(probe).with_interval(probe).with_retries(3);
+        let keepalive = TcpKeepalive::new().with_time(probe).with_interval(probe).with_retries(3);
         socket.set_tcp_keepalive(&keepalive)?;
         socket.set_tcp_user_timeout(Some(dead_after))
     }

@@ -40,7 +40,9 @@ pub enum CopyError {
     #[error("cannot reach {0}: {1}")]
     Unreachable(String, String),
     /// The certificate is not the expected one.
-    #[error("{0} shows another certificate than expected: if it was renewed, run `penstock login` again")]
+    #[error(
+        "{0} shows another certificate than expected: if it was renewed, run `penstock login` again"
+    )]
     Certificate(String),
     /// Somebody stopped it.
     #[error("cancelled: {0}")]
@@ -387,11 +389,8 @@ impl Shared {
         let start = Instant::now();
         let mut pause = Duration::from_millis(20);
         loop {
-            let back = Return {
-                session: opened.session,
-                key: opened.key,
-                received: link.received(),
-            };
+            let back =
+                Return { session: opened.session, key: opened.key, received: link.received() };
             match self.ask(Request::Return(back)) {
                 Ok((channel, Answer::Returned(received))) => return Ok(Some((channel, received))),
                 Ok((_, Answer::Refused(refusal)))

@@ -49,7 +49,9 @@ impl FromStr for Engine {
             "direct" => Ok(Self { direct: true, uring: true }),
             "threads" => Ok(Self { direct: true, uring: false }),
             "buffered" => Ok(Self { direct: false, uring: false }),
-            _ => Err(format!("'{text}' is no storage engine: use auto, direct, threads or buffered")),
+            _ => {
+                Err(format!("'{text}' is no storage engine: use auto, direct, threads or buffered"))
+            }
         }
     }
 }

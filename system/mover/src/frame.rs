@@ -6,9 +6,7 @@
 
 use std::io::{self, Read};
 
-use penstock_protocol::block::{
-    self, FrameError, HEADER_BYTES, Header, Opener, SEAL_BYTES, Seal,
-};
+use penstock_protocol::block::{self, FrameError, HEADER_BYTES, Header, Opener, SEAL_BYTES, Seal};
 use penstock_protocol::digest::crc32c;
 use penstock_protocol::proof::{Authenticator, TAG_BYTES};
 

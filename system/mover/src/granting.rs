@@ -289,11 +289,7 @@ impl Grant<'_> {
     ///
     /// # Errors
     /// When the request cannot be granted.
-    pub fn make(
-        &self,
-        request: &Request,
-        forsaken: &dyn Fn(&str),
-    ) -> Result<Granted, Refusal> {
+    pub fn make(&self, request: &Request, forsaken: &dyn Fn(&str)) -> Result<Granted, Refusal> {
         match request {
             Request::Push(push) => self.receive(push, forsaken),
             Request::Pull(pull) => self.send(pull),
@@ -338,12 +334,8 @@ impl Grant<'_> {
         let name = journal_name(&push.transfer_key, &self.caller.name, &place.shown);
         let (base, rename) = target_at(place.root, &place.path, push.into_directory)
             .map_err(|error| refuse(&place.shown, &error))?;
-        let target = Target {
-            base,
-            rename,
-            key: push.transfer_key,
-            trusted: self.keeper.trusts_owners(),
-        };
+        let target =
+            Target { base, rename, key: push.transfer_key, trusted: self.keeper.trusts_owners() };
         let end = self.receiver(target, &name, &push.options, None, forsaken)?;
         Ok(Granted { end, path: place.shown, journal: Some(name) })
     }

@@ -178,11 +178,7 @@ struct Fresh {
 
 /// A journal that says what `unfinished` says: durable extents below the length of a `Synced`, the
 /// others after it.
-fn begin(
-    unfinished: &HashMap<RelativePath, Unfinished>,
-    boot: String,
-    options: &Options,
-) -> Fresh {
+fn begin(unfinished: &HashMap<RelativePath, Unfinished>, boot: String, options: &Options) -> Fresh {
     let mut bytes = Vec::new();
     let about = About {
         version: JOURNAL_VERSION,
@@ -247,7 +243,8 @@ mod tests {
         assert!(matches!(Journal::open(state.path(), "t", &options()), Err(JournalError::Running)));
         drop(journal);
         for _ in 0..2 {
-            let (_journal, found) = Journal::open(state.path(), "t", &options()).expect("a journal");
+            let (_journal, found) =
+                Journal::open(state.path(), "t", &options()).expect("a journal");
             assert_eq!(found[&path].durable, [extent(0)]);
             assert_eq!(found[&path].written, [extent(3)]);
         }

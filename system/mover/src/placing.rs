@@ -313,18 +313,13 @@ impl Place {
     }
 
     /// Extents of an unfinished copy of the same source, if its temporary file is there too.
-    fn resumable(
-        &self,
-        entry: &Entry,
-        parent: &Parent,
-    ) -> Option<Vec<Extent>> {
+    fn resumable(&self, entry: &Entry, parent: &Parent) -> Option<Vec<Extent>> {
         let unfinished = lock(&self.unfinished).remove(&entry.path)?;
         if unfinished.identity != identity(entry) {
             let _ = parent.dir.remove_file(self.temporary_of(&entry.path, &unfinished.identity));
             return None;
         }
-        let temporary =
-            if self.options.inplace { return None } else { self.temporary_name(entry) };
+        let temporary = if self.options.inplace { return None } else { self.temporary_name(entry) };
         let stat = parent.dir.stat(&temporary).ok()?;
         (stat.kind == fs::Kind::File).then_some(())?;
         let extents: Vec<_> = unfinished.durable.into_iter().chain(unfinished.written).collect();

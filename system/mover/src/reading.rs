@@ -104,10 +104,9 @@ impl SenderEnd {
         }
         let (dir, path) = self.locate(source);
         let arrives_as = scan::native(&source.entry.path);
-        let fresh = dir
-            .stat(path)
-            .ok()
-            .and_then(|stat| scan::entry(dir, path, arrives_as, &stat, self.session.options.xattrs).ok());
+        let fresh = dir.stat(path).ok().and_then(|stat| {
+            scan::entry(dir, path, arrives_as, &stat, self.session.options.xattrs).ok()
+        });
         Some(Read::Changed(fresh.map(Box::new)))
     }
 }
@@ -338,7 +337,12 @@ impl Reader<'_> {
     }
 
     /// Reads a whole small file; what it has become, if it changed.
-    fn read_small(&self, source: &Source, file: &File, into: &mut [u8]) -> io::Result<Option<Read>> {
+    fn read_small(
+        &self,
+        source: &Source,
+        file: &File,
+        into: &mut [u8],
+    ) -> io::Result<Option<Read>> {
         let read = fs::read_at_most(file, into, 0)?;
         match self.end.changed(source, file) {
             None if read < into.len() => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -397,4 +401,3 @@ pub fn catch_up(serial: &mut Serial, file: &File, end: u64) -> io::Result<()> {
     }
     Ok(())
 }
-

@@ -328,7 +328,11 @@ impl ReceiverEnd {
         Ok(())
     }
 
-    fn received(&self, header: Header, buffer: Option<penstock_sys::buffer::Buffer>) -> io::Result<()> {
+    fn received(
+        &self,
+        header: Header,
+        buffer: Option<penstock_sys::buffer::Buffer>,
+    ) -> io::Result<()> {
         if header.kind == FrameKind::Pack {
             let device = self.pack_device.load(Ordering::Relaxed);
             self.queue(device, Received { header, sink: None, buffer });
@@ -395,11 +399,7 @@ impl ReceiverEnd {
                 }
             }
         }
-        let all = if small >= SYNC_ALL_FROM {
-            self.place.sync()
-        } else {
-            Ok(())
-        };
+        let all = if small >= SYNC_ALL_FROM { self.place.sync() } else { Ok(()) };
         for (finish, sink) in whole {
             let result = match &all {
                 Err(error) => Err(destination(error)),
@@ -569,7 +569,8 @@ impl End for ReceiverControl {
             ToReceiver::Cancel(reason) => end.session.end(Ending::Cancelled(reason.clone())),
             _ => {}
         }
-        end.with_machine(|machine| machine.on_message(message)).map_err(|fault| fault.to_string())?;
+        end.with_machine(|machine| machine.on_message(message))
+            .map_err(|fault| fault.to_string())?;
         end.plan.notify_one();
         end.commit.notify_one();
         Ok(())

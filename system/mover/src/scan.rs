@@ -10,9 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use penstock_protocol::control::{Failure, FailureKind};
-use penstock_protocol::manifest::{
-    ENTRY_BYTES_MAX, Entry, Kind, RelativePath, Time, display_path,
-};
+use penstock_protocol::manifest::{ENTRY_BYTES_MAX, Entry, Kind, RelativePath, Time, display_path};
 use penstock_protocol::wire::{self, Bytes};
 use penstock_sys::fs::{self, Dir, Entries, Open, Stat};
 

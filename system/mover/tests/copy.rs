@@ -19,9 +19,7 @@ use penstock_mover::sending::{SenderControl, SenderEnd};
 use penstock_mover::session::Session;
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
-use penstock_protocol::open::{
-    Options, Protection, Pull, Push, Refusal, RefusalKind, Request,
-};
+use penstock_protocol::open::{Options, Protection, Pull, Push, Refusal, RefusalKind, Request};
 use penstock_protocol::proof::SessionKey;
 use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::Dir;
@@ -92,10 +90,17 @@ impl Site {
         Self { _temporary: temporary, source, export, state, agent, identity }
     }
 
-    fn plan(&self, request: Request, options: &Options, make_end: Box<penstock_mover::client::MakeEnd>) -> Plan {
+    fn plan(
+        &self,
+        request: Request,
+        options: &Options,
+        make_end: Box<penstock_mover::client::MakeEnd>,
+    ) -> Plan {
         let address = self.agent.addresses()[0];
         Plan {
-            dial: Arc::new(TcpDial::new("127.0.0.1", address.port(), &[], &[], None).expect("loopback")),
+            dial: Arc::new(
+                TcpDial::new("127.0.0.1", address.port(), &[], &[], None).expect("loopback"),
+            ),
             tls: tls_client_config(self.identity.fingerprint(), None).expect("a configuration"),
             token: "secret".to_owned(),
             request,

@@ -90,11 +90,7 @@ impl BufferPool {
         state.waits += 1;
         let taken = loop {
             state = match deadline {
-                None => self
-                    .shared
-                    .returned
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
+                None => self.shared.returned.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     self.shared
@@ -132,10 +128,7 @@ impl BufferPool {
             },
             None => return None,
         };
-        Some(Buffer {
-            mapping,
-            shared: Arc::clone(&self.shared),
-        })
+        Some(Buffer { mapping, shared: Arc::clone(&self.shared) })
     }
 
     /// Changes how many buffers may be alive. Fewer: free ones go at once, those in use when they come back.
@@ -273,9 +266,7 @@ impl Drop for Buffer {
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffer")
-            .field("len", &self.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Buffer").field("len", &self.len()).finish_non_exhaustive()
     }
 }
 
@@ -306,11 +297,7 @@ mod tests {
             assert!(buffer.len() >= len.max(1));
             assert_eq!(buffer.len(), pool.buffer_len());
             assert_eq!(buffer.len() % BUFFER_ALIGNMENT, 0);
-            let alignment = if buffer.len() >= HUGE_PAGE {
-                HUGE_PAGE
-            } else {
-                BUFFER_ALIGNMENT
-            };
+            let alignment = if buffer.len() >= HUGE_PAGE { HUGE_PAGE } else { BUFFER_ALIGNMENT };
             assert_eq!(buffer.as_ptr() as usize % alignment, 0);
             assert!(buffer.iter().all(|&byte| byte == 0));
             buffer.fill(7);

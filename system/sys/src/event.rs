@@ -21,9 +21,7 @@ pub struct Event {
 impl Event {
     /// A new one, not signalled.
     pub fn new() -> io::Result<Self> {
-        Ok(Self {
-            fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        })
+        Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
     /// Signals; again while signalled changes nothing.
@@ -74,15 +72,9 @@ pub struct Interest {
 
 impl Interest {
     /// To read.
-    pub const READ: Self = Self {
-        read: true,
-        write: false,
-    };
+    pub const READ: Self = Self { read: true, write: false };
     /// To write.
-    pub const WRITE: Self = Self {
-        read: false,
-        write: true,
-    };
+    pub const WRITE: Self = Self { read: false, write: true };
 }
 
 /// What a descriptor is ready for.
@@ -188,10 +180,7 @@ mod tests {
             poll(&fds, timeout).unwrap()
         };
         let idle = ready(Some(Duration::ZERO));
-        assert_eq!(
-            idle.iter().map(|ready| ready.any()).collect::<Vec<_>>(),
-            [false, false, true]
-        );
+        assert_eq!(idle.iter().map(|ready| ready.any()).collect::<Vec<_>>(), [false, false, true]);
         assert!(idle[2].writable);
         writer.write_all(b"x").unwrap();
         assert!(ready(None)[1].readable);
@@ -204,11 +193,8 @@ mod tests {
     fn poll_waits_for_the_timeout() {
         let event = Event::new().unwrap();
         let began = Instant::now();
-        let ready = poll(
-            &[(event.as_fd(), Interest::READ)],
-            Some(Duration::from_millis(5)),
-        )
-        .unwrap();
+        let ready =
+            poll(&[(event.as_fd(), Interest::READ)], Some(Duration::from_millis(5))).unwrap();
         assert!(!ready[0].any());
         assert!(began.elapsed() >= Duration::from_millis(5));
         assert!(poll(&[], Some(Duration::ZERO)).unwrap().is_empty());

@@ -52,13 +52,7 @@ mod tests {
     #[test]
     fn one_holder_at_a_time() {
         let path = tempfile::NamedTempFile::new().unwrap();
-        let open = || {
-            File::options()
-                .read(true)
-                .write(true)
-                .open(path.path())
-                .unwrap()
-        };
+        let open = || File::options().read(true).write(true).open(path.path()).unwrap();
         let held = FileLock::try_lock(open()).unwrap().expect("a free lock");
         assert!(FileLock::try_lock(open()).unwrap().is_none());
         held.file().write_all(b"still usable").unwrap();

@@ -18,9 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Names this boot: another one after each restart. What a journal compares to know whether unsynced data survived.
 pub fn boot_id() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?
-        .trim()
-        .to_owned())
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
 /// The user this process acts as: 0 is root.
@@ -30,17 +28,13 @@ pub fn effective_user() -> u32 {
 
 /// CPU time that all threads of this process have used, in user and kernel mode.
 pub fn process_cpu() -> Duration {
-    usage().map_or(Duration::ZERO, |usage| {
-        duration(usage.ru_utime) + duration(usage.ru_stime)
-    })
+    usage().map_or(Duration::ZERO, |usage| duration(usage.ru_utime) + duration(usage.ru_stime))
 }
 
 /// The most memory this process has had resident, in bytes.
 pub fn peak_resident_bytes() -> u64 {
     // Linux counts it in KiB.
-    usage().map_or(0, |usage| {
-        u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024
-    })
+    usage().map_or(0, |usage| u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024)
 }
 
 fn usage() -> Option<libc::rusage> {
@@ -79,9 +73,7 @@ pub fn cores() -> usize {
 /// The numbers of the CPUs the calling thread may run on.
 pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
-    Ok((0..CpuSet::MAX_CPU)
-        .filter(|&cpu| set.is_set(cpu))
-        .collect())
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
 /// Keeps the calling thread to these CPUs. `InvalidInput` for an empty list, a number that cannot be, or CPUs that are
@@ -92,10 +84,7 @@ pub fn pin_thread_to(cpus: &[usize]) -> io::Result<()> {
         if cpu >= CpuSet::MAX_CPU {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!(
-                    "no CPU {cpu}: the highest possible is {}",
-                    CpuSet::MAX_CPU - 1
-                ),
+                format!("no CPU {cpu}: the highest possible is {}", CpuSet::MAX_CPU - 1),
             ));
         }
         set.set(cpu);
@@ -107,10 +96,7 @@ pub fn pin_thread_to(cpus: &[usize]) -> io::Result<()> {
 pub fn raise_open_files() -> io::Result<u64> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
-        let raised = Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        };
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
         rustix::process::setrlimit(Resource::Nofile, raised)?;
     }
     Ok(limit.maximum.unwrap_or(u64::MAX))
@@ -121,9 +107,7 @@ pub fn numa_node_of_interface(name: &str) -> Option<usize> {
     if name.is_empty() || name.starts_with('.') || name.contains('/') {
         return None;
     }
-    let path = Path::new("/sys/class/net")
-        .join(name)
-        .join("device/numa_node");
+    let path = Path::new("/sys/class/net").join(name).join("device/numa_node");
     // -1 where the firmware does not tell.
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
@@ -165,18 +149,10 @@ pub fn machine_busy() -> Option<(u64, u64)> {
 /// which follows, is part of user time.
 fn parse_busy(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let ticks: Vec<u64> = line
-        .split_ascii_whitespace()
-        .take(8)
-        .map(str::parse)
-        .collect::<Result<_, _>>()
-        .ok()?;
-    let idle = ticks
-        .get(3)?
-        .saturating_add(ticks.get(4).copied().unwrap_or(0));
-    let total = ticks
-        .iter()
-        .fold(0u64, |sum, &ticks| sum.saturating_add(ticks));
+    let ticks: Vec<u64> =
+        line.split_ascii_whitespace().take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
+    let idle = ticks.get(3)?.saturating_add(ticks.get(4).copied().unwrap_or(0));
+    let total = ticks.iter().fold(0u64, |sum, &ticks| sum.saturating_add(ticks));
     Some((total.saturating_sub(idle), total))
 }
 
@@ -234,10 +210,7 @@ mod tests {
             pin_thread_to(&[last]).unwrap();
             assert_eq!((cores(), allowed_cpus().unwrap()), (1, vec![last]));
             assert!(pin_thread_to(&[]).is_err());
-            assert_eq!(
-                pin_thread_to(&[1 << 20]).unwrap_err().kind(),
-                io::ErrorKind::InvalidInput
-            );
+            assert_eq!(pin_thread_to(&[1 << 20]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         })
         .join()
         .unwrap();

@@ -87,10 +87,9 @@ pub fn block_io(depth: usize) -> (Box<dyn BlockIo>, Option<String>) {
     let reason = match Ring::probe() {
         Ok(()) => match Ring::new(depth) {
             Ok(ring) => return (Box::new(ring), None),
-            Err(error) => format!(
-                "io_uring with depth {depth} failed: {}",
-                crate::fs::describe(&error)
-            ),
+            Err(error) => {
+                format!("io_uring with depth {depth} failed: {}", crate::fs::describe(&error))
+            }
         },
         Err(reason) => reason,
     };
@@ -149,10 +148,7 @@ impl BlockIo for SyncIo {
 }
 
 fn nothing_in_flight() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        "no file operation is in flight to wait for",
-    )
+    io::Error::new(io::ErrorKind::InvalidInput, "no file operation is in flight to wait for")
 }
 
 fn no_room(operation: Operation) -> Completion {
@@ -164,12 +160,7 @@ fn no_room(operation: Operation) -> Completion {
 }
 
 fn finished(operation: Operation, result: io::Result<usize>) -> Completion {
-    Completion {
-        token: operation.token,
-        buffer: operation.buffer,
-        kind: operation.kind,
-        result,
-    }
+    Completion { token: operation.token, buffer: operation.buffer, kind: operation.kind, result }
 }
 
 /// The kernel moves less than 2 GiB at once; this is below that and a multiple of every alignment.
@@ -206,10 +197,7 @@ impl Progress {
         if operation.len == 0 {
             return Err(finished(operation, Ok(0)));
         }
-        Ok(Self {
-            operation,
-            moved: 0,
-        })
+        Ok(Self { operation, moved: 0 })
     }
 
     /// What is left to move in the next call.

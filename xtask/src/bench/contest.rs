@@ -91,20 +91,12 @@ pub(super) fn alternate(
     runs: usize,
     stop: &AtomicBool,
 ) -> Result<Vec<Series>> {
-    let mut series: Vec<Series> = all
-        .iter()
-        .map(|one| Series {
-            name: one.name(),
-            ..Series::default()
-        })
-        .collect();
+    let mut series: Vec<Series> =
+        all.iter().map(|one| Series { name: one.name(), ..Series::default() }).collect();
     let mut failures = vec![0; all.len()];
     for round in 0..=runs {
-        let progress = if round == 0 {
-            "warm-up".to_owned()
-        } else {
-            format!("run {round}/{runs}")
-        };
+        let progress =
+            if round == 0 { "warm-up".to_owned() } else { format!("run {round}/{runs}") };
         for ((one, kept), failures) in all.iter_mut().zip(&mut series).zip(&mut failures) {
             check_interrupt(stop)?;
             if *failures >= 2 {
@@ -153,11 +145,7 @@ mod tests {
         }
 
         fn run(&mut self, _warm_up: bool) -> Result<Sample> {
-            Ok(Sample {
-                seconds: self.0.remove(0)?,
-                bytes: 1.0,
-                ..Sample::default()
-            })
+            Ok(Sample { seconds: self.0.remove(0)?, bytes: 1.0, ..Sample::default() })
         }
     }
 
@@ -190,10 +178,7 @@ mod tests {
 
     #[test]
     fn who_fails_keeps_its_place_with_the_reason() {
-        let absent = Absent {
-            name: "peer".to_owned(),
-            reason: "not installed".to_owned(),
-        };
+        let absent = Absent { name: "peer".to_owned(), reason: "not installed".to_owned() };
         let series = alternate(vec![Box::new(absent)], 3, &AtomicBool::new(false)).unwrap();
         assert_eq!(series[0].failure.as_deref(), Some("not installed"));
         assert_eq!(series[0].seconds(), None);

@@ -28,25 +28,14 @@ impl Facts {
         let plain: String = self
             .cpu
             .chars()
-            .map(|c| {
-                if c.is_ascii_alphanumeric() {
-                    c.to_ascii_lowercase()
-                } else {
-                    '-'
-                }
-            })
+            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
             .collect();
         let words: Vec<&str> = plain
             .split('-')
             .filter(|word| !word.is_empty() && *word != "processor")
             .take(4)
             .collect();
-        format!(
-            "{}-{}cpu-{}gib",
-            words.join("-"),
-            self.cores,
-            self.memory_gib
-        )
+        format!("{}-{}cpu-{}gib", words.join("-"), self.cores, self.memory_gib)
     }
 }
 
@@ -57,16 +46,9 @@ pub(super) fn facts(root: &Path, work: &Path) -> Result<Facts> {
         .find_map(|line| line.strip_prefix("model name"))
         .unwrap_or("unknown processor");
     let memory = read("/proc/meminfo");
-    let kib: u64 = memory
-        .split_whitespace()
-        .nth(1)
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(0);
-    let dirty = if output(
-        "git",
-        &["-C", &root.display().to_string(), "status", "--porcelain"],
-    )
-    .is_empty()
+    let kib: u64 = memory.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
+    let dirty = if output("git", &["-C", &root.display().to_string(), "status", "--porcelain"])
+        .is_empty()
     {
         ""
     } else {
@@ -76,29 +58,18 @@ pub(super) fn facts(root: &Path, work: &Path) -> Result<Facts> {
         date: output("date", &["-u", "+%Y-%m-%d"]),
         commit: output(
             "git",
-            &[
-                "-C",
-                &root.display().to_string(),
-                "rev-parse",
-                "--short=12",
-                "HEAD",
-            ],
+            &["-C", &root.display().to_string(), "rev-parse", "--short=12", "HEAD"],
         ) + dirty,
         cpu: cpu.trim_start_matches([' ', '\t', ':']).to_owned(),
         cores: std::thread::available_parallelism()?.get(),
         memory_gib: kib >> 20,
         kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
-        file_system: output(
-            "df",
-            &["--output=source,fstype", &work.display().to_string()],
-        )
-        .lines()
-        .last()
-        .unwrap_or_default()
-        .to_owned(),
-        congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control")
-            .trim()
+        file_system: output("df", &["--output=source,fstype", &work.display().to_string()])
+            .lines()
+            .last()
+            .unwrap_or_default()
             .to_owned(),
+        congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control").trim().to_owned(),
         loopback_mtu: read("/sys/class/net/lo/mtu").trim().to_owned(),
         load_at_end: read("/proc/loadavg").trim().to_owned(),
         tools: tool_versions(),
@@ -107,9 +78,7 @@ pub(super) fn facts(root: &Path, work: &Path) -> Result<Facts> {
 
 /// The default of new connections where this program runs.
 pub(super) fn congestion_control() -> String {
-    read("/proc/sys/net/ipv4/tcp_congestion_control")
-        .trim()
-        .to_owned()
+    read("/proc/sys/net/ipv4/tcp_congestion_control").trim().to_owned()
 }
 
 fn read(path: &str) -> String {
@@ -129,8 +98,5 @@ fn tool_versions() -> Vec<String> {
     packages.retain(|package| *package != "iproute2");
     let mut arguments = vec!["--show", "--showformat", "${Package} ${Version}\n"];
     arguments.extend(packages);
-    output("dpkg-query", &arguments)
-        .lines()
-        .map(str::to_owned)
-        .collect()
+    output("dpkg-query", &arguments).lines().map(str::to_owned).collect()
 }

@@ -39,10 +39,7 @@ impl NetTest {
     fn server_command(&self, port: u16) -> Result<Command> {
         let mut command = match &self.tester {
             Tester::Penstock(path) if !path.is_file() => {
-                bail!(
-                    "binary not found at {}: build it or name it with --penstock",
-                    path.display()
-                )
+                bail!("binary not found at {}: build it or name it with --penstock", path.display())
             }
             Tester::Penstock(path) => {
                 let mut command = Command::new(path);
@@ -116,11 +113,7 @@ impl Contestant for NetTest {
             .map(|a| a.to_string_lossy().replace("127.0.0.1:0", "HOST"))
             .collect();
         let program = PathBuf::from(command.get_program());
-        format!(
-            "{} {}",
-            program.file_name().unwrap_or_default().display(),
-            arguments.join(" ")
-        )
+        format!("{} {}", program.file_name().unwrap_or_default().display(), arguments.join(" "))
     }
 
     fn note(&self) -> Option<String> {
@@ -132,38 +125,23 @@ impl Contestant for NetTest {
         if self.server.is_none() {
             let port = free_port()?;
             let command = self.server_command(port)?;
-            self.server = Some((
-                Server::start(command, port, &log.with_extension("server"))?,
-                port,
-            ));
+            self.server =
+                Some((Server::start(command, port, &log.with_extension("server"))?, port));
         }
-        let Some((server, port)) = &self.server else {
-            bail!("no server")
-        };
+        let Some((server, port)) = &self.server else { bail!("no server") };
         let limit = Duration::from_secs(self.seconds + 20);
-        let cost = run_client(
-            self.client_command(*port),
-            Some(server),
-            limit,
-            &log,
-            &self.stop,
-        )?;
+        let cost = run_client(self.client_command(*port), Some(server), limit, &log, &self.stop)?;
         let json: Value = serde_json::from_str(&cost.stdout).context("printed no JSON object")?;
         let bits_per_second = match &self.tester {
             Tester::Penstock(_) => {
                 self.note = json["path"].as_str().map(|path| format!("path: {path}"));
-                json["bits_per_second"]
-                    .as_f64()
-                    .context("no bits_per_second in the JSON")?
+                json["bits_per_second"].as_f64().context("no bits_per_second in the JSON")?
             }
             Tester::Iperf { .. } => {
                 let end = &json["end"];
-                if [
-                    &end["sender_tcp_congestion"],
-                    &end["receiver_tcp_congestion"],
-                ]
-                .iter()
-                .any(|c| *c != "cubic")
+                if [&end["sender_tcp_congestion"], &end["receiver_tcp_congestion"]]
+                    .iter()
+                    .any(|c| *c != "cubic")
                 {
                     bail!("iperf3 did not use cubic on both sides");
                 }
@@ -202,39 +180,23 @@ impl Device {
         }
         self.work.reset()?;
         let mut command = Command::new("fio");
-        command.args([
-            "--output-format=json",
-            "--direct=1",
-            "--bs=4M",
-            "--time_based",
-        ]);
-        command.args([
-            format!("--ioengine={engine}"),
-            format!("--runtime={}", self.seconds),
-        ]);
+        command.args(["--output-format=json", "--direct=1", "--bs=4M", "--time_based"]);
+        command.args([format!("--ioengine={engine}"), format!("--runtime={}", self.seconds)]);
         command.arg(format!("--size={}", self.data.bytes));
-        command.arg(if engine == "psync" {
-            "--iodepth=1"
-        } else {
-            "--iodepth=8"
-        });
+        command.arg(if engine == "psync" { "--iodepth=1" } else { "--iodepth=8" });
         command.args(["--flow_id=1", "--flow_sleep=200"]);
         command.args(["--name=source", "--rw=read", "--flow=1"]);
         command.arg(format!("--filename={}", self.data.path.display()));
         command.args(["--name=destination", "--rw=write", "--flow=1"]);
-        command.arg(format!(
-            "--filename={}",
-            self.work.destination().join("fio.bin").display()
-        ));
+        command.arg(format!("--filename={}", self.work.destination().join("fio.bin").display()));
         let limit = Duration::from_secs(self.seconds + 30);
         let cost = run_client(command, None, limit, &self.work.log("fio"), &self.stop)?;
         let start = cost.stdout.find('{').context("fio printed no JSON")?;
         let json: Value =
             serde_json::from_str(&cost.stdout[start..]).context("cannot read fio's JSON")?;
         let rate = |job: usize, kind: &str| json["jobs"][job][kind]["bw_bytes"].as_f64();
-        let (read, write) = rate(0, "read")
-            .zip(rate(1, "write"))
-            .context("no rates in fio's JSON")?;
+        let (read, write) =
+            rate(0, "read").zip(rate(1, "write")).context("no rates in fio's JSON")?;
         Ok(read.min(write))
     }
 
@@ -247,10 +209,7 @@ impl Device {
                 Err(error) => last_error = Some(error),
             }
         }
-        match (
-            tried.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)),
-            last_error,
-        ) {
+        match (tried.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)), last_error) {
             (Some((_, engine)), _) => Ok(engine),
             (None, Some(error)) => Err(error),
             (None, None) => bail!("fio has no engine"),
@@ -276,16 +235,9 @@ impl Contestant for Device {
         if self.best.is_none() {
             self.best = Some(self.find_best()?);
         }
-        let Some(engine) = self.best else {
-            bail!("no engine")
-        };
+        let Some(engine) = self.best else { bail!("no engine") };
         let rate = self.measure(engine)?;
         let seconds = self.seconds as f64;
-        Ok(Sample {
-            seconds,
-            bytes: rate * seconds,
-            files: 1,
-            ..Sample::default()
-        })
+        Ok(Sample { seconds, bytes: rate * seconds, files: 1, ..Sample::default() })
     }
 }

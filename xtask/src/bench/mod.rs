@@ -89,10 +89,7 @@ pub(crate) enum Row {
 /// Measures the rows asked for and writes the results.
 pub fn run(options: &Options) -> Result<()> {
     let root = workspace_root();
-    let penstock = options
-        .penstock
-        .clone()
-        .unwrap_or_else(|| root.join("target/release/penstock"));
+    let penstock = options.penstock.clone().unwrap_or_else(|| root.join("target/release/penstock"));
     if std::env::var_os(INSIDE).is_none() {
         prepare(&root, options)?;
         return Err(enter_namespace());
@@ -102,10 +99,7 @@ pub fn run(options: &Options) -> Result<()> {
         runs: options.runs,
         penstock: std::path::absolute(penstock)?,
         work: Rc::new(Work::new(&std::path::absolute(
-            options
-                .dir
-                .clone()
-                .unwrap_or_else(|| root.join("target/bench")),
+            options.dir.clone().unwrap_or_else(|| root.join("target/bench")),
         )?)?),
         stop: process::interrupt_flag()?,
     };
@@ -115,11 +109,8 @@ pub fn run(options: &Options) -> Result<()> {
             "warning: the congestion control is {congestion}, not cubic; over loopback that may be much slower"
         );
     }
-    let rows = if options.rows.is_empty() {
-        Row::value_variants().to_vec()
-    } else {
-        options.rows.clone()
-    };
+    let rows =
+        if options.rows.is_empty() { Row::value_variants().to_vec() } else { options.rows.clone() };
     let mut reports = Vec::new();
     if rows.contains(&Row::Nettest) {
         reports.push(bench.nettest()?);
@@ -136,10 +127,7 @@ pub fn run(options: &Options) -> Result<()> {
         }
     }
     let facts = machine::facts(&root, &bench.work.root)?;
-    let folder = options
-        .results
-        .clone()
-        .unwrap_or_else(|| root.join("bench/results"));
+    let folder = options.results.clone().unwrap_or_else(|| root.join("bench/results"));
     report::write(&folder, &facts, &reports, options.quick)
 }
 
@@ -150,33 +138,21 @@ fn prepare(root: &Path, options: &Options) -> Result<()> {
     }
     if options.install {
         let mut command = Command::new("apt-get");
-        command
-            .args(["install", "--yes", "--quiet", "--no-install-recommends"])
-            .args(PACKAGES);
+        command.args(["install", "--yes", "--quiet", "--no-install-recommends"]).args(PACKAGES);
         command.env("DEBIAN_FRONTEND", "noninteractive");
-        succeed(
-            &mut command,
-            "run apt-get update first, or install the peers by hand",
-        )?;
+        succeed(&mut command, "run apt-get update first, or install the peers by hand")?;
     }
     if options.penstock.is_none() {
         let mut command = Command::new("cargo");
-        command
-            .args(["build", "--release", "--package", "penstock"])
-            .current_dir(root);
-        succeed(
-            &mut command,
-            "mend the build, or name a binary with --penstock",
-        )?;
+        command.args(["build", "--release", "--package", "penstock"]).current_dir(root);
+        succeed(&mut command, "mend the build, or name a binary with --penstock")?;
     }
     Ok(())
 }
 
 fn succeed(command: &mut Command, remedy: &str) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let status = command
-        .status()
-        .with_context(|| format!("cannot start {program}"))?;
+    let status = command.status().with_context(|| format!("cannot start {program}"))?;
     if !status.success() {
         bail!("{program} failed ({status}): {remedy}");
     }
@@ -236,30 +212,16 @@ impl Bench {
         let all = testers.into_iter().map(|tester| {
             let (work, stop) = (Rc::clone(&self.work), Arc::clone(&self.stop));
             let seconds = if self.quick { 3 } else { 5 };
-            Box::new(NetTest {
-                tester,
-                seconds,
-                work,
-                server: None,
-                stop,
-                note: None,
-            }) as Box<dyn Contestant>
+            Box::new(NetTest { tester, seconds, work, server: None, stop, note: None })
+                as Box<dyn Contestant>
         });
         let series = alternate(all.collect(), self.runs(7), &self.stop)?;
-        Ok(RowReport {
-            row: Row::Nettest,
-            title: title.to_owned(),
-            series,
-        })
+        Ok(RowReport { row: Row::Nettest, title: title.to_owned(), series })
     }
 
     /// Both protections share one contest and so one set of the peers' figures.
     fn large(&self, integrity: bool, encrypted: bool) -> Result<Vec<RowReport>> {
-        let bytes = if self.quick {
-            LARGE_BYTES / 2
-        } else {
-            LARGE_BYTES
-        };
+        let bytes = if self.quick { LARGE_BYTES / 2 } else { LARGE_BYTES };
         let title = format!("One file of {} GiB, disk to disk", bytes >> 30);
         eprintln!("{title}");
         let data = self.work.make_file("large.bin", bytes)?;
@@ -307,18 +269,12 @@ impl Bench {
         let title = format!("{files} {title}");
         eprintln!("{title}");
         let data = self.work.make_folder(name, files, bytes)?;
-        let part = self
-            .work
-            .make_folder(&format!("{name}-part"), files / 20, bytes)?;
+        let part = self.work.make_folder(&format!("{name}-part"), files / 20, bytes)?;
         let all = self.movers(true, false, true, &data, Some(&part));
         let series = alternate(all, self.runs(5), &self.stop)?;
         std::fs::remove_dir_all(&data.path)?;
         std::fs::remove_dir_all(&part.path)?;
-        Ok(RowReport {
-            row,
-            title: format!("{title}, disk to disk"),
-            series,
-        })
+        Ok(RowReport { row, title: format!("{title}, disk to disk"), series })
     }
 
     fn movers(
@@ -345,9 +301,6 @@ impl Bench {
             );
             Box::new(mover) as Box<dyn Contestant>
         };
-        recipes(folder, encrypted, integrity)
-            .into_iter()
-            .map(mover)
-            .collect()
+        recipes(folder, encrypted, integrity).into_iter().map(mover).collect()
     }
 }

@@ -62,9 +62,7 @@ const RSYNC: Recipe = Recipe {
     serve: serve_rsync,
     copy: |_, port, data| {
         let mut command = command("rsync", &["-r", "--whole-file"]);
-        command
-            .arg(&data.path)
-            .arg(format!("rsync://127.0.0.1:{port}/dst/"));
+        command.arg(&data.path).arg(format!("rsync://127.0.0.1:{port}/dst/"));
         command
     },
     whole: true,
@@ -76,16 +74,9 @@ const XRDCP: Recipe = Recipe {
     programs: &["xrootd", "xrdcp"],
     serve: serve_xrootd,
     copy: |_, port, data| {
-        let recursive: &[&str] = if data.is_folder {
-            &["-r", "--parallel", "4"]
-        } else {
-            &[]
-        };
+        let recursive: &[&str] = if data.is_folder { &["-r", "--parallel", "4"] } else { &[] };
         let mut command = command("xrdcp", &["-f", "-N"]);
-        command
-            .args(recursive)
-            .arg(&data.path)
-            .arg(format!("root://127.0.0.1:{port}//in/"));
+        command.args(recursive).arg(&data.path).arg(format!("root://127.0.0.1:{port}//in/"));
         command
     },
     whole: false,
@@ -110,12 +101,7 @@ const GRIDFTP_PARALLEL: Recipe = Recipe {
 const GRIDFTP_FOLDER: Recipe = Recipe {
     name: "globus-url-copy, pipelined",
     copy: |place, port, data| {
-        copy_gridftp(
-            place,
-            port,
-            data,
-            &["-r", "-cd", "-cc", "4", "-pp", "-fast"],
-        )
+        copy_gridftp(place, port, data, &["-r", "-cd", "-cc", "4", "-pp", "-fast"])
     },
     ..GRIDFTP
 };
@@ -130,18 +116,9 @@ const RCLONE: Recipe = Recipe {
     },
     copy: |place, port, data| {
         let url = format!("http://127.0.0.1:{port}");
-        let mut command = rclone(&[
-            "copy",
-            "--transfers",
-            "16",
-            "--checkers",
-            "16",
-            "--http-url",
-            &url,
-        ]);
-        command
-            .arg(format!(":http:{}", data.name()))
-            .arg(place.destination.join(data.name()));
+        let mut command =
+            rclone(&["copy", "--transfers", "16", "--checkers", "16", "--http-url", &url]);
+        command.arg(format!(":http:{}", data.name())).arg(place.destination.join(data.name()));
         command
     },
     whole: false,
@@ -150,21 +127,10 @@ const RCLONE: Recipe = Recipe {
 
 /// Ours first, then the peers, for one file or for a folder.
 pub(super) fn recipes(folder: bool, encrypted: bool, integrity: bool) -> Vec<Recipe> {
-    let ours = [
-        integrity.then_some(PENSTOCK),
-        encrypted.then_some(PENSTOCK_TLS),
-    ]
-    .into_iter()
-    .flatten();
-    let gridftp = if folder {
-        vec![GRIDFTP_FOLDER]
-    } else {
-        vec![GRIDFTP, GRIDFTP_PARALLEL]
-    };
-    ours.chain([RSYNC, XRDCP])
-        .chain(gridftp)
-        .chain([RCLONE])
-        .collect()
+    let ours =
+        [integrity.then_some(PENSTOCK), encrypted.then_some(PENSTOCK_TLS)].into_iter().flatten();
+    let gridftp = if folder { vec![GRIDFTP_FOLDER] } else { vec![GRIDFTP, GRIDFTP_PARALLEL] };
+    ours.chain([RSYNC, XRDCP]).chain(gridftp).chain([RCLONE]).collect()
 }
 
 fn command(program: &str, arguments: &[&str]) -> Command {
@@ -199,10 +165,7 @@ fn penstock_state(place: &Place, port: u16) -> PathBuf {
 
 fn copy_penstock(place: &Place, port: u16, data: &Dataset, protect: &str) -> Command {
     let mut command = Command::new(&place.penstock);
-    command
-        .arg("cp")
-        .arg(&data.path)
-        .arg(format!("penstock://127.0.0.1:{port}/"));
+    command.arg("cp").arg(&data.path).arg(format!("penstock://127.0.0.1:{port}/"));
     command
         .args(["--json", "--protect", protect])
         .env("PENSTOCK_STATE", penstock_state(place, port));
@@ -236,25 +199,14 @@ fn serve_xrootd(place: &Place, port: u16) -> Result<Command> {
     let mut command = Command::new("xrootd");
     // It refuses to serve as root.
     command.args(["-R", "nobody", "-n", "bench", "-p", &port.to_string()]);
-    command
-        .arg("-c")
-        .arg(path)
-        .arg("-l")
-        .arg(place.configuration.join("xrootd.log"));
+    command.arg("-c").arg(path).arg("-l").arg(place.configuration.join("xrootd.log"));
     Ok(command)
 }
 
 fn serve_gridftp(_: &Place, port: u16) -> Result<Command> {
-    let mut command = command(
-        "globus-gridftp-server",
-        &["-aa", "-allow-root", "-anonymous-user", "root"],
-    );
-    command.args([
-        "-control-interface",
-        "127.0.0.1",
-        "-data-interface",
-        "127.0.0.1",
-    ]);
+    let mut command =
+        command("globus-gridftp-server", &["-aa", "-allow-root", "-anonymous-user", "root"]);
+    command.args(["-control-interface", "127.0.0.1", "-data-interface", "127.0.0.1"]);
     command.args(["-p", &port.to_string(), "-no-detach", "-d", "ERROR"]);
     Ok(command)
 }
@@ -293,16 +245,7 @@ impl Mover {
         stop: Arc<AtomicBool>,
     ) -> Self {
         let part = data.1.filter(|_| !recipe.whole);
-        Self {
-            recipe,
-            place,
-            work,
-            data: data.0,
-            part,
-            use_part: false,
-            server: None,
-            stop,
-        }
+        Self { recipe, place, work, data: data.0, part, use_part: false, server: None, stop }
     }
 
     fn measure(&mut self, data: &Dataset) -> Result<Sample> {
@@ -311,15 +254,11 @@ impl Mover {
             self.require_programs()?;
             let port = free_port()?;
             let command = (self.recipe.serve)(&self.place, port)?;
-            self.server = Some((
-                Server::start(command, port, &log.with_extension("server"))?,
-                port,
-            ));
+            self.server =
+                Some((Server::start(command, port, &log.with_extension("server"))?, port));
         }
         self.work.reset()?;
-        let Some((server, port)) = &self.server else {
-            bail!("no server")
-        };
+        let Some((server, port)) = &self.server else { bail!("no server") };
         let command = (self.recipe.copy)(&self.place, *port, data);
         let cost: Cost = run_client(command, Some(server), RUN_LIMIT, &log, &self.stop)?;
         let sync = self.work.time_to_durable()?;
@@ -359,22 +298,12 @@ impl Contestant for Mover {
 
     fn how(&self) -> String {
         let command = (self.recipe.copy)(&self.place, 0, &self.data);
-        let program = Path::new(command.get_program())
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy();
-        let options: Vec<String> = command
-            .get_args()
-            .map(|a| a.to_string_lossy().into_owned())
-            .collect();
+        let program =
+            Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
+        let options: Vec<String> =
+            command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
         let root = self.work.root.display().to_string();
-        format!(
-            "{program} {}",
-            options
-                .join(" ")
-                .replace(&root, "")
-                .replace("127.0.0.1:0", "HOST")
-        )
+        format!("{program} {}", options.join(" ").replace(&root, "").replace("127.0.0.1:0", "HOST"))
     }
 
     fn run(&mut self, warm_up: bool) -> Result<Sample> {
@@ -394,10 +323,7 @@ impl Contestant for Mover {
     fn note(&self) -> Option<String> {
         let mut notes: Vec<String> = Vec::new();
         if let (true, Some(part)) = (self.use_part, &self.part) {
-            notes.push(format!(
-                "slow, so {} of {} files per run",
-                part.files, self.data.files
-            ));
+            notes.push(format!("slow, so {} of {} files per run", part.files, self.data.files));
         }
         if !self.recipe.note.is_empty() {
             notes.push(self.recipe.note.to_owned());
@@ -409,7 +335,5 @@ impl Contestant for Mover {
 /// The first executable of that name on the path or where Debian puts daemons.
 pub(super) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin";
-    path.split(':')
-        .map(|folder| Path::new(folder).join(name))
-        .find(|file| file.is_file())
+    path.split(':').map(|folder| Path::new(folder).join(name)).find(|file| file.is_file())
 }

@@ -23,11 +23,9 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 /// Set by Ctrl-C or SIGTERM; every wait looks at it, so that servers and files are cleaned up on the way out.
 pub(super) fn interrupt_flag() -> Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in [
-        signal_hook::consts::SIGINT,
-        signal_hook::consts::SIGTERM,
-        signal_hook::consts::SIGHUP,
-    ] {
+    for signal in
+        [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+    {
         signal_hook::flag::register(signal, Arc::clone(&flag))
             .context("cannot watch for signals")?;
     }
@@ -121,9 +119,7 @@ pub(super) fn run_client(
             break status;
         }
         if sampled.is_none_or(|at| at.elapsed() > SAMPLE_EVERY) {
-            cost.client_peak_bytes = cost
-                .client_peak_bytes
-                .max(tree_usage(child.id()).peak_bytes);
+            cost.client_peak_bytes = cost.client_peak_bytes.max(tree_usage(child.id()).peak_bytes);
             let server_peak = server.map_or(0, |server| tree_usage(server.pid()).peak_bytes);
             cost.server_peak_bytes = cost.server_peak_bytes.max(server_peak);
             sampled = Some(Instant::now());
@@ -151,9 +147,7 @@ pub(super) fn run_client(
 
 /// A port that nothing listens on now.
 pub(super) fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
-        .local_addr()?
-        .port())
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// Starts a program in its own process group, standard error in `log`, output beside it.
@@ -161,14 +155,8 @@ fn spawn(command: &mut Command, log: &Path) -> Result<Child> {
     let program = command.get_program().to_string_lossy().into_owned();
     let out = File::create(log.with_extension("out"))?;
     let err = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    command
-        .stdin(Stdio::null())
-        .stdout(out)
-        .stderr(err)
-        .process_group(0);
-    command
-        .spawn()
-        .with_context(|| format!("cannot start {program}"))
+    command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+    command.spawn().with_context(|| format!("cannot start {program}"))
 }
 
 fn end_tree(child: &mut Child) {
@@ -188,12 +176,8 @@ fn end_tree(child: &mut Child) {
 fn last_line(log: &Path) -> String {
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
     let text = read(log.with_extension("out")) + &read(log.to_path_buf());
-    let line = text
-        .lines()
-        .rev()
-        .map(str::trim)
-        .find(|line| !line.is_empty())
-        .unwrap_or("no message");
+    let line =
+        text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no message");
     line.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
@@ -222,15 +206,8 @@ fn tree_usage(pid: u32) -> Usage {
     for pid in descendants(pid).into_iter().chain([pid]) {
         sum.ticks += stat_ticks(&format!("/proc/{pid}/stat"), &[11, 12, 13, 14]);
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:"))
-            .unwrap_or_default();
-        let kib: u64 = line
-            .split_whitespace()
-            .next()
-            .and_then(|n| n.parse().ok())
-            .unwrap_or(0);
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
+        let kib: u64 = line.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0);
         sum.peak_bytes += kib * 1024;
     }
     sum
@@ -240,16 +217,10 @@ fn descendants(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let mut open = vec![pid];
     while let Some(pid) = open.pop() {
-        for task in std::fs::read_dir(format!("/proc/{pid}/task"))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
+        for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
             let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            let children: Vec<u32> = text
-                .split_whitespace()
-                .filter_map(|pid| pid.parse().ok())
-                .collect();
+            let children: Vec<u32> =
+                text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
             found.extend(&children);
             open.extend(children);
         }
@@ -267,10 +238,7 @@ fn stat_ticks(path: &str, fields: &[usize]) -> u64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let after_name = text.rsplit(')').next().unwrap_or_default();
     let all: Vec<&str> = after_name.split_whitespace().collect();
-    fields
-        .iter()
-        .filter_map(|at| all.get(*at)?.parse::<u64>().ok())
-        .sum()
+    fields.iter().filter_map(|at| all.get(*at)?.parse::<u64>().ok()).sum()
 }
 
 #[cfg(test)]
@@ -281,24 +249,14 @@ mod tests {
     fn a_client_is_measured_with_what_it_starts() {
         let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
-        command.args([
-            "-c",
-            "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; echo done",
-        ]);
+        command
+            .args(["-c", "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; echo done"]);
         let stop = AtomicBool::new(false);
-        let cost = run_client(
-            command,
-            None,
-            Duration::from_secs(60),
-            &dir.path().join("log"),
-            &stop,
-        )
-        .unwrap();
+        let cost =
+            run_client(command, None, Duration::from_secs(60), &dir.path().join("log"), &stop)
+                .unwrap();
         assert_eq!(cost.stdout, "done\n");
-        assert!(
-            cost.cpu_seconds > 0.0 && cost.client_peak_bytes > 0,
-            "{cost:?}"
-        );
+        assert!(cost.cpu_seconds > 0.0 && cost.client_peak_bytes > 0, "{cost:?}");
     }
 
     #[test]

@@ -41,18 +41,11 @@ impl RowReport {
     /// What is compared: files per second for many files, else bits per second. A peer measured on a part of the
     /// files is so compared by its rate.
     fn rate(&self, series: &Series) -> Option<f64> {
-        if self.counts_files() {
-            series.files_per_second()
-        } else {
-            series.bits_per_second()
-        }
+        if self.counts_files() { series.files_per_second() } else { series.bits_per_second() }
     }
 
     fn rate_of(&self, name: &str) -> Option<f64> {
-        self.series
-            .iter()
-            .find(|series| series.name == name)
-            .and_then(|series| self.rate(series))
+        self.series.iter().find(|series| series.name == name).and_then(|series| self.rate(series))
     }
 
     /// The fastest program that is not ours; fio is no program that copies.
@@ -78,11 +71,7 @@ struct Verdict {
 impl Verdict {
     fn at_least(promise: &str, wanted: f64, measured: Option<f64>) -> Self {
         let promise = format!("{promise}: at least {wanted}");
-        Self {
-            promise,
-            measured,
-            met: measured.map(|value| value >= wanted),
-        }
+        Self { promise, measured, met: measured.map(|value| value >= wanted) }
     }
 }
 
@@ -97,10 +86,8 @@ pub(super) fn write(folder: &Path, facts: &Facts, rows: &[RowReport], quick: boo
     let json = json!({ "machine": facts, "quick": quick, "rows": rows_json, "promises": verdicts });
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let stem = folder.join(format!("mover-{}-{}", facts.date, facts.words()));
-    let (md_path, json_path) = (
-        format!("{}.md", stem.display()),
-        format!("{}.json", stem.display()),
-    );
+    let (md_path, json_path) =
+        (format!("{}.md", stem.display()), format!("{}.json", stem.display()));
     std::fs::write(&md_path, &page).with_context(|| format!("cannot write {md_path}"))?;
     std::fs::write(&json_path, serde_json::to_string_pretty(&json)? + "\n")?;
     println!("{page}\nwritten to {md_path}");
@@ -163,21 +150,14 @@ fn verdicts(rows: &[RowReport]) -> Vec<Verdict> {
             .iter()
             .filter(|one| one.samples.is_empty() && !one.name.starts_with("penstock"))
             .count();
-        let missing = if failed > 0 {
-            format!(", {failed} not measured")
-        } else {
-            String::new()
-        };
+        let missing = if failed > 0 { format!(", {failed} not measured") } else { String::new() };
         all.push(Verdict::at_least(
             &format!("{}: over the fastest peer ({name}{missing})", row.title),
             1.0,
             best,
         ));
     }
-    let copies = rows
-        .iter()
-        .filter(|row| row.row != Row::Nettest)
-        .flat_map(|row| &row.series);
+    let copies = rows.iter().filter(|row| row.row != Row::Nettest).flat_map(|row| &row.series);
     let ours = copies
         .filter(|series| series.name.starts_with("penstock"))
         .flat_map(|series| &series.samples);
@@ -199,11 +179,7 @@ fn mib(bytes: u64) -> f64 {
 fn page(facts: &Facts, rows: &[RowReport], verdicts: &[Verdict], quick: bool) -> String {
     let mut page = format!("# Mover, measured {}\n\n", facts.date);
     let how = if quick { " --quick" } else { "" };
-    let _ = writeln!(
-        page,
-        "`cargo xtask bench mover{how}` at commit {}.\n",
-        facts.commit
-    );
+    let _ = writeln!(page, "`cargo xtask bench mover{how}` at commit {}.\n", facts.commit);
     let _ = writeln!(
         page,
         "Machine: {}, {} cores, {} GiB memory, kernel {}, {}, congestion control {}, loopback MTU {}, load at the end {}.",
@@ -222,13 +198,8 @@ fn page(facts: &Facts, rows: &[RowReport], verdicts: &[Verdict], quick: bool) ->
              user and system time of both ends. Ours / peer is the ratio of the medians.\n\n";
     page += "| promise | measured | |\n|---|---|---|\n";
     for verdict in verdicts {
-        let measured = verdict
-            .measured
-            .map_or("–".to_owned(), |value| format!("{value:.2}"));
-        let met = verdict.met.map_or(
-            "not measured",
-            |met| if met { "met" } else { "**not met**" },
-        );
+        let measured = verdict.measured.map_or("–".to_owned(), |value| format!("{value:.2}"));
+        let met = verdict.met.map_or("not measured", |met| if met { "met" } else { "**not met**" });
         let _ = writeln!(page, "| {} | {measured} | {met} |", verdict.promise);
     }
     for row in rows {
@@ -238,11 +209,7 @@ fn page(facts: &Facts, rows: &[RowReport], verdicts: &[Verdict], quick: bool) ->
 }
 
 fn table(row: &RowReport) -> String {
-    let rate_head = if row.counts_files() {
-        "files/s"
-    } else {
-        "Gb/s"
-    };
+    let rate_head = if row.counts_files() { "files/s" } else { "Gb/s" };
     let mut text = format!(
         "\n## {}\n\n| | runs | median s | min–max s | {rate_head} | min–max | durable Gb/s | CPU s/GB | client MiB | server MiB | ours / peer |\n\
          |---|---|---|---|---|---|---|---|---|---|---|\n",
@@ -262,23 +229,13 @@ fn table(row: &RowReport) -> String {
             continue;
         }
         text += &line(row, series, ours);
-        let _ = writeln!(
-            notes,
-            "- {}: `{}`{}",
-            series.name,
-            series.how,
-            remarks(series)
-        );
+        let _ = writeln!(notes, "- {}: `{}`{}", series.name, series.how, remarks(series));
     }
     text + "\n" + &notes
 }
 
 fn remarks(series: &Series) -> String {
-    let note = series
-        .note
-        .as_deref()
-        .map(|note| format!(" ({note})"))
-        .unwrap_or_default();
+    let note = series.note.as_deref().map(|note| format!(" ({note})")).unwrap_or_default();
     let failure = series
         .failure
         .as_deref()
@@ -294,29 +251,17 @@ fn line(row: &RowReport, series: &Series, ours: Option<f64>) -> String {
     };
     let digits = if row.counts_files() { 0 } else { 2 };
     let spread = |extremes: Option<(f64, f64)>, digits: usize| {
-        extremes.map_or(String::new(), |(least, most)| {
-            format!("{least:.digits$}–{most:.digits$}")
-        })
+        extremes.map_or(String::new(), |(least, most)| format!("{least:.digits$}–{most:.digits$}"))
     };
     let optional = |value: Option<f64>, digits: usize| {
         value.map_or(String::new(), |value| format!("{value:.digits$}"))
     };
-    let durable = series
-        .samples
-        .iter()
-        .all(|sample| sample.durable_seconds.is_some());
-    let measured_cpu = series
-        .samples
-        .iter()
-        .all(|sample| sample.cpu_seconds.is_some());
+    let durable = series.samples.iter().all(|sample| sample.durable_seconds.is_some());
+    let measured_cpu = series.samples.iter().all(|sample| sample.cpu_seconds.is_some());
     let cpu = series.median(|sample| sample.cpu_seconds.unwrap_or(0.0) / (sample.bytes * 1e-9));
     let peak = |value: fn(&Sample) -> u64| {
         let most = series.samples.iter().map(value).max().unwrap_or(0);
-        if most == 0 {
-            String::new()
-        } else {
-            format!("{:.0}", mib(most))
-        }
+        if most == 0 { String::new() } else { format!("{:.0}", mib(most)) }
     };
     let ratio = ours
         .zip(row.rate(series))
@@ -330,13 +275,7 @@ fn line(row: &RowReport, series: &Series, ours: Option<f64>) -> String {
         spread(series.extremes(|sample| sample.seconds), 2),
         optional(series.median(rate), digits),
         spread(series.extremes(rate), digits),
-        optional(
-            series
-                .durable_bits_per_second()
-                .filter(|_| durable)
-                .map(|rate| rate * 1e-9),
-            2
-        ),
+        optional(series.durable_bits_per_second().filter(|_| durable).map(|rate| rate * 1e-9), 2),
         optional(cpu.filter(|_| measured_cpu), 2),
         peak(|sample| sample.client_peak_bytes),
         peak(|sample| sample.server_peak_bytes),

@@ -5,8 +5,8 @@
 use std::fs::{File, Permissions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -22,11 +22,7 @@ pub(super) struct Dataset {
 
 impl Dataset {
     pub(super) fn name(&self) -> String {
-        self.path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned()
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 }
 
@@ -40,15 +36,10 @@ impl Work {
     pub(super) fn new(root: &Path) -> Result<Self> {
         if root.exists() && std::fs::read_dir(root)?.next().is_some() && !root.join("src").exists()
         {
-            bail!(
-                "{} holds something else: name an empty folder with --dir",
-                root.display()
-            );
+            bail!("{} holds something else: name an empty folder with --dir", root.display());
         }
         let _ = std::fs::remove_dir_all(root);
-        let work = Self {
-            root: root.to_path_buf(),
-        };
+        let work = Self { root: root.to_path_buf() };
         for folder in ["src", "dst", "conf", "logs"] {
             let path = root.join(folder);
             std::fs::create_dir_all(&path)
@@ -68,10 +59,8 @@ impl Work {
     }
 
     pub(super) fn log(&self, name: &str) -> PathBuf {
-        let plain: String = name
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
-            .collect();
+        let plain: String =
+            name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
         self.root.join("logs").join(plain)
     }
 
@@ -90,12 +79,7 @@ impl Work {
             left -= part as u64;
         }
         file.sync_all()?;
-        Ok(Dataset {
-            path,
-            is_folder: false,
-            files: 1,
-            bytes,
-        })
+        Ok(Dataset { path, is_folder: false, files: 1, bytes })
     }
 
     /// A folder of `files` files of `bytes` each, 1,000 to a folder as real data sets have them.
@@ -113,12 +97,7 @@ impl Work {
             std::fs::write(folder.join(format!("f{number:06}.dat")), &buffer)?;
         }
         sync_file_system(&path)?;
-        Ok(Dataset {
-            path,
-            is_folder: true,
-            files,
-            bytes: files * bytes as u64,
-        })
+        Ok(Dataset { path, is_folder: true, files, bytes: files * bytes as u64 })
     }
 
     /// Puts away what the last run delivered and forgets what was read: each run of each program starts alike.
@@ -181,11 +160,7 @@ impl Work {
                 source.bytes
             );
         }
-        if source.is_folder {
-            Ok(())
-        } else {
-            same_samples(&source.path, &any, bytes)
-        }
+        if source.is_folder { Ok(()) } else { same_samples(&source.path, &any, bytes) }
     }
 }
 

@@ -38,11 +38,7 @@ pub(super) fn check(root: &Path) -> Result<Vec<Fault>> {
                 ),
                 Some(_) => continue,
             };
-            faults.push(Fault {
-                path: one.manifest.clone(),
-                line: 0,
-                message,
-            });
+            faults.push(Fault { path: one.manifest.clone(), line: 0, message });
         }
     }
     Ok(faults)
@@ -54,10 +50,8 @@ fn floor_name(floor: usize) -> &'static str {
 
 fn read_crates(root: &Path) -> Result<BTreeMap<String, Crate>> {
     let mut crates = BTreeMap::new();
-    let mut folders: Vec<(usize, PathBuf)> = TOP
-        .iter()
-        .map(|top| (FLOORS.len(), PathBuf::from(top)))
-        .collect();
+    let mut folders: Vec<(usize, PathBuf)> =
+        TOP.iter().map(|top| (FLOORS.len(), PathBuf::from(top))).collect();
     for (floor, name) in FLOORS.iter().enumerate() {
         let Ok(entries) = std::fs::read_dir(root.join(name)) else {
             continue;
@@ -80,11 +74,7 @@ fn read_crates(root: &Path) -> Result<BTreeMap<String, Crate>> {
             .unwrap_or_default();
         crates.insert(
             name.to_owned(),
-            Crate {
-                floor,
-                dependencies: house_dependencies(&table),
-                manifest,
-            },
+            Crate { floor, dependencies: house_dependencies(&table), manifest },
         );
     }
     Ok(crates)
@@ -93,20 +83,12 @@ fn read_crates(root: &Path) -> Result<BTreeMap<String, Crate>> {
 /// Normal and build dependencies among our own crates, those under `[target.*]` included.
 fn house_dependencies(manifest: &Table) -> Vec<String> {
     let targets = manifest.get("target").and_then(Value::as_table);
-    let tables = targets
-        .into_iter()
-        .flat_map(Table::values)
-        .filter_map(Value::as_table)
-        .chain([manifest]);
+    let tables =
+        targets.into_iter().flat_map(Table::values).filter_map(Value::as_table).chain([manifest]);
     let mut names = Vec::new();
     for table in tables {
         for kind in ["dependencies", "build-dependencies"] {
-            for (key, value) in table
-                .get(kind)
-                .and_then(Value::as_table)
-                .into_iter()
-                .flatten()
-            {
+            for (key, value) in table.get(kind).and_then(Value::as_table).into_iter().flatten() {
                 let package = value.get("package").and_then(Value::as_str).unwrap_or(key);
                 if package == "penstock" || package.starts_with("penstock-") {
                     names.push(package.to_owned());

@@ -87,44 +87,25 @@ mod tests {
         write(dir.path(), "ARCHITECTURE.md", "# Rooms\n");
         write(dir.path(), "CHANGELOG.md", "# Changes\n");
         write(dir.path(), "docs/help/cp.txt", "Copy\n");
-        write(
-            dir.path(),
-            "core/a/Cargo.toml",
-            "[package]\nname = \"penstock-a\"\n",
-        );
+        write(dir.path(), "core/a/Cargo.toml", "[package]\nname = \"penstock-a\"\n");
         write(
             dir.path(),
             "core/a/src/lib.rs",
             "//! A.\n#![forbid(unsafe_code)]\n// unsafe in words\n",
         );
-        write(
-            dir.path(),
-            "system/sys/Cargo.toml",
-            "[package]\nname = \"penstock-sys\"\n",
-        );
-        write(
-            dir.path(),
-            "system/sys/src/lib.rs",
-            "//! Sys.\nunsafe fn f() {}\n",
-        );
+        write(dir.path(), "system/sys/Cargo.toml", "[package]\nname = \"penstock-sys\"\n");
+        write(dir.path(), "system/sys/src/lib.rs", "//! Sys.\nunsafe fn f() {}\n");
         dir
     }
 
     fn messages(root: &Path) -> Vec<String> {
-        check(root)
-            .unwrap()
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        check(root).unwrap().iter().map(ToString::to_string).collect()
     }
 
     #[track_caller]
     fn assert_one(root: &Path, path: &str, part: &str) {
         let all = messages(root);
-        assert!(
-            all.len() == 1 && all[0].starts_with(path) && all[0].contains(part),
-            "{all:?}"
-        );
+        assert!(all.len() == 1 && all[0].starts_with(path) && all[0].contains(part), "{all:?}");
     }
 
     #[test]
@@ -164,22 +145,14 @@ mod tests {
     #[test]
     fn a_crate_root_must_forbid_unsafe_code() {
         let dir = sound();
-        write(
-            dir.path(),
-            "core/a/src/lib.rs",
-            "//! A. #![forbid(unsafe_code)]\n",
-        );
+        write(dir.path(), "core/a/src/lib.rs", "//! A. #![forbid(unsafe_code)]\n");
         assert_one(dir.path(), "core/a/src/lib.rs", "forbid(unsafe_code)");
     }
 
     #[test]
     fn a_long_file_and_a_file_without_a_purpose_are_faults() {
         let dir = sound();
-        write(
-            dir.path(),
-            "core/a/src/b.rs",
-            &format!("//! B.\n{}", "// x\n".repeat(800)),
-        );
+        write(dir.path(), "core/a/src/b.rs", &format!("//! B.\n{}", "// x\n".repeat(800)));
         assert_one(dir.path(), "core/a/src/b.rs", "801 lines");
         write(dir.path(), "core/a/src/b.rs", "fn f() {}\n");
         assert_one(dir.path(), "core/a/src/b.rs", "//!");

@@ -14,19 +14,11 @@ const LONGEST_FILE_LINES: usize = 800;
 
 pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Fault>> {
     let mut faults = Vec::new();
-    for path in files
-        .iter()
-        .filter(|path| path.extension().is_some_and(|e| e == "rs"))
-    {
+    for path in files.iter().filter(|path| path.extension().is_some_and(|e| e == "rs")) {
         let text = std::fs::read_to_string(root.join(path))
             .with_context(|| format!("cannot read {}", path.display()))?;
-        let mut fault = |line, message: String| {
-            faults.push(Fault {
-                path: path.clone(),
-                line,
-                message,
-            })
-        };
+        let mut fault =
+            |line, message: String| faults.push(Fault { path: path.clone(), line, message });
 
         let lines = text.lines().count();
         if lines > LONGEST_FILE_LINES {
@@ -38,10 +30,7 @@ pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Fault>> {
             );
         }
         if path.components().any(|part| part.as_os_str() == "src") && !text.starts_with("//!") {
-            fault(
-                1,
-                "opens without a `//!` line that says what the file is for".to_owned(),
-            );
+            fault(1, "opens without a `//!` line that says what the file is for".to_owned());
         }
         if path.starts_with(UNSAFE_HOME) {
             continue;
@@ -63,12 +52,9 @@ pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Fault>> {
 }
 
 fn is_crate_root(root: &Path, path: &Path) -> bool {
-    let under_src = path
-        .parent()
-        .is_some_and(|folder| folder.file_name().is_some_and(|name| name == "src"));
-    let is_entry = path
-        .file_name()
-        .is_some_and(|name| name == "lib.rs" || name == "main.rs");
+    let under_src =
+        path.parent().is_some_and(|folder| folder.file_name().is_some_and(|name| name == "src"));
+    let is_entry = path.file_name().is_some_and(|name| name == "lib.rs" || name == "main.rs");
     let package = path.parent().and_then(Path::parent);
     under_src
         && is_entry
@@ -153,10 +139,7 @@ fn quoted_length(rest: &[u8]) -> usize {
 fn character_length(rest: &[u8]) -> usize {
     if rest.get(1) == Some(&b'\\') {
         let body = rest.get(3..).unwrap_or_default();
-        return body
-            .iter()
-            .position(|b| *b == b'\'')
-            .map_or(0, |end| end + 4);
+        return body.iter().position(|b| *b == b'\'').map_or(0, |end| end + 4);
     }
     (2..=5)
         .find(|end| rest.get(*end) == Some(&b'\''))
@@ -170,13 +153,9 @@ fn raw_string_length(rest: &[u8]) -> Option<usize> {
     if rest.get(hashes) != Some(&b'"') {
         return None;
     }
-    let close: Vec<u8> = std::iter::once(b'"')
-        .chain(std::iter::repeat_n(b'#', hashes))
-        .collect();
+    let close: Vec<u8> = std::iter::once(b'"').chain(std::iter::repeat_n(b'#', hashes)).collect();
     let body = &rest[hashes + 1..];
-    let end = body
-        .windows(close.len())
-        .position(|window| window == close)?;
+    let end = body.windows(close.len()).position(|window| window == close)?;
     Some(hashes + 1 + end + close.len())
 }
 
@@ -187,10 +166,7 @@ mod tests {
     #[test]
     fn comments_and_literals_are_not_code() {
         let text = "a /* x /* y */ z */ b // c\n\"d \\\" e\" r#\"f \" g\"# 'h' '\\'' '\\u{41}' b\"i\" br\"j\" 'k: 'é' l";
-        let left: String = code_only(text)
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
+        let left: String = code_only(text).split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(left, "a b b 'k: l");
     }
 

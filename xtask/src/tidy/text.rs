@@ -9,15 +9,10 @@ use anyhow::{Context, Result};
 use super::Fault;
 
 /// Words that have no place in a published repository. Split, so that this file does not name itself.
-const STRAY_WORDS: [&str; 3] = [
-    concat!("cla", "ude"),
-    concat!("sub", "agent"),
-    concat!("as an ", "ai "),
-];
+const STRAY_WORDS: [&str; 3] =
+    [concat!("cla", "ude"), concat!("sub", "agent"), concat!("as an ", "ai ")];
 /// Endings of the files that people read.
-const READABLE: [&str; 10] = [
-    "md", "rs", "toml", "txt", "sh", "py", "js", "html", "css", "json",
-];
+const READABLE: [&str; 10] = ["md", "rs", "toml", "txt", "sh", "py", "js", "html", "css", "json"];
 
 pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Fault>> {
     let mut faults = Vec::new();
@@ -32,10 +27,7 @@ pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Fault>> {
     }
     faults.extend(verbs_in_readme(root, files));
     for path in files {
-        let ending = path
-            .extension()
-            .and_then(|e| e.to_str())
-            .unwrap_or_default();
+        let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
         if !READABLE.contains(&ending) {
             continue;
         }
@@ -47,11 +39,7 @@ pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Fault>> {
             for word in STRAY_WORDS.iter().filter(|word| lower.contains(**word)) {
                 let message =
                     format!("`{word}` is not for this repository: say what the reader needs");
-                faults.push(Fault {
-                    path: path.clone(),
-                    line: at + 1,
-                    message,
-                });
+                faults.push(Fault { path: path.clone(), line: at + 1, message });
             }
         }
         if ending == "md" {
@@ -63,9 +51,7 @@ pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Fault>> {
 
 fn verbs_in_readme(root: &Path, files: &[PathBuf]) -> Vec<Fault> {
     let readme = std::fs::read_to_string(root.join("README.md")).unwrap_or_default();
-    let help = files
-        .iter()
-        .filter(|path| path.parent() == Some(Path::new("docs/help")));
+    let help = files.iter().filter(|path| path.parent() == Some(Path::new("docs/help")));
     let verbs = help.filter_map(|path| path.file_stem()?.to_str());
     verbs
         .filter(|verb| *verb != "penstock")

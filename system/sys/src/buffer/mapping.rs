@@ -28,10 +28,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// No memory at all: what a dropped buffer is left with.
-    pub(super) const NONE: Self = Self {
-        start: NonNull::dangling(),
-        len: 0,
-    };
+    pub(super) const NONE: Self = Self { start: NonNull::dangling(), len: 0 };
 
     /// `len` zeroed bytes, `len` being a multiple of the page size; huge pages where they fit and the system has them.
     pub(super) fn new(len: usize) -> io::Result<Self> {
@@ -39,9 +36,7 @@ impl Mapping {
             return map(len);
         }
         // One huge page more than needed, then what sticks out on either side of the aligned part goes back.
-        let whole = map(len
-            .checked_add(HUGE_PAGE)
-            .ok_or(io::ErrorKind::OutOfMemory)?)?;
+        let whole = map(len.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::OutOfMemory)?)?;
         let before = whole.start.as_ptr().align_offset(HUGE_PAGE);
         if before > HUGE_PAGE {
             return map(len);
@@ -74,13 +69,7 @@ impl Mapping {
         std::mem::forget(self);
         // SAFETY: `at` is within the mapping, or its end.
         let middle = unsafe { start.add(at) };
-        (
-            Self { start, len: at },
-            Self {
-                start: middle,
-                len: len - at,
-            },
-        )
+        (Self { start, len: at }, Self { start: middle, len: len - at })
     }
 }
 

@@ -57,9 +57,7 @@ impl Dir {
 
     /// Another handle to the same directory.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self {
-            fd: self.fd.try_clone()?,
-        })
+        Ok(Self { fd: self.fd.try_clone()? })
     }
 
     /// Opens the directory `path`, following links that stay beneath.
@@ -81,11 +79,7 @@ impl Dir {
     pub fn open_file(&self, path: impl AsRef<Path>, how: &Open) -> io::Result<File> {
         let relative = Relative::new(path.as_ref())?;
         let flags = how.flags();
-        let mode = if flags.contains(OFlags::CREATE) {
-            how.mode
-        } else {
-            0
-        };
+        let mode = if flags.contains(OFlags::CREATE) { how.mode } else { 0 };
         if how.special {
             let file = File::from(self.look_up(&relative, flags, mode)?);
             if how.direct {
@@ -245,12 +239,7 @@ impl Dir {
     pub fn set_times(&self, path: impl AsRef<Path>, mtime: Timestamp) -> io::Result<()> {
         let relative = Relative::new(path.as_ref())?;
         let (directory, name) = self.at(&relative)?;
-        Ok(rustix::fs::utimensat(
-            directory,
-            name,
-            &times(mtime),
-            AtFlags::SYMLINK_NOFOLLOW,
-        )?)
+        Ok(rustix::fs::utimensat(directory, name, &times(mtime), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     /// Sets the permission bits (`0o7777`) of `path`. A symbolic link has none: `InvalidInput`. Needs `/proc`.
@@ -279,13 +268,7 @@ impl Dir {
         let relative = Relative::new(path.as_ref())?;
         let (directory, name) = self.at(&relative)?;
         let (uid, gid) = owner(uid, gid)?;
-        Ok(rustix::fs::chownat(
-            directory,
-            name,
-            uid,
-            gid,
-            AtFlags::SYMLINK_NOFOLLOW,
-        )?)
+        Ok(rustix::fs::chownat(directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     /// The names in this directory and their kinds, without `.` and `..`.
@@ -406,10 +389,7 @@ fn no_openat2() -> io::Error {
 }
 
 fn not_regular(kind: &str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        format!("not a regular file: {kind}"),
-    )
+    io::Error::new(io::ErrorKind::InvalidInput, format!("not a regular file: {kind}"))
 }
 
 fn is(error: &io::Error, errno: Errno) -> bool {
@@ -423,10 +403,7 @@ pub(super) fn permissions(mode: u32) -> Mode {
 /// Owner and group for the kernel, to which the highest number means "leave as it is".
 pub(super) fn owner(uid: Option<u32>, gid: Option<u32>) -> io::Result<(Option<Uid>, Option<Gid>)> {
     if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "4294967295 is no user or group",
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "4294967295 is no user or group"));
     }
     Ok((uid.map(Uid::from_raw), gid.map(Gid::from_raw)))
 }
@@ -434,14 +411,8 @@ pub(super) fn owner(uid: Option<u32>, gid: Option<u32>) -> io::Result<(Option<Ui
 /// For the kernel: this time of change, and the time of access as it is.
 pub(super) fn times(mtime: Timestamp) -> Timestamps {
     Timestamps {
-        last_access: Timespec {
-            tv_sec: 0,
-            tv_nsec: rustix::fs::UTIME_OMIT,
-        },
-        last_modification: Timespec {
-            tv_sec: mtime.seconds,
-            tv_nsec: mtime.nanos.into(),
-        },
+        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        last_modification: Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanos.into() },
     }
 }
 

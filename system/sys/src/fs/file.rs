@@ -56,9 +56,7 @@ pub fn preallocate(file: &File, len_bytes: u64) -> io::Result<bool> {
     if len_bytes == 0 {
         return Ok(true);
     }
-    supported(retry(|| {
-        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len_bytes)
-    }))
+    supported(retry(|| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len_bytes)))
 }
 
 /// Makes `len_bytes` from `offset` a hole: they read as zeroes and use no space. `false` where the file system cannot:
@@ -68,9 +66,7 @@ pub fn punch_hole(file: &File, offset: u64, len_bytes: u64) -> io::Result<bool> 
         return Ok(true);
     }
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    supported(retry(|| {
-        rustix::fs::fallocate(file, how, offset, len_bytes)
-    }))
+    supported(retry(|| rustix::fs::fallocate(file, how, offset, len_bytes)))
 }
 
 fn supported(result: Result<(), Errno>) -> io::Result<bool> {
@@ -119,12 +115,7 @@ fn clamped(bytes: u64) -> libc::off64_t {
 /// Drops what the page cache holds of `len_bytes` from `offset` (0: to the end). Only pages already written out go: call
 /// it some way behind [`start_writeback`].
 pub fn drop_cache(file: &File, offset: u64, len_bytes: u64) -> io::Result<()> {
-    Ok(rustix::fs::fadvise(
-        file,
-        offset,
-        std::num::NonZeroU64::new(len_bytes),
-        Advice::DontNeed,
-    )?)
+    Ok(rustix::fs::fadvise(file, offset, std::num::NonZeroU64::new(len_bytes), Advice::DontNeed)?)
 }
 
 /// Tells the kernel that the file will be read from front to back: it reads further ahead.
@@ -222,12 +213,10 @@ pub fn file_system_name(at: impl AsFd) -> io::Result<String> {
     let stat = rustix::fs::fstatfs(at)?;
     // The kernel's type is a signed word on some architectures; the magic number is its low 32 bits.
     let magic = (i128::from(stat.f_type) & 0xffff_ffff) as u32;
-    Ok(
-        match FILE_SYSTEMS.iter().find(|(known, _)| *known == magic) {
-            Some((_, name)) => (*name).to_owned(),
-            None => format!("{magic:#010x}"),
-        },
-    )
+    Ok(match FILE_SYSTEMS.iter().find(|(known, _)| *known == magic) {
+        Some((_, name)) => (*name).to_owned(),
+        None => format!("{magic:#010x}"),
+    })
 }
 
 /// From statfs(2), `linux/magic.h`, and for those outside the kernel their own sources.
@@ -284,10 +273,7 @@ mod tests {
     fn preallocation_beyond_the_file_system_takes_nothing() {
         let file = tempfile::tempfile().unwrap();
         let error = preallocate(&file, i64::MAX as u64).unwrap_err();
-        assert!(matches!(
-            error.raw_os_error(),
-            Some(libc::ENOSPC | libc::EFBIG)
-        ));
+        assert!(matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EFBIG)));
         let stat = stat_file(&file).unwrap();
         assert_eq!((stat.size, stat.allocated_bytes), (0, 0));
     }
@@ -346,10 +332,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let Some(alignment) = direct_alignment(&file).unwrap() else {
             eprintln!("SKIPPED: this file system has no O_DIRECT");
-            assert_eq!(
-                set_direct(&file, true).unwrap_err().kind(),
-                io::ErrorKind::Unsupported
-            );
+            assert_eq!(set_direct(&file, true).unwrap_err().kind(), io::ErrorKind::Unsupported);
             return;
         };
         assert!(alignment.is_power_of_two() && alignment <= 1 << 20);

@@ -36,28 +36,17 @@ pub struct Open {
 impl Open {
     /// For reading.
     pub fn reading() -> Self {
-        Self {
-            read: true,
-            ..Self::default()
-        }
+        Self { read: true, ..Self::default() }
     }
 
     /// For writing what exists.
     pub fn writing() -> Self {
-        Self {
-            write: true,
-            ..Self::default()
-        }
+        Self { write: true, ..Self::default() }
     }
 
     /// For writing; created with `mode` where missing.
     pub fn creating(mode: u32) -> Self {
-        Self {
-            write: true,
-            create: true,
-            mode,
-            ..Self::default()
-        }
+        Self { write: true, create: true, mode, ..Self::default() }
     }
 
     pub(super) fn flags(self) -> OFlags {

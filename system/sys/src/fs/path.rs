@@ -106,16 +106,7 @@ mod tests {
 
     #[test]
     fn refuses_what_could_escape() {
-        for path in [
-            &b"/"[..],
-            b"/etc",
-            b"..",
-            b"a/..",
-            b"../a",
-            b"a/../b",
-            b"a\0b",
-            b"//a",
-        ] {
+        for path in [&b"/"[..], b"/etc", b"..", b"a/..", b"../a", b"a/../b", b"a\0b", b"//a"] {
             let error = relative(path).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{path:?}");
         }
@@ -129,10 +120,7 @@ mod tests {
             .split_last()
             .map(|(parent, name)| (parent, name.to_owned()))
             .unwrap();
-        assert_eq!(
-            (parent.0.as_slice(), name.as_bytes()),
-            (&b"a/b"[..], &b"c"[..])
-        );
+        assert_eq!((parent.0.as_slice(), name.as_bytes()), (&b"a/b"[..], &b"c"[..]));
         assert!(relative(b"c").unwrap().split_last().unwrap().0.is_empty());
     }
 

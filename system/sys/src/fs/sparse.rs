@@ -35,11 +35,7 @@ fn seek(file: &File, to: SeekFrom) -> io::Result<Option<u64>> {
 /// The parts of the first `size` bytes of `file` that hold data, in order; everything between them reads as zeroes.
 /// A file being changed meanwhile may give parts of either state. Moves the file's position.
 pub fn data_segments(file: &File, size: u64) -> DataSegments<'_> {
-    DataSegments {
-        file,
-        next: 0,
-        size,
-    }
+    DataSegments { file, next: 0, size }
 }
 
 /// Iterates over the parts of a file that hold data; made by [`data_segments`].
@@ -116,10 +112,7 @@ mod tests {
             return;
         }
         // The file system may report more data than was written, never less.
-        assert_eq!(
-            segments(&file),
-            [0..MIB, 8 * MIB..9 * MIB, 63 * MIB..64 * MIB]
-        );
+        assert_eq!(segments(&file), [0..MIB, 8 * MIB..9 * MIB, 63 * MIB..64 * MIB]);
         assert_eq!(next_data(&file, 2 * MIB).unwrap(), Some(8 * MIB));
         assert_eq!(next_hole(&file, 0).unwrap(), Some(MIB));
         punch_hole(&file, 63 * MIB, MIB).unwrap();

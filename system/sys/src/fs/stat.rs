@@ -50,10 +50,7 @@ pub struct Timestamp {
 
 impl From<StatxTimestamp> for Timestamp {
     fn from(time: StatxTimestamp) -> Self {
-        Self {
-            seconds: time.tv_sec,
-            nanos: time.tv_nsec,
-        }
+        Self { seconds: time.tv_sec, nanos: time.tv_nsec }
     }
 }
 

@@ -21,9 +21,7 @@ pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
 
 /// The names of the file's attributes that this process may see; none where the file system has no attributes.
 pub fn list_xattrs(file: &File) -> io::Result<Vec<OsString>> {
-    let list = match whole(XATTR_LIST_BYTES_MAX, |buffer| {
-        rustix::fs::flistxattr(file, buffer)
-    }) {
+    let list = match whole(XATTR_LIST_BYTES_MAX, |buffer| rustix::fs::flistxattr(file, buffer)) {
         Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
         other => other?,
     };
@@ -37,9 +35,7 @@ pub fn list_xattrs(file: &File) -> io::Result<Vec<OsString>> {
 /// The value of the attribute `name`; `None` where the file has none of that name.
 pub fn get_xattr(file: &File, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
     check(name)?;
-    match whole(XATTR_VALUE_BYTES_MAX, |buffer| {
-        rustix::fs::fgetxattr(file, name, buffer)
-    }) {
+    match whole(XATTR_VALUE_BYTES_MAX, |buffer| rustix::fs::fgetxattr(file, name, buffer)) {
         Err(Errno::NODATA) => Ok(None),
         other => Ok(Some(other?)),
     }
@@ -57,12 +53,7 @@ pub fn set_xattr(file: &File, name: &OsStr, value: &[u8]) -> io::Result<()> {
             ),
         ));
     }
-    Ok(rustix::fs::fsetxattr(
-        file,
-        name,
-        value,
-        XattrFlags::empty(),
-    )?)
+    Ok(rustix::fs::fsetxattr(file, name, value, XattrFlags::empty())?)
 }
 
 /// Removes the attribute `name`; `false` where the file has none of that name.
@@ -78,10 +69,7 @@ pub fn remove_xattr(file: &File, name: &OsStr) -> io::Result<bool> {
 fn check(name: &OsStr) -> io::Result<()> {
     // Without a namespace ("user.", "security.") the kernel says EOPNOTSUPP, which reads as the file system's fault.
     let bytes = name.as_bytes();
-    let namespaced = bytes
-        .iter()
-        .position(|&byte| byte == b'.')
-        .is_some_and(|dot| dot > 0);
+    let namespaced = bytes.iter().position(|&byte| byte == b'.').is_some_and(|dot| dot > 0);
     if namespaced && bytes.len() <= 255 && !bytes.contains(&0) {
         return Ok(());
     }
@@ -132,10 +120,7 @@ mod tests {
         let name = OsStr::from_bytes(b"user.caf\xe9 \n");
         set_xattr(&file, name, b"\0value\xff").unwrap();
         assert_eq!(get_xattr(&file, name).unwrap().unwrap(), b"\0value\xff");
-        assert_eq!(
-            get_xattr(&file, OsStr::new("user.probe")).unwrap().unwrap(),
-            b""
-        );
+        assert_eq!(get_xattr(&file, OsStr::new("user.probe")).unwrap().unwrap(), b"");
         let mut names = list_xattrs(&file).unwrap();
         names.retain(|name| name.as_bytes().starts_with(b"user."));
         names.sort();
@@ -166,17 +151,8 @@ mod tests {
             kind(set_xattr(&file, OsStr::new("user.a"), &long)),
             io::ErrorKind::InvalidInput
         );
-        for name in [
-            "",
-            "plain",
-            ".dot",
-            "user.\0",
-            &format!("user.{}", "x".repeat(251)),
-        ] {
-            assert_eq!(
-                kind(set_xattr(&file, OsStr::new(name), b"")),
-                io::ErrorKind::InvalidInput
-            );
+        for name in ["", "plain", ".dot", "user.\0", &format!("user.{}", "x".repeat(251))] {
+            assert_eq!(kind(set_xattr(&file, OsStr::new(name), b"")), io::ErrorKind::InvalidInput);
         }
     }
 }

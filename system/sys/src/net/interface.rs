@@ -9,11 +9,8 @@ use std::ptr;
 /// Name of the interface from which packets to `host` leave.
 pub fn interface_towards(host: &str) -> Option<String> {
     let peer = (host, 9).to_socket_addrs().ok()?.next()?;
-    let any: IpAddr = if peer.is_ipv6() {
-        Ipv6Addr::UNSPECIFIED.into()
-    } else {
-        Ipv4Addr::UNSPECIFIED.into()
-    };
+    let any: IpAddr =
+        if peer.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     // Connecting a datagram socket sends nothing; it only asks the routing table.
     let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect(peer).ok()?;

@@ -31,9 +31,7 @@ fn both(depth: usize) -> Vec<Box<dyn BlockIo>> {
 }
 
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|at| (at as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0])
-        .collect()
+    (0..len).map(|at| (at as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()
 }
 
 fn file_with(content: &[u8]) -> Arc<File> {
@@ -93,10 +91,7 @@ fn read_all(io: &mut dyn BlockIo, pool: &BufferPool, file: &Arc<File>, len: usiz
         } else if io.in_flight() > 0 {
             let completion = io.complete().unwrap();
             assert_eq!(completion.kind, OperationKind::Read);
-            let (start, read) = (
-                completion.token as usize * BLOCK,
-                completion.result.unwrap(),
-            );
+            let (start, read) = (completion.token as usize * BLOCK, completion.result.unwrap());
             assert_eq!(read, (len - start).min(BLOCK));
             content[start..start + read].copy_from_slice(&completion.buffer[..read]);
         } else {
@@ -114,12 +109,7 @@ fn what_is_written_is_read_back_with_an_unaligned_tail() {
             let file = Arc::new(tempfile::tempfile().unwrap());
             write_all(io.as_mut(), &pool, &file, &content);
             assert_eq!(content_of(&file), content, "{} {len}", io.name());
-            assert_eq!(
-                read_all(io.as_mut(), &pool, &file, len),
-                content,
-                "{} {len}",
-                io.name()
-            );
+            assert_eq!(read_all(io.as_mut(), &pool, &file, len), content, "{} {len}", io.name());
         }
         assert_eq!(pool.allocated(), pool.free());
     }
@@ -129,33 +119,16 @@ fn what_is_written_is_read_back_with_an_unaligned_tail() {
 fn direct_reads_end_at_an_unaligned_end_of_file() {
     for io in &mut both(8) {
         let pool = BufferPool::new(8, BLOCK);
-        for len in [
-            1,
-            512,
-            4096,
-            10_000,
-            BLOCK,
-            20 * BLOCK,
-            20 * BLOCK + 1536,
-            20 * BLOCK + 77,
-        ] {
+        for len in [1, 512, 4096, 10_000, BLOCK, 20 * BLOCK, 20 * BLOCK + 1536, 20 * BLOCK + 77] {
             let content = pattern(len);
             let file = file_with(&content);
-            if direct_alignment(&file)
-                .unwrap()
-                .is_none_or(|alignment| alignment > 4096)
-            {
+            if direct_alignment(&file).unwrap().is_none_or(|alignment| alignment > 4096) {
                 eprintln!("SKIPPED: no O_DIRECT here");
                 return;
             }
             file.sync_all().unwrap();
             set_direct(&file, true).unwrap();
-            assert_eq!(
-                read_all(io.as_mut(), &pool, &file, len),
-                content,
-                "{} {len}",
-                io.name()
-            );
+            assert_eq!(read_all(io.as_mut(), &pool, &file, len), content, "{} {len}", io.name());
         }
     }
 }
@@ -166,10 +139,7 @@ fn direct_writes_are_read_back() {
         let pool = BufferPool::new(8, BLOCK);
         let content = pattern(33 * BLOCK);
         let file = Arc::new(tempfile::tempfile().unwrap());
-        if direct_alignment(&file)
-            .unwrap()
-            .is_none_or(|alignment| alignment > 4096)
-        {
+        if direct_alignment(&file).unwrap().is_none_or(|alignment| alignment > 4096) {
             eprintln!("SKIPPED: no O_DIRECT here");
             return;
         }
@@ -200,10 +170,7 @@ fn part_of_a_buffer_at_an_odd_offset() {
         assert_eq!((completion.token, completion.result.unwrap()), (42, 100));
         assert_eq!(completion.buffer[13..113], pattern(1000)[333..433]);
         assert!(
-            completion.buffer[..13]
-                .iter()
-                .chain(&completion.buffer[113..])
-                .all(|&byte| byte == 7)
+            completion.buffer[..13].iter().chain(&completion.buffer[113..]).all(|&byte| byte == 7)
         );
     }
 }
@@ -245,12 +212,7 @@ fn errors_come_with_the_operation_and_the_buffer_comes_back() {
                 token: 1,
             });
             let completion = io.complete().unwrap();
-            assert_eq!(
-                completion.result.unwrap_err().raw_os_error(),
-                Some(errno),
-                "{}",
-                io.name()
-            );
+            assert_eq!(completion.result.unwrap_err().raw_os_error(), Some(errno), "{}", io.name());
             assert_eq!(completion.buffer.len(), BLOCK);
         }
     }
@@ -281,10 +243,7 @@ fn what_could_never_be_right_finishes_at_once() {
                 assert_eq!(io.in_flight(), 1);
                 let completion = io.complete().unwrap();
                 assert_eq!((completion.token, completion.kind), (9, kind));
-                assert_eq!(
-                    completion.result.unwrap_err().kind(),
-                    io::ErrorKind::InvalidInput
-                );
+                assert_eq!(completion.result.unwrap_err().kind(), io::ErrorKind::InvalidInput);
             }
         }
         let nothing = io.complete().unwrap_err();
@@ -441,10 +400,7 @@ fn progress_through_short_answers_and_interruptions() {
     };
     let mut read = begin(OperationKind::Read);
     assert!(read.advance(Ok(3)).is_none());
-    assert!(
-        read.advance(Err(io::ErrorKind::Interrupted.into()))
-            .is_none()
-    );
+    assert!(read.advance(Err(io::ErrorKind::Interrupted.into())).is_none());
     let (bytes, offset) = read.left();
     assert_eq!((bytes.len(), offset), (7, 103));
     assert!(matches!(read.advance(Ok(0)), Some(Ok(3))));

@@ -221,18 +221,14 @@ fn probe() -> Result<(), String> {
         reason(&error, disabled.trim())
     })?;
     let mut probe = Probe::new();
-    ring.submitter()
-        .register_probe(&mut probe)
-        .map_err(|error| {
-            format!("io_uring does not tell what it can do (needs Linux 5.6 or newer): {error}")
-        })?;
+    ring.submitter().register_probe(&mut probe).map_err(|error| {
+        format!("io_uring does not tell what it can do (needs Linux 5.6 or newer): {error}")
+    })?;
     if probe.is_supported(opcode::Read::CODE) && probe.is_supported(opcode::Write::CODE) {
         Ok(())
     } else {
-        Err(
-            "io_uring cannot read and write files on this kernel (needs Linux 5.6 or newer)"
-                .to_owned(),
-        )
+        Err("io_uring cannot read and write files on this kernel (needs Linux 5.6 or newer)"
+            .to_owned())
     }
 }
 
@@ -278,10 +274,7 @@ mod tests {
 
     #[test]
     fn no_depth_is_refused_and_too_much_is_clamped() {
-        assert_eq!(
-            Ring::new(0).unwrap_err().kind(),
-            io::ErrorKind::InvalidInput
-        );
+        assert_eq!(Ring::new(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         if let Err(reason) = Ring::probe() {
             eprintln!("SKIPPED: {reason}");
             return;

@@ -29,14 +29,12 @@ impl Place {
 }
 
 fn write(dir: &Dir, path: impl AsRef<Path>, content: &[u8]) -> io::Result<()> {
-    dir.open_file(path, &Open::creating(0o600))?
-        .write_all(content)
+    dir.open_file(path, &Open::creating(0o600))?.write_all(content)
 }
 
 fn read(dir: &Dir, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
-    dir.open_file(path, &Open::reading())?
-        .read_to_end(&mut content)?;
+    dir.open_file(path, &Open::reading())?.read_to_end(&mut content)?;
     Ok(content)
 }
 
@@ -46,10 +44,7 @@ fn paths_longer_than_the_kernel_takes() {
     let component = "d".repeat(200);
     let deep = vec![component.as_str(); 60].join("/");
     assert!(deep.len() > 3 * 4000);
-    assert_eq!(
-        place.inside.stat(&deep).unwrap_err().raw_os_error(),
-        Some(libc::ENOENT)
-    );
+    assert_eq!(place.inside.stat(&deep).unwrap_err().raw_os_error(), Some(libc::ENOENT));
     place.inside.create_dir_all(&deep, 0o700).unwrap();
     place.inside.create_dir_all(&deep, 0o700).unwrap();
     assert_eq!(place.inside.stat(&deep).unwrap().kind, Kind::Directory);
@@ -59,16 +54,7 @@ fn paths_longer_than_the_kernel_takes() {
     assert_eq!(place.inside.stat(&file).unwrap().size, 4);
     assert_eq!(place.inside.stat_follow(&file).unwrap().size, 4);
     place.inside.set_mode(&file, 0o640).unwrap();
-    place
-        .inside
-        .set_times(
-            &file,
-            Timestamp {
-                seconds: 5,
-                nanos: 6,
-            },
-        )
-        .unwrap();
+    place.inside.set_times(&file, Timestamp { seconds: 5, nanos: 6 }).unwrap();
     place.inside.set_owner(&file, None, None).unwrap();
     assert_eq!(place.inside.stat(&file).unwrap().mode, 0o640);
     assert_eq!(place.inside.stat(&file).unwrap().mtime.seconds, 5);
@@ -79,14 +65,8 @@ fn paths_longer_than_the_kernel_takes() {
     assert_eq!(read(&place.inside, &renamed).unwrap(), b"deep");
     let (parent, name) = place.inside.parent(&renamed).unwrap();
     assert_eq!(read(&parent, name).unwrap(), b"deep");
-    place
-        .inside
-        .symlink("renamed", format!("{deep}/link"))
-        .unwrap();
-    assert_eq!(
-        place.inside.read_link(format!("{deep}/link")).unwrap(),
-        Path::new("renamed")
-    );
+    place.inside.symlink("renamed", format!("{deep}/link")).unwrap();
+    assert_eq!(place.inside.read_link(format!("{deep}/link")).unwrap(), Path::new("renamed"));
     let opened = place.inside.open_dir(&deep).unwrap();
     assert_eq!(opened.entries().unwrap().count(), 2);
 
@@ -129,22 +109,11 @@ fn names_of_any_bytes() {
         let directory = Path::new(name);
         place.inside.create_dir(directory, 0o700).unwrap();
         write(&place.inside, directory.join(name), b"x").unwrap();
-        place
-            .inside
-            .rename(directory.join(name), directory.join("other"))
-            .unwrap();
+        place.inside.rename(directory.join(name), directory.join("other")).unwrap();
         place.inside.symlink(name, directory.join(name)).unwrap();
-        assert_eq!(
-            place.inside.read_link(directory.join(name)).unwrap(),
-            directory
-        );
+        assert_eq!(place.inside.read_link(directory.join(name)).unwrap(), directory);
     }
-    let mut seen: Vec<_> = place
-        .inside
-        .entries()
-        .unwrap()
-        .map(|entry| entry.unwrap().0)
-        .collect();
+    let mut seen: Vec<_> = place.inside.entries().unwrap().map(|entry| entry.unwrap().0).collect();
     let mut names = names;
     seen.sort();
     names.sort();
@@ -156,22 +125,10 @@ fn the_directory_itself() {
     let place = place();
     for itself in ["", ".", "./", "././"] {
         assert_eq!(place.inside.stat(itself).unwrap().kind, Kind::Directory);
-        assert_eq!(
-            place.inside.stat(itself).unwrap(),
-            place.inside.stat_follow(itself).unwrap()
-        );
+        assert_eq!(place.inside.stat(itself).unwrap(), place.inside.stat_follow(itself).unwrap());
         place.inside.open_dir(itself).unwrap();
         place.inside.create_dir_all(itself, 0o700).unwrap();
-        place
-            .inside
-            .set_times(
-                itself,
-                Timestamp {
-                    seconds: 9,
-                    nanos: 0,
-                },
-            )
-            .unwrap();
+        place.inside.set_times(itself, Timestamp { seconds: 9, nanos: 0 }).unwrap();
         place.inside.set_mode(itself, 0o750).unwrap();
         place.inside.set_owner(itself, None, None).unwrap();
         let stat = place.inside.stat(itself).unwrap();
@@ -185,19 +142,13 @@ fn the_directory_itself() {
         ] {
             assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
         }
-        let error = place
-            .inside
-            .open_file(itself, &Open::reading())
-            .unwrap_err();
+        let error = place.inside.open_file(itself, &Open::reading()).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EISDIR));
     }
     place.inside.sync_all().unwrap();
     place.inside.sync_filesystem().unwrap();
     let clone = place.inside.try_clone().unwrap();
-    assert_eq!(
-        clone.device().unwrap(),
-        place.inside.stat("").unwrap().device
-    );
+    assert_eq!(clone.device().unwrap(), place.inside.stat("").unwrap().device);
 }
 
 #[test]
@@ -218,11 +169,7 @@ fn a_file_on_the_way_is_not_a_directory() {
 #[test]
 fn create_new_truncate_and_mode() {
     let place = place();
-    let new = Open {
-        create_new: true,
-        mode: 0o600,
-        ..Open::writing()
-    };
+    let new = Open { create_new: true, mode: 0o600, ..Open::writing() };
     let mut file = place.inside.open_file("file", &new).unwrap();
     file.write_all(b"long content").unwrap();
     assert_eq!(place.inside.stat("file").unwrap().mode, 0o600);
@@ -230,10 +177,7 @@ fn create_new_truncate_and_mode() {
     assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
     write(&place.inside, "file", b"over").unwrap();
     assert_eq!(read(&place.inside, "file").unwrap(), b"over content");
-    let truncate = Open {
-        truncate: true,
-        ..Open::writing()
-    };
+    let truncate = Open { truncate: true, ..Open::writing() };
     place.inside.open_file("file", &truncate).unwrap();
     assert_eq!(read(&place.inside, "file").unwrap(), b"");
     let flags =
@@ -244,10 +188,7 @@ fn create_new_truncate_and_mode() {
 #[test]
 fn direct_is_on_or_refused() {
     let place = place();
-    let direct = Open {
-        direct: true,
-        ..Open::creating(0o600)
-    };
+    let direct = Open { direct: true, ..Open::creating(0o600) };
     match place.inside.open_file("file", &direct) {
         Ok(file) => assert!(super::super::is_direct(&file).unwrap()),
         Err(error) => {
@@ -266,10 +207,7 @@ fn rename_replaces_and_rename_noreplace_does_not() {
     assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
     place.inside.rename("a", "b").unwrap();
     assert_eq!(read(&place.inside, "b").unwrap(), b"a");
-    assert_eq!(
-        place.inside.stat("a").unwrap_err().kind(),
-        io::ErrorKind::NotFound
-    );
+    assert_eq!(place.inside.stat("a").unwrap_err().kind(), io::ErrorKind::NotFound);
     place.inside.rename_noreplace("b", "a").unwrap();
     assert_eq!(read(&place.inside, "a").unwrap(), b"a");
 }
@@ -280,10 +218,7 @@ fn special_files_are_named_and_never_wait() {
     rustix::fs::mkfifoat(&place.inside, "fifo", Mode::RWXU).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(place.path("socket")).unwrap();
     assert_eq!(place.inside.stat("fifo").unwrap().kind, Kind::Other("fifo"));
-    assert_eq!(
-        place.inside.stat("socket").unwrap().kind,
-        Kind::Other("socket")
-    );
+    assert_eq!(place.inside.stat("socket").unwrap().kind, Kind::Other("socket"));
     for name in ["fifo", "socket"] {
         for how in [Open::reading(), Open::writing()] {
             let error = place.inside.open_file(name, &how).unwrap_err();
@@ -291,19 +226,10 @@ fn special_files_are_named_and_never_wait() {
         }
     }
     let dev = Dir::open("/dev").unwrap();
-    assert_eq!(
-        dev.stat("null").unwrap().kind,
-        Kind::Other("character device")
-    );
+    assert_eq!(dev.stat("null").unwrap().kind, Kind::Other("character device"));
     assert!(dev.open_file("null", &Open::writing()).is_err());
-    let special = Open {
-        special: true,
-        ..Open::writing()
-    };
-    dev.open_file("null", &special)
-        .unwrap()
-        .write_all(b"x")
-        .unwrap();
+    let special = Open { special: true, ..Open::writing() };
+    dev.open_file("null", &special).unwrap().write_all(b"x").unwrap();
 }
 
 #[test]
@@ -314,22 +240,11 @@ fn entries_give_names_and_kinds() {
     }
     place.inside.create_dir("directory", 0o700).unwrap();
     place.inside.symlink("nowhere", "link").unwrap();
-    let entries: Vec<_> = place
-        .inside
-        .entries()
-        .unwrap()
-        .map(Result::unwrap)
-        .collect();
+    let entries: Vec<_> = place.inside.entries().unwrap().map(Result::unwrap).collect();
     assert_eq!(entries.len(), 502);
     assert!(entries.contains(&("directory".into(), Kind::Directory)));
     assert!(entries.contains(&("link".into(), Kind::Symlink)));
-    assert_eq!(
-        entries
-            .iter()
-            .filter(|(_, kind)| *kind == Kind::File)
-            .count(),
-        500
-    );
+    assert_eq!(entries.iter().filter(|(_, kind)| *kind == Kind::File).count(), 500);
 }
 
 #[test]
@@ -340,8 +255,5 @@ fn many_threads_make_the_same_directories() {
             scope.spawn(|| place.inside.create_dir_all("a/b/c/d/e/f", 0o700).unwrap());
         }
     });
-    assert_eq!(
-        place.inside.stat("a/b/c/d/e/f").unwrap().kind,
-        Kind::Directory
-    );
+    assert_eq!(place.inside.stat("a/b/c/d/e/f").unwrap().kind, Kind::Directory);
 }
