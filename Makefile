@@ -28,6 +28,7 @@ build:
 	$(CARGO) build --release --locked --package penstock
 
 check:
+	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) xtask tidy
 
