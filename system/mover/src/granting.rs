@@ -108,8 +108,8 @@ impl AnyEnd {
     #[must_use]
     pub fn threads(&self) -> (u16, u16) {
         match self {
-            Self::Send(end) => (end.0.readers_wanted(), 0),
-            Self::Receive(end) => (0, end.0.writers_wanted()),
+            Self::Send(end) => (end.0.readers.wanted(), 0),
+            Self::Receive(end) => (0, end.0.writers.wanted()),
         }
     }
 

@@ -18,6 +18,7 @@ pub mod bound;
 pub mod channel;
 pub mod client;
 pub mod control;
+pub mod crew;
 pub mod dial;
 pub mod engine;
 pub mod exchange;

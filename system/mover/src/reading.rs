@@ -137,7 +137,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn run(&mut self) {
         let session = &self.end.session;
-        while !session.is_over() && self.end.reader_is_wanted(self.number) {
+        while !session.is_over() && self.end.readers.wants(self.number) {
             let busy = self.io.in_flight() > 0;
             if !self.io.has_room() {
                 self.complete();
@@ -234,7 +234,7 @@ impl Reader<'_> {
         let data = &buffer[..usize::try_from(bytes).unwrap_or(usize::MAX)];
         let crc = digest::crc32c(data);
         let part = digest::part(self.end.algorithm(), offset, source.entry.bytes, data, crc);
-        self.end.digest_in_order(&source, &open.file, offset, data);
+        self.end.digest_in_order(&source, offset, data);
         let header = Header {
             kind: FrameKind::Block,
             payload_bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
@@ -259,7 +259,7 @@ impl Reader<'_> {
         zeros.fill(0);
         let crc = digest::crc32c(zeros);
         let part = digest::part(self.end.algorithm(), offset, source.entry.bytes, zeros, crc);
-        self.end.digest_in_order(source, &open.file, offset, zeros);
+        self.end.digest_in_order(source, offset, zeros);
         let header = Header {
             kind: FrameKind::Hole,
             sequence: work.sequence,

@@ -7,9 +7,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use penstock_protocol::block::{FrameKind, Header, PackItem};
@@ -26,13 +25,14 @@ use penstock_sys::fs;
 
 use crate::channel::Channel;
 use crate::control::End;
+use crate::crew::Crew;
 use crate::engine::Engine;
 use crate::frame::FrameReader;
 use crate::keeping::Journal;
 use crate::placing::{LARGE_BYTES_MIN, Place, SinkFile, identity};
 use crate::reading::{catch_up, digest_file};
 use crate::sending::{spawn, wait};
-use crate::session::{Ending, STREAMS_MAX, Session, add_since, lock};
+use crate::session::{Ending, Session, add_since, lock};
 use crate::writing::{self, Received};
 
 /// Writer threads per device when nobody says how many.
@@ -68,8 +68,8 @@ pub struct ReceiverEnd {
     sinks: Mutex<HashMap<u64, Arc<SinkFile>>>,
     queues: Mutex<BTreeMap<u64, VecDeque<Received>>>,
     queued: Condvar,
-    writers_wanted: AtomicU16,
-    writers: Mutex<BTreeMap<u64, Vec<thread::JoinHandle<()>>>>,
+    /// Its writer threads.
+    pub writers: Crew,
     pack_device: AtomicU64,
 }
 
@@ -89,8 +89,7 @@ impl ReceiverEnd {
             sinks: Mutex::default(),
             queues: Mutex::default(),
             queued: Condvar::new(),
-            writers_wanted: AtomicU16::new(wanted.clamp(1, STREAMS_MAX)),
-            writers: Mutex::default(),
+            writers: Crew::new("write", wanted),
             pack_device,
             place,
             session,
@@ -229,26 +228,10 @@ impl ReceiverEnd {
     }
 
     fn ensure_writers(self: &Arc<Self>, device: u64) {
-        let mut writers = lock(&self.writers);
-        let running = writers.entry(device).or_default();
-        running.retain(|thread| !thread.is_finished());
-        let wanted = usize::from(self.writers_wanted.load(Ordering::SeqCst));
-        for number in running.len()..wanted {
-            let (end, number) = (Arc::clone(self), u16::try_from(number).unwrap_or(u16::MAX));
-            running.push(spawn("write", move || writing::run(&end, device, number)));
-        }
-    }
-
-    /// Writer threads per device.
-    #[must_use]
-    pub fn writers_wanted(&self) -> u16 {
-        self.writers_wanted.load(Ordering::SeqCst)
-    }
-
-    /// Whether writer `number` of a device should go on.
-    #[must_use]
-    pub fn writer_is_wanted(&self, number: u16) -> bool {
-        number < self.writers_wanted.load(Ordering::SeqCst)
+        self.writers.ensure(device, |number| {
+            let end = Arc::clone(self);
+            move || writing::run(&end, device, number)
+        });
     }
 
     /// The next frame to be written to a device.
@@ -525,7 +508,7 @@ impl ReceiverEnd {
     pub fn apply(&self, settings: &Settings) {
         self.session.apply(settings);
         if let Some(writers) = settings.writers {
-            self.writers_wanted.store(writers.clamp(1, STREAMS_MAX), Ordering::SeqCst);
+            self.writers.want(writers);
         }
     }
 }
@@ -577,8 +560,7 @@ impl End for ReceiverControl {
     }
 
     fn tick(&self) {
-        let devices: Vec<_> = lock(&self.0.writers).keys().copied().collect();
-        devices.into_iter().for_each(|device| self.0.ensure_writers(device));
+        self.0.writers.devices().into_iter().for_each(|device| self.0.ensure_writers(device));
         let report = self.0.session.report();
         lock(&self.0.machine).report(report);
     }

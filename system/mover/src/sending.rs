@@ -1,11 +1,10 @@
 //! The sending end of a session: scanner, readers and streams around the sending machine.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::fs::File;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,11 +20,12 @@ use penstock_sys::fs::{Dir, Open};
 
 use crate::channel::Channel;
 use crate::control::End;
+use crate::crew::Crew;
 use crate::engine::Engine;
 use crate::frame::FrameWriter;
 use crate::reading::{self, OpenSources};
 use crate::scan::{self, Found, Walk};
-use crate::session::{DEAD_AFTER, Ending, STREAMS_MAX, Session, add_since, lock};
+use crate::session::{DEAD_AFTER, Ending, Session, add_since, lock};
 
 /// Reader threads per device when nobody says how many.
 const READERS_DEFAULT: u16 = 2;
@@ -109,8 +109,8 @@ pub struct SenderEnd {
     work: Condvar,
     room: Condvar,
     serial: Mutex<HashMap<u64, Serial>>,
-    readers_wanted: AtomicU16,
-    readers: Mutex<BTreeMap<u64, Vec<thread::JoinHandle<()>>>>,
+    /// Its reader threads.
+    pub readers: Crew,
 }
 
 impl SenderEnd {
@@ -137,8 +137,7 @@ impl SenderEnd {
             work: Condvar::new(),
             room: Condvar::new(),
             serial: Mutex::default(),
-            readers_wanted: AtomicU16::new(wanted.clamp(1, STREAMS_MAX)),
-            readers: Mutex::default(),
+            readers: Crew::new("read", wanted),
             session,
         }
     }
@@ -212,26 +211,10 @@ impl SenderEnd {
     }
 
     fn ensure_readers(self: &Arc<Self>, device: u64) {
-        let mut readers = lock(&self.readers);
-        let running = readers.entry(device).or_default();
-        running.retain(|thread| !thread.is_finished());
-        let wanted = usize::from(self.readers_wanted.load(Ordering::SeqCst));
-        for number in running.len()..wanted {
-            let (end, number) = (Arc::clone(self), u16::try_from(number).unwrap_or(u16::MAX));
-            running.push(spawn("read", move || reading::run(&end, device, number)));
-        }
-    }
-
-    /// Reader threads per device.
-    #[must_use]
-    pub fn readers_wanted(&self) -> u16 {
-        self.readers_wanted.load(Ordering::SeqCst)
-    }
-
-    /// Whether reader `number` of a device should go on.
-    #[must_use]
-    pub fn reader_is_wanted(&self, number: u16) -> bool {
-        number < self.readers_wanted.load(Ordering::SeqCst)
+        self.readers.ensure(device, |number| {
+            let end = Arc::clone(self);
+            move || reading::run(&end, device, number)
+        });
     }
 
     /// Work for a reader, if there is any now.
@@ -278,7 +261,7 @@ impl SenderEnd {
 
     /// Takes a block into the digest of its file, where that must be in order. Blocks that were
     /// skipped, because the destination has them, are read here: the price of such digests.
-    pub fn digest_in_order(&self, source: &Source, file: &File, offset: u64, data: &[u8]) {
+    pub fn digest_in_order(&self, source: &Source, offset: u64, data: &[u8]) {
         if self.algorithm().combines() {
             return;
         }
@@ -297,7 +280,6 @@ impl SenderEnd {
         if serial.next() == offset {
             serial.update(data);
         }
-        let _ = file;
         let total = source.entry.bytes;
         let tail_is_there = serial.next() == end && self.nothing_left(source.file);
         if tail_is_there && end < total && self.catch_up(serial, source, total).is_err() {
@@ -408,7 +390,7 @@ impl SenderEnd {
     pub fn apply(&self, settings: &Settings) {
         self.session.apply(settings);
         if let Some(readers) = settings.readers {
-            self.readers_wanted.store(readers.clamp(1, STREAMS_MAX), Ordering::SeqCst);
+            self.readers.want(readers);
         }
     }
 }

@@ -70,7 +70,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn run(&mut self) {
-        while !self.end.session.is_over() && self.end.writer_is_wanted(self.number) {
+        while !self.end.session.is_over() && self.end.writers.wants(self.number) {
             let busy = self.io.in_flight() > 0;
             if !self.io.has_room() {
                 self.complete();
