@@ -87,6 +87,8 @@ pub struct Receiver {
     checks: VecDeque<(u64, Arc<Entry>)>,
     finishes: VecDeque<Finish>,
     discards: VecDeque<(u64, Arc<Entry>)>,
+    /// Discards that the carrier has taken and not yet carried out.
+    discarding: usize,
     decisions: Vec<(u64, Decision)>,
     settled: Vec<(u64, Outcome)>,
     runs: Vec<Run>,
@@ -110,6 +112,7 @@ impl Receiver {
             checks: VecDeque::new(),
             finishes: VecDeque::new(),
             discards: VecDeque::new(),
+            discarding: 0,
             decisions: Vec::new(),
             settled: Vec::new(),
             runs: Vec::new(),
@@ -142,7 +145,11 @@ impl Receiver {
     /// [`Receiver::finished`].
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.finish_asked && self.files.is_empty() && !self.finished_sent
+        self.finish_asked && self.files.is_empty() && self.is_tidy() && !self.finished_sent
+    }
+
+    fn is_tidy(&self) -> bool {
+        self.discards.is_empty() && self.discarding == 0
     }
 
     /// Why the sender stopped the transfer.
@@ -395,9 +402,16 @@ impl Receiver {
         self.tally.fail(path, failure);
     }
 
-    /// The next file of which everything is to be forgotten.
+    /// The next file of which everything is to be forgotten; [`Receiver::discarded`] says that it is.
     pub fn poll_discard(&mut self) -> Option<(u64, Arc<Entry>)> {
-        self.discards.pop_front()
+        let discard = self.discards.pop_front()?;
+        self.discarding += 1;
+        Some(discard)
+    }
+
+    /// Nothing is left of a file of [`Receiver::poll_discard`].
+    pub fn discarded(&mut self) {
+        self.discarding = self.discarding.saturating_sub(1);
     }
 
     /// A file is in place, durably, or has failed.

@@ -255,6 +255,7 @@ impl World {
     fn place(&mut self) {
         while let Some((_, entry)) = self.receiver.poll_discard() {
             self.store.partial.remove(&(entry.path.clone(), entry.modified));
+            self.receiver.discarded();
         }
         while let Some(finish) = self.receiver.poll_finish() {
             let key = (finish.entry.path.clone(), finish.entry.modified);

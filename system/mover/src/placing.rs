@@ -82,7 +82,28 @@ pub struct SinkFile {
     pub serial: Mutex<Option<Serial>>,
     /// An unfinished copy is taken up.
     pub resumed: bool,
-    open: Mutex<Option<(Arc<File>, bool)>>,
+    state: Mutex<SinkState>,
+}
+
+/// What there is of a file under its temporary name.
+#[derive(Debug, Default)]
+enum SinkState {
+    /// Nothing that is open.
+    #[default]
+    Closed,
+    /// It is written block by block; the flag says whether directly.
+    Open(Arc<File>, bool),
+    /// It was given up. A frame that comes late must not make it again.
+    Discarded,
+}
+
+impl SinkState {
+    fn check(&self) -> io::Result<()> {
+        match self {
+            Self::Discarded => Err(io::Error::other("the file was given up")),
+            Self::Closed | Self::Open(..) => Ok(()),
+        }
+    }
 }
 
 /// The destination of one session.
@@ -291,7 +312,7 @@ impl Place {
                     .flatten(),
             ),
             resumed: resume.is_some(),
-            open: Mutex::default(),
+            state: Mutex::default(),
         };
         if entry.bytes == 0 {
             // There is nothing to send, and the last sync makes it durable.
@@ -362,8 +383,9 @@ impl Place {
     /// # Errors
     /// When it cannot be made, or there is no room for it.
     pub fn open(&self, sink: &SinkFile) -> io::Result<(Arc<File>, bool)> {
-        let mut open = lock(&sink.open);
-        if let Some((file, direct)) = &*open {
+        let mut state = lock(&sink.state);
+        state.check()?;
+        if let SinkState::Open(file, direct) = &*state {
             return Ok((Arc::clone(file), *direct));
         }
         let bytes = sink.entry.bytes;
@@ -384,7 +406,7 @@ impl Place {
             fs::preallocate(&file, bytes)?;
         }
         let file = Arc::new(file);
-        *open = Some((Arc::clone(&file), direct));
+        *state = SinkState::Open(Arc::clone(&file), direct);
         Ok((file, direct))
     }
 
@@ -406,6 +428,8 @@ impl Place {
     /// # Errors
     /// When it cannot be written.
     pub fn write_small(&self, sink: &SinkFile, data: &[u8], sectors: &[u8]) -> io::Result<()> {
+        let state = lock(&sink.state);
+        state.check()?;
         let mode = sink.entry.mode & 0o777;
         let whole = sectors.get(..data.len().next_multiple_of(BUFFER_ALIGNMENT));
         let whole = whole.filter(|_| self.is_direct_small(sink));
@@ -494,7 +518,7 @@ impl Place {
     /// # Errors
     /// When that fails.
     pub fn rename(&self, sink: &SinkFile) -> io::Result<()> {
-        lock(&sink.open).take();
+        *lock(&sink.state) = SinkState::Closed;
         if self.options.inplace {
             return Ok(());
         }
@@ -503,7 +527,8 @@ impl Place {
 
     /// Forgets a file that is not to be completed.
     pub fn discard(&self, sink: &SinkFile) {
-        lock(&sink.open).take();
+        let mut state = lock(&sink.state);
+        *state = SinkState::Discarded;
         if !self.options.inplace {
             let _ = sink.parent.dir.remove_file(&sink.temporary);
         }
@@ -550,16 +575,19 @@ impl SinkFile {
 
     /// The open file, if it has extents that are not synced; they then count as being synced.
     pub fn take_dirty(&self) -> Option<Arc<File>> {
-        self.dirty
-            .swap(false, Ordering::SeqCst)
-            .then(|| lock(&self.open).as_ref().map(|(file, _)| Arc::clone(file)))
-            .flatten()
+        if !self.dirty.swap(false, Ordering::SeqCst) {
+            return None;
+        }
+        match &*lock(&self.state) {
+            SinkState::Open(file, _) => Some(Arc::clone(file)),
+            SinkState::Closed | SinkState::Discarded => None,
+        }
     }
 
     /// Whether it is written block by block, and not whole from a pack.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        lock(&self.open).is_some()
+        matches!(&*lock(&self.state), SinkState::Open(..))
     }
 
     /// Opens it for reading through the page cache.

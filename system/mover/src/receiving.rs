@@ -179,6 +179,7 @@ impl ReceiverEnd {
                     self.place.discard(&sink);
                     self.journal.end_file(sink.journal_number.load(Ordering::SeqCst));
                 }
+                self.with_machine(Receiver::discarded);
             }
             let verdicts: Vec<_> =
                 checks.iter().map(|(file, entry)| (*file, self.check(*file, entry))).collect();
