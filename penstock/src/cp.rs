@@ -15,6 +15,7 @@ use penstock_units::{BitRate, ByteCount, parse_duration};
 
 use crate::exit::{Code, Failure};
 
+mod between;
 mod far_end;
 mod local;
 mod places;
@@ -23,7 +24,7 @@ mod show;
 
 pub(crate) use far_end::{FarEndArgs, run as run_far_end};
 
-/// Copy files and directories between this machine and agents, in either direction.
+/// Copy files and directories between this machine and agents, or between two agents.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CpArgs {
@@ -118,6 +119,7 @@ Examples:
   penstock cp run7.dat penstock://dtn.site.org/store/          one file to an agent
   penstock cp -r data penstock://dtn.site.org/store/           a directory; it arrives as store/data
   penstock cp -r penstock://dtn.site.org/store/data .          and back
+  penstock cp -r penstock://a/data penstock://b/store/         from agent to agent; data goes directly
   penstock cp -r data user@host:/scratch/                      no agent there: ssh starts penstock
   penstock cp -r data penstock://dtn/store/ --rate 10G --streams 8 --protect integrity
   find . -newer mark -type f | penstock cp --files-from - . penstock://dtn/store/

@@ -470,6 +470,14 @@ fn by_ssh_without_an_agent() {
         run(cp(options).arg(format!("127.0.0.1:{}/data", to.display())).arg(&back)).good();
         assert_same(&data, &back.join("data"));
     }
+    // Between two hosts, each with a far end of its own.
+    let (from, to) = (house.root.join("direct/data"), house.path("between"));
+    fs::create_dir(&to).unwrap();
+    let place = |path: &Path| format!("127.0.0.1:{}", path.display());
+    run(cp(&[]).arg(place(&from)).arg(place(&to))).good();
+    assert_same(&data, &to.join("data"));
+    let inside = run(cp(&["--via-ssh"]).arg(place(&from)).arg(place(&to)));
+    assert_eq!((inside.code, inside.lines().len()), (2, 1), "{inside:?}");
     let mut wrong = house.penstock();
     wrong.args(["cp", "-r", "--ssh", &sshd.options, "--remote-command", "/nonexistent/penstock"]);
     let wrong = run(wrong.arg(&data).arg("127.0.0.1:/tmp/"));

@@ -13,6 +13,7 @@
 //! | who may open or join a session | [`open`], [`proof`] |
 //! | control messages, kept in order and whole across lost connections | [`link`], [`control`] |
 //! | self-describing blocks on any stream | [`block`] |
+//! | a copy between two agents that somebody else asks for | [`third_party`] |
 //! | what a file is called, is made of, and adds up to | [`manifest`], [`extents`], [`digest`] |
 //! | what survives a crash of the receiver | [`journal`] |
 //!
@@ -33,6 +34,7 @@ pub mod preamble;
 pub mod proof;
 pub mod receiver;
 pub mod sender;
+pub mod third_party;
 pub mod wire;
 
 /// Version of everything in this crate that crosses the network.

@@ -6,6 +6,7 @@
 use crate::control::Settings;
 use crate::digest::Algorithm;
 use crate::proof::KEY_BYTES;
+use crate::third_party::ThirdParty;
 use crate::wire::{Bytes, Input, Wire, WireError, wire_enum, wire_struct};
 
 /// Longest request or answer.
@@ -120,23 +121,6 @@ wire_struct! {
     }
 }
 
-wire_struct! {
-    /// Asks the agent to send `sources` to another agent, as its client.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct ThirdParty {
-        /// Paths at this agent.
-        pub pull: Pull,
-        /// The other agent, as host:port.
-        pub peer: String,
-        /// SHA-256 of the other agent's certificate.
-        pub peer_fingerprint: [u8; 32],
-        /// What to write there; the session that this opens belongs to the requester.
-        pub push: Push,
-        /// Token for the other agent.
-        pub peer_token: String,
-    }
-}
-
 wire_enum! {
     /// What a control connection is for.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,8 +131,8 @@ wire_enum! {
         Pull(Pull) = 2,
         /// Go on with a session.
         Return(Return) = 3,
-        /// Have the agent send files to another.
-        ThirdParty(ThirdParty) = 4,
+        /// Have the agent send files into a session at another.
+        ThirdParty(Box<ThirdParty>) = 4,
     }
 }
 
@@ -225,7 +209,7 @@ impl Refusal {
 
 wire_struct! {
     /// A session that was granted.
-    #[derive(Debug, Clone, PartialEq, Eq)]
+    #[derive(Debug, Clone, Default, PartialEq, Eq)]
     pub struct Opened {
         /// Its name.
         pub session: SessionId,

@@ -173,6 +173,16 @@ impl<T: Wire> Wire for Option<T> {
     }
 }
 
+impl<T: Wire> Wire for Box<T> {
+    const MIN_BYTES: usize = T::MIN_BYTES;
+    fn put(&self, out: &mut Vec<u8>) {
+        T::put(self, out);
+    }
+    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+        T::take(input).map(Self::new)
+    }
+}
+
 impl<T: Wire> Wire for Vec<T> {
     const MIN_BYTES: usize = 4;
     fn put(&self, out: &mut Vec<u8>) {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_mover::agent::{Caller, Gatekeeper, Place};
-use penstock_mover::client::{CopyError, Snapshot, join_locally};
+use penstock_mover::client::{Snapshot, join_locally};
+use penstock_mover::contact::CopyError;
 use penstock_mover::granting::{self, AnyEnd, Grant, RateMeter};
 use penstock_mover::identity::Fingerprint;
 use penstock_mover::placing::Target;

@@ -6,7 +6,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use penstock_mover::client::{CopyError, MakeEnd, Plan, Transfer};
+use penstock_mover::client::{Begin, MakeEnd, Plan, Transfer};
+use penstock_mover::contact::{Contact, CopyError};
 use penstock_mover::dial::{Dial, TcpDial};
 use penstock_mover::granting::{self, AnyEnd, Grant};
 use penstock_mover::identity::{Fingerprint, tls_client_config};
@@ -14,6 +15,7 @@ use penstock_mover::placing::Target;
 use penstock_mover::scan::Source;
 use penstock_mover::sending::{SenderControl, SenderEnd};
 use penstock_mover::session::Session;
+use penstock_mover::third_party;
 use penstock_protocol::control::Settings;
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Opened, Options, Protection, Pull, Push, Request};
@@ -21,6 +23,7 @@ use penstock_protocol::proof::SessionKey;
 use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::Dir;
 
+use super::between;
 use super::far_end::{self, Started};
 use super::local::{self, LocalCopy, UserGate};
 use super::places::{self, Location};
@@ -47,11 +50,11 @@ impl From<CopyError> for StartError {
     }
 }
 
-fn usage(text: impl Into<String>) -> StartError {
+pub(super) fn usage(text: impl Into<String>) -> StartError {
     StartError::Usage(text.into())
 }
 
-fn failed(text: impl Into<String>) -> StartError {
+pub(super) fn failed(text: impl Into<String>) -> StartError {
     StartError::Copy(CopyError::Failed(text.into()))
 }
 
@@ -63,6 +66,13 @@ pub(crate) enum Running {
         transfer: Transfer,
         /// The far end that ssh started; it ends when this is dropped.
         _far_end: Option<Started>,
+    },
+    /// Between two other ends.
+    ThirdParty {
+        /// The transfer as it is followed from here.
+        transfer: third_party::Transfer,
+        /// Far ends that ssh started.
+        _far_ends: [Option<Started>; 2],
     },
     /// Within this process.
     Local(LocalCopy),
@@ -102,9 +112,7 @@ pub(crate) fn start(args: &CpArgs) -> Result<Running, StartError> {
         }
         (true, remote) => push(args, options, &local, remote, into_directory),
         (false, Location::Local(target)) => pull(args, options, &from, target, into_directory),
-        (false, _) => Err(usage(
-            "both ends are remote: run the command on one of the two hosts (ssh HOST penstock cp ...)",
-        )),
+        (false, remote) => between::start(args, options, &from, remote, into_directory),
     }
 }
 
@@ -132,10 +140,7 @@ fn options(args: &CpArgs) -> Result<Options, StartError> {
     let options = Options {
         block_bytes,
         algorithm: args.checksum,
-        protection: match args.protect {
-            Protect::Full => Protection::Full,
-            Protect::Integrity => Protection::Integrity,
-        },
+        protection: protection(args),
         inplace: args.inplace,
         xattrs: args.xattrs,
         compare_digest: args.compare.is_some(),
@@ -158,6 +163,13 @@ fn options(args: &CpArgs) -> Result<Options, StartError> {
     Ok(options)
 }
 
+fn protection(args: &CpArgs) -> Protection {
+    match args.protect {
+        Protect::Full => Protection::Full,
+        Protect::Integrity => Protection::Integrity,
+    }
+}
+
 /// One stream where a digest needs file order; else enough for a path with loss, and no more than the
 /// processors can drive.
 fn auto_streams(args: &CpArgs) -> u16 {
@@ -168,7 +180,7 @@ fn auto_streams(args: &CpArgs) -> u16 {
 }
 
 /// The same for the same command on the same host, and for no other.
-fn transfer_key(args: &CpArgs) -> [u8; 16] {
+pub(super) fn transfer_key(args: &CpArgs) -> [u8; 16] {
     let mut hasher = penstock_mover::client::key_hasher();
     let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let here = std::env::current_dir().unwrap_or_default();
@@ -256,67 +268,67 @@ fn local_target(path: &Path, into_directory: bool, key: [u8; 16]) -> Result<Targ
 }
 
 /// How another end is reached.
-struct Reach {
-    dial: Arc<dyn Dial>,
-    token: String,
-    fingerprint: Fingerprint,
-    far_end: Option<Started>,
+pub(super) struct Reach {
+    /// Connections to it.
+    pub contact: Contact,
+    /// Its certificate.
+    pub fingerprint: Fingerprint,
+    /// Host and port, where another agent may reach it too.
+    pub address: (String, u16),
+    /// What ssh started there.
+    pub far_end: Option<Started>,
 }
 
-fn reach(args: &CpArgs, place: &Location) -> Result<Reach, StartError> {
-    let tcp = |host: &str, port, to: &[IpAddr]| {
-        TcpDial::new(host, port, to, &args.from, args.congestion.clone())
+/// The way to a place; over chosen addresses where it carries data.
+pub(super) fn reach(
+    args: &CpArgs,
+    place: &Location,
+    carries_data: bool,
+) -> Result<Reach, StartError> {
+    let (to, from): (&[IpAddr], &[IpAddr]) =
+        if carries_data { (&args.to, &args.from) } else { (&[], &[]) };
+    let tcp = |(host, port): &(String, u16)| {
+        TcpDial::new(host, *port, to, from, args.congestion.clone())
             .map(|dial| Arc::new(dial) as Arc<dyn Dial>)
             .map_err(|error| failed(error.to_string()))
     };
-    match place {
+    let (dial, address, token, fingerprint, far_end) = match place {
         Location::Agent { host, port, .. } => {
-            let dial = tcp(host, *port, &args.to)?;
-            let address = Address { host: host.to_ascii_lowercase(), port: *port };
+            let address = (host.clone(), *port);
+            let dial = tcp(&address)?;
+            let known_as = Address { host: host.to_ascii_lowercase(), port: *port };
             let known = credentials::state()
-                .and_then(|state| credentials::find(&state, &address))
-                .and_then(|known| known.ok_or_else(|| credentials::unknown(&address)));
+                .and_then(|state| credentials::find(&state, &known_as))
+                .and_then(|known| known.ok_or_else(|| credentials::unknown(&known_as)));
             let known = known.map_err(|error| StartError::Identity(format!("{error:#}")))?;
-            Ok(Reach { dial, token: known.token, fingerprint: known.fingerprint, far_end: None })
+            (dial, address, known.token, known.fingerprint, None)
         }
         Location::Ssh { login, .. } => {
             let started = far_end::start(args, login).map_err(failed)?;
             let host =
                 places::host_of(std::ffi::OsStr::new(&format!("{login}:"))).unwrap_or_default();
-            let dial = if args.via_ssh {
-                started.dial(args, login)
-            } else {
-                tcp(&host, started.port(), &args.to)?
-            };
+            let address = (host, started.port());
+            let dial = if args.via_ssh { started.dial(args, login) } else { tcp(&address)? };
             let (token, fingerprint) = (started.token().to_owned(), started.fingerprint());
-            Ok(Reach { dial, token, fingerprint, far_end: Some(started) })
+            (dial, address, token, fingerprint, Some(started))
         }
-        Location::Local(_) => Err(usage("a local place needs no way to it")),
-    }
-}
-
-fn begin(
-    args: &CpArgs,
-    reach: Reach,
-    protection: Protection,
-    request: Request,
-    make_end: Box<MakeEnd>,
-) -> Result<Running, StartError> {
-    let tls =
-        tls_client_config(reach.fingerprint, None).map_err(|error| failed(error.to_string()))?;
-    let plan = Plan {
-        dial: reach.dial,
-        tls,
-        token: reach.token,
-        request,
-        protection,
-        give_up_after: args.give_up_after,
-        make_end,
+        Location::Local(_) => return Err(usage("a local place needs no way to it")),
     };
-    Ok(Running::Remote { transfer: Transfer::start(plan), _far_end: reach.far_end })
+    let tls = tls_client_config(fingerprint, None).map_err(|error| failed(error.to_string()))?;
+    let protection = protection(args);
+    let give_up_after = args.give_up_after;
+    let contact = Contact { dial, tls, token, protection, give_up_after };
+    Ok(Reach { contact, fingerprint, address, far_end })
 }
 
-fn remote_path(place: &Location) -> Vec<u8> {
+fn begin(reach: Reach, request: Request, make_end: Box<MakeEnd>) -> Result<Running, StartError> {
+    let plan = Plan { contact: reach.contact, begin: Begin::Ask(request), make_end };
+    let transfer =
+        Transfer::start(plan).map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
+    Ok(Running::Remote { transfer, _far_end: reach.far_end })
+}
+
+pub(super) fn remote_path(place: &Location) -> Vec<u8> {
     match place {
         Location::Agent { path, .. } | Location::Ssh { path, .. } => path.clone(),
         Location::Local(path) => path.as_os_str().as_bytes().to_vec(),
@@ -334,7 +346,7 @@ fn push(
     // input gives it no second time.
     let found = sources(args, local)?;
     let listed = args.files_from.is_some().then_some(found);
-    let reach = reach(args, remote)?;
+    let reach = reach(args, remote, true)?;
     let push = Push {
         target: Bytes(remote_path(remote)),
         into_directory,
@@ -342,7 +354,7 @@ fn push(
         options: options.clone(),
     };
     let (engine, memory, recursive) = (args.engine, args.memory.0, args.recursive);
-    let (local, protection) = (local.to_vec(), options.protection);
+    let local = local.to_vec();
     let keep = args.json || args.checksum_file.is_some();
     let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
         let failed = |text: String| CopyError::Failed(text);
@@ -372,7 +384,25 @@ fn push(
         }
         Ok(end)
     };
-    begin(args, reach, protection, Request::Push(push), Box::new(make_end))
+    begin(reach, Request::Push(push), Box::new(make_end))
+}
+
+/// The first of some remote places, which must lie on one host.
+pub(super) fn one_host(places: &[Location]) -> Result<&Location, StartError> {
+    let Some(first) = places.first() else { return Err(usage("a copy needs a source")) };
+    let same_host = |place: &Location| match (first, place) {
+        (
+            Location::Agent { host, port, .. },
+            Location::Agent { host: other, port: other_port, .. },
+        ) => host == other && port == other_port,
+        (Location::Ssh { login, .. }, Location::Ssh { login: other, .. }) => login == other,
+        _ => false,
+    };
+    if places.iter().all(same_host) {
+        Ok(first)
+    } else {
+        Err(usage("sources lie on different hosts: copy from one host at a time"))
+    }
 }
 
 fn pull(
@@ -382,18 +412,7 @@ fn pull(
     target: &Path,
     into_directory: bool,
 ) -> Result<Running, StartError> {
-    let Some(first) = from.first() else { return Err(usage("a copy needs a source")) };
-    let same_host = |place: &Location| match (first, place) {
-        (
-            Location::Agent { host, port, .. },
-            Location::Agent { host: other, port: other_port, .. },
-        ) => host == other && port == other_port,
-        (Location::Ssh { login, .. }, Location::Ssh { login: other, .. }) => login == other,
-        _ => false,
-    };
-    if !from.iter().all(same_host) {
-        return Err(usage("sources lie on different hosts: copy from one host at a time"));
-    }
+    let first = one_host(from)?;
     if args.files_from.is_some() {
         return Err(usage(
             "--files-from lists local sources: name remote ones on the command line",
@@ -401,7 +420,7 @@ fn pull(
     }
     let key = transfer_key(args);
     local_target(target, into_directory, key)?;
-    let reach = reach(args, first)?;
+    let reach = reach(args, first, true)?;
     let pull = Pull {
         sources: from.iter().map(|place| Bytes(remote_path(place))).collect(),
         recursive: args.recursive,
@@ -409,7 +428,6 @@ fn pull(
     };
     let state = state_directory().map_err(failed)?;
     let (engine, memory_bytes, target) = (args.engine, args.memory.0, target.to_owned());
-    let protection = options.protection;
     let keep = args.json || args.checksum_file.is_some();
     let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
         let base = local_target(&target, into_directory, key).map_err(|error| match error {
@@ -439,5 +457,5 @@ fn pull(
         }
         Ok(end)
     };
-    begin(args, reach, protection, Request::Pull(pull), Box::new(make_end))
+    begin(reach, Request::Pull(pull), Box::new(make_end))
 }

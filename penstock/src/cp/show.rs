@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use penstock_mover::client::{CopyError, Snapshot};
+use penstock_mover::client::Snapshot;
+use penstock_mover::contact::CopyError;
 use penstock_protocol::control::{FailureKind, Placed};
 use penstock_protocol::open::RefusalKind;
 use penstock_units::{BitRate, ByteCount, display_duration};
@@ -91,6 +92,7 @@ impl Running {
     fn is_over(&self) -> bool {
         match self {
             Self::Remote { transfer, .. } => transfer.is_over(),
+            Self::ThirdParty { transfer, .. } => transfer.is_over(),
             Self::Local(copy) => copy.is_over(),
         }
     }
@@ -98,6 +100,7 @@ impl Running {
     fn snapshot(&self) -> Snapshot {
         match self {
             Self::Remote { transfer, .. } => transfer.snapshot(),
+            Self::ThirdParty { transfer, .. } => transfer.snapshot(),
             Self::Local(copy) => copy.snapshot(),
         }
     }
@@ -105,6 +108,7 @@ impl Running {
     fn take_placed(&self) -> Vec<Placed> {
         match self {
             Self::Remote { transfer, .. } => transfer.take_placed(),
+            Self::ThirdParty { transfer, .. } => transfer.take_placed(),
             Self::Local(copy) => copy.sender().take_placed(),
         }
     }
@@ -112,6 +116,7 @@ impl Running {
     fn cancel(&self, reason: &str) {
         match self {
             Self::Remote { transfer, .. } => transfer.cancel(reason),
+            Self::ThirdParty { transfer, .. } => transfer.cancel(reason),
             Self::Local(copy) => copy.sender().cancel(reason),
         }
     }
@@ -119,6 +124,7 @@ impl Running {
     fn wait(&mut self) -> Result<Snapshot, CopyError> {
         match self {
             Self::Remote { transfer, .. } => transfer.wait(),
+            Self::ThirdParty { transfer, .. } => transfer.wait(),
             Self::Local(copy) => copy.wait(),
         }
     }

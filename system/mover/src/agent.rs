@@ -26,7 +26,8 @@ use serde::Serialize;
 use socket2::SockRef;
 
 use crate::channel::{Channel, Transport};
-use crate::control::{self, Stopped};
+use crate::control::{self, End, Stopped};
+use crate::delegate::Delegate;
 use crate::engine::Engine;
 use crate::exchange::{self, Joined};
 use crate::granting::{self, AnyEnd};
@@ -39,6 +40,10 @@ const PROOF_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long a session is kept without its client.
 const KEPT_FOR: Duration = Duration::from_secs(60);
+
+/// How long a transfer to another agent goes on without whoever asked for it. One whose process was
+/// killed cannot come back, and the destination takes no second session for the same files.
+const DELEGATE_KEPT_FOR: Duration = Duration::from_secs(3);
 
 /// Ended transfers that are still listed.
 const HISTORY_MAX: usize = 200;
@@ -223,6 +228,7 @@ struct Inner {
 #[derive(Debug)]
 struct Running {
     id: u64,
+    session: SessionId,
     caller: Caller,
     peer: String,
     path: String,
@@ -230,6 +236,8 @@ struct Running {
     journal: Option<String>,
     started: SystemTime,
     end: AnyEnd,
+    /// Where its files go to another agent, and its client only looks on.
+    delegate: Option<Delegate>,
     link: Mutex<Link>,
     connection: Mutex<Option<Transport>>,
     lost: Mutex<Option<Instant>>,
@@ -489,7 +497,7 @@ impl Inner {
         let proven = session.key().verify_join(&join.session, join.stream, &nonces, &join.proof);
         let protected = tls == (session.options.protection == Protection::Full);
         match () {
-            () if !proven || !protected => Joined::Refused,
+            () if !proven || !protected || running.delegate.is_some() => Joined::Refused,
             () if session.stream_count() >= lock(&self.limits).streams_per_transfer => {
                 Joined::TooMany
             }
@@ -532,7 +540,7 @@ impl Inner {
         let clock = running.clock();
         let stopped = match exchange::answer(&mut channel, &answer) {
             Ok(()) => match link.connected(peer_received, clock.elapsed()) {
-                Ok(()) => control::drive(running.end.control(), &mut link, &mut channel, clock),
+                Ok(()) => control::drive(running.control(), &mut link, &mut channel, clock),
                 Err(error) => Stopped::Fault(error.to_string()),
             },
             // It went before it heard: the session waits for it as for any other.
@@ -599,9 +607,16 @@ impl Inner {
         };
         let granted = grant.make(&open.request, &|journal| self.end_forsaken(journal))?;
         let session = granted.end.session();
+        let (delegate, name) = match &open.request {
+            // The session has its name at the other agent, which may be this one too.
+            Request::ThirdParty(request) => {
+                (Some(Delegate::start(request, granted.end.clone())?), exchange::random())
+            }
+            _ => (None, session.id),
+        };
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let opened = Opened {
-            session: session.id,
+            session: name,
             key: session.key().0,
             software: software(),
             features: Vec::new(),
@@ -610,6 +625,7 @@ impl Inner {
         };
         let running = Arc::new(Running {
             id,
+            session: name,
             caller,
             peer,
             path: display_path(granted.path.as_bytes()),
@@ -620,6 +636,7 @@ impl Inner {
             lost: Mutex::default(),
             rate: Mutex::default(),
             end: granted.end,
+            delegate,
         });
         tracing::info!(
             "transfer {id}: {} {} for {}",
@@ -627,9 +644,11 @@ impl Inner {
             running.path,
             running.caller.name
         );
-        lock(&self.sessions).insert(session_id(&running), Arc::clone(&running));
+        lock(&self.sessions).insert(running.session, Arc::clone(&running));
         lock(&self.totals).transfers_started += 1;
-        running.end.start();
+        if running.delegate.is_none() {
+            running.end.start();
+        }
         Ok((running, Answer::Opened(opened)))
     }
 
@@ -646,7 +665,7 @@ impl Inner {
     }
 
     fn retire(&self, running: &Arc<Running>) {
-        if lock(&self.sessions).remove(&session_id(running)).is_none() {
+        if lock(&self.sessions).remove(&running.session).is_none() {
             return;
         }
         let shown = running.show();
@@ -671,7 +690,8 @@ impl Inner {
                 return;
             }
             for running in running {
-                let gone = lock(&running.lost).is_some_and(|since| since.elapsed() > KEPT_FOR);
+                let kept = if running.delegate.is_some() { DELEGATE_KEPT_FOR } else { KEPT_FOR };
+                let gone = lock(&running.lost).is_some_and(|since| since.elapsed() > kept);
                 if gone {
                     let why = "its client did not come back".to_owned();
                     running.end.session().end(Ending::Failed(why));
@@ -682,10 +702,6 @@ impl Inner {
     }
 }
 
-fn session_id(running: &Running) -> SessionId {
-    running.end.session().id
-}
-
 /// Name and version of this software.
 #[must_use]
 pub fn software() -> String {
@@ -693,6 +709,14 @@ pub fn software() -> String {
 }
 
 impl Running {
+    /// What the client's control connection carries.
+    fn control(&self) -> &dyn End {
+        match &self.delegate {
+            Some(delegate) => delegate,
+            None => self.end.control(),
+        }
+    }
+
     fn clock(&self) -> Instant {
         self.end.session().started
     }

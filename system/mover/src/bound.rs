@@ -56,6 +56,22 @@ pub fn bound_by(sender: Share, receiver: Share, rate: f64) -> &'static str {
     }
 }
 
+/// The name that another process gave, if it is one of ours.
+#[must_use]
+pub fn named(name: &str) -> &'static str {
+    const NAMES: [&str; 8] = [
+        "rate limit",
+        "sender CPU",
+        "receiver CPU",
+        "destination storage",
+        "source storage",
+        "receiver",
+        "network",
+        "starting",
+    ];
+    NAMES.into_iter().find(|known| *known == name).unwrap_or("starting")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

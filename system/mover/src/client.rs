@@ -8,74 +8,43 @@ use std::time::{Duration, Instant};
 
 use penstock_protocol::control::{Placed, Settings, Tally};
 use penstock_protocol::link::Link;
-use penstock_protocol::open::{
-    Answer, Join, Open, Opened, Protection, Refusal, RefusalKind, Request, Return,
-};
-use penstock_protocol::preamble::{ConnectionKind, Preamble, PreambleError};
-use penstock_protocol::proof::{Nonces, SessionKey};
-use rustls::ClientConfig;
+use penstock_protocol::open::{Opened, Request};
+use penstock_protocol::proof::Nonces;
+use penstock_sys::event::Event;
 
-use crate::agent::software;
 use crate::channel::{Channel, Transport};
+use crate::contact::{Backoff, Contact, CopyError};
 use crate::control::{self, Stopped};
-use crate::dial::Dial;
-use crate::exchange::{self, Joined, random};
+use crate::exchange::random;
 use crate::granting::{AnyEnd, RateMeter};
 use crate::sending::spawn;
-use crate::session::{DEAD_AFTER, Ending, Session, lock};
-
-/// How long a first exchange may take.
-const ANSWER_WITHIN: Duration = Duration::from_secs(20);
-
-/// Longest pause between attempts to connect.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
-
-/// Why a transfer did not happen.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum CopyError {
-    /// The other end says no.
-    #[error("{0} refuses: {text}", text = .1.text)]
-    Refused(String, Refusal),
-    /// The other end cannot be reached, or not any more.
-    #[error("cannot reach {0}: {1}")]
-    Unreachable(String, String),
-    /// The certificate is not the expected one.
-    #[error(
-        "{0} shows another certificate than expected: if it was renewed, run `penstock login` again"
-    )]
-    Certificate(String),
-    /// Somebody stopped it.
-    #[error("cancelled: {0}")]
-    Cancelled(String),
-    /// It cannot go on.
-    #[error("{0}")]
-    Failed(String),
-}
+use crate::session::{Ending, Session, lock};
 
 /// Makes this side's end of a session, anew for each.
 pub type MakeEnd = dyn Fn(&Opened) -> Result<AnyEnd, CopyError> + Send + Sync;
 
+/// How a transfer gets its session.
+#[derive(Debug, Clone)]
+pub enum Begin {
+    /// By asking for one, and for another when the agent has forgotten it.
+    Ask(Request),
+    /// Somebody else has opened it there.
+    Adopt(Opened),
+}
+
 /// What a transfer is made of.
 pub struct Plan {
-    /// The way to the other end.
-    pub dial: Arc<dyn Dial>,
-    /// TLS that accepts the other end and nobody else.
-    pub tls: Arc<ClientConfig>,
-    /// Token for the other end.
-    pub token: String,
-    /// What is asked of it.
-    pub request: Request,
-    /// How data streams are protected.
-    pub protection: Protection,
-    /// How long to try without any success.
-    pub give_up_after: Duration,
+    /// The agent at the other end.
+    pub contact: Contact,
+    /// How its session is begun.
+    pub begin: Begin,
     /// Makes this side's end.
     pub make_end: Box<MakeEnd>,
 }
 
 impl std::fmt::Debug for Plan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Plan").field("to", &self.dial.shown()).finish_non_exhaustive()
+        f.debug_struct("Plan").field("contact", &self.contact).finish_non_exhaustive()
     }
 }
 
@@ -114,7 +83,7 @@ pub struct Snapshot {
 #[derive(Debug)]
 pub struct Transfer {
     shared: Arc<Shared>,
-    thread: Option<std::thread::JoinHandle<Result<(), CopyError>>>,
+    thread: Option<std::thread::JoinHandle<()>>,
 }
 
 #[derive(Debug)]
@@ -128,12 +97,18 @@ struct Shared {
     /// What they put in place and nobody has taken yet.
     placed: Mutex<Vec<Placed>>,
     cancelled: Mutex<Option<String>>,
+    /// How it ended.
+    outcome: Mutex<Option<Result<(), CopyError>>>,
+    /// Signalled when it has.
+    over: Event,
 }
 
 impl Transfer {
     /// Starts.
-    #[must_use]
-    pub fn start(plan: Plan) -> Self {
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn start(plan: Plan) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             plan,
             end: Mutex::default(),
@@ -142,12 +117,30 @@ impl Transfer {
             earlier: Mutex::default(),
             placed: Mutex::default(),
             cancelled: Mutex::default(),
+            outcome: Mutex::default(),
+            over: Event::new()?,
         });
         let thread = spawn("transfer", {
             let shared = Arc::clone(&shared);
-            move || shared.run()
+            move || {
+                let outcome = shared.run();
+                *lock(&shared.outcome) = Some(outcome);
+                let _ = shared.over.signal();
+            }
         });
-        Self { shared, thread: Some(thread) }
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// How it ended, if it has.
+    #[must_use]
+    pub fn outcome(&self) -> Option<Result<(), CopyError>> {
+        lock(&self.shared.outcome).clone()
+    }
+
+    /// Becomes readable when it has ended, for whoever waits for descriptors.
+    #[must_use]
+    pub fn over(&self) -> &Event {
+        &self.shared.over
     }
 
     /// How it is going.
@@ -192,11 +185,12 @@ impl Transfer {
     /// # Errors
     /// Why it did not get that far. Files that failed are in the [`Snapshot`].
     pub fn wait(&mut self) -> Result<Snapshot, CopyError> {
-        match self.thread.take().map(std::thread::JoinHandle::join) {
-            Some(Ok(Err(error))) => Err(error),
-            Some(Err(_)) => Err(CopyError::Failed("a thread of the transfer panicked".into())),
-            Some(Ok(Ok(()))) | None => Ok(self.shared.snapshot()),
+        let joined = self.thread.take().map(std::thread::JoinHandle::join);
+        if matches!(joined, Some(Err(_))) {
+            return Err(CopyError::Failed("a thread of the transfer panicked".into()));
         }
+        self.outcome().unwrap_or(Ok(()))?;
+        Ok(self.shared.snapshot())
     }
 }
 
@@ -210,7 +204,7 @@ enum Ended {
 impl Shared {
     fn snapshot(&self) -> Snapshot {
         let mut snapshot = lock(&self.earlier).clone();
-        snapshot.dropped = self.plan.dial.dropped();
+        snapshot.dropped = self.plan.contact.dial.dropped();
         snapshot.sessions = self.sessions.load(Ordering::Relaxed);
         let end = lock(&self.end).clone();
         let Some(end) = end else { return snapshot };
@@ -236,17 +230,17 @@ impl Shared {
 
     fn run(self: &Arc<Self>) -> Result<(), CopyError> {
         let mut trying_since = Instant::now();
-        let mut pause = Duration::from_millis(50);
+        let mut backoff = Backoff::default();
         loop {
             if let Some(reason) = lock(&self.cancelled).clone() {
                 return Err(CopyError::Cancelled(reason));
             }
             let why = match self.open() {
-                Ok((channel, opened)) => {
+                Ok(Some((channel, received, opened))) => {
                     self.sessions.fetch_add(1, Ordering::Relaxed);
-                    pause = Duration::from_millis(50);
+                    backoff = Backoff::default();
                     let moved_before = self.snapshot().network_bytes;
-                    match self.session(channel, &opened)? {
+                    match self.session(channel, received, &opened)? {
                         Ended::Finished => return Ok(()),
                         Ended::Forgotten(why) => {
                             tracing::info!("beginning anew: {why}");
@@ -261,69 +255,37 @@ impl Shared {
                         }
                     }
                 }
-                Err(error) if self.sessions.load(Ordering::Relaxed) == 0 && !is_busy(&error) => {
-                    // The first time, what cannot be reached is said at once.
+                Ok(None) => CopyError::Forgotten(self.plan.contact.shown()),
+                // The first time, what cannot be reached is said at once.
+                Err(error @ CopyError::Unreachable(..))
+                    if self.sessions.load(Ordering::Relaxed) == 0 =>
+                {
                     return Err(error);
                 }
-                Err(error @ CopyError::Unreachable(..)) => error,
-                Err(error) if is_busy(&error) => error,
+                Err(error) if error.may_pass() => error,
                 Err(error) => return Err(error),
             };
-            if trying_since.elapsed() > self.plan.give_up_after {
+            if matches!(self.plan.begin, Begin::Adopt(_)) {
+                return Err(CopyError::Forgotten(self.plan.contact.shown()));
+            }
+            if trying_since.elapsed() > self.plan.contact.give_up_after {
                 return Err(why);
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE_MAX);
+            backoff.pause();
         }
     }
 
-    fn connect(&self, kind: ConnectionKind, number: u32) -> io::Result<Channel> {
-        let tls = kind == ConnectionKind::Control || self.plan.protection == Protection::Full;
-        let mut transport = self.plan.dial.dial(number)?;
-        transport.set_timeouts(Some(ANSWER_WITHIN))?;
-        exchange::send_preamble(&mut transport, Preamble { kind, tls })?;
-        if tls {
-            Channel::connect_tls(transport, Arc::clone(&self.plan.tls))
-        } else {
-            Ok(Channel::clear(transport))
-        }
-    }
-
-    fn ask(&self, request: Request) -> Result<(Channel, Answer), CopyError> {
-        let shown = self.plan.dial.shown();
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::PermissionDenied => CopyError::Certificate(shown.clone()),
-            io::ErrorKind::InvalidInput => CopyError::Failed(error.to_string()),
-            io::ErrorKind::InvalidData if is_stranger(&error) => {
-                // Worth another try once a session was there: a bit may have flipped on the way.
-                CopyError::Unreachable(shown.clone(), error.to_string())
+    /// A session with its control connection and how many messages of this side were received there.
+    /// `None` when an adopted one is forgotten.
+    fn open(&self) -> Result<Option<(Channel, u64, Opened)>, CopyError> {
+        match &self.plan.begin {
+            Begin::Ask(request) => {
+                let (channel, opened) = self.plan.contact.open(request.clone())?;
+                Ok(Some((channel, 0, opened)))
             }
-            io::ErrorKind::InvalidData => {
-                let text = "it does not speak this version of Penstock's protocol on that port";
-                CopyError::Unreachable(shown.clone(), format!("{text} ({error})"))
-            }
-            _ => CopyError::Unreachable(shown.clone(), penstock_sys::fs::describe(&error)),
-        };
-        let mut channel = self.connect(ConnectionKind::Control, 0).map_err(failed)?;
-        let open = Open {
-            software: software(),
-            token: self.plan.token.clone(),
-            features: Vec::new(),
-            request,
-        };
-        let answer = exchange::ask(&mut channel, &open).map_err(failed)?;
-        channel.transport().notice_death(DEAD_AFTER).map_err(failed)?;
-        Ok((channel, answer))
-    }
-
-    fn open(&self) -> Result<(Channel, Opened), CopyError> {
-        match self.ask(self.plan.request.clone())? {
-            (channel, Answer::Opened(opened)) => Ok((channel, opened)),
-            (_, Answer::Refused(refusal)) => {
-                Err(CopyError::Refused(self.plan.dial.shown(), refusal))
-            }
-            (_, Answer::Returned(_)) => {
-                Err(CopyError::Failed("the agent answers what was not asked".into()))
+            Begin::Adopt(opened) => {
+                let back = self.plan.contact.return_to(opened, 0)?;
+                Ok(back.map(|(channel, received)| (channel, received, opened.clone())))
             }
         }
     }
@@ -331,6 +293,7 @@ impl Shared {
     fn session(
         self: &Arc<Self>,
         mut channel: Channel,
+        mut peer_received: u64,
         opened: &Opened,
     ) -> Result<Ended, CopyError> {
         let end = (self.plan.make_end)(opened)?;
@@ -342,7 +305,6 @@ impl Shared {
         });
         let clock = Instant::now();
         let mut link = Link::new(clock.elapsed());
-        let mut peer_received = 0;
         let ended = loop {
             let stopped = match link.connected(peer_received, clock.elapsed()) {
                 Ok(()) => control::drive(end.control(), &mut link, &mut channel, clock),
@@ -355,8 +317,10 @@ impl Shared {
                 Stopped::Lost(_) if end.session().is_over() => break self.verdict(end.session()),
                 Stopped::Lost(why) => {
                     tracing::info!("control connection lost ({why}), coming back");
-                    match self.come_back(&link, opened, &end) {
+                    let is_over = || end.session().is_over();
+                    match self.plan.contact.come_back(opened, link.received(), is_over) {
                         Ok(Some((again, received))) => (channel, peer_received) = (again, received),
+                        Ok(None) if is_over() => break self.verdict(end.session()),
                         Ok(None) => break Ok(Ended::Forgotten(why)),
                         Err(error) => break Err(error),
                     }
@@ -379,40 +343,6 @@ impl Shared {
         }
     }
 
-    /// Comes back to a session; `None` when the agent has forgotten it.
-    fn come_back(
-        &self,
-        link: &Link,
-        opened: &Opened,
-        end: &AnyEnd,
-    ) -> Result<Option<(Channel, u64)>, CopyError> {
-        let start = Instant::now();
-        let mut pause = Duration::from_millis(20);
-        loop {
-            let back =
-                Return { session: opened.session, key: opened.key, received: link.received() };
-            match self.ask(Request::Return(back)) {
-                Ok((channel, Answer::Returned(received))) => return Ok(Some((channel, received))),
-                Ok((_, Answer::Refused(refusal)))
-                    if refusal.kind == RefusalKind::UnknownSession =>
-                {
-                    return Ok(None);
-                }
-                Ok((_, Answer::Refused(refusal))) => {
-                    return Err(CopyError::Refused(self.plan.dial.shown(), refusal));
-                }
-                Ok(_) => return Err(CopyError::Failed("the agent makes no sense".into())),
-                Err(error) if start.elapsed() > self.plan.give_up_after => return Err(error),
-                Err(_) => {}
-            }
-            if end.session().is_over() {
-                return self.verdict(end.session()).map(|_| None);
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE_MAX);
-        }
-    }
-
     /// Keeps as many streams connected as are wanted, until the session is over.
     fn keep_streams(self: &Arc<Self>, end: &AnyEnd, opened: &Opened) {
         let next = Arc::new(AtomicU32::new(0));
@@ -429,11 +359,11 @@ impl Shared {
             }
             if session.stream_count() > 0 {
                 alive = Instant::now();
-            } else if alive.elapsed() > self.plan.give_up_after {
+            } else if alive.elapsed() > self.plan.contact.give_up_after {
                 let why = format!(
                     "no data stream to {} lived for {} s",
-                    self.plan.dial.shown(),
-                    self.plan.give_up_after.as_secs()
+                    self.plan.contact.shown(),
+                    self.plan.contact.give_up_after.as_secs()
                 );
                 session.end(Ending::Failed(why));
             }
@@ -447,11 +377,11 @@ impl Shared {
     fn keep_stream(&self, end: &AnyEnd, opened: &Opened, slot: u16, next: &AtomicU32) {
         let session = end.session();
         let wanted = || slot < session.wanted_streams.load(Ordering::SeqCst);
-        let mut pause = Duration::from_millis(20);
+        let mut backoff = Backoff::default();
         while !session.is_over() && wanted() {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let start = Instant::now();
-            let result = self.join(opened, number).and_then(|(channel, nonces)| {
+            let result = self.plan.contact.join(opened, number).and_then(|(channel, nonces)| {
                 end.run_stream_while(number, channel, &nonces, wanted)
             });
             if session.is_over() {
@@ -461,41 +391,11 @@ impl Shared {
                 tracing::debug!("stream {number}: {error}");
             }
             if start.elapsed() > Duration::from_secs(5) {
-                pause = Duration::from_millis(20);
+                backoff = Backoff::default();
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE_MAX);
+            backoff.pause();
         }
     }
-
-    fn join(&self, opened: &Opened, stream: u32) -> io::Result<(Channel, Nonces)> {
-        let mut channel = self.connect(ConnectionKind::Data, stream)?;
-        let nonces =
-            Nonces { acceptor: exchange::receive_challenge(&mut channel)?, connector: random() };
-        let key = SessionKey(opened.key);
-        let join = Join {
-            session: opened.session,
-            stream,
-            nonce: nonces.connector,
-            proof: key.join_proof(&opened.session, stream, &nonces),
-        };
-        match exchange::join(&mut channel, &join)? {
-            Joined::Yes => {}
-            refused => return Err(io::Error::other(format!("stream refused: {refused:?}"))),
-        }
-        channel.transport().set_timeouts(None)?;
-        channel.transport().notice_death(DEAD_AFTER)?;
-        Ok((channel, nonces))
-    }
-}
-
-/// Whether the peer is a penstock of another version, or no penstock.
-fn is_stranger(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|cause| cause.is::<PreambleError>())
-}
-
-fn is_busy(error: &CopyError) -> bool {
-    matches!(error, CopyError::Refused(_, refusal) if refusal.kind == RefusalKind::Busy)
 }
 
 /// A hasher for transfer keys.

@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use penstock_protocol::control::REPORT_EVERY;
 use penstock_protocol::link::Link;
-use penstock_sys::event::{self, Interest};
+use penstock_sys::event::{self, Event, Interest};
 
 use crate::channel::Channel;
-use crate::session::Session;
 
 /// Bytes of messages put on the connection at a time.
 const TRANSMIT_BYTES: usize = 256 * 1024;
@@ -22,8 +21,10 @@ const LINGER: Duration = Duration::from_secs(3);
 
 /// One end of a session, as its control connection sees it.
 pub trait End: Sync {
-    /// What both ends share.
-    fn session(&self) -> &Session;
+    /// Whether there is nothing more to say but what is queued.
+    fn is_over(&self) -> bool;
+    /// Signalled when there may be a message to send.
+    fn wake(&self) -> &Event;
     /// The next message to send.
     fn poll_message(&self) -> Option<Vec<u8>>;
     /// Takes a message.
@@ -66,7 +67,6 @@ struct Driver<'a> {
 
 impl Driver<'_> {
     fn run(&mut self) -> io::Result<Stopped> {
-        let session = self.end.session();
         self.channel.transport().set_nonblocking(true)?;
         let mut next_tick = Instant::now();
         let mut over_since = None;
@@ -82,7 +82,7 @@ impl Driver<'_> {
             if let Err(error) = self.transmit() {
                 return Ok(Stopped::Lost(error.to_string()));
             }
-            if session.is_over() {
+            if self.end.is_over() {
                 let since = *over_since.get_or_insert_with(Instant::now);
                 let said = self.link.is_settled() && self.out.is_empty();
                 if said || since.elapsed() > LINGER {
@@ -95,11 +95,11 @@ impl Driver<'_> {
             let interest = Interest { read: true, write: pending };
             let fds = [
                 (self.channel.transport().as_fd(), interest),
-                (session.wake.as_fd(), Interest::READ),
+                (self.end.wake().as_fd(), Interest::READ),
             ];
             let ready = event::poll(&fds, Some(wait.min(Duration::from_millis(500))))?;
             if ready[1].any() {
-                session.wake.drain()?;
+                self.end.wake().drain()?;
             }
             if !ready[0].any() {
                 continue;
@@ -108,7 +108,7 @@ impl Driver<'_> {
                 Ok(None) => {}
                 Ok(Some(stopped)) => return Ok(stopped),
                 // After its end the peer may go without another word.
-                Err(_) if session.is_over() => return Ok(Stopped::Over),
+                Err(_) if self.end.is_over() => return Ok(Stopped::Over),
                 Err(error) => return Err(error),
             }
         }

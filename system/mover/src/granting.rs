@@ -292,9 +292,13 @@ impl Grant<'_> {
     pub fn make(&self, request: &Request, forsaken: &dyn Fn(&str)) -> Result<Granted, Refusal> {
         match request {
             Request::Push(push) => self.receive(push, forsaken),
-            Request::Pull(pull) => self.send(pull),
-            Request::Return(_) | Request::ThirdParty(_) => {
-                Err(Refusal::new(RefusalKind::Request, "this agent does not do that"))
+            Request::Pull(pull) => self.send(pull, None),
+            Request::ThirdParty(request) => {
+                let session = &request.session;
+                self.send(&request.pull, Some((session.session, SessionKey(session.key))))
+            }
+            Request::Return(_) => {
+                Err(Refusal::new(RefusalKind::Request, "nobody returns to a new session"))
             }
         }
     }
@@ -310,7 +314,11 @@ impl Grant<'_> {
             .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))
     }
 
-    fn send(&self, pull: &Pull) -> Result<Granted, Refusal> {
+    fn send(
+        &self,
+        pull: &Pull,
+        given: Option<(SessionId, SessionKey)>,
+    ) -> Result<Granted, Refusal> {
         let mut sources = Vec::with_capacity(pull.sources.len());
         let mut shown = Vec::new();
         for path in &pull.sources {
@@ -318,7 +326,7 @@ impl Grant<'_> {
             sources.push(source_at(place.root, &place.path, &place.shown)?);
             shown.push(place.shown);
         }
-        let session = self.session(&pull.options, None)?;
+        let session = self.session(&pull.options, given)?;
         let end = SenderEnd::new(session, self.engine, sources, pull.recursive);
         let more = match shown.len() {
             0 | 1 => String::new(),

@@ -21,6 +21,7 @@ use penstock_protocol::proof::Authenticator;
 use penstock_protocol::receiver::{Finish, Place as Where, Receiver, SenderFault, Verdict};
 use penstock_protocol::sender::StreamId;
 use penstock_protocol::wire;
+use penstock_sys::event::Event;
 use penstock_sys::fs;
 
 use crate::channel::Channel;
@@ -528,8 +529,12 @@ fn damaged() -> Failure {
 pub struct ReceiverControl(pub Arc<ReceiverEnd>);
 
 impl End for ReceiverControl {
-    fn session(&self) -> &Session {
-        &self.0.session
+    fn is_over(&self) -> bool {
+        self.0.session.is_over()
+    }
+
+    fn wake(&self) -> &Event {
+        &self.0.session.wake
     }
 
     fn poll_message(&self) -> Option<Vec<u8>> {

@@ -16,6 +16,7 @@ use penstock_protocol::proof::Authenticator;
 use penstock_protocol::sender::{Read, Sender, Source, StreamId, Work};
 use penstock_protocol::wire;
 use penstock_sys::buffer::Buffer;
+use penstock_sys::event::Event;
 use penstock_sys::fs::{Dir, Open};
 
 use crate::channel::Channel;
@@ -411,8 +412,12 @@ pub fn spawn<T: Send + 'static>(
 pub struct SenderControl(pub Arc<SenderEnd>);
 
 impl End for SenderControl {
-    fn session(&self) -> &Session {
-        &self.0.session
+    fn is_over(&self) -> bool {
+        self.0.session.is_over()
+    }
+
+    fn wake(&self) -> &Event {
+        &self.0.session.wake
     }
 
     fn poll_message(&self) -> Option<Vec<u8>> {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_mover::agent::{Agent, Caller, Config, Gatekeeper, Limits, Place};
-use penstock_mover::client::{CopyError, Plan, Snapshot, Transfer};
+use penstock_mover::client::{Begin, Plan, Snapshot, Transfer};
+use penstock_mover::contact::{Contact, CopyError};
 use penstock_mover::dial::TcpDial;
 use penstock_mover::engine::Engine;
 use penstock_mover::granting::{self, AnyEnd, Grant};
@@ -97,17 +98,15 @@ impl Site {
         make_end: Box<penstock_mover::client::MakeEnd>,
     ) -> Plan {
         let address = self.agent.addresses()[0];
-        Plan {
-            dial: Arc::new(
-                TcpDial::new("127.0.0.1", address.port(), &[], &[], None).expect("loopback"),
-            ),
+        let dial = TcpDial::new("127.0.0.1", address.port(), &[], &[], None).expect("loopback");
+        let contact = Contact {
+            dial: Arc::new(dial),
             tls: tls_client_config(self.identity.fingerprint(), None).expect("a configuration"),
             token: "secret".to_owned(),
-            request,
             protection: options.protection,
             give_up_after: Duration::from_secs(20),
-            make_end,
-        }
+        };
+        Plan { contact, begin: Begin::Ask(request), make_end }
     }
 
     fn push(&self, options: &Options) -> Result<Snapshot, CopyError> {
@@ -127,7 +126,9 @@ impl Site {
             let end = SenderEnd::new(session, Engine::probe(), sources, true);
             Ok(AnyEnd::Send(SenderControl(Arc::new(end))))
         };
-        Transfer::start(self.plan(Request::Push(push), options, Box::new(make))).wait()
+        Transfer::start(self.plan(Request::Push(push), options, Box::new(make)))
+            .expect("descriptors")
+            .wait()
     }
 
     fn pull(&self, options: &Options, from: &str, to: &Path) -> Result<Snapshot, CopyError> {
@@ -156,7 +157,9 @@ impl Site {
                 .receiver(target, &name, &options2, Some(identity), &|_| {})
                 .map_err(|refusal| CopyError::Failed(refusal.text))
         };
-        Transfer::start(self.plan(Request::Pull(pull), options, Box::new(make))).wait()
+        Transfer::start(self.plan(Request::Pull(pull), options, Box::new(make)))
+            .expect("descriptors")
+            .wait()
     }
 }
 

@@ -1,0 +1,73 @@
+//! A copy between two remote places: the source's agent sends to the destination's, this process looks on.
+
+use std::net::IpAddr;
+
+use penstock_mover::third_party::{Plan, Transfer};
+use penstock_protocol::open::{Opened, Options, Pull, Push};
+use penstock_protocol::third_party::ThirdParty;
+use penstock_protocol::wire::Bytes;
+
+use super::CpArgs;
+use super::places::Location;
+use super::plan::{Running, StartError, failed, one_host, reach, remote_path, transfer_key, usage};
+
+/// Starts it.
+///
+/// # Errors
+/// When the arguments make no sense for two remote places, or nobody here is known at one of them.
+pub(super) fn start(
+    args: &CpArgs,
+    options: Options,
+    from: &[Location],
+    to: &Location,
+    into_directory: bool,
+) -> Result<Running, StartError> {
+    let first = one_host(from)?;
+    if args.via_ssh {
+        return Err(usage(
+            "--via-ssh carries data through this machine, and between two hosts it goes directly: \
+             leave it out, or run the command on one of them",
+        ));
+    }
+    if args.files_from.is_some() {
+        return Err(usage(
+            "--files-from lists local sources: name remote ones on the command line",
+        ));
+    }
+    let source = reach(args, first, false)?;
+    let destination = reach(args, to, false)?;
+    let push = Push {
+        target: Bytes(remote_path(to)),
+        into_directory,
+        transfer_key: transfer_key(args),
+        options: options.clone(),
+    };
+    let pull = Pull {
+        sources: from.iter().map(|place| Bytes(remote_path(place))).collect(),
+        recursive: args.recursive,
+        options,
+    };
+    let texts = |addresses: &[IpAddr]| addresses.iter().map(ToString::to_string).collect();
+    let (host, port) = destination.address;
+    let template = ThirdParty {
+        pull,
+        host,
+        port,
+        to: texts(&args.to),
+        from: texts(&args.from),
+        congestion: args.congestion.clone(),
+        fingerprint: destination.fingerprint.0,
+        session: Opened::default(),
+        keep_placed: args.json || args.checksum_file.is_some(),
+    };
+    let request = move |session: Opened| ThirdParty { session, ..template.clone() };
+    let plan = Plan {
+        source: source.contact,
+        destination: destination.contact,
+        push,
+        request: Box::new(request),
+    };
+    let transfer =
+        Transfer::start(plan).map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
+    Ok(Running::ThirdParty { transfer, _far_ends: [source.far_end, destination.far_end] })
+}

@@ -1,0 +1,177 @@
+//! Copies between two agents that a third machine asks for: each machine has a state of its own, and
+//! bytes never pass the one that asks.
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{
+    Agent, House, Random, Run, assert_no_leftovers, assert_same, run, until, write_file, write_tree,
+};
+
+/// A source, a destination, and somewhere else whoever asks.
+struct Sites {
+    source: House,
+    destination: House,
+    asking: House,
+    from: Agent,
+    to: Agent,
+}
+
+fn login(asking: &House, site: &House, agent: &Agent) {
+    let token = fs::read_to_string(site.state.join("token")).unwrap();
+    let mut command = asking.penstock();
+    command.args(["login", &agent.listen, "--token", token.trim()]);
+    run(command.args(["--fingerprint", &agent.fingerprint])).good();
+}
+
+impl Sites {
+    fn new() -> Self {
+        let [source, destination, asking] = [(); 3].map(|()| House::new());
+        let (from, to) = (source.agent(), destination.agent());
+        for (site, agent) in [(&source, &from), (&destination, &to)] {
+            login(&asking, site, agent);
+        }
+        Self { source, destination, asking, from, to }
+    }
+
+    fn copy(&self, more: &[&str]) -> Command {
+        let mut command = self.asking.cp(&["-r"]);
+        command.args(more).args([self.from.url("data"), self.to.url("in/")]);
+        command
+    }
+}
+
+#[test]
+fn a_dataset_goes_from_agent_to_agent() {
+    let mut random = Random::seeded(71);
+    let sites = Sites::new();
+    let data = sites.source.root.join("data");
+    let total = write_tree(&mut random, &data, 3, 60);
+    let sums = sites.asking.path("sums");
+    let done = run(sites.copy(&["--checksum-file", sums.to_str().unwrap()])).good();
+    assert_same(&data, &sites.destination.root.join("in/data"));
+    assert_eq!(done.number("bytes"), total);
+    assert_eq!(done.number("files"), 64);
+    assert_eq!(done.json["digests"].as_object().unwrap().len(), 64);
+    assert_eq!(fs::read_to_string(sums).unwrap().lines().count(), 64);
+    // It can be seen at both agents.
+    for (agent, site, direction) in
+        [(&sites.from, &sites.source, "send"), (&sites.to, &sites.destination, "receive")]
+    {
+        let transfers = agent.transfers(&site.state);
+        assert_eq!(transfers.len(), 1, "{transfers:?}");
+        assert_eq!(transfers[0]["direction"], direction);
+        assert_eq!(transfers[0]["state"], "done");
+    }
+    let again = run(sites.copy(&[])).good();
+    assert_eq!((again.number("resumed_bytes"), again.number("moved_bytes")), (total, 0));
+    assert_no_leftovers(&sites.destination.root, &sites.destination.state);
+}
+
+#[test]
+fn one_agent_may_be_both() {
+    let mut random = Random::seeded(72);
+    let house = House::new();
+    let data = house.root.join("data");
+    write_tree(&mut random, &data, 1, 20);
+    let agent = house.agent();
+    run(house.cp(&["-r", &agent.url("data"), &agent.url("copy/")])).good();
+    assert_same(&data, &house.root.join("copy/data"));
+}
+
+#[test]
+fn what_fails_is_told_to_whoever_asked() {
+    let mut random = Random::seeded(73);
+    let sites = Sites::new();
+    let data = sites.source.root.join("data");
+    write_tree(&mut random, &data, 1, 5);
+    // Something is in the way of one file.
+    fs::create_dir_all(sites.destination.root.join("in/data/large0/x")).unwrap();
+    let done = run(sites.copy(&[]));
+    assert_eq!(done.code, 3, "{done:?}");
+    assert_eq!(done.lines().len(), 1, "{done:?}");
+    assert!(done.lines()[0].contains("large0: a directory"), "{done:?}");
+    // Nothing of that name at the source.
+    let missing = [sites.from.url("none"), sites.to.url("in/")];
+    let done = run(sites.asking.cp(&missing));
+    assert_eq!((done.code, done.lines().len()), (1, 1), "{done:?}");
+    assert!(done.error.contains("none"), "{done:?}");
+    // The source does not reach the destination: it is named, and so is who could not.
+    let Sites { source, asking, from, mut to, .. } = sites;
+    let (url, in_the_way) = (to.url("in/"), to.listen.clone());
+    to.kill();
+    let done = run(asking.cp(&["-r", &from.url("data"), &url]));
+    assert_eq!((done.code, done.lines().len()), (1, 1), "{done:?}");
+    assert!(done.error.contains(&in_the_way), "{done:?}");
+    drop(source);
+}
+
+#[test]
+fn it_is_steered_and_stopped_from_where_it_was_asked_for() {
+    let mut random = Random::seeded(74);
+    let sites = Sites::new();
+    let data = sites.source.root.join("data");
+    fs::create_dir(&data).unwrap();
+    write_file(&mut random, &data.join("big"), 8 << 20);
+    let mut copy = Run::start(&mut sites.copy(&["--rate", "8M", "--block", "64KiB"]));
+    let running = || {
+        let transfers = sites.from.transfers(&sites.source.state);
+        transfers.into_iter().find(|transfer| transfer["state"] == "running")
+    };
+    let id = until("it runs", Duration::from_secs(20), running)["id"].to_string();
+    // The operator of the source lets it go.
+    let mut set = sites.source.penstock();
+    set.args(["transfers", "set", &id, "--rate", "1T", "--http", &sites.from.http]);
+    run(set).good();
+    until("it is fast", Duration::from_secs(6), || copy.is_over().then_some(()));
+    copy.wait().good();
+    // And whoever asked stops the next one.
+    fs::remove_dir_all(sites.destination.root.join("in")).unwrap();
+    let copy = Run::start(&mut sites.copy(&["--rate", "4M", "--block", "64KiB"]));
+    until("it runs", Duration::from_secs(20), running);
+    let pid = copy.child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let done = copy.wait();
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.error.contains("run the same command again"), "{done:?}");
+    until("the source has stopped", Duration::from_secs(10), || running().is_none().then_some(()));
+}
+
+/// Kills of the three in turn, at seeded moments; the same command brings it to its end.
+#[test]
+fn kills_of_any_of_the_three_are_survived() {
+    let mut random = Random::seeded(75);
+    let mut sites = Sites::new();
+    let data = sites.source.root.join("data");
+    let total = write_tree(&mut random, &data, 3, 100);
+    let slow = ["--rate", "10M", "--block", "64KiB", "--streams", "2"];
+    let mut copy = Run::start(&mut sites.copy(&slow));
+    for kill in 0..9 {
+        let moment = std::time::Instant::now() + Duration::from_millis(random.between(50, 400));
+        until("a moment", Duration::from_secs(5), || {
+            (std::time::Instant::now() >= moment).then_some(())
+        });
+        let restart = |agent: &mut Agent, house: &House| {
+            agent.kill();
+            let listen = agent.listen.clone();
+            *agent = Agent::start(&house.state, &house.root, &listen, &[]);
+        };
+        match kill % 3 {
+            0 => restart(&mut sites.from, &sites.source),
+            1 => restart(&mut sites.to, &sites.destination),
+            _ => {
+                copy.kill();
+                copy = Run::start(&mut sites.copy(&slow));
+            }
+        }
+    }
+    copy.kill();
+    let done = run(sites.copy(&[])).good();
+    assert_same(&data, &sites.destination.root.join("in/data"));
+    assert_eq!(done.number("bytes"), total);
+    assert!(done.number("resumed_bytes") > 0, "{done:?}");
+    assert_no_leftovers(&sites.destination.root, &sites.destination.state);
+}

@@ -1,0 +1,239 @@
+//! The way to an agent: connections to its port and the first words on them.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use penstock_protocol::open::{
+    Answer, Join, Open, Opened, Protection, Refusal, RefusalKind, Request, Return,
+};
+use penstock_protocol::preamble::{ConnectionKind, Preamble, PreambleError};
+use penstock_protocol::proof::{Nonces, SessionKey};
+use rustls::ClientConfig;
+
+use crate::agent::software;
+use crate::channel::Channel;
+use crate::dial::Dial;
+use crate::exchange::{self, Joined, random};
+use crate::session::DEAD_AFTER;
+
+/// How long a first exchange may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+
+/// Pause after the first attempt that fails.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+
+/// Longest pause between attempts to connect.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Why a transfer did not happen.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CopyError {
+    /// The other end says no.
+    #[error("{0} refuses: {text}", text = .1.text)]
+    Refused(String, Refusal),
+    /// The other end cannot be reached, or not any more.
+    #[error("cannot reach {0}: {1}")]
+    Unreachable(String, String),
+    /// The certificate is not the expected one.
+    #[error(
+        "{0} shows another certificate than expected: if it was renewed, run `penstock login` again"
+    )]
+    Certificate(String),
+    /// Somebody stopped it.
+    #[error("cancelled: {0}")]
+    Cancelled(String),
+    /// The agent does not know the session any more.
+    #[error("{0} has forgotten the session")]
+    Forgotten(String),
+    /// It cannot go on.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl CopyError {
+    /// Whether the agent has reached its limits for now.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Refused(_, refusal) if refusal.kind == RefusalKind::Busy)
+    }
+
+    /// Whether another attempt may do better, once there was a session.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        self.is_busy() || matches!(self, Self::Unreachable(..))
+    }
+}
+
+/// Pauses between attempts, each twice as long as the one before.
+#[derive(Debug)]
+pub struct Backoff(Duration);
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self(PAUSE_MIN)
+    }
+}
+
+impl Backoff {
+    /// Waits before the next attempt.
+    pub fn pause(&mut self) {
+        std::thread::sleep(self.0);
+        self.0 = (self.0 * 2).min(PAUSE_MAX);
+    }
+}
+
+/// An agent as its client knows it.
+#[derive(Clone)]
+pub struct Contact {
+    /// The way to it.
+    pub dial: Arc<dyn Dial>,
+    /// TLS that accepts it and nobody else.
+    pub tls: Arc<ClientConfig>,
+    /// Token for it; empty where a certificate or a session's key says enough.
+    pub token: String,
+    /// How data streams are protected.
+    pub protection: Protection,
+    /// How long to try without any success.
+    pub give_up_after: Duration,
+}
+
+impl std::fmt::Debug for Contact {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Contact").field("to", &self.dial.shown()).finish_non_exhaustive()
+    }
+}
+
+impl Contact {
+    /// Where it is, for people.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        self.dial.shown()
+    }
+
+    fn connect(&self, kind: ConnectionKind, number: u32) -> io::Result<Channel> {
+        let tls = kind == ConnectionKind::Control || self.protection == Protection::Full;
+        let mut transport = self.dial.dial(number)?;
+        transport.set_timeouts(Some(ANSWER_WITHIN))?;
+        exchange::send_preamble(&mut transport, Preamble { kind, tls })?;
+        if tls {
+            Channel::connect_tls(transport, Arc::clone(&self.tls))
+        } else {
+            Ok(Channel::clear(transport))
+        }
+    }
+
+    fn ask(&self, request: Request) -> Result<(Channel, Answer), CopyError> {
+        let shown = self.shown();
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::PermissionDenied => CopyError::Certificate(shown.clone()),
+            io::ErrorKind::InvalidInput => CopyError::Failed(error.to_string()),
+            io::ErrorKind::InvalidData if is_stranger(&error) => {
+                // Worth another try once a session was there: a bit may have flipped on the way.
+                CopyError::Unreachable(shown.clone(), error.to_string())
+            }
+            io::ErrorKind::InvalidData => {
+                let text = "it does not speak this version of Penstock's protocol on that port";
+                CopyError::Unreachable(shown.clone(), format!("{text} ({error})"))
+            }
+            _ => CopyError::Unreachable(shown.clone(), penstock_sys::fs::describe(&error)),
+        };
+        let mut channel = self.connect(ConnectionKind::Control, 0).map_err(failed)?;
+        let open =
+            Open { software: software(), token: self.token.clone(), features: Vec::new(), request };
+        let answer = exchange::ask(&mut channel, &open).map_err(failed)?;
+        channel.transport().notice_death(DEAD_AFTER).map_err(failed)?;
+        Ok((channel, answer))
+    }
+
+    fn nonsense(&self) -> CopyError {
+        CopyError::Failed(format!("{} answers what was not asked", self.shown()))
+    }
+
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// When the agent refuses or cannot be reached.
+    pub fn open(&self, request: Request) -> Result<(Channel, Opened), CopyError> {
+        match self.ask(request)? {
+            (channel, Answer::Opened(opened)) => Ok((channel, opened)),
+            (_, Answer::Refused(refusal)) => Err(CopyError::Refused(self.shown(), refusal)),
+            (_, Answer::Returned(_)) => Err(self.nonsense()),
+        }
+    }
+
+    /// Comes back to a session after `received` messages of the agent, once; gives how many it has
+    /// received. `None` when it has forgotten the session.
+    ///
+    /// # Errors
+    /// When the agent refuses or cannot be reached.
+    pub fn return_to(
+        &self,
+        opened: &Opened,
+        received: u64,
+    ) -> Result<Option<(Channel, u64)>, CopyError> {
+        let back = Return { session: opened.session, key: opened.key, received };
+        match self.ask(Request::Return(back))? {
+            (channel, Answer::Returned(received)) => Ok(Some((channel, received))),
+            (_, Answer::Refused(refusal)) if refusal.kind == RefusalKind::UnknownSession => {
+                Ok(None)
+            }
+            (_, Answer::Refused(refusal)) => Err(CopyError::Refused(self.shown(), refusal)),
+            (_, Answer::Opened(_)) => Err(self.nonsense()),
+        }
+    }
+
+    /// As [`Contact::return_to`], tried until it succeeds, `is_over` says that nobody needs it, or it
+    /// took too long.
+    ///
+    /// # Errors
+    /// When the agent refuses, or stays out of reach.
+    pub fn come_back(
+        &self,
+        opened: &Opened,
+        received: u64,
+        is_over: impl Fn() -> bool,
+    ) -> Result<Option<(Channel, u64)>, CopyError> {
+        let start = Instant::now();
+        let mut backoff = Backoff::default();
+        loop {
+            match self.return_to(opened, received) {
+                Err(error) if error.may_pass() && start.elapsed() <= self.give_up_after => {}
+                settled => return settled,
+            }
+            if is_over() {
+                return Ok(None);
+            }
+            backoff.pause();
+        }
+    }
+
+    /// Joins a session with a data connection.
+    ///
+    /// # Errors
+    /// When the agent refuses or cannot be reached.
+    pub fn join(&self, opened: &Opened, stream: u32) -> io::Result<(Channel, Nonces)> {
+        let mut channel = self.connect(ConnectionKind::Data, stream)?;
+        let nonces =
+            Nonces { acceptor: exchange::receive_challenge(&mut channel)?, connector: random() };
+        let key = SessionKey(opened.key);
+        let join = Join {
+            session: opened.session,
+            stream,
+            nonce: nonces.connector,
+            proof: key.join_proof(&opened.session, stream, &nonces),
+        };
+        match exchange::join(&mut channel, &join)? {
+            Joined::Yes => {}
+            refused => return Err(io::Error::other(format!("stream refused: {refused:?}"))),
+        }
+        channel.transport().set_timeouts(None)?;
+        channel.transport().notice_death(DEAD_AFTER)?;
+        Ok((channel, nonces))
+    }
+}
+
+/// Whether the peer is a penstock of another version, or no penstock.
+fn is_stranger(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|cause| cause.is::<PreambleError>())
+}
