@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo test build check bench clean
+.PHONY: help demo test build check bench fuzz clean
 
 help:
 	@echo "make demo    install what is missing, build, and copy a dataset between two agents"
@@ -10,6 +10,7 @@ help:
 	@echo "make build   build target/release/penstock"
 	@echo "make check   the checks of the sources alone: clippy and the rules of the house"
 	@echo "make bench   measure side by side with other movers (as root; installs them)"
+	@echo "make fuzz    feed the parsers and state machines whatever breaks them, ten seconds each"
 	@echo "make clean   remove everything that was built or measured"
 
 demo:
@@ -21,7 +22,7 @@ test:
 	./tools/setup.sh build test
 	$(MAKE) check
 	# Ten thousand connections take as many descriptors.
-	ulimit -n $$(ulimit -Hn); $(CARGO) test --workspace --locked
+	ulimit -n $$(ulimit -Hn); $(CARGO) test --workspace --locked --no-fail-fast
 
 build:
 	./tools/setup.sh build
@@ -35,6 +36,10 @@ check:
 bench:
 	./tools/setup.sh build
 	$(CARGO) xtask bench mover --install
+
+fuzz:
+	./tools/setup.sh build
+	$(CARGO) xtask fuzz
 
 clean:
 	$(CARGO) clean

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{bench, tidy, workspace_root};
+use xtask::{bench, fuzz, tidy, workspace_root};
 
 /// Build helpers of Penstock.
 #[derive(Debug, Parser)]
@@ -25,6 +25,8 @@ enum Verb {
         #[command(subcommand)]
         what: Bench,
     },
+    /// Feed the parsers and state machines whatever breaks them: see fuzz/README.md.
+    Fuzz(fuzz::Options),
 }
 
 #[derive(Debug, Subcommand)]
@@ -59,6 +61,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Bench { what: Bench::Mover(options) } => {
             bench::run(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Fuzz(options) => {
+            fuzz::run(&workspace_root(), &options)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -123,6 +123,7 @@ pub fn replay(
             Record::Begun(Begun { number, path, identity }) => {
                 let file = Unfinished { identity, durable: Vec::new(), written: Vec::new() };
                 files.insert(number, (path, file));
+                ends.remove(&number);
             }
             Record::Written((number, extent)) => {
                 if let Some((_, file)) = files.get_mut(&number) {
@@ -233,6 +234,17 @@ mod tests {
         assert_eq!(other[&path("a")].durable, [extent(0)]);
         assert_eq!(other[&path("a")].written, []);
         assert!(replay(&bytes, "this", Algorithm::Blake3, 4096).is_none());
+    }
+
+    #[test]
+    fn a_number_that_begins_again_is_another_file() {
+        let records = [about(), begun(1, "a"), Record::Written((1, extent(0))), begun(1, "b")];
+        let synced = synced(&records);
+        let mut bytes = journal(&records);
+        put(&synced, &mut bytes);
+        let files = replay(&bytes, "this", Algorithm::Crc32c, 4096).expect("a journal");
+        assert_eq!(files.len(), 1);
+        assert!(files[&path("b")].durable.is_empty());
     }
 
     proptest! {

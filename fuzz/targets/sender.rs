@@ -1,0 +1,71 @@
+//! The sending machine: a receiver that says anything, readers that read, streams that are lost.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use penstock_protocol::control::ToSender;
+use penstock_protocol::digest::{Algorithm, Part};
+use penstock_protocol::manifest::{Entry, Kind, RelativePath, Time};
+use penstock_protocol::sender::{Piece, Read, Sender};
+use penstock_protocol::wire::{Bytes, Input, Wire};
+
+fn entry(number: u64) -> Entry {
+    Entry {
+        path: RelativePath::new(format!("file{number}").into_bytes()).expect("a good path"),
+        kind: if number % 5 == 4 { Kind::Directory } else { Kind::File },
+        bytes: if number % 5 == 4 { 0 } else { number * 50_000 },
+        modified: Time { seconds: 1, nanos: 0 },
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        sparse: false,
+        link: Bytes(Vec::new()),
+        xattrs: Vec::new(),
+    }
+}
+
+fn work(machine: &mut Sender, chance: u8) {
+    let Some(work) = machine.next_work(0) else { return };
+    let result = || match chance % 7 {
+        0 => Read::Changed(Some(Box::new(entry(u64::from(chance))))),
+        1 => Read::Changed(None),
+        _ => Read::Good(Part([0; 32])),
+    };
+    match &work.piece {
+        Piece::Block { source, offset, bytes } => {
+            machine.read(source, *offset..*offset + *bytes, result());
+        }
+        Piece::Pack(sources) => {
+            for source in sources {
+                machine.read(source, 0..source.entry.bytes, result());
+            }
+        }
+        Piece::Compare { source, .. } => machine.compared(source, chance % 2 == 0),
+    }
+    if !matches!(work.piece, Piece::Compare { .. }) {
+        machine.sent(u32::from(chance % 3), work);
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut machine = Sender::new(Algorithm::Crc32c, 1 << 16);
+    machine.keep_placed();
+    (0..8).for_each(|number| machine.announce(0, 0, entry(number)));
+    machine.manifest_end();
+    let mut input = Input::new(bytes);
+    while let Ok(step) = u8::take(&mut input) {
+        match step % 4 {
+            0 => {
+                let Ok(message) = ToSender::take(&mut input) else { break };
+                if machine.on_message(message).is_err() {
+                    break;
+                }
+            }
+            1 => {
+                machine.stream_lost(u32::from(step % 3));
+            }
+            _ => work(&mut machine, step),
+        }
+        while machine.poll_message().is_some() {}
+    }
+});
