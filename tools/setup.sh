@@ -28,6 +28,7 @@ for purpose in "$@"; do
             need sshd openssh-server
             need ps procps
             need mkfs.ext4 e2fsprogs
+            need mkfs.btrfs btrfs-progs
             ;;
         demo)
             need fio fio
