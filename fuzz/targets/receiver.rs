@@ -42,9 +42,10 @@ fn carry(machine: &mut Receiver, chance: u8) {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let mut machine = Receiver::new(Algorithm::Crc32c);
-    machine.keep_placed();
     let mut input = Input::new(bytes);
+    let Ok(algorithm) = Algorithm::take(&mut input) else { return };
+    let mut machine = Receiver::new(algorithm);
+    machine.keep_placed();
     let mut written: HashMap<u64, u64> = HashMap::new();
     while let Ok(step) = u8::take(&mut input) {
         if step % 2 == 0 {

@@ -48,11 +48,12 @@ fn work(machine: &mut Sender, chance: u8) {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let mut machine = Sender::new(Algorithm::Crc32c, 1 << 16);
+    let mut input = Input::new(bytes);
+    let Ok(algorithm) = Algorithm::take(&mut input) else { return };
+    let mut machine = Sender::new(algorithm, 1 << 16);
     machine.keep_placed();
     (0..8).for_each(|number| machine.announce(0, 0, entry(number)));
     machine.manifest_end();
-    let mut input = Input::new(bytes);
     while let Ok(step) = u8::take(&mut input) {
         match step % 4 {
             0 => {

@@ -76,6 +76,8 @@ struct Active {
     finishing: bool,
     /// The verdict asked for data.
     wanted: bool,
+    /// The verdict asked for a comparison that has not been answered.
+    compared: bool,
 }
 
 /// The receiving end of one session.
@@ -168,7 +170,9 @@ impl Receiver {
                 if announcement.first != self.next_file {
                     return Err(SenderFault("it announces files out of order"));
                 }
-                announcement.entries.into_iter().for_each(|entry| self.announced(entry));
+                for entry in announcement.entries {
+                    self.announced(entry)?;
+                }
             }
             ToReceiver::FileEnds(ends) => {
                 for (file, digest) in ends {
@@ -187,7 +191,7 @@ impl Receiver {
                 }
                 self.tally.manifest_complete = true;
             }
-            ToReceiver::Same(file) => self.same(file),
+            ToReceiver::Same(file) => self.same(file)?,
             ToReceiver::Finish(()) => {
                 if !self.files.is_empty() {
                     return Err(SenderFault("it finishes before its files are settled"));
@@ -200,11 +204,13 @@ impl Receiver {
         Ok(())
     }
 
-    fn announced(&mut self, entry: Entry) {
+    fn announced(&mut self, entry: Entry) -> Result<(), SenderFault> {
         let file = self.next_file;
+        let total = self.tally.announced_bytes.checked_add(entry.bytes);
+        let total = total.ok_or(SenderFault("it announces more bytes than a number holds"))?;
         self.next_file += 1;
         self.tally.announced += 1;
-        self.tally.announced_bytes += entry.bytes;
+        self.tally.announced_bytes = total;
         let entry = Arc::new(entry);
         self.checks.push_back((file, Arc::clone(&entry)));
         let active = Active {
@@ -214,8 +220,10 @@ impl Receiver {
             resumed_bytes: 0,
             finishing: false,
             wanted: false,
+            compared: false,
         };
         self.files.insert(file, active);
+        Ok(())
     }
 
     fn source_failed(&mut self, file: u64, failure: Option<Failure>) {
@@ -231,8 +239,11 @@ impl Receiver {
         self.discards.push_back((file, active.entry));
     }
 
-    fn same(&mut self, file: u64) {
-        let Some(active) = self.files.get_mut(&file) else { return };
+    fn same(&mut self, file: u64) -> Result<(), SenderFault> {
+        let Some(active) = self.files.get_mut(&file) else { return Ok(()) };
+        if !std::mem::take(&mut active.compared) || active.finishing {
+            return Err(SenderFault("a file is the same that it was not asked to compare"));
+        }
         active.finishing = true;
         active.resumed_bytes = active.entry.bytes;
         self.tally.resumed_bytes += active.resumed_bytes;
@@ -240,6 +251,7 @@ impl Receiver {
         let digest = active.expected.clone().unwrap_or(Digest(Vec::new()));
         let entry = Arc::clone(&active.entry);
         self.finishes.push_back(Finish { file, entry, digest, same: true });
+        Ok(())
     }
 
     /// The next entry whose destination is to be looked at.
@@ -277,6 +289,7 @@ impl Receiver {
             }
             Verdict::Compare(digest) => {
                 active.expected = Some(digest.clone());
+                active.compared = true;
                 Decision::Compare(Bytes(digest.0))
             }
             Verdict::Done(digest) => return self.settle(file, Ok(digest)),
