@@ -67,6 +67,10 @@ fn a_pair_in_every_form_and_back() {
     {
         assert!(plain.contains(words), "{plain}");
     }
+    // The page for users shows what is printed.
+    let page = include_str!("../../docs/scitags.md");
+    let example = text(&house.state, &["encode", "cms/analysis-input"]);
+    assert!(page.contains(&example), "docs/scitags.md does not show:\n{example}");
     for (value, read_as) in [
         ("206", "scitag"),
         ("0xF013B", "flow_label"),

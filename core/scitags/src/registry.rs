@@ -26,6 +26,9 @@ pub const REGISTRY_BYTES_MAX: usize = 4 << 20;
 /// Longest name.
 pub const NAME_BYTES_MAX: usize = 128;
 
+/// Most lines about entries that were left out.
+const LEFT_OUT_MAX: usize = 20;
+
 /// Where the registry is published.
 pub const PUBLISHED_AT: &str = "https://www.scitags.org/api.json";
 
@@ -37,6 +40,8 @@ const BUILTIN: &[u8] = include_bytes!("../data/registry.json");
 pub struct Registry {
     modified: Option<UtcTime>,
     owners: BTreeMap<u16, Owner>,
+    /// What [`Registry::name`] writes for each owner.
+    words: BTreeMap<u16, String>,
 }
 
 /// An owner and its activities, by number.
@@ -46,6 +51,8 @@ pub struct Owner {
     pub name: String,
     /// As the registry writes them: `Analysis Input`.
     pub activities: BTreeMap<u8, String>,
+    /// What [`Registry::name`] writes for each activity.
+    words: BTreeMap<u8, String>,
 }
 
 /// A registry that was read, and what of it cannot be used.
@@ -205,7 +212,7 @@ impl Registry {
         if let Some(version) = document.version.filter(|version| *version != 1) {
             return Err(RegistryError::Version(version));
         }
-        let mut left_out = Vec::new();
+        let mut left_out = LeftOut::default();
         let mut owners = BTreeMap::new();
         for entry in document.experiments {
             let OwnerEntry { name, id, activities } = entry;
@@ -218,7 +225,8 @@ impl Registry {
                 continue;
             };
             let activities = read_activities(&name, activities, &mut left_out)?;
-            let owner = Owner { name: name.clone(), activities };
+            let words = words(activities.iter().map(|(id, name)| (*id, name.as_str())));
+            let owner = Owner { name: name.clone(), activities, words };
             if let Some(first) = owners.insert(number, owner) {
                 let first = first.name;
                 return Err(RegistryError::OwnerTwice { id: number, first, second: name });
@@ -228,7 +236,8 @@ impl Registry {
             return Err(RegistryError::Empty);
         }
         let modified = document.modified.and_then(|text| text.parse().ok());
-        Ok(Reading { registry: Self { modified, owners }, left_out })
+        let words = words(owners.iter().map(|(id, owner)| (*id, owner.name.as_str())));
+        Ok(Reading { registry: Self { modified, owners, words }, left_out: left_out.lines() })
     }
 
     /// When it was last changed, if it says so.
@@ -262,10 +271,13 @@ impl Registry {
     /// no name, or where the name would not tell.
     #[must_use]
     pub fn name(&self, tag: Scitag) -> String {
-        let Some(owner) = self.owners.get(&tag.owner()) else { return tag.to_string() };
-        let owners = self.owners.iter().map(|(id, owner)| (*id, owner.name.as_str()));
-        let activities = owner.activities.iter().map(|(id, name)| (*id, name.as_str()));
-        format!("{}/{}", word(tag.owner(), owners), word(tag.activity(), activities))
+        let owner = self.owners.get(&tag.owner());
+        let activity = owner.and_then(|owner| owner.words.get(&tag.activity()));
+        let number = tag.activity().to_string();
+        match self.words.get(&tag.owner()) {
+            Some(owner) => format!("{owner}/{}", activity.unwrap_or(&number)),
+            None => tag.to_string(),
+        }
     }
 
     /// The pair that `text` names: `OWNER/ACTIVITY`, each by name or number, or a scitag number. A
@@ -333,7 +345,7 @@ impl Registry {
 fn read_activities(
     owner: &str,
     entries: Vec<ActivityEntry>,
-    left_out: &mut Vec<String>,
+    left_out: &mut LeftOut,
 ) -> Result<BTreeMap<u8, String>, RegistryError> {
     let mut activities = BTreeMap::new();
     for ActivityEntry { name, id } in entries {
@@ -385,17 +397,41 @@ fn one_of<'a>(
     }
 }
 
-/// The folded name of `id`, or the number where another has the same.
-fn word<'a, Id: Copy + PartialEq + ToString>(
-    id: Id,
-    names: impl Iterator<Item = (Id, &'a str)> + Clone,
-) -> String {
-    let own = names.clone().find(|(other, _)| *other == id).map(|(_, name)| fold(name));
-    match own {
-        Some(own) if !names.into_iter().any(|(other, name)| other != id && fold(name) == own) => {
-            own
+/// For each number its folded name, or the number itself where others have the same name.
+fn words<'a, Id: Copy + Ord + ToString>(
+    names: impl Iterator<Item = (Id, &'a str)>,
+) -> BTreeMap<Id, String> {
+    let words: BTreeMap<Id, String> = names.map(|(id, name)| (id, fold(name))).collect();
+    let mut uses = BTreeMap::new();
+    for word in words.values() {
+        *uses.entry(word.clone()).or_insert(0) += 1;
+    }
+    let alone = |word: &String| uses[word] == 1;
+    let chosen = |(id, word): (Id, String)| (id, if alone(&word) { word } else { id.to_string() });
+    words.into_iter().map(chosen).collect()
+}
+
+/// Lines about entries that cannot be used: the first few, and how many more there are.
+#[derive(Default)]
+struct LeftOut {
+    first: Vec<String>,
+    more: usize,
+}
+
+impl LeftOut {
+    fn push(&mut self, line: String) {
+        if self.first.len() < LEFT_OUT_MAX {
+            self.first.push(line);
+        } else {
+            self.more += 1;
         }
-        _ => id.to_string(),
+    }
+
+    fn lines(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.first.push(format!("{} more entries", self.more));
+        }
+        self.first
     }
 }
 

@@ -163,7 +163,7 @@ pub fn read(datagram: &[u8]) -> Result<Received, FireflyError> {
         application: context["application"].as_str().map(tidy).filter(|text| !text.is_empty()),
         bytes: count(&json["usage"]),
         packets: count(&json["packets"]),
-        rtt_ms: json["netlink"]["rtt"].as_f64().filter(|rtt| *rtt >= 0.0),
+        rtt_ms: round_trip(&json),
     })
 }
 
@@ -203,6 +203,13 @@ fn number(value: &Value) -> Option<u64> {
         Value::String(text) => text.trim().parse().ok(),
         _ => None,
     }
+}
+
+/// Milliseconds, or what flowd-go has as the kernel counts it: microseconds in an object of its own.
+fn round_trip(json: &Value) -> Option<f64> {
+    let kernel = |place: &str| json[place]["tcpInfo"]["rtt"].as_f64().map(|micros| micros / 1000.0);
+    let rtt = json["netlink"]["rtt"].as_f64();
+    rtt.or_else(|| kernel("netlink")).or_else(|| kernel("skOps")).filter(|rtt| *rtt >= 0.0)
 }
 
 fn count(value: &Value) -> Option<Count> {

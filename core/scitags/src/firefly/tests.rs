@@ -232,7 +232,7 @@ fn other_programs_are_read() {
 
     // flowd-go 2.4: an empty time, so two blanks; numbers that nobody registered.
     let flowd_go = format!(
-        r#"<134>1  dtn.example.org flowd-go - firefly-json - {{"version":1,"flow-lifecycle":{{"state":"start","start-time":"2026-03-01T10:00:00.1Z"}},{flow},"context":{{"experiment-id":3333,"activity-id":12,"application":""}},"skOps":{{"tcpInfo":null}}}}"#
+        r#"<134>1  dtn.example.org flowd-go - firefly-json - {{"version":1,"flow-lifecycle":{{"state":"start","start-time":"2026-03-01T10:00:00.1Z"}},{flow},"context":{{"experiment-id":3333,"activity-id":12,"application":""}},"netlink":{{"tcpInfo":{{"rtt":1500}}}},"skOps":{{"tcpInfo":null}}}}"#
     );
     let read_one = read(flowd_go.as_bytes()).unwrap();
     assert_eq!(
@@ -240,7 +240,7 @@ fn other_programs_are_read() {
         (Some("dtn.example.org"), None)
     );
     assert!(read_one.tag().is_err());
-    assert_eq!((read_one.owner, read_one.now), (3333, None));
+    assert_eq!((read_one.owner, read_one.now, read_one.rtt_ms), (3333, None, Some(1.5)));
 
     // dCache: more keys, Z; flowd: no log line, a start with an end, ids as text, IPv4 in IPv6.
     let dcache = format!(

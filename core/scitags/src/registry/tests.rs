@@ -172,6 +172,25 @@ fn unknown_fields_are_ignored_and_numbers_twice_refused() {
 }
 
 #[test]
+fn a_full_registry_is_listed_at_once() {
+    let owners: Vec<String> = (0..2000)
+        .map(|id| {
+            let activities: Vec<String> = (1..=30)
+                .map(|a| format!(r#"{{"activityName":"a{a}","activityId":{a}}}"#))
+                .collect();
+            format!(r#"{{"expName":"o{id}","expId":{id},"activities":[{}]}}"#, activities.join(","))
+        })
+        .collect();
+    let json = format!(r#"{{"experiments":[{}]}}"#, owners.join(","));
+    let reading = read(&json).unwrap();
+    assert_eq!(reading.left_out.len(), LEFT_OUT_MAX + 1);
+    assert_eq!(reading.left_out.last().unwrap(), "957 more entries");
+    let names: Vec<String> =
+        reading.registry.tags().map(|tag| reading.registry.name(tag)).collect();
+    assert_eq!((names.len(), names.last().unwrap().as_str()), (1023 * 30, "o1023/a30"));
+}
+
+#[test]
 fn what_is_no_registry_is_refused() {
     for (json, words) in [
         ("", "not the JSON of a scitags registry"),
