@@ -20,6 +20,7 @@ mod log;
 mod login;
 mod nettest;
 mod serve;
+mod tag;
 mod transfers;
 
 const AFTER_HELP: &str = "\
@@ -45,6 +46,7 @@ enum Verb {
     Transfers(transfers::Args),
     /// Measure what TCP carries between two machines, memory to memory.
     Nettest(nettest::NettestArgs),
+    Tag(tag::Args),
     Generate(generate::Args),
     #[command(hide = true)]
     FarEnd(cp::FarEndArgs),
@@ -57,6 +59,7 @@ impl Verb {
             Self::Serve(args) => serve::run(args),
             Self::Login(args) => login::run(args),
             Self::Transfers(args) => transfers::run(args),
+            Self::Tag(args) => tag::run(args),
             Self::Generate(args) => generate::run(args),
             Self::FarEnd(args) => cp::run_far_end(&args),
             Self::Nettest(args) => return Ok(nettest::run(args)),

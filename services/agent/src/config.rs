@@ -17,6 +17,7 @@ use std::str::FromStr;
 use penstock_mover::agent::Limits;
 use penstock_units::{BitRate, ByteCount};
 
+use crate::fetch::Url;
 use crate::tokens::{OWNER, TokenSource};
 
 mod file;
@@ -125,6 +126,8 @@ pub struct Config {
     pub tokens: Vec<TokenSource>,
     /// Who reads `/metrics`.
     pub metrics: MetricsAccess,
+    /// From where the scitags registry is renewed daily; `None` for never.
+    pub registry: Option<Url>,
 }
 
 impl Config {
@@ -141,12 +144,12 @@ impl Config {
         let variable = &|name: &str| variable(name).filter(|value| !value.is_empty());
         let named = file.map(PathBuf::from).or_else(|| variable("PENSTOCK_CONFIG").map(Into::into));
         let default = || Some(PathBuf::from(DEFAULT_FILE)).filter(|file| file.exists());
-        let from_file = match named.or_else(default) {
+        let mut contents = match named.or_else(default) {
             Some(file) => file::read(&file)?,
             None => file::Contents::default(),
         };
-        let layer = flags.over(Layer::from_variables(variable)?).over(from_file.layer);
-        lower(layer, from_file.exports, from_file.tokens, variable)
+        contents.layer = flags.over(Layer::from_variables(variable)?).over(contents.layer);
+        lower(contents, variable)
     }
 
     /// The export of this name.
@@ -200,11 +203,10 @@ fn parsed<T, E: std::fmt::Display>(
 }
 
 fn lower(
-    layer: Layer,
-    mut exports: Vec<Export>,
-    mut tokens: Vec<TokenSource>,
+    contents: file::Contents,
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Config, ConfigError> {
+    let file::Contents { layer, mut exports, mut tokens, registry } = contents;
     if let Some(path) = layer.root {
         if exports.iter().any(|export| export.name.as_str() == "/") {
             return Err(whole(
@@ -252,6 +254,7 @@ fn lower(
         limits: limits(layer.rate, layer.transfers, layer.streams, layer.memory)?,
         tokens,
         metrics: layer.metrics.unwrap_or(MetricsAccess::Loopback),
+        registry,
     })
 }
 

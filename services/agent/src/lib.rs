@@ -1,7 +1,7 @@
 //! The daemon of a data transfer node: what `penstock serve` runs.
 //!
 //! For: who may move which files ([`gate`], [`tokens`]), what the operator set ([`config`]), what is
-//! kept between runs ([`state`]), watching and steering transfers over HTTP ([`http`], with its
+//! kept between runs ([`state`]), the scitags registry ([`registry`], [`fetch`]), watching and steering transfers over HTTP ([`http`], with its
 //! [`client`]), and running it all ([`serve`]). The bytes themselves are moved by `penstock-mover`.
 //!
 //! Not for: plans over several agents, which is the controller's.
@@ -10,8 +10,10 @@
 
 pub mod client;
 pub mod config;
+pub mod fetch;
 pub mod gate;
 pub mod http;
+pub mod registry;
 pub mod serve;
 pub mod state;
 pub mod tokens;

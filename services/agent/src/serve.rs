@@ -25,6 +25,7 @@ use crate::config::Config;
 use crate::gate::Gate;
 use crate::http::server::{self, Traffic};
 use crate::http::{self, Api};
+use crate::registry;
 use crate::state::{State, StateError};
 use crate::tokens::{TokenError, Tokens};
 
@@ -131,6 +132,9 @@ impl Server {
         let serving = runtime.spawn(async move {
             server::serve(listeners, router, &identity, traffic, stopped).await;
         });
+        if let Some(url) = config.registry {
+            runtime.spawn(registry::keep_fresh(state, url));
+        }
         let (token, first_start) = (credentials.token, credentials.new);
         Ok(Self { runtime, agent, http, serving, stop, signals, fingerprint, token, first_start })
     }

@@ -10,6 +10,7 @@ use toml::Spanned;
 
 use super::words::{ExportName, Listen, MetricsAccess, Mode, Who, one_or_many};
 use super::{ConfigError, Export, Layer};
+use crate::fetch::Url;
 use crate::tokens::{TokenSource, check_token_name};
 
 /// Longest file.
@@ -21,6 +22,7 @@ pub(super) struct Contents {
     pub(super) layer: Layer,
     pub(super) exports: Vec<Export>,
     pub(super) tokens: Vec<TokenSource>,
+    pub(super) registry: Option<Url>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -31,6 +33,8 @@ struct Document {
     agent: AgentTable,
     #[serde(default)]
     limits: LimitsTable,
+    #[serde(default)]
+    scitags: ScitagsTable,
     #[serde(default)]
     export: Vec<Spanned<ExportTable>>,
     #[serde(default)]
@@ -56,6 +60,12 @@ struct LimitsTable {
     transfers: Option<NonZeroUsize>,
     streams: Option<NonZeroU16>,
     memory: Option<ByteCount>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScitagsTable {
+    registry: Option<Url>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -158,7 +168,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
         streams: document.limits.streams,
         memory: document.limits.memory,
     };
-    Ok(Contents { layer, exports, tokens })
+    Ok(Contents { layer, exports, tokens, registry: document.scitags.registry })
 }
 
 fn line_of(text: &str, offset: usize) -> usize {

@@ -76,6 +76,7 @@ fn errors_name_the_line() {
         ("[agent]\nlisten = [\"127.0.0.1:1\",\n  \"127.0.0.1:x\"]\n".to_owned(), 3, "no address"),
         ("[agent]\nlisten = 8620\n".to_owned(), 2, "an address such as"),
         ("[agent\n".to_owned(), 1, ""),
+        ("[scitags]\nregistry = \"api.json\"\n".to_owned(), 2, "no address to fetch from"),
         (format!("{export}{export}"), 5, "a second export is called /a"),
         (format!("{export}mode = \"append\"\n"), 5, "read-write"),
         ("[[export]]\nname = \"a\"\npath = \"data\"\n".to_owned(), 2, "write it like /store"),

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use penstock_mover::identity::Fingerprint;
 use serde::de::{self, Deserialize, Deserializer};
 
+use crate::fetch::Url;
 use crate::tokens::{OWNER, check_token_name};
 
 /// A place to listen: an address or name, with or without port.
@@ -241,7 +242,7 @@ macro_rules! deserialize_from_text {
     )*};
 }
 
-deserialize_from_text!(Listen, ExportName, Mode, Who, MetricsAccess);
+deserialize_from_text!(Listen, ExportName, Mode, Who, MetricsAccess, Url);
 
 /// A list of places, or one of them as plain text.
 pub(super) fn one_or_many<'de, D: Deserializer<'de>>(

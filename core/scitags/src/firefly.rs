@@ -1,0 +1,376 @@
+//! Fireflies: one UDP datagram about a flow when it starts, while it runs and when it ends.
+//!
+//! A datagram is an RFC 5424 line whose message is JSON:
+//!
+//! ```text
+//! <134>1 2026-03-01T10:00:00.000000+00:00 dtn1.example.org penstock - firefly-json - {"version":1, ...}
+//! ```
+//!
+//! What is written here passes the published schema (v1.0.0) and the reference collector, which drops
+//! what does not match its pattern: a time is always there, in UTC with microseconds; a host name that
+//! the pattern would refuse is `-`. The schema allows no further keys in `flow-lifecycle`, `flow-id`,
+//! `usage` and `context`. So packets are counted in `packets` beside `usage`, and facts of TCP stand in
+//! the free object `netlink`, with flowd's names.
+//!
+//! Source is the end that supplies data, whichever of them opened the connection. The port is
+//! [`PORT`], at the flow's destination and at collectors. [`read`](mod@read) takes the fireflies of other programs.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Serialize;
+
+use crate::tag::Scitag;
+use crate::time::UtcTime;
+
+pub mod read;
+
+pub use read::{FireflyError, Received, read};
+
+/// UDP port of fireflies.
+pub const PORT: u16 = 10514;
+
+/// Longest datagram that is written: a frame of 1500 bytes without the headers of IPv6 and UDP.
+pub const DATAGRAM_BYTES_MAX: usize = 1500 - 40 - 8;
+
+/// Longest name of a program in `context`; what is longer is cut.
+pub const APPLICATION_BYTES_MAX: usize = 64;
+
+/// local0.info: 16 * 8 + 6.
+const PRIORITY: u8 = 134;
+
+/// Where a flow is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// It starts.
+    Start,
+    /// It runs.
+    Ongoing,
+    /// It ended then.
+    End(UtcTime),
+}
+
+/// The transport of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// A flow, from the end that supplies data to the other. Both addresses are of one family, IPv4 ones
+/// never written as IPv6, and no port is zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Flow {
+    source: SocketAddr,
+    destination: SocketAddr,
+    protocol: Protocol,
+}
+
+/// Addresses that belong to no flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FlowError {
+    /// One is IPv4 and the other IPv6.
+    #[error("{0} and {1} are not of one family")]
+    Families(IpAddr, IpAddr),
+    /// A port is zero.
+    #[error("port 0 is no port of a flow")]
+    Port,
+}
+
+impl Flow {
+    /// The flow from `source`, which supplies data, to `destination`.
+    ///
+    /// # Errors
+    /// When the families differ or a port is zero.
+    pub fn new(
+        source: SocketAddr,
+        destination: SocketAddr,
+        protocol: Protocol,
+    ) -> Result<Self, FlowError> {
+        // A scope or a flow label is no part of an address in a firefly.
+        let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
+        let (source, destination) = (plain(source), plain(destination));
+        if source.is_ipv4() != destination.is_ipv4() {
+            return Err(FlowError::Families(source.ip(), destination.ip()));
+        }
+        if source.port() == 0 || destination.port() == 0 {
+            return Err(FlowError::Port);
+        }
+        Ok(Self { source, destination, protocol })
+    }
+
+    /// The end that supplies data.
+    #[must_use]
+    pub fn source(self) -> SocketAddr {
+        self.source
+    }
+
+    /// The other end.
+    #[must_use]
+    pub fn destination(self) -> SocketAddr {
+        self.destination
+    }
+
+    /// TCP or UDP.
+    #[must_use]
+    pub fn protocol(self) -> Protocol {
+        self.protocol
+    }
+}
+
+/// How much went each way, seen from the source: bytes or packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Count {
+    /// Received by the source.
+    pub received: u64,
+    /// Sent by the source.
+    pub sent: u64,
+}
+
+/// What the kernel knows of a TCP connection (`struct tcp_info`), in the kernel's units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "the names are the kernel's")]
+pub struct TcpInfo {
+    pub rtt_us: u32,
+    pub rttvar_us: u32,
+    pub min_rtt_us: u32,
+    pub snd_mss: u32,
+    pub rcv_mss: u32,
+    pub pmtu: u32,
+    pub snd_cwnd: u32,
+    pub snd_ssthresh: u32,
+    pub retrans: u32,
+    pub total_retrans: u32,
+    pub lost: u32,
+    pub reordering: u32,
+    pub segs_in: u32,
+    pub segs_out: u32,
+    pub data_segs_in: u32,
+    pub data_segs_out: u32,
+    pub bytes_acked: u64,
+    pub bytes_received: u64,
+    /// Bytes per second.
+    pub delivery_rate: u64,
+    /// Bytes per second.
+    pub pacing_rate: u64,
+    pub busy_time_us: u64,
+    pub rwnd_limited_us: u64,
+    pub sndbuf_limited_us: u64,
+}
+
+/// One firefly, before it is a datagram.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Firefly {
+    /// Where in the flow's life.
+    pub phase: Phase,
+    /// When the flow started.
+    pub started: UtcTime,
+    /// When this is written.
+    pub now: UtcTime,
+    /// Which flow.
+    pub flow: Flow,
+    /// Whose, and what for.
+    pub tag: Scitag,
+    /// Name and version of the program that moves the data.
+    pub application: String,
+    /// Bytes, if they are known; the collector computes rates from those at the end.
+    pub bytes: Option<Count>,
+    /// Packets, if they are known.
+    pub packets: Option<Count>,
+    /// Facts of TCP, if there are any.
+    pub tcp: Option<TcpInfo>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    version: u8,
+    #[serde(rename = "flow-lifecycle")]
+    lifecycle: Lifecycle,
+    #[serde(rename = "flow-id")]
+    flow: FlowId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Count>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packets: Option<Count>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    netlink: Option<Netlink>,
+    context: Context<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Lifecycle {
+    state: &'static str,
+    start_time: UtcTime,
+    current_time: UtcTime,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end_time: Option<UtcTime>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct FlowId {
+    afi: &'static str,
+    src_ip: IpAddr,
+    dst_ip: IpAddr,
+    protocol: Protocol,
+    src_port: u16,
+    dst_port: u16,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Context<'a> {
+    experiment_id: u16,
+    activity_id: u8,
+    application: &'a str,
+}
+
+/// Names and units of flowd: `rtt` and `rttvar` in milliseconds, `min_rtt` and the times that bound in
+/// microseconds.
+#[derive(Serialize)]
+struct Netlink {
+    rtt: f64,
+    #[serde(flatten)]
+    more: Option<MoreNetlink>,
+}
+
+#[derive(Serialize)]
+struct MoreNetlink {
+    rttvar: f64,
+    min_rtt: u32,
+    snd_mss: u32,
+    rcv_mss: u32,
+    pmtu: u32,
+    snd_cwnd: u32,
+    snd_ssthresh: u32,
+    retrans: u32,
+    total_retrans: u32,
+    lost: u32,
+    reordering: u32,
+    segs_in: u32,
+    segs_out: u32,
+    data_segs_in: u32,
+    data_segs_out: u32,
+    bytes_acked: u64,
+    bytes_received: u64,
+    delivery_rate: u64,
+    pacing_rate: u64,
+    busy_time: u64,
+    rwnd_limited: u64,
+    sndbuf_limited: u64,
+}
+
+impl Firefly {
+    /// The datagram: `host` is this machine's name, `program` the name in the log line. At most
+    /// [`DATAGRAM_BYTES_MAX`] bytes; of [`Self::tcp`] only the round-trip time is sent where all of it
+    /// would not fit.
+    #[must_use]
+    pub fn datagram(&self, host: &str, program: &str) -> Vec<u8> {
+        let whole = self.line(host, program, true);
+        if whole.len() <= DATAGRAM_BYTES_MAX {
+            return whole.into_bytes();
+        }
+        self.line(host, program, false).into_bytes()
+    }
+
+    fn line(&self, host: &str, program: &str, all: bool) -> String {
+        let json = serde_json::to_string(&self.document(all, &plain(&self.application)))
+            .expect("plain data");
+        let (now, host, program) = (self.now, host_field(host), program_field(program));
+        format!("<{PRIORITY}>1 {now} {host} {program} - firefly-json - {json}")
+    }
+
+    fn document<'a>(&self, all: bool, application: &'a str) -> Document<'a> {
+        let (state, end_time) = match self.phase {
+            Phase::Start => ("start", None),
+            Phase::Ongoing => ("ongoing", None),
+            Phase::End(at) => ("end", Some(at)),
+        };
+        let (source, destination) = (self.flow.source, self.flow.destination);
+        Document {
+            version: 1,
+            lifecycle: Lifecycle {
+                state,
+                start_time: self.started,
+                current_time: self.now,
+                end_time,
+            },
+            flow: FlowId {
+                afi: if source.is_ipv4() { "ipv4" } else { "ipv6" },
+                src_ip: source.ip(),
+                dst_ip: destination.ip(),
+                protocol: self.flow.protocol,
+                src_port: source.port(),
+                dst_port: destination.port(),
+            },
+            usage: self.bytes,
+            packets: self.packets,
+            netlink: self.tcp.map(|tcp| netlink(&tcp, all)),
+            context: Context {
+                experiment_id: self.tag.owner(),
+                activity_id: self.tag.activity(),
+                application,
+            },
+        }
+    }
+}
+
+fn netlink(tcp: &TcpInfo, all: bool) -> Netlink {
+    let milliseconds = |micros: u32| f64::from(micros) / 1000.0;
+    let more = || MoreNetlink {
+        rttvar: milliseconds(tcp.rttvar_us),
+        min_rtt: tcp.min_rtt_us,
+        snd_mss: tcp.snd_mss,
+        rcv_mss: tcp.rcv_mss,
+        pmtu: tcp.pmtu,
+        snd_cwnd: tcp.snd_cwnd,
+        snd_ssthresh: tcp.snd_ssthresh,
+        retrans: tcp.retrans,
+        total_retrans: tcp.total_retrans,
+        lost: tcp.lost,
+        reordering: tcp.reordering,
+        segs_in: tcp.segs_in,
+        segs_out: tcp.segs_out,
+        data_segs_in: tcp.data_segs_in,
+        data_segs_out: tcp.data_segs_out,
+        bytes_acked: tcp.bytes_acked,
+        bytes_received: tcp.bytes_received,
+        delivery_rate: tcp.delivery_rate,
+        pacing_rate: tcp.pacing_rate,
+        busy_time: tcp.busy_time_us,
+        rwnd_limited: tcp.rwnd_limited_us,
+        sndbuf_limited: tcp.sndbuf_limited_us,
+    };
+    Netlink { rtt: milliseconds(tcp.rtt_us), more: all.then(more) }
+}
+
+/// ASCII without quotes and backslashes, so that JSON makes no byte of it longer.
+fn plain(text: &str) -> String {
+    let good = |c: char| c == ' ' || c.is_ascii_graphic() && !"\"\\".contains(c);
+    text.chars().take(APPLICATION_BYTES_MAX).map(|c| if good(c) { c } else { '?' }).collect()
+}
+
+/// A name that the collector's pattern takes as a host, else `-`.
+fn host_field(host: &str) -> &str {
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
+    // RFC 5424 6: HOSTNAME has at most 255 characters.
+    let name = host.len() <= 255 && host.split('.').all(label) && !host.ends_with('-');
+    if name { host } else { "-" }
+}
+
+/// RFC 5424 6: APP-NAME is printable ASCII, at most 48 characters.
+fn program_field(program: &str) -> &str {
+    let good = (1..=48).contains(&program.len()) && program.bytes().all(|b| b.is_ascii_graphic());
+    if good { program } else { "-" }
+}
+
+#[cfg(test)]
+mod tests;

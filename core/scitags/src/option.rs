@@ -1,0 +1,333 @@
+//! The IPv6 extension-header option that carries a scitag, in Hop-by-Hop and Destination Options alike.
+//!
+//! Written is the encoding of today alone:
+//!
+//! | byte | value |
+//! |---|---|
+//! | 0 | 0x1E: skip if unknown, does not change on the way, experimental (RFC 8200 4.2, RFC 4727) |
+//! | 1 | 3 |
+//! | 2, 3 | owner, high byte first |
+//! | 4 | activity |
+//!
+//! and a Pad1 that fills the header to 8 bytes. The encoding has changed twice with no version on the
+//! wire, so a reader needs the registry: [`Mark::read`] takes today's rule, unless only the older one
+//! gives a registered pair. The type is experimental: others may use it for something else.
+
+use crate::label::FlowLabel;
+use crate::registry::Registry;
+use crate::tag::{FirefliesOnly, Scitag};
+
+/// Type of the option.
+pub const TYPE: u8 = 0x1E;
+
+/// Type of the option in the first releases of flowd-go.
+pub const FIRST_TYPE: u8 = 0x1F;
+
+const DATA_BYTES: u8 = 3;
+const FIRST_DATA_BYTES: u8 = 4;
+
+/// RFC 8200 4.2: the option without length and data.
+const PAD1: u8 = 0;
+
+/// How an option says its pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    /// Owner and activity in plain: flowd-go 2.3 (November 2025) and later, and this crate.
+    Pair,
+    /// The flow label, entropy and all, in an option of type 0x1E: flowd-go from February 2025 to 2.2.
+    Label,
+    /// The flow label in an option of type 0x1F: the first releases of flowd-go.
+    FirstLabel,
+}
+
+impl Encoding {
+    /// In a few words.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pair => "current",
+            Self::Label => "flow label in option 0x1E (flowd-go before 2.3)",
+            Self::FirstLabel => "flow label in option 0x1F (first releases of flowd-go)",
+        }
+    }
+}
+
+/// An option that may be a scitag, as it stood in a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// Type 0x1E with 3 bytes.
+    Option([u8; 3]),
+    /// Type 0x1F with 4 bytes.
+    First([u8; 4]),
+}
+
+/// What a [`Mark`] means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// By which rule.
+    pub encoding: Encoding,
+    /// Owner as it was written, also where there can be none such.
+    pub owner: u16,
+    /// Activity as it was written.
+    pub activity: u8,
+    /// The pair; `None` where a number is out of range.
+    pub tag: Option<Scitag>,
+    /// Whether the registry has the pair.
+    pub registered: bool,
+    /// The flow label, where the option holds one.
+    pub label: Option<FlowLabel>,
+}
+
+/// Bytes that are no options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// The header says that it is longer than what is there.
+    #[error("the extension header has {has} bytes and says {says}: it was cut, or is none")]
+    Header {
+        /// Bytes there.
+        has: usize,
+        /// Bytes that it says.
+        says: usize,
+    },
+    /// An option reaches beyond the end.
+    #[error("option 0x{kind:02X} at byte {at} reaches beyond the end: it was cut, or is none")]
+    Cut {
+        /// Its type.
+        kind: u8,
+        /// Where among the options.
+        at: usize,
+    },
+}
+
+/// The option with its padding, as it follows the first two bytes of a header.
+///
+/// # Errors
+/// When the owner is not for packets: see [`Scitag::fits_on_packets`].
+pub fn encode(tag: Scitag) -> Result<[u8; 6], FirefliesOnly> {
+    tag.fits_on_packets()?;
+    let [high, low] = tag.owner().to_be_bytes();
+    Ok([TYPE, DATA_BYTES, high, low, tag.activity(), PAD1])
+}
+
+/// A whole Hop-by-Hop or Destination Options header; `next_header` is the protocol that follows (6 for
+/// TCP).
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_header(next_header: u8, tag: Scitag) -> Result<[u8; 8], FirefliesOnly> {
+    let [a, b, c, d, e, f] = encode(tag)?;
+    Ok([next_header, 0, a, b, c, d, e, f])
+}
+
+/// The marks in a Hop-by-Hop or Destination Options header, which starts at its next-header byte. What
+/// follows the header is left alone.
+///
+/// # Errors
+/// When the header is longer than `header`.
+pub fn marks_of_header(header: &[u8]) -> Result<Marks<'_>, OptionError> {
+    // RFC 8200 4.3: the length counts 8 bytes, the first not included.
+    let says = header.get(1).map_or(8, |length| (usize::from(*length) + 1) * 8);
+    let options = header.get(2..says).ok_or(OptionError::Header { has: header.len(), says })?;
+    Ok(marks(options))
+}
+
+/// The marks among `options`, without the first two bytes of the header. Other options are skipped.
+#[must_use]
+pub fn marks(options: &[u8]) -> Marks<'_> {
+    Marks { options, at: 0 }
+}
+
+/// Goes through options; ends with the first error.
+#[derive(Debug, Clone)]
+pub struct Marks<'a> {
+    options: &'a [u8],
+    at: usize,
+}
+
+impl Iterator for Marks<'_> {
+    type Item = Result<Mark, OptionError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let at = self.at;
+            let rest = self.options.get(at..)?;
+            let (&kind, rest) = rest.split_first()?;
+            if kind == PAD1 {
+                self.at += 1;
+                continue;
+            }
+            let data =
+                rest.split_first().and_then(|(length, rest)| rest.get(..usize::from(*length)));
+            let Some(data) = data else {
+                self.at = self.options.len();
+                return Some(Err(OptionError::Cut { kind, at }));
+            };
+            self.at += 2 + data.len();
+            if let Some(mark) = Mark::of(kind, data) {
+                return Some(Ok(mark));
+            }
+        }
+    }
+}
+
+impl Mark {
+    fn of(kind: u8, data: &[u8]) -> Option<Self> {
+        match kind {
+            TYPE => data.try_into().ok().map(Self::Option),
+            FIRST_TYPE => data.try_into().ok().map(Self::First),
+            _ => None,
+        }
+    }
+
+    /// What it means by this registry; `None` for bytes of type 0x1F that hold no flow label.
+    #[must_use]
+    pub fn read(self, registry: &Registry) -> Option<Reading> {
+        match self {
+            Self::Option([high, low, activity]) => {
+                let owner = u16::from_be_bytes([high, low]);
+                let tag = Scitag::new(owner.into(), activity.into()).ok();
+                let registered = tag.is_some_and(|tag| registry.has(tag));
+                let today = Reading {
+                    encoding: Encoding::Pair,
+                    owner,
+                    activity,
+                    tag,
+                    registered,
+                    label: None,
+                };
+                let older = || of_label(Encoding::Label, [high, low, activity], registry);
+                if registered {
+                    return Some(today);
+                }
+                older().filter(|older| older.registered).or(Some(today))
+            }
+            Self::First([a, b, c, 0]) => of_label(Encoding::FirstLabel, [a, b, c], registry),
+            Self::First(_) => None,
+        }
+    }
+
+    /// Type and data with their length, as on the wire.
+    #[must_use]
+    pub fn bytes(self) -> Vec<u8> {
+        match self {
+            Self::Option(data) => [&[TYPE, DATA_BYTES], &data[..]].concat(),
+            Self::First(data) => [&[FIRST_TYPE, FIRST_DATA_BYTES], &data[..]].concat(),
+        }
+    }
+}
+
+/// Four zero bits and a label.
+fn of_label(encoding: Encoding, [a, b, c]: [u8; 3], registry: &Registry) -> Option<Reading> {
+    let label = FlowLabel::from_value(u32::from_be_bytes([0, a, b, c]))?;
+    let tag = label.scitag()?;
+    Some(Reading {
+        encoding,
+        owner: tag.owner(),
+        activity: tag.activity(),
+        tag: Some(tag),
+        registered: registry.has(tag),
+        label: Some(label),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tag(owner: u64, activity: u64) -> Scitag {
+        Scitag::new(owner, activity).unwrap()
+    }
+
+    fn read(options: &[u8]) -> Vec<Option<Reading>> {
+        let registry = Registry::builtin();
+        marks(options).map(|mark| mark.unwrap().read(registry)).collect()
+    }
+
+    #[test]
+    fn other_options_are_skipped() {
+        // PadN, a router alert (RFC 2711), Pad1, the mark, a PadN without data.
+        let options = [1, 2, 0, 0, 5, 2, 0, 0, 0, 0x1E, 3, 0, 3, 14, 1, 0];
+        let found = read(&options);
+        assert_eq!(found.len(), 1);
+        let reading = found[0].unwrap();
+        assert_eq!((reading.tag, reading.registered), (Some(tag(3, 14)), true));
+        assert_eq!(reading.encoding, Encoding::Pair);
+        assert_eq!(read(&[]).len(), 0);
+        // The right type with another length is somebody else's.
+        assert_eq!(read(&[0x1E, 2, 0, 3, 0x1F, 0]).len(), 0);
+    }
+
+    #[test]
+    fn older_encodings_are_recognised_where_the_registry_tells() {
+        // ATLAS Data Consolidation with all entropy bits: label 0xD0113.
+        let label = FlowLabel::new(tag(2, 4), 31).unwrap();
+        let reading = read(&[0x1E, 3, 0x0D, 0x01, 0x13, 0])[0].unwrap();
+        assert_eq!((reading.encoding, reading.label), (Encoding::Label, Some(label)));
+        assert_eq!((reading.tag, reading.registered), (Some(tag(2, 4)), true));
+        let reading = read(&[0x1F, 4, 0x0D, 0x01, 0x13, 0])[0].unwrap();
+        assert_eq!((reading.encoding, reading.tag), (Encoding::FirstLabel, Some(tag(2, 4))));
+        // Registered by neither rule: today's, flagged.
+        let reading = read(&[0x1E, 3, 0x01, 0xFF, 0x3F, 0])[0].unwrap();
+        assert_eq!((reading.encoding, reading.owner, reading.activity), (Encoding::Pair, 511, 63));
+        assert!(!reading.registered);
+        // Numbers that cannot be are shown as they are.
+        let reading = read(&[0x1E, 3, 0xFF, 0xFF, 0xFF, 0])[0].unwrap();
+        assert_eq!((reading.owner, reading.activity, reading.tag), (0xFFFF, 0xFF, None));
+        // Type 0x1F with something else in it.
+        assert_eq!(read(&[0x1F, 4, 0x0D, 0x01, 0x13, 1]), [None]);
+        assert_eq!(read(&[0x1F, 4, 0xFD, 0x01, 0x13, 0]), [None]);
+    }
+
+    #[test]
+    fn no_registered_pair_reads_as_another_by_the_older_rule() {
+        let registry = Registry::builtin();
+        for tag in registry.tags() {
+            let [_, _, data @ .., _] = encode(tag).unwrap();
+            let older = of_label(Encoding::Label, data, registry);
+            assert!(older.is_none_or(|older| !older.registered), "{tag}: {older:?}");
+        }
+    }
+
+    #[test]
+    fn headers_that_were_cut_are_told() {
+        let header = encode_header(6, tag(3, 14)).unwrap();
+        assert_eq!(header, [6, 0, 0x1E, 3, 0, 3, 14, 0]);
+        for cut in 0..8 {
+            let error = marks_of_header(&header[..cut]).unwrap_err();
+            assert_eq!(error, OptionError::Header { has: cut, says: 8 });
+        }
+        let longer = [&header[..], &[0xFF; 40]].concat();
+        assert_eq!(marks_of_header(&longer).unwrap().count(), 1);
+        let mut cut = marks(&[1, 0, 0x1E, 3, 0]);
+        assert_eq!(cut.next(), Some(Err(OptionError::Cut { kind: 0x1E, at: 2 })));
+        assert_eq!(cut.next(), None);
+        assert_eq!(marks(&[5]).next(), Some(Err(OptionError::Cut { kind: 5, at: 0 })));
+    }
+
+    proptest! {
+        #[test]
+        fn pairs_go_there_and_back(owner in 1_u64..=511, activity in 1_u64..=63, next: u8) {
+            let tag = tag(owner, activity);
+            let header = encode_header(next, tag).unwrap();
+            let marks: Vec<_> = marks_of_header(&header).unwrap().collect();
+            let [Ok(mark)] = marks[..] else { return Err(TestCaseError::fail(format!("{marks:?}"))) };
+            prop_assert_eq!(&mark.bytes()[..], &header[2..7]);
+            let reading = mark.read(Registry::builtin()).unwrap();
+            prop_assert!(reading.tag == Some(tag) || reading.encoding == Encoding::Label);
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let registry = Registry::builtin();
+            for mark in marks(&bytes).flatten() {
+                let _ = mark.read(registry);
+                prop_assert!(bytes.windows(mark.bytes().len()).any(|seen| seen == mark.bytes()));
+            }
+            if let Ok(marks) = marks_of_header(&bytes) {
+                let _ = marks.count();
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! `penstock tag`: whose traffic a flow is and what it is for, between names and numbers on the wire.
+//!
+//! Each subcommand is a file below this one.
+
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use penstock_agent::registry::Current;
+use penstock_agent::state::default_directory;
+use penstock_scitags::registry::LookupError;
+use penstock_scitags::{Registry, Scitag};
+
+use crate::exit::{Code, Failure, OrExit};
+
+mod decode;
+mod encode;
+mod registry;
+mod show;
+
+/// Translate scitags (owner and activity of a flow), and keep their registry
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+An owner (the registry says experiment) and an activity are written OWNER/ACTIVITY, by name or number, \
+or as one scitag number: cms/analysis-input, 3/14 and 206 are the same. Names are compared without \
+case; blanks, - and _ are equal. Three different numbers name a pair: the scitag number (206) that \
+programs hand to each other, the IPv6 flow label (0x30038) and the extension-header option \
+(1E 03 00 03 0E 00) on packets.
+
+Examples:
+  penstock tag encode cms/analysis-input
+  penstock tag decode 0x30038
+  penstock tag decode 'root://eos.example.org//store/f?scitag.flow=206'
+  penstock tag registry")]
+pub(crate) struct Args {
+    /// Print one JSON object
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    Encode(encode::Args),
+    Decode(decode::Args),
+    Registry(registry::Args),
+}
+
+pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+    match args.what {
+        What::Encode(what) => encode::run(&what, args.json),
+        What::Decode(what) => decode::run(&what, args.json),
+        What::Registry(what) => registry::run(what, args.json),
+    }
+}
+
+/// The pair that `text` names.
+fn find(registry: &Registry, text: &str) -> Result<Scitag, Failure> {
+    let found = registry.find(text).map_err(|error| match error {
+        LookupError::Owner { .. } | LookupError::Activity { .. } => {
+            anyhow!("{error} (penstock tag registry lists all names)")
+        }
+        other => other.into(),
+    });
+    found.or_exit(Code::Usage)
+}
+
+/// The registry that counts for this user; a copy that cannot be used is told.
+fn current() -> Current {
+    // Without a state directory there is no copy.
+    let directory = default_directory().unwrap_or_else(|_| PathBuf::from("/var/lib/penstock"));
+    let (current, line) = Current::load(&directory);
+    if let Some(line) = line {
+        eprintln!("penstock: {line}");
+    }
+    current
+}

@@ -1,0 +1,197 @@
+//! `penstock tag registry`: the names that count, and renewing them.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow};
+use penstock_agent::fetch::Url;
+use penstock_agent::registry::{self, Current, Update};
+use penstock_scitags::{FlowLabel, Registry};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::credentials;
+use crate::exit::{Code, Failure, OrExit};
+
+/// List owners and activities, or renew the registry they come from
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A copy of the public registry is compiled in. What update takes is checked and then kept in the state \
+directory (scitags.json), and counts from then on; remove the file to go back. An agent renews it \
+daily where its configuration says so ([scitags] registry = \"https://www.scitags.org/api.json\").
+
+Examples:
+  penstock tag registry
+  penstock tag registry show --json
+  penstock tag registry update https://www.scitags.org/api.json
+  penstock tag registry update api.json")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// List owners and activities, with the date and the source of the registry
+    #[command(after_help = "Example:\n  penstock tag registry show --json")]
+    Show,
+    /// Take another registry; on any failure the last good one stays
+    #[command(after_help = "\
+An address is asked whether it has another registry than the copy that came from there. HTTPS trusts the \
+system's authorities, or those in the file that SSL_CERT_FILE names. Proxies are not used: behind one, \
+download the file by other means and give its name.
+
+Examples:
+  penstock tag registry update https://www.scitags.org/api.json
+  penstock tag registry update api.json")]
+    Update {
+        /// A file in the public format, or its http:// or https:// address
+        #[arg(value_name = "FILE|URL")]
+        from: String,
+    },
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    modified: Option<String>,
+    source: &'a str,
+    builtin: bool,
+    checked: Option<String>,
+    owners: Vec<Owner<'a>>,
+}
+
+#[derive(Serialize)]
+struct Owner<'a> {
+    owner_id: u16,
+    owner: &'a str,
+    activities: Vec<Activity<'a>>,
+}
+
+#[derive(Serialize)]
+struct Activity<'a> {
+    activity_id: u8,
+    activity: &'a str,
+    name: String,
+    scitag: u32,
+}
+
+pub(super) fn run(args: Args, json: bool) -> Result<Code, Failure> {
+    let text = match args.what {
+        None | Some(What::Show) => {
+            let current = super::current();
+            if json { listing_json(&current)? } else { listing(&current) }
+        }
+        Some(What::Update { from }) => {
+            let update = update(&from)?;
+            if json { update_json(&update) } else { update_text(&update) }
+        }
+    };
+    io::stdout().write_all(text.as_bytes())?;
+    Ok(Code::Done)
+}
+
+fn update(from: &str) -> Result<Update, Failure> {
+    let is_url = from.contains("://");
+    let url = is_url.then(|| from.parse::<Url>()).transpose();
+    let url = url.map_err(|error| anyhow!(error)).or_exit(Code::Usage)?;
+    let state = credentials::state()?;
+    let updated = match url {
+        None => registry::update_from_file(&state, &PathBuf::from(from)),
+        Some(url) => registry::update_from_url(&state, &url),
+    };
+    Ok(updated.map_err(anyhow::Error::from)?)
+}
+
+fn size(registry: &Registry) -> (usize, usize) {
+    (registry.owners().len(), registry.tags().count())
+}
+
+fn date(registry: &Registry) -> String {
+    registry.modified().map_or_else(|| "no date".to_owned(), |time| time.to_string())
+}
+
+fn update_text(update: &Update) -> String {
+    let (owners, activities) = size(&update.current.registry);
+    let what = if update.changed { "renewed" } else { "unchanged" };
+    let mut text = format!(
+        "registry {what}: {}, {owners} owners, {activities} activities, from {}\n",
+        date(&update.current.registry),
+        update.current.source
+    );
+    for line in &update.left_out {
+        text.push_str(&format!("left out: {line}\n"));
+    }
+    text
+}
+
+fn update_json(update: &Update) -> String {
+    let (owners, activities) = size(&update.current.registry);
+    let facts = json!({
+        "changed": update.changed,
+        "modified": update.current.registry.modified().map(|time| time.to_string()),
+        "source": update.current.source,
+        "checked": update.current.checked.map(|time| time.to_string()),
+        "owners": owners,
+        "activities": activities,
+        "left_out": update.left_out,
+    });
+    format!("{facts}\n")
+}
+
+fn listing_json(current: &Current) -> anyhow::Result<String> {
+    let registry = &current.registry;
+    let owners = registry.owners().iter().map(|(id, owner)| Owner {
+        owner_id: *id,
+        owner: &owner.name,
+        activities: registry
+            .tags()
+            .filter(|tag| tag.owner() == *id)
+            .map(|tag| Activity {
+                activity_id: tag.activity(),
+                activity: &owner.activities[&tag.activity()],
+                name: registry.name(tag),
+                scitag: tag.number(),
+            })
+            .collect(),
+    });
+    let shown = Shown {
+        modified: registry.modified().map(|time| time.to_string()),
+        source: &current.source,
+        builtin: current.is_builtin(),
+        checked: current.checked.map(|time| time.to_string()),
+        owners: owners.collect(),
+    };
+    Ok(format!("{}\n", serde_json::to_string(&shown).context("plain data")?))
+}
+
+fn listing(current: &Current) -> String {
+    let registry = &current.registry;
+    let (owners, activities) = size(registry);
+    let kept = match current.checked {
+        None => "compiled in, from".to_owned(),
+        Some(checked) => format!("checked {checked}, from"),
+    };
+    let mut text = format!(
+        "registry of {}, {owners} owners, {activities} activities\n{kept} {}\n\n",
+        date(registry),
+        current.source
+    );
+    let names: Vec<_> = registry.tags().map(|tag| (tag, registry.name(tag))).collect();
+    let wide = names.iter().map(|(_, name)| name.chars().count()).max().unwrap_or(0).max(14);
+    text.push_str(&format!(
+        "{:<wide$}  {:>6}  {:<7}  NAME IN THE REGISTRY\n",
+        "OWNER/ACTIVITY", "SCITAG", "LABEL"
+    ));
+    for (tag, name) in names {
+        let owner = &registry.owners()[&tag.owner()];
+        let label =
+            FlowLabel::new(tag, 0).map_or_else(|_| "none".to_owned(), |label| label.to_string());
+        text.push_str(&format!(
+            "{name:<wide$}  {:>6}  {label}  {} / {}\n",
+            tag.number(),
+            owner.name,
+            owner.activities[&tag.activity()]
+        ));
+    }
+    text
+}

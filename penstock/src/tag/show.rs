@@ -1,0 +1,83 @@
+//! What the subcommands of `tag` print alike: a pair's facts, rows of a name and a value, bytes.
+
+use std::fmt::Write as _;
+
+use penstock_scitags::{Registry, Scitag};
+use serde::Serialize;
+
+/// A pair as JSON: names are null where the registry has none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Pair {
+    name: String,
+    owner_id: u64,
+    owner: Option<String>,
+    activity_id: u64,
+    activity: Option<String>,
+    registered: bool,
+    scitag: Option<u32>,
+}
+
+impl Pair {
+    pub(super) fn new(tag: Scitag, registry: &Registry) -> Self {
+        let owner = registry.owners().get(&tag.owner());
+        Self {
+            name: registry.name(tag),
+            owner_id: tag.owner().into(),
+            owner: owner.map(|owner| owner.name.clone()),
+            activity_id: tag.activity().into(),
+            activity: owner.and_then(|owner| owner.activities.get(&tag.activity()).cloned()),
+            registered: registry.has(tag),
+            scitag: Some(tag.number()),
+        }
+    }
+
+    /// Numbers as somebody wrote them, which need not be those of a pair.
+    pub(super) fn of_numbers(owner_id: u64, activity_id: u64, registry: &Registry) -> Self {
+        match Scitag::new(owner_id, activity_id) {
+            Ok(tag) => Self::new(tag, registry),
+            Err(_) => Self {
+                name: format!("{owner_id}/{activity_id}"),
+                owner_id,
+                owner: None,
+                activity_id,
+                activity: None,
+                registered: false,
+                scitag: None,
+            },
+        }
+    }
+
+    pub(super) fn registered(&self) -> bool {
+        self.registered
+    }
+
+    /// The line above the rows.
+    pub(super) fn heading(&self) -> String {
+        let Self { name, owner_id, activity_id, .. } = self;
+        let known = if self.registered { "" } else { ", not in the registry" };
+        format!("{name}  (owner {owner_id}, activity {activity_id}{known})")
+    }
+}
+
+/// Rows of a name and a value under a heading.
+#[derive(Debug)]
+pub(super) struct Rows(String);
+
+impl Rows {
+    pub(super) fn under(heading: &str) -> Self {
+        Self(format!("{heading}\n"))
+    }
+
+    pub(super) fn row(&mut self, name: &str, value: impl std::fmt::Display) {
+        writeln!(self.0, "  {name:<17}{value}").expect("a String takes everything");
+    }
+
+    pub(super) fn text(self) -> String {
+        self.0
+    }
+}
+
+/// `1E 03 00 03 0E 00`
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02X}")).collect::<Vec<_>>().join(" ")
+}

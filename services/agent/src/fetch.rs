@@ -1,0 +1,279 @@
+//! One document over HTTP or HTTPS, fetched only if it is another than before.
+//!
+//! For: small public documents such as the scitags registry. TLS towards the authorities that the
+//! system trusts ([`BUNDLES`], or the file that `SSL_CERT_FILE` names). Bounded in size, time and
+//! redirects; a redirect never leads from HTTPS to HTTP. Not for: agents, whose certificates are known
+//! by fingerprint (that is [`crate::client`]), and not for proxies: behind one, download the document by
+//! other means.
+//!
+//! Fails with a line that names the address and the reason.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use hyper::body::{Body, Bytes};
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, ETAG, HOST, HeaderMap, IF_NONE_MATCH, LOCATION, USER_AGENT};
+use hyper::{Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// Time for the whole, redirects included.
+pub const WITHIN: Duration = Duration::from_secs(30);
+
+/// Where distributions keep the authorities that they trust: Debian, EL, SUSE, Alpine.
+pub const BUNDLES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+const REDIRECTS_MAX: usize = 5;
+
+/// An address `http://HOST[:PORT]/PATH` or `https://...`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Url {
+    encrypted: bool,
+    host: String,
+    port: u16,
+    path: String,
+}
+
+impl FromStr for Url {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || {
+            format!(
+                "'{text}' is no address to fetch from: write it like https://www.scitags.org/api.json"
+            )
+        };
+        let uri: Uri = text.trim().parse().map_err(|_| bad())?;
+        let encrypted = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(bad()),
+        };
+        let authority = uri.authority().ok_or_else(bad)?;
+        // A password in an address would end up in logs.
+        if authority.as_str().contains('@') || authority.host().is_empty() {
+            return Err(bad());
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = authority.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
+        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        Ok(Self { encrypted, host, port, path })
+    }
+}
+
+impl Url {
+    /// Host and port as the Host header has them: the port only where it is not the usual one.
+    fn authority(&self) -> String {
+        let host =
+            if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        match (self.encrypted, self.port) {
+            (true, 443) | (false, 80) => host,
+            (_, port) => format!("{host}:{port}"),
+        }
+    }
+
+    /// Where a redirect leads.
+    fn redirected(&self, location: &str) -> Result<Self, String> {
+        let next = if location.starts_with('/') && !location.starts_with("//") {
+            Self { path: location.to_owned(), ..self.clone() }
+        } else {
+            location.parse().map_err(|_| {
+                format!("it redirects to '{}', which is no address", excerpt(location))
+            })?
+        };
+        if self.encrypted && !next.encrypted {
+            return Err(format!("it redirects to {next}, which is not encrypted"));
+        }
+        Ok(next)
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.encrypted { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.path)
+    }
+}
+
+/// What came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The document is that of the given tag.
+    Same,
+    /// The document, and its tag for the next time.
+    New {
+        /// Its bytes.
+        body: Vec<u8>,
+        /// As the server wrote it.
+        etag: Option<String>,
+    },
+}
+
+/// Fetches the document at `url`, of at most `limit` bytes, unless it has the tag `etag`.
+///
+/// # Errors
+/// One line with the reason; the caller names the address.
+pub async fn fetch(url: &Url, etag: Option<&str>, limit: usize) -> Result<Answer, String> {
+    let follow = async {
+        let mut url = url.clone();
+        for _ in 0..=REDIRECTS_MAX {
+            match ask(&url, etag, limit).await? {
+                Step::Done(answer) => return Ok(answer),
+                Step::Elsewhere(location) => url = url.redirected(&location)?,
+            }
+        }
+        Err(format!("more than {REDIRECTS_MAX} redirects"))
+    };
+    let late = || Err(format!("no answer within {}s", WITHIN.as_secs()));
+    timeout(WITHIN, follow).await.unwrap_or_else(|_| late())
+}
+
+enum Step {
+    Done(Answer),
+    Elsewhere(String),
+}
+
+async fn ask(url: &Url, etag: Option<&str>, limit: usize) -> Result<Step, String> {
+    let stream = TcpStream::connect((url.host.as_str(), url.port)).await;
+    let stream =
+        stream.map_err(|error| format!("cannot connect to {}: {error}", url.authority()))?;
+    let mut request = Request::builder()
+        .uri(&url.path)
+        .header(HOST, url.authority())
+        .header(USER_AGENT, concat!("penstock/", env!("CARGO_PKG_VERSION")))
+        .header(ACCEPT, "application/json, */*");
+    if let Some(etag) = etag {
+        request = request.header(IF_NONE_MATCH, etag);
+    }
+    let request = request.body(Empty::new()).map_err(|error| error.to_string())?;
+    if !url.encrypted {
+        return exchange(stream, request, limit).await;
+    }
+    let name = ServerName::try_from(url.host.clone())
+        .map_err(|_| format!("'{}' is no name that a certificate can have", url.host))?;
+    let tls = TlsConnector::from(tls_config()?);
+    let stream = tls.connect(name, stream).await.map_err(|error| {
+        format!("{error}: if the site has an authority of its own, name its file in SSL_CERT_FILE")
+    })?;
+    exchange(stream, request, limit).await
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Empty<Bytes>>,
+    limit: usize,
+) -> Result<Step, String> {
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    let connection = tokio::spawn(connection);
+    let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
+    let (head, body) = answer.into_parts();
+    let text = |headers: &HeaderMap, name| {
+        headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+    };
+    let step = match head.status {
+        StatusCode::OK => {
+            let too_long = || format!("it is longer than {limit} bytes");
+            if body.size_hint().lower() > limit as u64 {
+                return Err(too_long());
+            }
+            let body = Limited::new(body, limit).collect().await.map_err(|error| {
+                if error.is::<LengthLimitError>() { too_long() } else { error.to_string() }
+            })?;
+            let body = body.to_bytes().to_vec();
+            Ok(Step::Done(Answer::New { body, etag: text(&head.headers, ETAG) }))
+        }
+        StatusCode::NOT_MODIFIED => Ok(Step::Done(Answer::Same)),
+        status if status.is_redirection() => text(&head.headers, LOCATION)
+            .map(Step::Elsewhere)
+            .ok_or_else(|| format!("it answers {status} without saying where")),
+        status => Err(format!("it answers {status}")),
+    };
+    connection.abort();
+    step
+}
+
+fn tls_config() -> Result<Arc<ClientConfig>, String> {
+    let named = std::env::var_os("SSL_CERT_FILE").filter(|file| !file.is_empty());
+    let known = || BUNDLES.iter().map(PathBuf::from).find(|file| file.exists());
+    let file = named.map(PathBuf::from).or_else(known).ok_or(
+        "no file of trusted authorities is there: install ca-certificates or set SSL_CERT_FILE",
+    )?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(authorities(&file)?)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+fn authorities(file: &Path) -> Result<RootCertStore, String> {
+    let failed = |why: String| format!("authorities in {}: {why}", file.display());
+    let pem = std::fs::read(file).map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
+    let mut store = RootCertStore::empty();
+    // A bundle may hold an authority that TLS does not take; the others count.
+    let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
+    let (taken, _) = store.add_parsable_certificates(certificates);
+    if taken == 0 {
+        return Err(failed("it holds no certificate".to_owned()));
+    }
+    Ok(store)
+}
+
+fn excerpt(text: &str) -> String {
+    text.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_shown() {
+        for (text, shown) in [
+            ("https://www.scitags.org/api.json", "https://www.scitags.org/api.json"),
+            ("http://localhost:80/", "http://localhost/"),
+            (" http://[::1]:8080/a?b=c ", "http://[::1]:8080/a?b=c"),
+            ("https://h", "https://h/"),
+        ] {
+            assert_eq!(text.parse::<Url>().unwrap().to_string(), shown);
+        }
+        for text in
+            ["", "/api.json", "ftp://h/x", "api.json", "https://", "https://u:p@h/", "http://h x/"]
+        {
+            let error = text.parse::<Url>().unwrap_err();
+            assert!(error.contains("https://www.scitags.org/api.json"), "{error}");
+        }
+    }
+
+    #[test]
+    fn redirects_keep_what_is_encrypted() {
+        let url: Url = "https://www.scitags.org/api.json".parse().unwrap();
+        let next = url.redirected("https://scitags.org/api.json").unwrap();
+        assert_eq!(next.to_string(), "https://scitags.org/api.json");
+        assert_eq!(
+            url.redirected("/v1.json").unwrap().to_string(),
+            "https://www.scitags.org/v1.json"
+        );
+        for location in ["http://scitags.org/", "//elsewhere/x", "x.json", "file:///etc/passwd"] {
+            assert!(url.redirected(location).is_err(), "{location}");
+        }
+    }
+}
