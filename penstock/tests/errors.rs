@@ -262,6 +262,26 @@ fn a_source_that_vanishes_is_named() {
     assert_no_leftovers(&house.root, &house.state);
 }
 
+/// What is wrong with a directory shows at the very end, when it gets its mode and times; whoever pushes
+/// hears of it.
+#[test]
+fn a_directory_that_cannot_get_its_times_is_named() {
+    let house = House::new();
+    let agent = house.agent();
+    let data = dataset(&house, &[("big", 2 << 20), ("gone/x", 0)]);
+    fs::remove_file(data.join("gone/x")).unwrap();
+    let client = slow(&house, &agent, &data);
+    until("the directory", Duration::from_secs(20), || {
+        fs::remove_dir(house.root.join("data/gone")).ok()
+    });
+    let done = client.wait();
+    assert_eq!((done.code, done.number("failed")), (3, 1), "{done:?}");
+    assert_eq!(one_line(&done, "data/gone", "its mode, owner or times cannot be set"), 1);
+    assert_eq!(done.json["errors"][0]["kind"], "destination", "{done:?}");
+    assert_eq!(fs::read(data.join("big")).unwrap(), fs::read(house.root.join("data/big")).unwrap());
+    assert_no_leftovers(&house.root, &house.state);
+}
+
 #[test]
 fn a_source_that_grows_once_starts_again() {
     let house = House::new();

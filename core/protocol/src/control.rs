@@ -159,6 +159,17 @@ wire_enum! {
 }
 
 wire_struct! {
+    /// Something about an entry that was settled before.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Note {
+        /// Its path.
+        pub path: RelativePath,
+        /// What went wrong.
+        pub failure: Failure,
+    }
+}
+
+wire_struct! {
     /// A run of acknowledged frames.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Run {
@@ -187,6 +198,8 @@ wire_enum! {
         Finished(()) = 6,
         /// The user or the operator stops the transfer, for this reason.
         Cancel(String) = 7,
+        /// Entries that failed after they were settled: directories that cannot get their metadata.
+        Noted(Vec<Note>) = 8,
     }
 }
 

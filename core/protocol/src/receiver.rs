@@ -10,18 +10,21 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::control::{
-    Decision, Failure, FailureKind, Outcome, Placed, Report, Run, Tally, ToReceiver, ToSender,
+    Decision, Failure, FailureKind, Note, Outcome, Placed, Report, Run, Tally, ToReceiver, ToSender,
 };
 use crate::digest::{Algorithm, Digest, Part};
 use crate::extents::{Extent, Extents};
-use crate::manifest::{Entry, Kind};
-use crate::wire::Bytes;
+use crate::manifest::{Entry, Kind, RelativePath};
+use crate::wire::{self, Bytes};
 
 /// Most ranges of a file that are offered for resuming; what is beyond is sent again.
 const RESUME_RANGES_MAX: usize = 4_096;
 
 /// Items of one message, so that none comes near the longest that is allowed.
 const ITEMS_MAX: usize = 1_024;
+
+/// About how many bytes of notes one message carries.
+const NOTES_BYTES: usize = 64 * 1024;
 
 /// What the carrier found at the destination of an entry.
 #[derive(Debug, Clone)]
@@ -92,6 +95,7 @@ pub struct Receiver {
     decisions: Vec<(u64, Decision)>,
     settled: Vec<(u64, Outcome)>,
     runs: Vec<Run>,
+    notes: VecDeque<Note>,
     outbox: VecDeque<ToSender>,
     tally: Tally,
     /// Files in place, kept for a carrier that asks for them.
@@ -116,6 +120,7 @@ impl Receiver {
             decisions: Vec::new(),
             settled: Vec::new(),
             runs: Vec::new(),
+            notes: VecDeque::new(),
             outbox: VecDeque::new(),
             tally: Tally::default(),
             placed: None,
@@ -397,9 +402,10 @@ impl Receiver {
         !self.discards.is_empty()
     }
 
-    /// Counts something that failed after its entry was settled.
-    pub fn note_failure(&mut self, path: String, failure: Failure) {
-        self.tally.fail(path, failure);
+    /// Counts something that failed after its entry was settled, at both ends.
+    pub fn note_failure(&mut self, path: RelativePath, failure: Failure) {
+        self.tally.fail(path.to_string(), failure.clone());
+        self.notes.push_back(Note { path, failure });
     }
 
     /// The next file of which everything is to be forgotten; [`Receiver::discarded`] says that it is.
@@ -474,6 +480,9 @@ impl Receiver {
         if !self.settled.is_empty() {
             return Some(ToSender::Settled(some(&mut self.settled)));
         }
+        if !self.notes.is_empty() {
+            return Some(ToSender::Noted(some_notes(&mut self.notes)));
+        }
         if self.finish_asked && self.finished_sent {
             self.finish_asked = false;
             return Some(ToSender::Finished(()));
@@ -498,4 +507,17 @@ impl Receiver {
 
 fn some<T>(items: &mut Vec<T>) -> Vec<T> {
     items.drain(..items.len().min(ITEMS_MAX)).collect()
+}
+
+/// Notes with about as many bytes as a message should have.
+fn some_notes(notes: &mut VecDeque<Note>) -> Vec<Note> {
+    let mut bytes = 0;
+    let mut some = Vec::new();
+    while bytes < NOTES_BYTES
+        && let Some(note) = notes.pop_front()
+    {
+        bytes += wire::encode(&note).len();
+        some.push(note);
+    }
+    some
 }

@@ -319,6 +319,12 @@ impl Sender {
                 self.cancelled = Some(reason);
                 Ok(())
             }
+            ToSender::Noted(notes) => {
+                notes
+                    .into_iter()
+                    .for_each(|note| self.tally.fail(note.path.to_string(), note.failure));
+                Ok(())
+            }
             ToSender::Report(_) | ToSender::Settings(_) => Ok(()),
         }
     }

@@ -547,9 +547,8 @@ impl Place {
     /// Gives directories their modes and times, now that nothing more is put into them: the deepest
     /// first, as a time changes with what is in it.
     ///
-    /// # Errors
-    /// The first that fails, after all were tried.
-    pub fn finish_directories(&self) -> Vec<(String, Failure)> {
+    /// Gives those of which that failed.
+    pub fn finish_directories(&self) -> Vec<(RelativePath, Failure)> {
         let directories = std::mem::take(&mut *lock(&self.directories));
         let mut failures = Vec::new();
         for entry in directories.iter().rev() {
@@ -560,7 +559,13 @@ impl Place {
                 parent.dir.set_times(&name, timestamp(entry))
             };
             if let Err(error) = set() {
-                failures.push((entry.path.to_string(), destination(&error)));
+                let text = format!(
+                    "its mode, owner or times cannot be set at the destination: {}: copy it again \
+                     when nothing else changes that directory",
+                    fs::describe(&error)
+                );
+                let failure = Failure::new(FailureKind::Destination, text);
+                failures.push((entry.path.clone(), failure));
             }
         }
         failures
