@@ -54,7 +54,7 @@ pub(crate) struct CpArgs {
     /// Digest of whole files: adler32, crc32c, blake3, sha256, md5 or none
     #[arg(long, value_name = "NAME", default_value = "crc32c")]
     pub checksum: Algorithm,
-    /// Write the digests to a file, in the form of sha256sum
+    /// Write the digests to a file, in the form of sha256sum; what was there already is read for it
     #[arg(long, value_name = "FILE")]
     pub checksum_file: Option<PathBuf>,
     /// After writing, read every file back and compare its digest

@@ -113,6 +113,40 @@ fn every_digest_is_what_others_compute() {
     assert_same(&data, &house.root.join("data"));
 }
 
+/// The second time nothing is sent, and every file is listed all the same.
+#[test]
+fn sums_list_what_was_there_already() {
+    let house = House::new();
+    let data = dataset(&house, 45);
+    let agent = house.agent();
+    let to = house.path("to");
+    fs::create_dir(&to).unwrap();
+    let (pushed, pulled, local) = (agent.url(""), agent.url("data"), house.path("local"));
+    fs::create_dir(&local).unwrap();
+    for (from, into, root) in [
+        (text(&data), pushed.as_str(), &house.root),
+        (&pulled, text(&to), &to),
+        (text(&data), text(&local), &local),
+    ] {
+        let copy = || {
+            let sums = house.path("sums");
+            let mut command = house.cp(&["-r", "--checksum", "sha256"]);
+            let done = run(command.args(["--checksum-file", text(&sums), from, into])).good();
+            let list = fs::read_to_string(&sums).unwrap();
+            let mut lines: Vec<_> = list.lines().map(str::to_owned).collect();
+            lines.sort();
+            (done, lines)
+        };
+        let (first, once) = copy();
+        let (second, twice) = copy();
+        assert_eq!(second.number("skipped_files"), first.number("files"), "{second:?}");
+        assert_eq!(once.len() as u64, first.number("files"), "{first:?}");
+        assert_eq!(once, twice);
+        assert_same(&data, &root.join("data"));
+    }
+    assert_no_leftovers(&house.root, &house.state);
+}
+
 /// Killed at half, each digest must still come out right when the rest was sent by another process.
 #[test]
 fn a_resumed_file_has_the_right_digest() {

@@ -33,8 +33,8 @@ pub enum Verdict {
     Send,
     /// An unfinished copy of the same source, with these ranges.
     Resume(Vec<Extent>),
-    /// The same file.
-    Skip,
+    /// The same file, with this digest if it was read for it.
+    Skip(Digest),
     /// A file of the same size and time, with this digest.
     Compare(Digest),
     /// Nothing is to be sent: the directory, link or empty file is made.
@@ -273,12 +273,12 @@ impl Receiver {
                 self.tally.resumed_bytes += active.resumed_bytes;
                 Decision::Resume(active.extents.to_extents())
             }
-            Verdict::Skip => {
+            Verdict::Skip(digest) => {
                 self.decisions.push((file, Decision::Skip(())));
                 active.resumed_bytes = active.entry.bytes;
                 self.tally.resumed_bytes += active.resumed_bytes;
                 self.tally.skipped_files += 1;
-                return self.settle(file, Ok(Digest(Vec::new())));
+                return self.settle(file, Ok(digest));
             }
             Verdict::Compare(digest) => {
                 active.expected = Some(digest.clone());

@@ -81,6 +81,8 @@ pub enum Piece {
         /// Digest of the other.
         digest: Digest,
     },
+    /// Digest a file that is at the destination already, for whoever wants to know.
+    Digest(Arc<Source>),
 }
 
 /// How one file fared in a reader.
@@ -115,6 +117,7 @@ struct Active {
 struct Queue {
     again: VecDeque<Piece>,
     compare: VecDeque<(u64, Digest)>,
+    digest: VecDeque<Arc<Source>>,
     large: BinaryHeap<(u64, u64)>,
     small: VecDeque<u64>,
     small_is_next: bool,
@@ -138,6 +141,10 @@ pub struct Sender {
     tally: Tally,
     /// Files in place, kept for a carrier that asks for them.
     placed: Option<Vec<Placed>>,
+    /// Whether files that were there already are digested too.
+    digest_skipped: bool,
+    /// How many of them are still to be digested.
+    digesting: usize,
     finish_sent: bool,
     last_reported: bool,
     finished: bool,
@@ -168,6 +175,8 @@ impl Sender {
             outbox: VecDeque::new(),
             tally: Tally::default(),
             placed: None,
+            digest_skipped: false,
+            digesting: 0,
             finish_sent: false,
             last_reported: false,
             finished: false,
@@ -178,12 +187,14 @@ impl Sender {
     /// Whether more entries may be announced now.
     #[must_use]
     pub fn room(&self) -> bool {
-        self.files.len() < WINDOW
+        self.files.len() + self.digesting < WINDOW
     }
 
-    /// Keeps the files that come into place for [`Self::take_placed`].
-    pub fn keep_placed(&mut self) {
+    /// Keeps the files that come into place for [`Self::take_placed`]; with `digest_skipped` those that
+    /// were there already are digested for it, which costs a read of each.
+    pub fn keep_placed(&mut self, digest_skipped: bool) {
         self.placed.get_or_insert_default();
+        self.digest_skipped = digest_skipped && self.algorithm != Algorithm::None;
     }
 
     /// Files that came into place since the last call.
@@ -273,7 +284,10 @@ impl Sender {
     }
 
     fn is_settled(&self) -> bool {
-        self.tally.manifest_complete && self.files.is_empty() && !self.finish_sent
+        self.tally.manifest_complete
+            && self.files.is_empty()
+            && self.digesting == 0
+            && !self.finish_sent
     }
 
     /// The next message for the receiver.
@@ -400,7 +414,11 @@ impl Sender {
             Outcome::Done(digest) => {
                 self.tally.entries += 1;
                 if entry.kind == Kind::File {
-                    if let Some(placed) = &mut self.placed {
+                    if active.skipped && digest.0.is_empty() && self.digest_skipped {
+                        self.digesting += 1;
+                        let queue = self.queues.entry(active.source.device).or_default();
+                        queue.digest.push_back(Arc::clone(&active.source));
+                    } else if let Some(placed) = &mut self.placed {
                         let (path, digest) = (entry.path.clone(), Digest(digest.0));
                         placed.push(Placed { path, digest });
                     }
@@ -441,6 +459,9 @@ impl Sender {
             if let Some(active) = self.files.get(&file) {
                 return Some(Piece::Compare { source: Arc::clone(&active.source), digest });
             }
+        }
+        if let Some(source) = queue.digest.pop_front() {
+            return Some(Piece::Digest(source));
         }
         queue.small_is_next = !queue.small_is_next;
         if queue.small_is_next {
@@ -502,6 +523,18 @@ impl Sender {
         }
     }
 
+    /// A file of [`Piece::Digest`] is digested, or cannot be.
+    pub fn digested(&mut self, source: &Source, result: Result<Digest, Failure>) {
+        self.digesting = self.digesting.saturating_sub(1);
+        match (result, &mut self.placed) {
+            (Ok(digest), Some(placed)) => {
+                placed.push(Placed { path: source.entry.path.clone(), digest });
+            }
+            (Ok(_), None) => {}
+            (Err(failure), _) => self.tally.fail(source.entry.path.to_string(), failure),
+        }
+    }
+
     fn changed(&mut self, source: &Source, fresh: Option<Entry>) {
         let Some(fresh) = fresh.filter(|_| source.attempt < ATTEMPTS_MAX) else {
             let text = "it changed while it was being copied: copy it again when it is at rest";
@@ -546,7 +579,9 @@ impl Sender {
     /// A piece that was read and could not be sent is work again.
     pub fn again(&mut self, piece: Piece) {
         let device = match &piece {
-            Piece::Block { source, .. } | Piece::Compare { source, .. } => source.device,
+            Piece::Block { source, .. } | Piece::Compare { source, .. } | Piece::Digest(source) => {
+                source.device
+            }
             Piece::Pack(sources) => sources.first().map_or(0, |source| source.device),
         };
         self.queues.entry(device).or_default().again.push_back(piece);
@@ -581,6 +616,7 @@ fn still_wanted(files: &HashMap<u64, Active>, piece: Piece) -> Option<Piece> {
         Piece::Block { ref source, .. } | Piece::Compare { ref source, .. } => {
             files.contains_key(&source.file).then_some(piece)
         }
+        Piece::Digest(_) => Some(piece),
         Piece::Pack(mut sources) => {
             sources.retain(|source| files.contains_key(&source.file));
             (!sources.is_empty()).then_some(Piece::Pack(sources))

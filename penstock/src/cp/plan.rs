@@ -343,7 +343,8 @@ fn push(
     };
     let (engine, memory, recursive) = (args.engine, args.memory.0, args.recursive);
     let (local, protection) = (local.to_vec(), options.protection);
-    let keep = args.json || args.checksum_file.is_some();
+    let sums = args.checksum_file.is_some();
+    let keep = args.json || sums;
     let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
         let failed = |text: String| CopyError::Failed(text);
         let sources = match &listed {
@@ -368,7 +369,7 @@ fn push(
             session, engine, sources, recursive,
         ))));
         if keep {
-            end.keep_placed();
+            end.keep_placed(sums);
         }
         Ok(end)
     };
@@ -410,7 +411,8 @@ fn pull(
     let state = state_directory().map_err(failed)?;
     let (engine, memory_bytes, target) = (args.engine, args.memory.0, target.to_owned());
     let protection = options.protection;
-    let keep = args.json || args.checksum_file.is_some();
+    let sums = args.checksum_file.is_some();
+    let keep = args.json || sums;
     let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
         let base = local_target(&target, into_directory, key).map_err(|error| match error {
             StartError::Copy(error) => error,
@@ -435,7 +437,7 @@ fn pull(
             .receiver(base, &name, &options, Some(given), &|_| {})
             .map_err(|refusal| CopyError::Failed(refusal.text))?;
         if keep {
-            end.keep_placed();
+            end.keep_placed(sums);
         }
         Ok(end)
     };

@@ -78,11 +78,12 @@ impl AnyEnd {
         }
     }
 
-    /// Keeps the files that come into place for [`AnyEnd::take_placed`].
-    pub fn keep_placed(&self) {
+    /// Keeps the files that come into place for [`AnyEnd::take_placed`]; with `digest_skipped` those
+    /// that were there already are read for their digest.
+    pub fn keep_placed(&self, digest_skipped: bool) {
         match self {
-            Self::Send(end) => end.0.keep_placed(),
-            Self::Receive(end) => end.0.keep_placed(),
+            Self::Send(end) => end.0.keep_placed(digest_skipped),
+            Self::Receive(end) => end.0.keep_placed(digest_skipped),
         }
     }
 

@@ -124,6 +124,8 @@ pub struct Place {
     mounts: Mutex<HashMap<u64, Arc<Parent>>>,
     unfinished: Mutex<HashMap<RelativePath, Unfinished>>,
     umask: u32,
+    /// Files that are there already are read for their digest.
+    pub digest_skipped: AtomicBool,
     /// The file system has no direct I/O.
     no_direct: AtomicBool,
 }
@@ -157,6 +159,7 @@ impl Place {
             mounts: Mutex::default(),
             unfinished: Mutex::new(unfinished),
             umask: penstock_sys::machine::umask(),
+            digest_skipped: AtomicBool::new(false),
             no_direct: AtomicBool::new(false),
         })
     }
@@ -289,7 +292,7 @@ impl Place {
         });
         if same && !self.options.compare_digest {
             self.forget(&entry.path, entry, &parent);
-            return Ok((Verdict::Skip, None));
+            return Ok((Verdict::Skip(self.digest_of_skipped(&parent.dir, &name)?), None));
         }
         let same_size = there.is_some_and(|stat| {
             stat.kind == fs::Kind::File && stat.size == entry.bytes && entry.bytes > 0
@@ -326,6 +329,23 @@ impl Place {
             (None, None) => Verdict::Send,
         };
         Ok((verdict, Some(sink)))
+    }
+
+    fn digest_of_skipped(&self, dir: &Dir, name: &OsString) -> Result<Digest, Failure> {
+        let none = self.options.algorithm == Algorithm::None;
+        if none || !self.digest_skipped.load(Ordering::SeqCst) {
+            return Ok(Digest(Vec::new()));
+        }
+        let digest = dir
+            .open_file(name, &Open::reading())
+            .and_then(|file| digest_file(&file, self.options.algorithm, &mut vec![0; 1 << 20]));
+        match digest {
+            Ok(digest) => Ok(digest.unwrap_or(Digest(Vec::new()))),
+            Err(error) => {
+                let text = format!("its digest cannot be made: {}", fs::describe(&error));
+                Err(Failure::new(FailureKind::Destination, text))
+            }
+        }
     }
 
     fn digest_of(&self, dir: &Dir, name: &OsString) -> Option<Digest> {

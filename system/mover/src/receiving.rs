@@ -111,9 +111,11 @@ impl ReceiverEnd {
         lock(&self.machine).tally().clone()
     }
 
-    /// Keeps the files that come into place for [`ReceiverEnd::take_placed`].
-    pub fn keep_placed(&self) {
+    /// Keeps the files that come into place for [`ReceiverEnd::take_placed`]; with `digest_skipped`
+    /// those that were there already are read for their digest.
+    pub fn keep_placed(&self, digest_skipped: bool) {
         lock(&self.machine).keep_placed();
+        self.place.digest_skipped.store(digest_skipped, Ordering::SeqCst);
     }
 
     /// Files that came into place since the last call.

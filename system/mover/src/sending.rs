@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use penstock_protocol::block::Header;
-use penstock_protocol::control::{Placed, Settings, Tally, ToReceiver, ToSender};
-use penstock_protocol::digest::{Algorithm, Serial};
+use penstock_protocol::control::{Failure, Placed, Settings, Tally, ToReceiver, ToSender};
+use penstock_protocol::digest::{Algorithm, Digest, Serial};
 use penstock_protocol::proof::Authenticator;
 use penstock_protocol::sender::{Read, Sender, Source, StreamId, Work};
 use penstock_protocol::wire;
@@ -154,9 +154,10 @@ impl SenderEnd {
         lock(&self.machine).tally().clone()
     }
 
-    /// Keeps the files that come into place for [`SenderEnd::take_placed`].
-    pub fn keep_placed(&self) {
-        lock(&self.machine).keep_placed();
+    /// Keeps the files that come into place for [`SenderEnd::take_placed`]; with `digest_skipped` those
+    /// that were there already are read for their digest.
+    pub fn keep_placed(&self, digest_skipped: bool) {
+        lock(&self.machine).keep_placed(digest_skipped);
     }
 
     /// Files that came into place since the last call.
@@ -256,6 +257,12 @@ impl SenderEnd {
     /// A reader has compared a source with its copy.
     pub fn compared(&self, source: &Source, same: bool) {
         lock(&self.machine).compared(source, same);
+        self.session.wake_control();
+    }
+
+    /// A reader has digested a source that is at the destination already.
+    pub fn digested(&self, source: &Source, result: Result<Digest, Failure>) {
+        lock(&self.machine).digested(source, result);
         self.session.wake_control();
     }
 
