@@ -412,6 +412,31 @@ fn a_command_that_makes_no_sense_is_usage() {
 }
 
 #[test]
+fn two_sources_of_one_name_are_refused() {
+    let house = House::new();
+    let agent = house.agent();
+    for name in ["a/x", "b/x", "c/y"] {
+        fs::create_dir_all(house.source.join(name).parent().unwrap()).unwrap();
+        fs::write(house.source.join(name), name).unwrap();
+    }
+    let at = |name: &str| house.source.join(name).to_str().unwrap().to_owned();
+    let (url, far) = (agent.url(""), |path: &str| agent.url(path));
+    for (one, two, to) in [
+        (at("a/x"), at("b/x"), url.clone()),
+        (at("a/x"), at("b/x/"), house.path("to").to_str().unwrap().to_owned()),
+        (far("a/x"), far("b/./x/"), house.path("to").to_str().unwrap().to_owned()),
+    ] {
+        let done = run(house.penstock().args(["cp", "-r", &one, &at("c/y"), &two, &to]));
+        fails(&done, 2, "would both arrive as x");
+        assert!(done.error.contains(&one) && done.error.contains(&two), "{done:?}");
+        assert_eq!(fs::read_dir(&house.root).unwrap().count(), 0);
+    }
+    // What stands for its contents has no name of its own.
+    run(house.cp(&["-r", &at("a/."), &at("b"), &far("d/")])).good();
+    run(house.cp(&["-r", &at("a/x"), &at("c/y"), &url])).good();
+}
+
+#[test]
 fn another_version_is_told() {
     let house = House::new();
     let agent = house.agent();

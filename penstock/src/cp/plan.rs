@@ -78,10 +78,12 @@ pub(crate) fn start(args: &CpArgs) -> Result<Running, StartError> {
     };
     let to_text = to.as_bytes().to_vec();
     let to = places::parse(to).map_err(StartError::Usage)?;
+    let texts = from;
     let from = from
         .iter()
         .map(|source| places::parse(source).map_err(StartError::Usage))
         .collect::<Result<Vec<_>, _>>()?;
+    places::refuse_same_names(&from, texts).map_err(StartError::Usage)?;
     let options = options(args)?;
     let many = from.len() > 1 || args.recursive || args.files_from.is_some();
     let into_directory = many || to_text.ends_with(b"/");
