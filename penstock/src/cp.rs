@@ -66,7 +66,7 @@ pub(crate) struct CpArgs {
     /// Write under the final name at once (no resume)
     #[arg(long)]
     pub inplace: bool,
-    /// Copy extended attributes
+    /// Copy extended attributes; those that the destination refuses are named in warnings
     #[arg(long)]
     pub xattrs: bool,
     /// Connect from these addresses, in turn

@@ -308,6 +308,62 @@ fn attributes_travel_when_asked() {
     }
 }
 
+/// Directories, read-only files and links have theirs too; what the destination refuses is said.
+#[test]
+fn attributes_of_everything_travel_or_are_named() {
+    let house = House::new();
+    let data = house.source.join("data");
+    fs::create_dir_all(data.join("shelf")).unwrap();
+    write_file(&mut Random::seeded(46), &data.join("small"), 100);
+    write_file(&mut Random::seeded(47), &data.join("large"), 3 << 20);
+    std::os::unix::fs::symlink("small", data.join("link")).unwrap();
+    let dir = penstock_sys::fs::Dir::open(&data).unwrap();
+    for name in ["shelf", "small", "large"] {
+        if let Err(error) = dir.set_xattr(name, "user.origin".as_ref(), name.as_bytes()) {
+            return skip(&format!("no extended attributes here: {error}"));
+        }
+    }
+    for name in ["shelf", "small"] {
+        fs::set_permissions(data.join(name), fs::Permissions::from_mode(0o555)).unwrap();
+    }
+    let on_link = dir.set_xattr("link", "trusted.origin".as_ref(), b"link").is_ok();
+    let all = |root: &Path| {
+        let dir = penstock_sys::fs::Dir::open(root.join("data")).unwrap();
+        ["shelf", "small", "large", "link"].map(|name| dir.xattrs(name).unwrap())
+    };
+    let agent = house.agent();
+    for url in [agent.url(""), agent.url("")] {
+        // The second time everything is there, and gets its attributes all the same.
+        let done = run(house.cp(&["-r", "--xattrs", "--compare", "digest"]).arg(&data).arg(&url));
+        assert_eq!(done.good().number("warnings"), 0);
+        assert_eq!(all(&house.source), all(&house.root));
+        assert_same(&data, &house.root.join("data"));
+    }
+    let ram = house.path("ram");
+    fs::create_dir(&ram).unwrap();
+    let mount = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(&ram).status();
+    if !mount.is_ok_and(|status| status.success()) {
+        return skip("a file system without attributes cannot be mounted here");
+    }
+    let done = run(house.cp(&["-r", "--xattrs"]).arg(&data).arg(&ram));
+    let agent = Agent::start(&house.state, &ram, "127.0.0.1:0", &[]);
+    let pushed = run(house.cp(&["-r", "--xattrs"]).arg(&data).arg(agent.url("pushed/")));
+    let same = common::tree(&data) == common::tree(&ram.join("data"));
+    drop(agent);
+    let _ = Command::new("umount").arg("-l").arg(&ram).status();
+    for done in [done, pushed] {
+        let done = done.good();
+        assert_eq!(done.number("warnings"), 3 + u64::from(on_link), "{done:?}");
+        for name in ["shelf", "small", "large"] {
+            let line = format!(
+                "penstock: warning: data/{name}: it arrived without the attributes user.origin: not supported"
+            );
+            assert!(done.error.contains(&line), "{line}: {done:?}");
+        }
+    }
+    assert!(same);
+}
+
 #[test]
 fn lists_names_and_directions() {
     let house = House::new();

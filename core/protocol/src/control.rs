@@ -200,6 +200,8 @@ wire_enum! {
         Cancel(String) = 7,
         /// Entries that failed after they were settled: directories that cannot get their metadata.
         Noted(Vec<Note>) = 8,
+        /// Entries that are in place without something that was to come with them.
+        Warned(Vec<Note>) = 9,
     }
 }
 
@@ -251,9 +253,21 @@ pub struct Tally {
     pub errors: Vec<FileError>,
     /// Whether one of them failed its integrity check.
     pub integrity_failed: bool,
+    /// How many entries are in place without something that was to come with them.
+    pub warned: u64,
+    /// The first of them.
+    pub warnings: Vec<FileError>,
 }
 
 impl Tally {
+    /// Counts an entry that is in place without something that was to come with it.
+    pub fn warn(&mut self, path: String, failure: Failure) {
+        self.warned += 1;
+        if self.warnings.len() < ERRORS_KEPT {
+            self.warnings.push(FileError { path, failure });
+        }
+    }
+
     /// Counts an entry that failed.
     pub fn fail(&mut self, path: String, failure: Failure) {
         self.failed += 1;

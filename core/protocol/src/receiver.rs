@@ -96,6 +96,7 @@ pub struct Receiver {
     settled: Vec<(u64, Outcome)>,
     runs: Vec<Run>,
     notes: VecDeque<Note>,
+    warnings: VecDeque<Note>,
     outbox: VecDeque<ToSender>,
     tally: Tally,
     /// Files in place, kept for a carrier that asks for them.
@@ -121,6 +122,7 @@ impl Receiver {
             settled: Vec::new(),
             runs: Vec::new(),
             notes: VecDeque::new(),
+            warnings: VecDeque::new(),
             outbox: VecDeque::new(),
             tally: Tally::default(),
             placed: None,
@@ -408,6 +410,12 @@ impl Receiver {
         self.notes.push_back(Note { path, failure });
     }
 
+    /// Counts something that did not come with its entry, at both ends.
+    pub fn warn(&mut self, path: RelativePath, failure: Failure) {
+        self.tally.warn(path.to_string(), failure.clone());
+        self.warnings.push_back(Note { path, failure });
+    }
+
     /// The next file of which everything is to be forgotten; [`Receiver::discarded`] says that it is.
     pub fn poll_discard(&mut self) -> Option<(u64, Arc<Entry>)> {
         let discard = self.discards.pop_front()?;
@@ -482,6 +490,9 @@ impl Receiver {
         }
         if !self.notes.is_empty() {
             return Some(ToSender::Noted(some_notes(&mut self.notes)));
+        }
+        if !self.warnings.is_empty() {
+            return Some(ToSender::Warned(some_notes(&mut self.warnings)));
         }
         if self.finish_asked && self.finished_sent {
             self.finish_asked = false;

@@ -339,6 +339,12 @@ impl Sender {
                     .for_each(|note| self.tally.fail(note.path.to_string(), note.failure));
                 Ok(())
             }
+            ToSender::Warned(notes) => {
+                notes
+                    .into_iter()
+                    .for_each(|note| self.tally.warn(note.path.to_string(), note.failure));
+                Ok(())
+            }
             ToSender::Report(_) | ToSender::Settings(_) => Ok(()),
         }
     }

@@ -219,6 +219,11 @@ pub(crate) fn follow(mut running: Running, shown: &Shown) -> Result<Code, Failur
     let bound =
         bounds.iter().max_by_key(|(_, count)| **count).map_or(snapshot.bound_by, |(b, _)| b);
     let bound = if bound == "starting" { "latency" } else { bound };
+    if !shown.quiet {
+        for warning in &snapshot.tally.warnings {
+            eprintln!("penstock: warning: {}: {}", warning.path, warning.failure.text);
+        }
+    }
     for error in &snapshot.tally.errors {
         eprintln!("penstock: {}: {}", error.path, error.failure.text);
     }
@@ -368,6 +373,7 @@ fn json_of(
         "resumed_bytes": tally.resumed_bytes,
         "skipped_files": tally.skipped_files,
         "failed": tally.failed,
+        "warnings": tally.warned,
         "retransmits": snapshot.retransmits,
         "streams": snapshot.streams_peak,
         "streams_lost": snapshot.streams_lost,

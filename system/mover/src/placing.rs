@@ -6,7 +6,7 @@
 //! beneath one directory that no path and no link can leave.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,7 +19,7 @@ use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::digest::{Algorithm, Digest, Serial};
 use penstock_protocol::extents::Extent;
 use penstock_protocol::journal::{Identity, Unfinished};
-use penstock_protocol::manifest::{Entry, Kind, RelativePath};
+use penstock_protocol::manifest::{Entry, Kind, RelativePath, display_path};
 use penstock_protocol::open::Options;
 use penstock_protocol::receiver::Verdict;
 use penstock_protocol::wire::Wire;
@@ -124,6 +124,8 @@ pub struct Place {
     mounts: Mutex<HashMap<u64, Arc<Parent>>>,
     unfinished: Mutex<HashMap<RelativePath, Unfinished>>,
     umask: u32,
+    /// What did not come with its entry and nobody has taken yet.
+    warnings: Mutex<Vec<(RelativePath, Failure)>>,
     /// Files that are there already are read for their digest.
     pub digest_skipped: AtomicBool,
     /// The file system has no direct I/O.
@@ -159,6 +161,7 @@ impl Place {
             mounts: Mutex::default(),
             unfinished: Mutex::new(unfinished),
             umask: penstock_sys::machine::umask(),
+            warnings: Mutex::default(),
             digest_skipped: AtomicBool::new(false),
             no_direct: AtomicBool::new(false),
         })
@@ -248,6 +251,7 @@ impl Place {
             let _ = parent.dir.remove_file(&temporary);
             parent.dir.symlink(&target, &temporary)?;
             self.set_owner(&parent.dir, Path::new(&temporary), entry)?;
+            self.set_xattrs(entry, |name, value| parent.dir.set_xattr(&temporary, name, value))?;
             parent.dir.set_times(&temporary, timestamp(entry))?;
             parent.dir.rename(&temporary, &name).inspect_err(|_| {
                 let _ = parent.dir.remove_file(&temporary);
@@ -450,7 +454,9 @@ impl Place {
     pub fn write_small(&self, sink: &SinkFile, data: &[u8], sectors: &[u8]) -> io::Result<()> {
         let state = lock(&sink.state);
         state.check()?;
-        let mode = sink.entry.mode & 0o777;
+        // Who may not write a file may not give it attributes either.
+        let needs_write = if sink.entry.xattrs.is_empty() { 0 } else { 0o200 };
+        let mode = sink.entry.mode & 0o777 | needs_write;
         let whole = sectors.get(..data.len().next_multiple_of(BUFFER_ALIGNMENT));
         let whole = whole.filter(|_| self.is_direct_small(sink));
         let how =
@@ -496,18 +502,46 @@ impl Place {
                 other => other?,
             }
         }
-        for (name, value) in &entry.xattrs {
-            let name = std::ffi::OsStr::from_bytes(&name.0);
-            match fs::set_xattr(file, name, &value.0) {
-                // Attributes of the system's are for the superuser.
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                other => other?,
-            }
-        }
+        self.set_xattrs(entry, |name, value| fs::set_xattr(file, name, value))?;
         if set_mode {
             fs::set_file_mode(file, self.mode(entry))?;
         }
         fs::set_file_times(file, timestamp(entry))
+    }
+
+    /// Gives an entry its attributes by `set`. Those that the destination refuses become a warning.
+    fn set_xattrs(
+        &self,
+        entry: &Entry,
+        set: impl Fn(&OsStr, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut refused: Option<(Vec<String>, io::Error)> = None;
+        for (name, value) in &entry.xattrs {
+            match set(OsStr::from_bytes(&name.0), &value.0) {
+                // xattr(7): links have none of the user's.
+                Err(_) if entry.kind == Kind::Symlink && name.0.starts_with(b"user.") => {}
+                Err(error) if refuses_attribute(&error) => {
+                    let (names, _) = refused.get_or_insert_with(|| (Vec::new(), error));
+                    names.push(display_path(&name.0));
+                }
+                other => other?,
+            }
+        }
+        if let Some((names, error)) = refused {
+            let text = format!(
+                "it arrived without the attributes {}: {}",
+                names.join(", "),
+                fs::describe(&error)
+            );
+            let warning = Failure::new(FailureKind::Destination, text);
+            lock(&self.warnings).push((entry.path.clone(), warning));
+        }
+        Ok(())
+    }
+
+    /// What did not come with its entry, since the last call.
+    pub fn take_warnings(&self) -> Vec<(RelativePath, Failure)> {
+        std::mem::take(&mut *lock(&self.warnings))
     }
 
     /// Gives a large file that is whole its length and metadata; it is then to be synced and
@@ -530,6 +564,9 @@ impl Place {
     pub fn refresh(&self, sink: &SinkFile) -> io::Result<()> {
         let how = Open::reading();
         let file = sink.parent.dir.open_file(&sink.name, &how)?;
+        if !sink.entry.xattrs.is_empty() {
+            fs::set_file_mode(&file, self.mode(&sink.entry) | 0o200)?;
+        }
         self.set_metadata(&file, &sink.entry, true)
     }
 
@@ -575,6 +612,9 @@ impl Place {
             let set = || -> io::Result<()> {
                 let (parent, name) = self.parent_of(&entry.path)?;
                 self.set_owner(&parent.dir, Path::new(&name), entry)?;
+                self.set_xattrs(entry, |attribute, value| {
+                    parent.dir.set_xattr(&name, attribute, value)
+                })?;
                 parent.dir.set_mode(&name, self.mode(entry))?;
                 parent.dir.set_times(&name, timestamp(entry))
             };
@@ -634,6 +674,16 @@ fn stat_if_there(dir: &Dir, name: &OsString) -> Result<Option<fs::Stat>, Failure
 
 fn empty_digest(algorithm: Algorithm) -> Digest {
     Serial::new(algorithm).map_or(Digest(Vec::new()), Serial::finish)
+}
+
+/// Whether the destination will not have an attribute, while it takes the file.
+fn refuses_attribute(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        ArgumentListTooLong, InvalidInput, PermissionDenied, StorageFull, Unsupported,
+    };
+    // A file system says of an attribute that is too long for it that there is no space.
+    let kinds = [ArgumentListTooLong, InvalidInput, PermissionDenied, StorageFull, Unsupported];
+    kinds.contains(&error.kind())
 }
 
 fn in_the_way(what: &str) -> Failure {

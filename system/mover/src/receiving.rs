@@ -492,6 +492,7 @@ impl ReceiverEnd {
         }
         self.journal.remove();
         let report = self.session.report();
+        self.pass_warnings();
         self.with_machine(|machine| {
             machine.report(report);
             for (path, failure) in failures {
@@ -499,6 +500,13 @@ impl ReceiverEnd {
             }
             machine.finished();
         });
+    }
+
+    /// Tells both ends what did not come with its entry.
+    fn pass_warnings(&self) {
+        let warnings = self.place.take_warnings();
+        let mut machine = lock(&self.machine);
+        warnings.into_iter().for_each(|(path, warning)| machine.warn(path, warning));
     }
 
     /// Stops the transfer at both ends.
@@ -564,6 +572,7 @@ impl End for ReceiverControl {
 
     fn tick(&self) {
         self.0.writers.devices().into_iter().for_each(|device| self.0.ensure_writers(device));
+        self.0.pass_warnings();
         let report = self.0.session.report();
         lock(&self.0.machine).report(report);
     }

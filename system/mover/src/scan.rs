@@ -145,11 +145,12 @@ pub fn entry(
         }
         _ => Vec::new(),
     };
-    let xattrs = match kind {
-        Kind::File if xattrs => read_xattrs(dir, name).map_err(|error| {
+    let xattrs = if xattrs {
+        read_xattrs(dir, name, kind).map_err(|error| {
             source(format!("cannot read its extended attributes: {}", fs::describe(&error)))
-        })?,
-        _ => Vec::new(),
+        })?
+    } else {
+        Vec::new()
     };
     let bytes = if kind == Kind::File { stat.size } else { 0 };
     let entry = Entry {
@@ -172,7 +173,11 @@ pub fn entry(
     Ok(entry)
 }
 
-fn read_xattrs(dir: &Dir, name: &Path) -> io::Result<Vec<(Bytes, Bytes)>> {
+fn read_xattrs(dir: &Dir, name: &Path, kind: Kind) -> io::Result<Vec<(Bytes, Bytes)>> {
+    if kind != Kind::File {
+        let all = dir.xattrs(name)?.into_iter();
+        return Ok(all.map(|(name, value)| (Bytes(name.into_vec()), Bytes(value))).collect());
+    }
     let file = dir.open_file(name, &Open::reading())?;
     let mut xattrs = Vec::new();
     for name in fs::list_xattrs(&file)? {

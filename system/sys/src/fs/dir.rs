@@ -120,6 +120,12 @@ impl Dir {
         Ok(file)
     }
 
+    /// A descriptor that names `path`, or a symbolic link itself, and opens nothing.
+    pub(super) fn handle(&self, path: &Path) -> io::Result<OwnedFd> {
+        let relative = Relative::new(path)?;
+        self.look_up(&relative, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, 0)
+    }
+
     fn leads_to_file(&self, relative: &Relative, follow: bool) -> io::Result<bool> {
         let mut flags = OFlags::PATH | OFlags::CLOEXEC;
         flags.set(OFlags::NOFOLLOW, !follow);
@@ -244,9 +250,7 @@ impl Dir {
 
     /// Sets the permission bits (`0o7777`) of `path`. A symbolic link has none: `InvalidInput`. Needs `/proc`.
     pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> io::Result<()> {
-        let relative = Relative::new(path.as_ref())?;
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = self.look_up(&relative, flags, 0)?;
+        let fd = self.handle(path.as_ref())?;
         if stat_fd(fd.as_fd())?.kind == Kind::Symlink {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
