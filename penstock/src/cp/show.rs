@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -148,6 +148,19 @@ impl Sums {
     }
 }
 
+/// Leaves the last line of each file. A transfer that began anew lists again what the first session
+/// had put in place.
+fn drop_repeated(path: &Path) -> io::Result<()> {
+    let text = std::fs::read(path)?;
+    let mut last = BTreeMap::new();
+    for line in text.split_inclusive(|byte| *byte == b'\n') {
+        // The digest has no space in it.
+        let name = line.iter().position(|byte| *byte == b' ').map_or(line, |space| &line[space..]);
+        last.insert(name, line);
+    }
+    std::fs::write(path, last.into_values().collect::<Vec<_>>().concat())
+}
+
 /// A line as the coreutils write it: names with newlines or backslashes are escaped and marked.
 fn write_sum(out: &mut impl Write, digest: &str, path: &[u8]) -> io::Result<()> {
     if path.iter().any(|byte| matches!(byte, b'\n' | b'\\' | b'\r')) {
@@ -214,6 +227,10 @@ pub(crate) fn follow(mut running: Running, shown: &Shown) -> Result<Code, Failur
     let written = sums.take(running.take_placed()).and_then(|()| match &mut sums.file {
         Some(file) => file.flush(),
         None => Ok(()),
+    });
+    let written = written.and_then(|()| match &shown.checksum_file {
+        Some(path) if snapshot.sessions > 1 => drop_repeated(path),
+        _ => Ok(()),
     });
     line.clear();
     let bound =

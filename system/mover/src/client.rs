@@ -23,6 +23,7 @@ use crate::exchange::{self, Joined, random};
 use crate::granting::{AnyEnd, RateMeter};
 use crate::sending::spawn;
 use crate::session::{DEAD_AFTER, Ending, Session, lock};
+use crate::totals::together;
 
 /// How long a first exchange may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
@@ -209,17 +210,35 @@ enum Ended {
 
 impl Shared {
     fn snapshot(&self) -> Snapshot {
-        let mut snapshot = lock(&self.earlier).clone();
+        // Both under one lock: a session is the present one or an earlier one, never both.
+        let end = lock(&self.end);
+        let earlier = lock(&self.earlier).clone();
+        let end = (*end).clone();
+        self.add(earlier, end.as_ref())
+    }
+
+    /// The present session becomes an earlier one.
+    fn put_behind(&self) {
+        let mut end = lock(&self.end);
+        let mut earlier = lock(&self.earlier);
+        *earlier = self.add(std::mem::take(&mut *earlier), end.as_ref());
+        drop(earlier);
+        if let Some(end) = end.take() {
+            lock(&self.placed).extend(end.take_placed());
+        }
+    }
+
+    /// What `earlier` sessions and the present one did together.
+    fn add(&self, mut snapshot: Snapshot, end: Option<&AnyEnd>) -> Snapshot {
         snapshot.dropped = self.plan.dial.dropped();
         snapshot.sessions = self.sessions.load(Ordering::Relaxed);
-        let end = lock(&self.end).clone();
         let Some(end) = end else { return snapshot };
         let (session, report) = (end.session(), end.session().report());
         let peer = session.peer();
         let mut rate = lock(&self.rate);
-        rate.observe(&end);
+        rate.observe(end);
         let meter = &session.meter;
-        snapshot.tally = end.tally();
+        snapshot.tally = together(&snapshot.tally, end.tally());
         snapshot.streams = report.streams;
         snapshot.streams_peak = snapshot.streams_peak.max(session.streams_peak());
         snapshot.bits_per_second = rate.bits_per_second;
@@ -253,10 +272,7 @@ impl Shared {
                             if self.snapshot().network_bytes > moved_before {
                                 trying_since = Instant::now();
                             }
-                            *lock(&self.earlier) = self.snapshot();
-                            if let Some(end) = lock(&self.end).take() {
-                                lock(&self.placed).extend(end.take_placed());
-                            }
+                            self.put_behind();
                             CopyError::Failed(why)
                         }
                     }

@@ -33,4 +33,5 @@ pub mod receiving;
 pub mod scan;
 pub mod sending;
 pub mod session;
+pub mod totals;
 pub mod writing;
