@@ -1,11 +1,11 @@
 //! The accepting side: one port, many clients, many sessions.
 //!
 //! A connection says in its first bytes what it is. Until it has proven itself it is one of a bounded
-//! number that the [`Gate`] lets wait; when more come, the one that waited longest is closed. A control
+//! number that [`Waiting`] shares between addresses. A control
 //! connection opens a session or comes back to one; a data connection joins one. A session whose client
 //! has gone is kept for a while, then ended in a state from which the same command resumes.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -33,6 +33,7 @@ use crate::granting::{self, AnyEnd};
 use crate::identity::{Fingerprint, Identity};
 use crate::sending::spawn;
 use crate::session::{DEAD_AFTER, Ending, Pace, STREAMS_MAX, lock};
+use crate::waiting::Waiting;
 
 /// How long a connection may take to prove itself.
 const PROOF_WITHIN: Duration = Duration::from_secs(10);
@@ -209,7 +210,7 @@ struct Inner {
     config: Config,
     engine: Engine,
     listeners: Vec<TcpListener>,
-    gate: Gate,
+    waiting: Waiting,
     pace: Arc<Pace>,
     limits: Mutex<Limits>,
     sessions: Mutex<HashMap<SessionId, Arc<Running>>>,
@@ -236,53 +237,6 @@ struct Running {
     rate: Mutex<granting::RateMeter>,
 }
 
-/// Connections that have not proven themselves.
-#[derive(Debug, Default)]
-struct Gate {
-    waiting: Mutex<VecDeque<(u64, Instant, Transport)>>,
-    /// Those that wait, and those that were closed and whose threads have yet to notice.
-    inside: Mutex<HashSet<u64>>,
-    next: AtomicU64,
-}
-
-impl Gate {
-    /// Most connections that wait.
-    const WAITING_MAX: usize = 256;
-
-    /// Most threads that unknown peers can cause.
-    const INSIDE_MAX: usize = 2 * Self::WAITING_MAX;
-
-    /// Whether there are as many threads as may be; those that were closed end in a moment.
-    fn is_full(&self) -> bool {
-        lock(&self.inside).len() >= Self::INSIDE_MAX
-    }
-
-    fn enter(&self, transport: &Transport) -> io::Result<u64> {
-        let handle = transport.try_clone()?;
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut waiting = lock(&self.waiting);
-        if waiting.len() >= Self::WAITING_MAX
-            && let Some((_, _, oldest)) = waiting.pop_front()
-        {
-            oldest.shut_down();
-        }
-        waiting.push_back((number, Instant::now(), handle));
-        lock(&self.inside).insert(number);
-        Ok(number)
-    }
-
-    fn leave(&self, number: u64) {
-        lock(&self.waiting).retain(|(waiting, ..)| *waiting != number);
-        lock(&self.inside).remove(&number);
-    }
-
-    fn close_slow(&self) {
-        let waiting = lock(&self.waiting);
-        let slow = waiting.iter().filter(|(_, since, _)| since.elapsed() > PROOF_WITHIN);
-        slow.for_each(|(_, _, transport)| transport.shut_down());
-    }
-}
-
 impl Agent {
     /// Listens and serves until it is shut down.
     ///
@@ -302,7 +256,7 @@ impl Agent {
         let agent = Self(Arc::new(Inner {
             engine: Engine::probe(),
             listeners,
-            gate: Gate::default(),
+            waiting: Waiting::default(),
             pace: Arc::new(Pace::new(config.limits.rate_bps)),
             limits: Mutex::new(config.limits.clone()),
             sessions: Mutex::default(),
@@ -414,10 +368,10 @@ impl Inner {
                 }
             };
             lock(&self.totals).connections += 1;
-            while self.gate.is_full() && !self.stopping.load(Ordering::SeqCst) {
+            while self.waiting.is_full() && !self.stopping.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            let Ok(waiting) = self.gate.enter(&transport) else { continue };
+            let Ok(waiting) = self.waiting.enter(&transport) else { continue };
             let inner = Arc::clone(self);
             let serve = move || {
                 let peer = transport.peer();
@@ -427,7 +381,7 @@ impl Inner {
                 }
             };
             if std::thread::Builder::new().name("serve".into()).spawn(serve).is_err() {
-                self.gate.leave(waiting);
+                self.waiting.leave(waiting);
                 tracing::warn!("cannot start a thread for a connection (raise TasksMax)");
             }
         }
@@ -449,7 +403,7 @@ impl Inner {
                 _ => Err(io::Error::other("this kind of connection is not served here")),
             }
         });
-        self.gate.leave(waiting);
+        self.waiting.leave(waiting);
         result
     }
 
@@ -473,7 +427,7 @@ impl Inner {
         let Some(running) = running.filter(|_| answer == Joined::Yes) else {
             return Err(io::Error::other(format!("a data connection is refused: {answer:?}")));
         };
-        self.gate.leave(waiting);
+        self.waiting.leave(waiting);
         channel.transport().set_timeouts(None)?;
         channel.transport().notice_death(DEAD_AFTER)?;
         let nonces = Nonces { acceptor: nonce, connector: join.nonce };
@@ -514,7 +468,7 @@ impl Inner {
                 return Err(io::Error::other(refusal.text));
             }
         };
-        self.gate.leave(waiting);
+        self.waiting.leave(waiting);
         if let Some(earlier) = lock(&running.connection).replace(handle) {
             earlier.shut_down();
         }
@@ -665,7 +619,7 @@ impl Inner {
     fn tidy_up(self: &Arc<Self>) {
         loop {
             std::thread::sleep(Duration::from_secs(1));
-            self.gate.close_slow();
+            self.waiting.close_slow(PROOF_WITHIN);
             let running: Vec<_> = lock(&self.sessions).values().cloned().collect();
             if self.stopping.load(Ordering::SeqCst) && running.is_empty() {
                 return;

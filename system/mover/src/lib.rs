@@ -34,4 +34,5 @@ pub mod scan;
 pub mod sending;
 pub mod session;
 pub mod totals;
+pub mod waiting;
 pub mod writing;
