@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Most transfers at once
     #[arg(long, value_name = "N")]
     transfers: Option<NonZeroUsize>,
-    /// Most streams in one transfer
+    /// Most streams of all transfers together
     #[arg(long, value_name = "N")]
     streams: Option<NonZeroU16>,
     /// Memory for the buffers of all transfers, such as 2GiB

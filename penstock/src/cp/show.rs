@@ -203,6 +203,7 @@ pub(crate) fn follow(mut running: Running, shown: &Shown) -> Result<Code, Failur
     let mut line = Progress { drawn: false, enabled: shown.progress() };
     let mut bounds: BTreeMap<&'static str, u32> = BTreeMap::new();
     let mut next_draw = Instant::now();
+    let mut waiting = None;
     while !running.is_over() {
         std::thread::sleep(Duration::from_millis(10));
         if interrupted.swap(false, Ordering::SeqCst) {
@@ -215,6 +216,10 @@ pub(crate) fn follow(mut running: Running, shown: &Shown) -> Result<Code, Failur
         let now = running.snapshot();
         if now.bits_per_second > 0 {
             *bounds.entry(now.bound_by).or_default() += 1;
+        }
+        if now.waiting != waiting {
+            waiting = now.waiting.clone();
+            line.say_waiting(waiting.as_deref(), shown);
         }
         line.draw(&now, shown.started.elapsed());
         if let Err(error) = sums.take(running.take_placed()) {
@@ -301,6 +306,16 @@ impl Progress {
         );
         eprint!("\r\x1b[K{text}");
         self.drawn = true;
+    }
+
+    /// Says why nothing moves, once for each reason.
+    fn say_waiting(&mut self, why: Option<&str>, shown: &Shown) {
+        if let Some(why) = why
+            && !shown.quiet
+        {
+            self.clear();
+            eprintln!("penstock: waiting: {why}");
+        }
     }
 
     fn clear(&mut self) {

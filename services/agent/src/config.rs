@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use penstock_mover::agent::Limits;
+use penstock_mover::session::STREAMS_MAX;
 use penstock_units::{BitRate, ByteCount};
 
 use crate::tokens::{OWNER, TokenSource};
@@ -102,7 +103,7 @@ pub struct Layer {
     pub rate: Option<BitRate>,
     /// Most transfers at once.
     pub transfers: Option<NonZeroUsize>,
-    /// Most streams in a transfer.
+    /// Most streams of all transfers together.
     pub streams: Option<NonZeroU16>,
     /// Memory for buffers of all transfers.
     pub memory: Option<ByteCount>,
@@ -284,7 +285,9 @@ fn limits(
     // Zero means no limit here as it does for a transfer.
     limits.rate_bps = rate.map(|rate| rate.0).filter(|rate| *rate > 0).or(limits.rate_bps);
     limits.transfers = transfers.map_or(limits.transfers, usize::from);
-    limits.streams_per_transfer = streams.map_or(limits.streams_per_transfer, u16::from);
+    limits.streams = streams.map_or(limits.streams, |streams| usize::from(streams.get()));
+    limits.streams_per_transfer =
+        streams.map_or(STREAMS_MAX, |streams| streams.get().min(STREAMS_MAX));
     limits.memory_bytes = memory.map_or(limits.memory_bytes, |memory| memory.0);
     if limits.memory_bytes < MEMORY_BYTES_MIN {
         return Err(whole(format!(

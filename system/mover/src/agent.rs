@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -31,6 +31,7 @@ use crate::engine::Engine;
 use crate::exchange::{self, Joined};
 use crate::granting::{self, AnyEnd};
 use crate::identity::{Fingerprint, Identity};
+use crate::memory::{Hold, Memory};
 use crate::sending::spawn;
 use crate::session::{DEAD_AFTER, Ending, Pace, STREAMS_MAX, lock};
 use crate::waiting::Waiting;
@@ -96,6 +97,8 @@ pub struct Limits {
     pub transfers: usize,
     /// Streams of one transfer.
     pub streams_per_transfer: u16,
+    /// Streams of all transfers together.
+    pub streams: usize,
     /// Memory for blocks, of all transfers together.
     pub memory_bytes: u64,
 }
@@ -106,6 +109,7 @@ impl Default for Limits {
             rate_bps: None,
             transfers: 64,
             streams_per_transfer: STREAMS_MAX,
+            streams: 1024,
             memory_bytes: 1 << 30,
         }
     }
@@ -213,6 +217,9 @@ struct Inner {
     waiting: Waiting,
     pace: Arc<Pace>,
     limits: Mutex<Limits>,
+    memory: Memory,
+    /// Held while a stream is let in, so that two do not take the same place.
+    joining: Mutex<()>,
     sessions: Mutex<HashMap<SessionId, Arc<Running>>>,
     history: Mutex<VecDeque<Transfer>>,
     totals: Mutex<Counters>,
@@ -235,6 +242,10 @@ struct Running {
     connection: Mutex<Option<Transport>>,
     lost: Mutex<Option<Instant>>,
     rate: Mutex<granting::RateMeter>,
+    /// Its part of the agent's memory, until it is over.
+    memory: Mutex<Option<Hold>>,
+    /// Streams that were let in and are not gone.
+    joined: AtomicUsize,
 }
 
 impl Agent {
@@ -259,6 +270,8 @@ impl Agent {
             waiting: Waiting::default(),
             pace: Arc::new(Pace::new(config.limits.rate_bps)),
             limits: Mutex::new(config.limits.clone()),
+            memory: Memory::new(config.limits.memory_bytes),
+            joining: Mutex::default(),
             sessions: Mutex::default(),
             history: Mutex::default(),
             totals: Mutex::default(),
@@ -317,9 +330,10 @@ impl Agent {
         Ok(())
     }
 
-    /// Changes what is given at most, for running transfers too where that is a rate.
+    /// Changes what is given at most, for running transfers too where that is a rate or memory.
     pub fn set_limits(&self, limits: Limits) {
         self.0.pace.set(limits.rate_bps);
+        self.0.memory.set_limit(limits.memory_bytes);
         *lock(&self.0.limits) = limits;
     }
 
@@ -423,16 +437,22 @@ impl Inner {
         let (nonce, join) = exchange::challenge(&mut channel)?;
         let running = lock(&self.sessions).get(&join.session).cloned();
         let answer = self.judge(&join, running.as_deref(), nonce, channel.is_tls());
-        exchange::answer_join(&mut channel, answer)?;
+        let ready = exchange::answer_join(&mut channel, answer).and_then(|()| {
+            channel.transport().set_timeouts(None)?;
+            channel.transport().notice_death(DEAD_AFTER)
+        });
         let Some(running) = running.filter(|_| answer == Joined::Yes) else {
             return Err(io::Error::other(format!("a data connection is refused: {answer:?}")));
         };
+        if let Err(error) = ready {
+            running.joined.fetch_sub(1, Ordering::SeqCst);
+            return Err(error);
+        }
         self.waiting.leave(waiting);
-        channel.transport().set_timeouts(None)?;
-        channel.transport().notice_death(DEAD_AFTER)?;
         let nonces = Nonces { acceptor: nonce, connector: join.nonce };
         // What ends a stream concerns its session alone, which has noticed.
         let _ = running.end.run_stream(join.stream, channel, &nonces);
+        running.joined.fetch_sub(1, Ordering::SeqCst);
         Ok(())
     }
 
@@ -444,11 +464,36 @@ impl Inner {
         let protected = tls == (session.options.protection == Protection::Full);
         match () {
             () if !proven || !protected => Joined::Refused,
-            () if session.stream_count() >= lock(&self.limits).streams_per_transfer => {
-                Joined::TooMany
-            }
+            () if !self.has_room(running) => Joined::TooMany,
             () => Joined::Yes,
         }
+    }
+
+    /// Whether one more stream of a transfer may come; it then counts. Every transfer has a place for
+    /// its first one; of the others each takes what is free, and who has fewer than another by more
+    /// than one has it break one of its own, so that the next attempt finds a place.
+    fn has_room(&self, running: &Running) -> bool {
+        let _joining = lock(&self.joining);
+        let limits = lock(&self.limits).clone();
+        let all: Vec<_> = lock(&self.sessions).values().cloned().collect();
+        let joined = |one: &Running| one.joined.load(Ordering::SeqCst);
+        let own = joined(running);
+        if own >= usize::from(limits.streams_per_transfer) {
+            return false;
+        }
+        // A transfer without a stream has a place that others leave to it.
+        let others = all.iter().filter(|one| one.id != running.id);
+        let taken = own + others.map(|one| joined(one).max(1)).sum::<usize>();
+        if taken < limits.streams {
+            running.joined.fetch_add(1, Ordering::SeqCst);
+            return true;
+        }
+        if let Some(richest) = all.iter().max_by_key(|one| joined(one))
+            && joined(richest) > own + 1
+        {
+            richest.end.session().break_a_stream();
+        }
+        false
     }
 
     fn control(self: &Arc<Self>, mut channel: Channel, waiting: u64) -> io::Result<()> {
@@ -542,17 +587,22 @@ impl Inner {
             let text = format!("{running} transfers are running, which is the limit: try again");
             return Err(Refusal::new(RefusalKind::Busy, text));
         }
-        let memory = (limits.memory_bytes / (running as u64 + 1)).min(granting::MEMORY_BYTES);
+        if running >= limits.streams {
+            let text = format!("{running} transfers have all of its streams: try again");
+            return Err(Refusal::new(RefusalKind::Busy, text));
+        }
+        let memory = self.memory.enter(granting::block_bytes(&open.request))?;
         let grant = granting::Grant {
             keeper: keeper.as_ref(),
             caller: &caller,
             engine: self.engine,
             state: &self.config.state,
-            memory_bytes: memory,
+            memory_bytes: memory.bytes(),
             pace: lock(&self.limits).rate_bps.map(|_| Arc::clone(&self.pace)),
         };
         let granted = grant.make(&open.request, &|journal| self.end_forsaken(journal))?;
         let session = granted.end.session();
+        memory.attach(session.pool.clone());
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let opened = Opened {
             session: session.id,
@@ -573,6 +623,8 @@ impl Inner {
             connection: Mutex::default(),
             lost: Mutex::default(),
             rate: Mutex::default(),
+            memory: Mutex::new(Some(memory)),
+            joined: AtomicUsize::new(0),
             end: granted.end,
         });
         tracing::info!(
@@ -603,6 +655,7 @@ impl Inner {
         if lock(&self.sessions).remove(&session_id(running)).is_none() {
             return;
         }
+        drop(lock(&running.memory).take());
         let shown = running.show();
         let mut totals = lock(&self.totals);
         running.end.count(&mut totals);
@@ -620,6 +673,7 @@ impl Inner {
         loop {
             std::thread::sleep(Duration::from_secs(1));
             self.waiting.close_slow(PROOF_WITHIN);
+            self.memory.share_out();
             let running: Vec<_> = lock(&self.sessions).values().cloned().collect();
             if self.stopping.load(Ordering::SeqCst) && running.is_empty() {
                 return;

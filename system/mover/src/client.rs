@@ -109,6 +109,8 @@ pub struct Snapshot {
     pub repeated: u64,
     /// Addresses that were given up.
     pub dropped: Vec<String>,
+    /// Why the other end lets it wait, while it does.
+    pub waiting: Option<String>,
 }
 
 /// A transfer that runs in threads of its own.
@@ -129,6 +131,7 @@ struct Shared {
     /// What they put in place and nobody has taken yet.
     placed: Mutex<Vec<Placed>>,
     cancelled: Mutex<Option<String>>,
+    waiting: Mutex<Option<String>>,
 }
 
 impl Transfer {
@@ -143,6 +146,7 @@ impl Transfer {
             earlier: Mutex::default(),
             placed: Mutex::default(),
             cancelled: Mutex::default(),
+            waiting: Mutex::default(),
         });
         let thread = spawn("transfer", {
             let shared = Arc::clone(&shared);
@@ -231,6 +235,7 @@ impl Shared {
     /// What `earlier` sessions and the present one did together.
     fn add(&self, mut snapshot: Snapshot, end: Option<&AnyEnd>) -> Snapshot {
         snapshot.dropped = self.plan.dial.dropped();
+        snapshot.waiting = lock(&self.waiting).clone();
         snapshot.sessions = self.sessions.load(Ordering::Relaxed);
         let Some(end) = end else { return snapshot };
         let (session, report) = (end.session(), end.session().report());
@@ -260,7 +265,10 @@ impl Shared {
             if let Some(reason) = lock(&self.cancelled).clone() {
                 return Err(CopyError::Cancelled(reason));
             }
-            let why = match self.open() {
+            let opened = self.open();
+            let busy = opened.as_ref().err().filter(|error| is_busy(error));
+            *lock(&self.waiting) = busy.map(ToString::to_string);
+            let why = match opened {
                 Ok((channel, opened)) => {
                     self.sessions.fetch_add(1, Ordering::Relaxed);
                     pause = Duration::from_millis(50);

@@ -251,6 +251,17 @@ pub fn check_options(options: &Options) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// The block size that a request asks for; zero where it asks for no session.
+#[must_use]
+pub fn block_bytes(request: &Request) -> u32 {
+    match request {
+        Request::Push(push) => push.options.block_bytes,
+        Request::Pull(pull) => pull.options.block_bytes,
+        Request::ThirdParty(both) => both.pull.options.block_bytes,
+        Request::Return(_) => 0,
+    }
+}
+
 /// What a request is granted with.
 pub struct Grant<'a> {
     /// Who may do what.

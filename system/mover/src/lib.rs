@@ -26,6 +26,7 @@ pub mod frame;
 pub mod granting;
 pub mod identity;
 pub mod keeping;
+pub mod memory;
 pub mod nettest;
 pub mod placing;
 pub mod reading;
