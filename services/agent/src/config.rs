@@ -23,7 +23,7 @@ use crate::tokens::{OWNER, TokenSource};
 mod file;
 mod words;
 
-pub use words::{ExportName, Listen, MetricsAccess, Mode, Who};
+pub use words::{ExportName, Keep, Listen, MetricsAccess, Mode, Who};
 
 /// Read when it is there and no other file is named.
 pub const DEFAULT_FILE: &str = "/etc/penstock/penstock.toml";
@@ -107,6 +107,8 @@ pub struct Layer {
     pub streams: Option<NonZeroU16>,
     /// Memory for buffers of all transfers.
     pub memory: Option<ByteCount>,
+    /// How long unfinished files of abandoned transfers are kept.
+    pub keep_unfinished: Option<Keep>,
 }
 
 /// What an agent does; see the module.
@@ -170,6 +172,7 @@ impl Layer {
             transfers: self.transfers.or(below.transfers),
             streams: self.streams.or(below.streams),
             memory: self.memory.or(below.memory),
+            keep_unfinished: self.keep_unfinished.or(below.keep_unfinished),
         }
     }
 
@@ -185,6 +188,7 @@ impl Layer {
             transfers: parsed(variable, "PENSTOCK_TRANSFERS", NonZeroUsize::from_str)?,
             streams: parsed(variable, "PENSTOCK_STREAMS", NonZeroU16::from_str)?,
             memory: parsed(variable, "PENSTOCK_MEMORY", ByteCount::from_str)?,
+            keep_unfinished: parsed(variable, "PENSTOCK_KEEP_UNFINISHED", Keep::from_str)?,
         })
     }
 }
@@ -244,13 +248,15 @@ fn lower(
     if listen.is_empty() {
         return Err(whole("the agent listens nowhere: give --listen ADDR:PORT"));
     }
+    let mut limits = limits(layer.rate, layer.transfers, layer.streams, layer.memory)?;
+    limits.keep_unfinished = layer.keep_unfinished.unwrap_or(Keep::DEFAULT).0;
     let http = layer.http.unwrap_or_else(|| vec![Listen::new("127.0.0.1", HTTP_PORT)]);
     Ok(Config {
         listen: resolve(&listen, MOVER_PORT)?,
         http: resolve(&http, HTTP_PORT)?,
         state: std::path::absolute(state).map_err(|error| whole(format!("state: {error}")))?,
         exports,
-        limits: limits(layer.rate, layer.transfers, layer.streams, layer.memory)?,
+        limits,
         tokens,
         metrics: layer.metrics.unwrap_or(MetricsAccess::Loopback),
     })

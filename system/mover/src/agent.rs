@@ -25,6 +25,7 @@ use penstock_sys::fs::Dir;
 use serde::Serialize;
 use socket2::SockRef;
 
+use crate::abandoned;
 use crate::channel::{Channel, Transport};
 use crate::control::{self, Stopped};
 use crate::engine::Engine;
@@ -41,6 +42,9 @@ const PROOF_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long a session is kept without its client.
 const KEPT_FOR: Duration = Duration::from_secs(60);
+
+/// How often it is looked at least for what abandoned transfers left.
+const ABANDONED_EVERY: Duration = Duration::from_secs(600);
 
 /// Ended transfers that are still listed.
 const HISTORY_MAX: usize = 200;
@@ -101,6 +105,8 @@ pub struct Limits {
     pub streams: usize,
     /// Memory for blocks, of all transfers together.
     pub memory_bytes: u64,
+    /// How long unfinished files are kept of transfers that do not come back; for ever where absent.
+    pub keep_unfinished: Option<Duration>,
 }
 
 impl Default for Limits {
@@ -111,6 +117,7 @@ impl Default for Limits {
             streams_per_transfer: STREAMS_MAX,
             streams: 1024,
             memory_bytes: 1 << 30,
+            keep_unfinished: None,
         }
     }
 }
@@ -670,7 +677,13 @@ impl Inner {
     }
 
     fn tidy_up(self: &Arc<Self>) {
+        let mut looked: Option<Instant> = None;
         loop {
+            let keep = lock(&self.limits).keep_unfinished.unwrap_or(ABANDONED_EVERY);
+            if looked.is_none_or(|looked| looked.elapsed() > keep.min(ABANDONED_EVERY)) {
+                looked = Some(Instant::now());
+                abandoned::remove_after(&self.config.state, lock(&self.limits).keep_unfinished);
+            }
             std::thread::sleep(Duration::from_secs(1));
             self.waiting.close_slow(PROOF_WITHIN);
             self.memory.share_out();

@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 
 use penstock_protocol::block::{BLOCK_BYTES_MIN, PAYLOAD_BYTES_MAX};
 use penstock_protocol::control::{Placed, Report, Settings, Tally};
+use penstock_protocol::journal::At;
 use penstock_protocol::open::{
     Options, Protection, Pull, Push, Refusal, RefusalKind, Request, SessionId,
 };
 use penstock_protocol::proof::{Nonces, SessionKey};
 use penstock_protocol::sender::StreamId;
+use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::{self, Dir};
 
 use crate::agent::{Caller, Counters, Gatekeeper};
@@ -367,8 +369,17 @@ impl Grant<'_> {
         /// How long the threads of a forsaken session may take to let go of its journal.
         const LET_GO_WITHIN: Duration = Duration::from_secs(5);
         let start = Instant::now();
+        let agent = |error: io::Error| Refusal::new(RefusalKind::Agent, fs::describe(&error));
+        let mark = format!(".penstock-{}-", &name[..name.len().min(16)]);
+        let (path, stat) = (target.base.real_path(), target.base.stat_self().map_err(agent)?);
+        let at = At {
+            path: Bytes(path.map_err(agent)?.into_os_string().into_vec()),
+            device: stat.device,
+            inode: stat.inode,
+            mark: mark.clone(),
+        };
         let (journal, unfinished) = loop {
-            match Journal::open(self.state, name, options) {
+            match Journal::open(self.state, name, at.clone(), options) {
                 Ok(opened) => break opened,
                 Err(JournalError::Running) if start.elapsed() < LET_GO_WITHIN => {
                     forsaken(name);
@@ -381,7 +392,7 @@ impl Grant<'_> {
             }
         };
         let session = self.session(options, given)?;
-        let place = Place::new(target, options.clone(), self.engine, unfinished)
+        let place = Place::new(target, mark, options.clone(), self.engine, unfinished)
             .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))?;
         let end = ReceiverEnd::new(session, self.engine, place, journal);
         Ok(AnyEnd::Receive(ReceiverControl(Arc::new(end))))

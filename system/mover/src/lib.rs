@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod abandoned;
 pub mod agent;
 pub mod bound;
 pub mod channel;

@@ -1,7 +1,7 @@
 //! Where files go at the destination: names, temporary names, what is there already, metadata.
 //!
 //! A file is written under a hidden temporary name beside its final one and renamed when it is whole
-//! and durable. The temporary name is made of the transfer's key, the path and the source's size and
+//! and durable. The temporary name is made of the transfer's name and key, the path and the source's size and
 //! time, so that the same command finds its own unfinished files and nobody else's. Everything happens
 //! beneath one directory that no path and no link can leave.
 
@@ -13,6 +13,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use penstock_protocol::block::PACK_ALIGN_BYTES_MIN;
 use penstock_protocol::control::{Failure, FailureKind};
@@ -26,6 +27,7 @@ use penstock_protocol::wire::Wire;
 use penstock_sys::buffer::BUFFER_ALIGNMENT;
 use penstock_sys::fs::{self, Dir, Open, Timestamp};
 
+use crate::abandoned::{PART, sweep};
 use crate::engine::Engine;
 use crate::reading::digest_file;
 use crate::scan::{native, time};
@@ -113,6 +115,8 @@ pub struct Place {
     /// What a single file is called here, if not by its own name.
     rename: Option<OsString>,
     key: [u8; 16],
+    /// What temporary names begin with.
+    mark: String,
     /// Whether the sender may choose owners and set-user-id bits: it acts for the user of this process.
     trusted: bool,
     options: Options,
@@ -137,12 +141,13 @@ fn destination(error: &io::Error) -> Failure {
 }
 
 impl Place {
-    /// Files go where `target` says.
+    /// Files go where `target` says, under names that begin with `mark` until they are whole.
     ///
     /// # Errors
     /// When its directory is gone.
     pub fn new(
         target: Target,
+        mark: String,
         options: Options,
         engine: Engine,
         unfinished: HashMap<RelativePath, Unfinished>,
@@ -152,6 +157,7 @@ impl Place {
             base: Arc::new(Parent { dir: target.base, device, fresh: false }),
             rename: target.rename,
             key: target.key,
+            mark,
             trusted: target.trusted,
             options,
             engine,
@@ -380,6 +386,20 @@ impl Place {
         }
     }
 
+    /// The directory below the target in which the temporary file of an entry is.
+    #[must_use]
+    pub fn directory_of<'a>(&self, path: &'a RelativePath) -> &'a [u8] {
+        let path = path.as_bytes();
+        let slash = path.iter().rposition(|byte| *byte == b'/').filter(|_| self.rename.is_none());
+        slash.map_or(&[], |slash| &path[..slash])
+    }
+
+    /// Removes what earlier runs left under temporary names in these directories, now that nothing is
+    /// under way any more.
+    pub fn sweep<'a>(&self, directories: impl Iterator<Item = &'a [u8]>) {
+        sweep(&self.base.dir, directories, &self.mark, SystemTime::now());
+    }
+
     /// Removes unfinished files that nothing announced any more.
     pub fn remove_leftovers(&self) {
         let leftovers = std::mem::take(&mut *lock(&self.unfinished));
@@ -399,7 +419,7 @@ impl Place {
         path.put(&mut what);
         identity.put(&mut what);
         let hash = blake3::hash(&what);
-        OsString::from(format!(".penstock-{}.part", &hash.to_hex()[..20]))
+        OsString::from(format!("{}{}{PART}", self.mark, &hash.to_hex()[..20]))
     }
 
     /// Opens a file for its first block, or gives what is open. The flag says whether it is direct.

@@ -16,7 +16,7 @@ use penstock_protocol::control::{
     Failure, FailureKind, Placed, Settings, Tally, ToReceiver, ToSender,
 };
 use penstock_protocol::extents::Extent;
-use penstock_protocol::manifest::Entry;
+use penstock_protocol::manifest::{Entry, Kind};
 use penstock_protocol::proof::Authenticator;
 use penstock_protocol::receiver::{Finish, Place as Where, Receiver, SenderFault, Verdict};
 use penstock_protocol::sender::StreamId;
@@ -193,8 +193,16 @@ impl ReceiverEnd {
     }
 
     fn check(self: &Arc<Self>, file: u64, entry: &Arc<Entry>) -> Verdict {
+        let directory = self.place.directory_of(&entry.path);
+        // What needs no data gets its temporary name while it is looked at.
+        if entry.kind != Kind::Directory && entry.bytes == 0 {
+            self.journal.into_directory(directory);
+        }
         let (verdict, sink) = self.place.check(file, entry);
         if let Some(sink) = sink {
+            if !self.session.options.inplace {
+                self.journal.into_directory(directory);
+            }
             if sink.parent.device != self.place.base().device {
                 self.ensure_writers(sink.parent.device);
             }
@@ -483,8 +491,10 @@ impl ReceiverEnd {
 
     /// Everything is settled: directories get their metadata, names become durable, the journal goes.
     fn finish(&self) {
-        let failures = self.place.finish_directories();
+        // Before directories get their times.
         self.place.remove_leftovers();
+        self.place.sweep(self.journal.earlier_directories());
+        let failures = self.place.finish_directories();
         let synced = self.place.sync();
         if let Err(error) = synced {
             let text = format!("cannot make names durable: {}", fs::describe(&error));

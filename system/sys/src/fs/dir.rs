@@ -290,6 +290,17 @@ impl Dir {
         Ok(rustix::fs::syncfs(self.readable()?)?)
     }
 
+    /// Where this directory is now, from the root. Needs `/proc`.
+    pub fn real_path(&self) -> io::Result<PathBuf> {
+        let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        Ok(OsString::from_vec(rustix::fs::readlink(link, Vec::new())?.into_bytes()).into())
+    }
+
+    /// The facts about this directory itself.
+    pub fn stat_self(&self) -> io::Result<Stat> {
+        stat_fd(self.fd.as_fd())
+    }
+
     /// The file system this directory lives on, as [`Stat::device`] gives it.
     pub fn device(&self) -> io::Result<u64> {
         Ok(stat_fd(self.fd.as_fd())?.device)
