@@ -149,6 +149,8 @@ wire_enum! {
         Return(Return) = 3,
         /// Have the agent send files to another.
         ThirdParty(ThirdParty) = 4,
+        /// Say whether the client is known, and do nothing.
+        Check(()) = 5,
     }
 }
 
@@ -252,6 +254,8 @@ wire_enum! {
         Returned(u64) = 2,
         /// No.
         Refused(Refusal) = 3,
+        /// The client is known by this name.
+        Known(String) = 4,
     }
 }
 

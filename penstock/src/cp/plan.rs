@@ -9,7 +9,7 @@ use std::sync::Arc;
 use penstock_mover::client::{CopyError, MakeEnd, Plan, Transfer};
 use penstock_mover::dial::{Dial, TcpDial};
 use penstock_mover::granting::{self, AnyEnd, Grant};
-use penstock_mover::identity::{Fingerprint, tls_client_config};
+use penstock_mover::identity::tls_client_config;
 use penstock_mover::placing::Target;
 use penstock_mover::scan::Source;
 use penstock_mover::sending::{SenderControl, SenderEnd};
@@ -20,6 +20,7 @@ use penstock_protocol::open::{Opened, Options, Protection, Pull, Push, Request};
 use penstock_protocol::proof::SessionKey;
 use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::Dir;
+use rustls::ClientConfig;
 
 use super::far_end::{self, Started};
 use super::local::{self, LocalCopy, UserGate};
@@ -261,7 +262,8 @@ fn local_target(path: &Path, into_directory: bool, key: [u8; 16]) -> Result<Targ
 struct Reach {
     dial: Arc<dyn Dial>,
     token: String,
-    fingerprint: Fingerprint,
+    /// Accepts the other end alone.
+    tls: Arc<ClientConfig>,
     far_end: Option<Started>,
 }
 
@@ -278,8 +280,10 @@ fn reach(args: &CpArgs, place: &Location) -> Result<Reach, StartError> {
             let known = credentials::state()
                 .and_then(|state| credentials::find(&state, &address))
                 .and_then(|known| known.ok_or_else(|| credentials::unknown(&address)));
-            let known = known.map_err(|error| StartError::Identity(format!("{error:#}")))?;
-            Ok(Reach { dial, token: known.token, fingerprint: known.fingerprint, far_end: None })
+            let identity = |error: anyhow::Error| StartError::Identity(format!("{error:#}"));
+            let known = known.map_err(identity)?;
+            let tls = known.tls().map_err(identity)?;
+            Ok(Reach { dial, token: known.token, tls, far_end: None })
         }
         Location::Ssh { login, .. } => {
             let started = far_end::start(args, login).map_err(failed)?;
@@ -290,8 +294,9 @@ fn reach(args: &CpArgs, place: &Location) -> Result<Reach, StartError> {
             } else {
                 tcp(&host, started.port(), &args.to)?
             };
-            let (token, fingerprint) = (started.token().to_owned(), started.fingerprint());
-            Ok(Reach { dial, token, fingerprint, far_end: Some(started) })
+            let tls = tls_client_config(started.fingerprint(), None)
+                .map_err(|error| failed(error.to_string()))?;
+            Ok(Reach { dial, token: started.token().to_owned(), tls, far_end: Some(started) })
         }
         Location::Local(_) => Err(usage("a local place needs no way to it")),
     }
@@ -304,11 +309,9 @@ fn begin(
     request: Request,
     make_end: Box<MakeEnd>,
 ) -> Result<Running, StartError> {
-    let tls =
-        tls_client_config(reach.fingerprint, None).map_err(|error| failed(error.to_string()))?;
     let plan = Plan {
         dial: reach.dial,
-        tls,
+        tls: reach.tls,
         token: reach.token,
         request,
         protection,

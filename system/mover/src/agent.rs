@@ -508,6 +508,9 @@ impl Inner {
         // Before anything is granted: whatever fails from there on belongs to a session.
         channel.transport().notice_death(DEAD_AFTER)?;
         let handle = channel.transport().try_clone()?;
+        if open.request == Request::Check(()) {
+            return self.check(&open, channel);
+        }
         let granted = match open.request {
             Request::Return(ref back) => self.take_back(back),
             _ => self.grant(&open, &channel),
@@ -564,6 +567,19 @@ impl Inner {
             }
             Stopped::Over | Stopped::Lost(_) => self.retire(running),
         }
+    }
+
+    /// Says whether a client is known.
+    fn check(&self, open: &Open, mut channel: Channel) -> io::Result<()> {
+        let (peer, certificate) = (channel.transport().peer(), channel.peer_fingerprint());
+        let keeper = &self.config.gatekeeper;
+        let answer = match keeper.authenticate(&open.token, certificate.as_ref(), &peer) {
+            Ok(caller) => Answer::Known(caller.name),
+            Err(refusal) => Answer::Refused(refusal),
+        };
+        exchange::answer(&mut channel, &answer)?;
+        channel.finish_writing();
+        Ok(())
     }
 
     fn take_back(&self, back: &Return) -> Result<(Arc<Running>, Answer), Refusal> {

@@ -134,20 +134,37 @@ struct Shared {
     waiting: Mutex<Option<String>>,
 }
 
+/// Asks an agent by what name it knows whoever has this token, or the certificate in `tls`.
+///
+/// # Errors
+/// When it is out of reach, is another one, or knows nobody of that kind.
+pub fn check(
+    dial: Arc<dyn Dial>,
+    tls: Arc<ClientConfig>,
+    token: String,
+) -> Result<String, CopyError> {
+    let asked = Plan {
+        dial,
+        tls,
+        token,
+        request: Request::Check(()),
+        protection: Protection::Full,
+        give_up_after: ANSWER_WITHIN,
+        make_end: Box::new(|_| Err(CopyError::Failed("nothing was to be copied".to_owned()))),
+    };
+    let shared = Shared::new(asked);
+    match shared.ask(Request::Check(()))? {
+        (_, Answer::Known(name)) => Ok(name),
+        (_, Answer::Refused(refusal)) => Err(CopyError::Refused(shared.plan.dial.shown(), refusal)),
+        _ => Err(CopyError::Failed("the agent answers what was not asked".to_owned())),
+    }
+}
+
 impl Transfer {
     /// Starts.
     #[must_use]
     pub fn start(plan: Plan) -> Self {
-        let shared = Arc::new(Shared {
-            plan,
-            end: Mutex::default(),
-            rate: Mutex::default(),
-            sessions: AtomicU32::new(0),
-            earlier: Mutex::default(),
-            placed: Mutex::default(),
-            cancelled: Mutex::default(),
-            waiting: Mutex::default(),
-        });
+        let shared = Arc::new(Shared::new(plan));
         let thread = spawn("transfer", {
             let shared = Arc::clone(&shared);
             move || shared.run()
@@ -213,6 +230,19 @@ enum Ended {
 }
 
 impl Shared {
+    fn new(plan: Plan) -> Self {
+        Self {
+            plan,
+            end: Mutex::default(),
+            rate: Mutex::default(),
+            sessions: AtomicU32::new(0),
+            earlier: Mutex::default(),
+            placed: Mutex::default(),
+            cancelled: Mutex::default(),
+            waiting: Mutex::default(),
+        }
+    }
+
     fn snapshot(&self) -> Snapshot {
         // Both under one lock: a session is the present one or an earlier one, never both.
         let end = lock(&self.end);
@@ -346,7 +376,7 @@ impl Shared {
             (_, Answer::Refused(refusal)) => {
                 Err(CopyError::Refused(self.plan.dial.shown(), refusal))
             }
-            (_, Answer::Returned(_)) => {
+            (_, Answer::Returned(_) | Answer::Known(_)) => {
                 Err(CopyError::Failed("the agent answers what was not asked".into()))
             }
         }

@@ -260,7 +260,7 @@ pub fn block_bytes(request: &Request) -> u32 {
         Request::Push(push) => push.options.block_bytes,
         Request::Pull(pull) => pull.options.block_bytes,
         Request::ThirdParty(both) => both.pull.options.block_bytes,
-        Request::Return(_) => 0,
+        Request::Return(_) | Request::Check(()) => 0,
     }
 }
 
@@ -307,7 +307,7 @@ impl Grant<'_> {
         match request {
             Request::Push(push) => self.receive(push, forsaken),
             Request::Pull(pull) => self.send(pull),
-            Request::Return(_) | Request::ThirdParty(_) => {
+            Request::Return(_) | Request::ThirdParty(_) | Request::Check(()) => {
                 Err(Refusal::new(RefusalKind::Request, "this agent does not do that"))
             }
         }
