@@ -204,6 +204,20 @@ fn a_login_is_checked_before_it_is_kept() {
     assert!(!directory.path().join("hosts.toml").exists());
 }
 
+#[test]
+fn a_test_that_comes_to_an_agent_is_told_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::start(&directory.path().join("state"), directory.path());
+    let listen = agent.facts["listen"][0].as_str().unwrap();
+    for more in [&[][..], &["--sweep"]] {
+        let mut command = penstock(directory.path());
+        let (code, _, error) = output(command.args(["nettest", listen]).args(more));
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(code != 0 && error.contains("an agent listens there"), "{code} {error}");
+        assert!(error.contains("`penstock nettest --listen`"), "{error}");
+    }
+}
+
 /// What an agent says of a login: known, another certificate, not its token, nobody there.
 #[test]
 fn a_login_is_checked_with_the_agent() {

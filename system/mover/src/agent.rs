@@ -33,6 +33,7 @@ use crate::exchange::{self, Joined};
 use crate::granting::{self, AnyEnd};
 use crate::identity::{Fingerprint, Identity};
 use crate::memory::{Hold, Memory};
+use crate::nettest;
 use crate::sending::spawn;
 use crate::session::{DEAD_AFTER, Ending, Pace, STREAMS_MAX, lock};
 use crate::waiting::Waiting;
@@ -412,6 +413,9 @@ impl Inner {
         let result = self.greet(&mut transport).and_then(|preamble| {
             if let Transport::Tcp(tcp) = &transport {
                 tcp.set_nodelay(true)?;
+            }
+            if preamble.kind == ConnectionKind::NettestControl && !preamble.tls {
+                return nettest::decline(&mut transport);
             }
             let channel = if preamble.tls {
                 Channel::accept_tls(transport, self.config.identity.tls_server_config())?
