@@ -16,6 +16,7 @@ use penstock_units::{BitRate, ByteCount, parse_duration};
 use crate::exit::{Code, Failure};
 
 mod far_end;
+mod list;
 mod local;
 mod places;
 mod plan;
@@ -33,9 +34,12 @@ pub(crate) struct CpArgs {
     /// Copy directories with all they hold
     #[arg(short, long)]
     pub recursive: bool,
-    /// Read the paths to copy from a file, one a line ("-": standard input), relative to SRC
+    /// Read the paths to copy from a file, one a line ("-": standard input), relative to SRC, here or remote
     #[arg(long, value_name = "FILE")]
     pub files_from: Option<PathBuf>,
+    /// The paths in the list have NUL bytes between them, as find -print0 writes them
+    #[arg(short = '0', long, requires = "files_from")]
+    pub null: bool,
     /// Print one JSON object at the end, and no progress
     #[arg(long)]
     pub json: bool,
@@ -121,6 +125,7 @@ Examples:
   penstock cp -r data user@host:/scratch/                      no agent there: ssh starts penstock
   penstock cp -r data penstock://dtn/store/ --rate 10G --streams 8 --protect integrity
   find . -newer mark -type f | penstock cp --files-from - . penstock://dtn/store/
+  penstock cp --files-from list penstock://dtn/store .         what the list names below /store
 
 The same command again sends only what is not there. Exit status: 0 done, 1 failed, 2 usage,
 3 some files failed, 4 an integrity check failed, 5 refused.";

@@ -449,6 +449,60 @@ fn lists_names_and_directions() {
 }
 
 /// A file onto itself must stay what it is.
+/// A list of what is at an agent, with names of any bytes, directories, and what is not there.
+#[test]
+fn a_list_names_what_a_pull_brings() {
+    let house = House::new();
+    let data = dataset(&house, 48);
+    fs::write(data.join("deep/new\nline"), "odd name").unwrap();
+    fs::rename(&data, house.root.join("data")).unwrap();
+    let data = house.root.join("data");
+    let agent = house.agent();
+    let to = house.path("to");
+    let list = house.path("list");
+    let pull = |more: &[&str]| {
+        let mut command = house.cp(&["--files-from", text(&list)]);
+        run(command.args(more).arg(agent.url("data")).arg(&to))
+    };
+    let same = |name: &str| {
+        assert_eq!(fs::read(data.join(name)).unwrap(), fs::read(to.join(name)).unwrap())
+    };
+
+    fs::write(&list, b"large0\0./deep/small1\0deep/new\nline\0large0\0").unwrap();
+    let done = pull(&["-0"]).good();
+    assert_eq!(done.number("files"), 3, "{done:?}");
+    ["large0", "deep/small1", "deep/new\nline"].into_iter().for_each(same);
+    assert!(!to.join("small0").exists());
+
+    fs::write(&list, "large1\nno/such\n../agent\ndeep/er\n").unwrap();
+    let done = pull(&[]);
+    assert_eq!((done.code, done.number("files"), done.number("failed")), (3, 1, 3), "{done:?}");
+    assert!(done.error.contains("no/such: no such file"), "{done:?}");
+    assert!(done.error.contains("deep/er: it is a directory"), "{done:?}");
+    assert!(done.error.contains("../agent"), "{done:?}");
+
+    fs::write(&list, "deep/er\n").unwrap();
+    let done = pull(&["-r"]).good();
+    assert_eq!(done.number("files"), 30, "{done:?}");
+    same("deep/er/est/small3");
+
+    // More paths than one message carries.
+    let many = data.join("many");
+    fs::create_dir(&many).unwrap();
+    let names: Vec<_> =
+        (0..4000).map(|number| format!("many/a file of many, number {number}")).collect();
+    names.iter().for_each(|name| fs::write(data.join(name), name).unwrap());
+    fs::write(&list, names.join("\n")).unwrap();
+    let done = pull(&[]).good();
+    assert_eq!(done.number("files"), 4000, "{done:?}");
+    assert_same(&many, &to.join("many"));
+    // And where NUL bytes are not what was said.
+    fs::write(&list, b"large0\0large1").unwrap();
+    let done = pull(&[]);
+    assert_eq!((done.code, done.lines().len()), (2, 1), "{done:?}");
+    assert_no_leftovers(&to, &house.state);
+}
+
 #[test]
 fn a_file_onto_itself_is_kept() {
     let house = House::new();

@@ -129,6 +129,8 @@ wire_enum! {
         Finish(()) = 8,
         /// The user or the operator stops the transfer, for this reason.
         Cancel(String) = 9,
+        /// Things that cannot be announced, by printable path, and why.
+        Missing(Vec<(String, Failure)>) = 10,
     }
 }
 
@@ -202,6 +204,10 @@ wire_enum! {
         Noted(Vec<Note>) = 8,
         /// Entries that are in place without something that was to come with them.
         Warned(Vec<Note>) = 9,
+        /// More paths that a listed pull is to send, below its one source.
+        Listed(Vec<Bytes>) = 10,
+        /// That was the list.
+        ListEnd(()) = 11,
     }
 }
 

@@ -102,6 +102,8 @@ wire_struct! {
         pub sources: Vec<Bytes>,
         /// Whether directories are meant.
         pub recursive: bool,
+        /// Whether the one source is a directory, and what is meant below it follows as a list.
+        pub listed: bool,
         /// How.
         pub options: Options,
     }

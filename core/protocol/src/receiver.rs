@@ -14,7 +14,7 @@ use crate::control::{
 };
 use crate::digest::{Algorithm, Digest, Part};
 use crate::extents::{Extent, Extents};
-use crate::manifest::{Entry, Kind, RelativePath};
+use crate::manifest::{Entry, Kind, RelativePath, display_path};
 use crate::wire::{self, Bytes};
 
 /// Most ranges of a file that are offered for resuming; what is beyond is sent again.
@@ -22,9 +22,6 @@ const RESUME_RANGES_MAX: usize = 4_096;
 
 /// Items of one message, so that none comes near the longest that is allowed.
 const ITEMS_MAX: usize = 1_024;
-
-/// About how many bytes of notes one message carries.
-const NOTES_BYTES: usize = 64 * 1024;
 
 /// What the carrier found at the destination of an entry.
 #[derive(Debug, Clone)]
@@ -97,6 +94,8 @@ pub struct Receiver {
     runs: Vec<Run>,
     notes: VecDeque<Note>,
     warnings: VecDeque<Note>,
+    /// Paths that are wanted of the sender, until all of them and their end are told.
+    list: Option<VecDeque<Bytes>>,
     outbox: VecDeque<ToSender>,
     tally: Tally,
     /// Files in place, kept for a carrier that asks for them.
@@ -123,6 +122,7 @@ impl Receiver {
             runs: Vec::new(),
             notes: VecDeque::new(),
             warnings: VecDeque::new(),
+            list: None,
             outbox: VecDeque::new(),
             tally: Tally::default(),
             placed: None,
@@ -140,6 +140,11 @@ impl Receiver {
     /// Files that came into place since the last call.
     pub fn take_placed(&mut self) -> Vec<Placed> {
         self.placed.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Wants these paths of a sender that waits for a list.
+    pub fn want(&mut self, list: Vec<Bytes>) {
+        self.list = Some(list.into());
     }
 
     /// What was done so far.
@@ -186,6 +191,11 @@ impl Receiver {
                 }
             }
             ToReceiver::FileFailed((file, failure)) => self.source_failed(file, failure),
+            ToReceiver::Missing(missing) => {
+                for (path, failure) in missing {
+                    self.tally.fail(display_path(path.as_bytes()), failure);
+                }
+            }
             ToReceiver::ManifestEnd(entries) => {
                 // A file that changes is announced again after this, so it is the count that may
                 // grow and not the order that may change.
@@ -479,6 +489,14 @@ impl Receiver {
         if let Some(message) = self.outbox.pop_front() {
             return Some(message);
         }
+        if let Some(list) = &mut self.list {
+            let some = wire::some_of(list);
+            if some.is_empty() {
+                self.list = None;
+                return Some(ToSender::ListEnd(()));
+            }
+            return Some(ToSender::Listed(some));
+        }
         if !self.decisions.is_empty() {
             return Some(ToSender::Decisions(self.some_decisions()));
         }
@@ -489,10 +507,10 @@ impl Receiver {
             return Some(ToSender::Settled(some(&mut self.settled)));
         }
         if !self.notes.is_empty() {
-            return Some(ToSender::Noted(some_notes(&mut self.notes)));
+            return Some(ToSender::Noted(wire::some_of(&mut self.notes)));
         }
         if !self.warnings.is_empty() {
-            return Some(ToSender::Warned(some_notes(&mut self.warnings)));
+            return Some(ToSender::Warned(wire::some_of(&mut self.warnings)));
         }
         if self.finish_asked && self.finished_sent {
             self.finish_asked = false;
@@ -518,17 +536,4 @@ impl Receiver {
 
 fn some<T>(items: &mut Vec<T>) -> Vec<T> {
     items.drain(..items.len().min(ITEMS_MAX)).collect()
-}
-
-/// Notes with about as many bytes as a message should have.
-fn some_notes(notes: &mut VecDeque<Note>) -> Vec<Note> {
-    let mut bytes = 0;
-    let mut some = Vec::new();
-    while bytes < NOTES_BYTES
-        && let Some(note) = notes.pop_front()
-    {
-        bytes += wire::encode(&note).len();
-        some.push(note);
-    }
-    some
 }

@@ -31,6 +31,9 @@ const ANNOUNCEMENT_BYTES: usize = 64 * 1024;
 /// Most digests of one message, so that none comes near the longest that is allowed.
 const ENDS_MAX: usize = 1_024;
 
+/// Most bytes of paths in a list that was told and is not scanned yet.
+pub const LIST_BYTES_MAX: usize = 64 << 20;
+
 /// How often a file that changes while it is read is begun again.
 const ATTEMPTS_MAX: u32 = 3;
 
@@ -123,6 +126,14 @@ struct Queue {
     small_is_next: bool,
 }
 
+/// A list of paths that the receiver tells.
+#[derive(Debug, Default)]
+struct List {
+    paths: VecDeque<Bytes>,
+    bytes: usize,
+    ended: bool,
+}
+
 /// The sending end of one session.
 #[derive(Debug)]
 pub struct Sender {
@@ -137,6 +148,7 @@ pub struct Sender {
     entries_bytes: usize,
     entries_first: u64,
     ends: Vec<(u64, Bytes)>,
+    missing: VecDeque<(String, Failure)>,
     outbox: VecDeque<ToReceiver>,
     tally: Tally,
     /// Files in place, kept for a carrier that asks for them.
@@ -145,6 +157,8 @@ pub struct Sender {
     digest_skipped: bool,
     /// How many of them are still to be digested.
     digesting: usize,
+    /// Paths that the receiver wants, where it was to tell.
+    list: Option<List>,
     finish_sent: bool,
     last_reported: bool,
     finished: bool,
@@ -172,11 +186,13 @@ impl Sender {
             entries_bytes: 0,
             entries_first: 0,
             ends: Vec::new(),
+            missing: VecDeque::new(),
             outbox: VecDeque::new(),
             tally: Tally::default(),
             placed: None,
             digest_skipped: false,
             digesting: 0,
+            list: None,
             finish_sent: false,
             last_reported: false,
             finished: false,
@@ -200,6 +216,36 @@ impl Sender {
     /// Files that came into place since the last call.
     pub fn take_placed(&mut self) -> Vec<Placed> {
         self.placed.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Takes a list of paths from the receiver.
+    pub fn expect_list(&mut self) {
+        self.list.get_or_insert_default();
+    }
+
+    /// The next path of the list: `Some(None)` when there is none yet, `None` after the last.
+    pub fn next_listed(&mut self) -> Option<Option<Vec<u8>>> {
+        let list = self.list.as_mut()?;
+        match list.paths.pop_front() {
+            Some(path) => {
+                list.bytes -= path.0.len();
+                Some(Some(path.0))
+            }
+            None if list.ended => None,
+            None => Some(None),
+        }
+    }
+
+    fn listed(&mut self, paths: Vec<Bytes>) -> Result<(), ReceiverFault> {
+        let list = self.list.as_mut().filter(|list| !list.ended);
+        let list = list.ok_or(ReceiverFault("it lists what nobody asked for"))?;
+        list.bytes += paths.iter().map(|path| path.0.len()).sum::<usize>();
+        list.paths.extend(paths);
+        // An empty path takes memory too.
+        if list.bytes.max(list.paths.len() * 8) > LIST_BYTES_MAX {
+            return Err(ReceiverFault("its list is too long"));
+        }
+        Ok(())
     }
 
     /// What was done so far.
@@ -251,7 +297,8 @@ impl Sender {
 
     /// An entry that could not even be announced.
     pub fn scan_failed(&mut self, path: String, failure: Failure) {
-        self.tally.fail(path, failure);
+        self.tally.fail(path.clone(), failure.clone());
+        self.missing.push_back((path, failure));
     }
 
     /// The sources are scanned to the end.
@@ -303,6 +350,9 @@ impl Sender {
             let some = self.ends.len().min(ENDS_MAX);
             return Some(ToReceiver::FileEnds(self.ends.drain(..some).collect()));
         }
+        if !self.missing.is_empty() {
+            return Some(ToReceiver::Missing(wire::some_of(&mut self.missing)));
+        }
         if self.is_settled() {
             self.finish_sent = true;
             return Some(ToReceiver::Finish(()));
@@ -337,6 +387,11 @@ impl Sender {
                 notes
                     .into_iter()
                     .for_each(|note| self.tally.fail(note.path.to_string(), note.failure));
+                Ok(())
+            }
+            ToSender::Listed(paths) => self.listed(paths),
+            ToSender::ListEnd(()) => {
+                self.list.iter_mut().for_each(|list| list.ended = true);
                 Ok(())
             }
             ToSender::Warned(notes) => {

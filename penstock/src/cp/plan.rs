@@ -1,6 +1,5 @@
 //! From arguments to a transfer that runs.
 
-use std::io::Read;
 use std::net::IpAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -18,18 +17,19 @@ use penstock_protocol::control::Settings;
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Opened, Options, Protection, Pull, Push, Request};
 use penstock_protocol::proof::SessionKey;
+use penstock_protocol::sender::LIST_BYTES_MAX;
 use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::Dir;
 use rustls::ClientConfig;
 
 use super::far_end::{self, Started};
+use super::list;
 use super::local::{self, LocalCopy, UserGate};
 use super::places::{self, Location};
 use super::{CpArgs, Protect, Streams};
 use crate::credentials::{self, Address};
 
-/// Longest list of `--files-from`.
-const LIST_BYTES_MAX: u64 = 1 << 30;
+const ONE_BASE: &str = "--files-from takes one SRC, the directory its paths are relative to";
 
 /// Why a copy did not start.
 #[derive(Debug)]
@@ -48,11 +48,11 @@ impl From<CopyError> for StartError {
     }
 }
 
-fn usage(text: impl Into<String>) -> StartError {
+pub(crate) fn usage(text: impl Into<String>) -> StartError {
     StartError::Usage(text.into())
 }
 
-fn failed(text: impl Into<String>) -> StartError {
+pub(crate) fn failed(text: impl Into<String>) -> StartError {
     StartError::Copy(CopyError::Failed(text.into()))
 }
 
@@ -194,7 +194,7 @@ pub(crate) fn state_directory() -> Result<PathBuf, String> {
 /// Local sources as the scanner takes them.
 fn sources(args: &CpArgs, paths: &[PathBuf]) -> Result<Vec<Source>, StartError> {
     if let Some(list) = &args.files_from {
-        return listed(list, paths);
+        return listed(args, list, paths);
     }
     paths.iter().map(|path| source(path)).collect()
 }
@@ -209,36 +209,24 @@ fn source(path: &Path) -> Result<Source, StartError> {
     if !name.as_os_str().is_empty() {
         dir.stat(&name).map_err(fail)?;
     }
-    Ok(Source { dir, path: name })
+    Ok(Source { dir: Arc::new(dir), path: name })
 }
 
-fn listed(list: &Path, paths: &[PathBuf]) -> Result<Vec<Source>, StartError> {
-    let [base] = paths else {
-        return Err(usage("--files-from takes one SRC, the directory its paths are relative to"));
-    };
-    let mut text = Vec::new();
-    let read = if list == Path::new("-") {
-        std::io::stdin().take(LIST_BYTES_MAX).read_to_end(&mut text)
-    } else {
-        std::fs::File::open(list).and_then(|file| file.take(LIST_BYTES_MAX).read_to_end(&mut text))
-    };
-    read.map_err(|error| {
-        failed(format!("{}: {}", list.display(), penstock_sys::fs::describe(&error)))
-    })?;
+fn listed(args: &CpArgs, list: &Path, paths: &[PathBuf]) -> Result<Vec<Source>, StartError> {
+    let [base] = paths else { return Err(usage(ONE_BASE)) };
     let dir = Dir::open(base).map_err(|error| {
         failed(format!("{}: {}", base.display(), penstock_sys::fs::describe(&error)))
     })?;
-    let mut sources = Vec::new();
-    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        let line = line.strip_prefix(b"./").unwrap_or(line);
-        let path = PathBuf::from(std::ffi::OsString::from_vec(line.to_vec()));
-        let dir = dir.try_clone().map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
-        sources.push(Source { dir, path });
-    }
-    if sources.is_empty() {
-        return Err(usage(format!("{}: the list is empty", list.display())));
-    }
-    Ok(sources)
+    let dir = Arc::new(dir);
+    // The directory itself is all that it holds, and that is asked for with -r alone.
+    let named = list::read(args, list)?.into_iter();
+    let named = named.filter(|path| args.recursive || !path.is_empty());
+    Ok(named
+        .map(|path| Source {
+            dir: Arc::clone(&dir),
+            path: PathBuf::from(std::ffi::OsString::from_vec(path)),
+        })
+        .collect())
 }
 
 fn local_target(path: &Path, into_directory: bool, key: [u8; 16]) -> Result<Target, StartError> {
@@ -353,13 +341,7 @@ fn push(
     let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
         let failed = |text: String| CopyError::Failed(text);
         let sources = match &listed {
-            Some(listed) => listed
-                .iter()
-                .map(|source| {
-                    Ok(Source { dir: source.dir.try_clone()?, path: source.path.clone() })
-                })
-                .collect::<std::io::Result<_>>()
-                .map_err(|error| failed(penstock_sys::fs::describe(&error)))?,
+            Some(listed) => listed.clone(),
             None => local.iter().map(|path| source(path)).collect::<Result<_, _>>().map_err(
                 |error| match error {
                     StartError::Copy(error) => error,
@@ -381,6 +363,19 @@ fn push(
     begin(args, reach, protection, Request::Push(push), Box::new(make_end))
 }
 
+/// A list for the other end, which keeps it while it looks at what it names.
+fn remote_list(args: &CpArgs, file: &Path) -> Result<Vec<Bytes>, StartError> {
+    let list = list::read(args, file)?;
+    if list.iter().any(Vec::is_empty) {
+        return Err(usage("the list names the directory itself: copy that with -r and no list"));
+    }
+    if list.iter().map(Vec::len).sum::<usize>() > LIST_BYTES_MAX {
+        let most = penstock_units::ByteCount(LIST_BYTES_MAX as u64);
+        return Err(usage(format!("a list for a remote source has at most {most}: split it")));
+    }
+    Ok(list.into_iter().map(Bytes).collect())
+}
+
 fn pull(
     args: &CpArgs,
     options: Options,
@@ -400,17 +395,18 @@ fn pull(
     if !from.iter().all(same_host) {
         return Err(usage("sources lie on different hosts: copy from one host at a time"));
     }
-    if args.files_from.is_some() {
-        return Err(usage(
-            "--files-from lists local sources: name remote ones on the command line",
-        ));
-    }
+    let list = match &args.files_from {
+        None => None,
+        Some(_) if from.len() > 1 => return Err(usage(ONE_BASE)),
+        Some(file) => Some(remote_list(args, file)?),
+    };
     let key = transfer_key(args);
     local_target(target, into_directory, key)?;
     let reach = reach(args, first)?;
     let pull = Pull {
         sources: from.iter().map(|place| Bytes(remote_path(place))).collect(),
         recursive: args.recursive,
+        listed: list.is_some(),
         options: options.clone(),
     };
     let state = state_directory().map_err(failed)?;
@@ -441,6 +437,9 @@ fn pull(
         let end = grant
             .receiver(base, &name, &options, Some(given), &|_| {})
             .map_err(|refusal| CopyError::Failed(refusal.text))?;
+        if let Some(list) = &list {
+            end.want(list.clone());
+        }
         if keep {
             end.keep_placed(sums);
         }

@@ -80,6 +80,13 @@ impl AnyEnd {
         }
     }
 
+    /// Wants these paths of a sender that waits for a list; a sending end wants nothing.
+    pub fn want(&self, list: Vec<Bytes>) {
+        if let Self::Receive(end) = self {
+            end.0.with_machine(|machine| machine.want(list));
+        }
+    }
+
     /// Keeps the files that come into place for [`AnyEnd::take_placed`]; with `digest_skipped` those
     /// that were there already are read for their digest.
     pub fn keep_placed(&self, digest_skipped: bool) {
@@ -327,13 +334,30 @@ impl Grant<'_> {
     fn send(&self, pull: &Pull) -> Result<Granted, Refusal> {
         let mut sources = Vec::with_capacity(pull.sources.len());
         let mut shown = Vec::new();
+        if pull.listed && pull.sources.len() != 1 {
+            let text = "a list names what is below one source";
+            return Err(Refusal::new(RefusalKind::Request, text));
+        }
         for path in &pull.sources {
             let place = self.keeper.place(self.caller, &path.0, false)?;
+            if pull.listed {
+                let path = PathBuf::from(OsString::from_vec(place.path));
+                let dir = if path.as_os_str().is_empty() {
+                    Ok(place.root)
+                } else {
+                    place.root.open_dir(path)
+                };
+                let dir = Arc::new(dir.map_err(|error| refuse(&place.shown, &error))?);
+                sources.push(Source { dir, path: PathBuf::new() });
+                shown.push(place.shown);
+                continue;
+            }
             sources.push(source_at(place.root, &place.path, &place.shown)?);
             shown.push(place.shown);
         }
         let session = self.session(&pull.options, None)?;
         let end = SenderEnd::new(session, self.engine, sources, pull.recursive);
+        let end = if pull.listed { end.listed() } else { end };
         let more = match shown.len() {
             0 | 1 => String::new(),
             count => format!(" and {} more", count - 1),
@@ -424,11 +448,11 @@ pub fn source_at(root: Dir, path: &[u8], shown: &str) -> Result<Source, Refusal>
     let path = PathBuf::from(OsString::from_vec(path.to_vec()));
     let find = || -> io::Result<Source> {
         if path.as_os_str().is_empty() {
-            return Ok(Source { dir: root, path: PathBuf::new() });
+            return Ok(Source { dir: Arc::new(root), path: PathBuf::new() });
         }
         root.stat(&path)?;
         let (dir, name) = root.parent(&path)?;
-        Ok(Source { dir, path: PathBuf::from(name) })
+        Ok(Source { dir: Arc::new(dir), path: PathBuf::from(name) })
     };
     find().map_err(|error| refuse(shown, &error))
 }

@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::manifest::{ENTRY_BYTES_MAX, Entry, Kind, RelativePath, Time, display_path};
@@ -16,10 +17,10 @@ use penstock_sys::fs::{self, Dir, Entries, Open, Stat};
 
 /// Something to copy: `path` below `dir`. It arrives under `path`; an empty path means the contents of
 /// `dir`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Source {
     /// Where it is found, and what it cannot leave.
-    pub dir: Dir,
+    pub dir: Arc<Dir>,
     /// Which of the things there it is.
     pub path: PathBuf,
 }
