@@ -17,6 +17,7 @@ use crate::exit::{Code, Failure};
 
 mod between;
 mod far_end;
+mod list;
 mod local;
 mod places;
 mod plan;
@@ -34,9 +35,12 @@ pub(crate) struct CpArgs {
     /// Copy directories with all they hold
     #[arg(short, long)]
     pub recursive: bool,
-    /// Read the paths to copy from a file, one a line ("-": standard input), relative to SRC
+    /// Read the paths to copy from a file, one a line ("-": standard input), relative to SRC, here or remote
     #[arg(long, value_name = "FILE")]
     pub files_from: Option<PathBuf>,
+    /// The paths in the list have NUL bytes between them, as find -print0 writes them
+    #[arg(short = '0', long, requires = "files_from")]
+    pub null: bool,
     /// Print one JSON object at the end, and no progress
     #[arg(long)]
     pub json: bool,
@@ -55,7 +59,7 @@ pub(crate) struct CpArgs {
     /// Digest of whole files: adler32, crc32c, blake3, sha256, md5 or none
     #[arg(long, value_name = "NAME", default_value = "crc32c")]
     pub checksum: Algorithm,
-    /// Write the digests to a file, in the form of sha256sum
+    /// Write the digests to a file, in the form of sha256sum; what was there already is read for it
     #[arg(long, value_name = "FILE")]
     pub checksum_file: Option<PathBuf>,
     /// After writing, read every file back and compare its digest
@@ -67,7 +71,7 @@ pub(crate) struct CpArgs {
     /// Write under the final name at once (no resume)
     #[arg(long)]
     pub inplace: bool,
-    /// Copy extended attributes
+    /// Copy extended attributes; those that the destination refuses are named in warnings
     #[arg(long)]
     pub xattrs: bool,
     /// Connect from these addresses, in turn
@@ -123,6 +127,7 @@ Examples:
   penstock cp -r data user@host:/scratch/                      no agent there: ssh starts penstock
   penstock cp -r data penstock://dtn/store/ --rate 10G --streams 8 --protect integrity
   find . -newer mark -type f | penstock cp --files-from - . penstock://dtn/store/
+  penstock cp --files-from list penstock://dtn/store .         what the list names below /store
 
 The same command again sends only what is not there. Exit status: 0 done, 1 failed, 2 usage,
 3 some files failed, 4 an integrity check failed, 5 refused.";

@@ -8,11 +8,15 @@
 //! Fails with a line that says how to log in.
 
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use penstock_agent::config::{Listen, MOVER_PORT};
 use penstock_agent::state::{State, default_directory};
-use penstock_mover::identity::Fingerprint;
+use penstock_mover::identity::{Fingerprint, Identity, tls_client_config};
+use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "hosts.toml";
@@ -66,10 +70,52 @@ fn is_own(ip: IpAddr) -> bool {
 /// What is known of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// To show.
+    /// To show; empty where a certificate is shown.
     pub(crate) token: String,
     /// To expect.
     pub(crate) fingerprint: Fingerprint,
+    /// Files of a certificate and its key, to show too.
+    pub(crate) own: Option<Own>,
+}
+
+/// The files of a client's certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Own {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+impl Own {
+    /// Reads both files.
+    ///
+    /// # Errors
+    /// When they are not a certificate and its key, or others can read the key.
+    pub(crate) fn read(&self) -> anyhow::Result<Identity> {
+        let read = |path: &Path| {
+            std::fs::read_to_string(path).map_err(|error| {
+                anyhow!("{}: {}", path.display(), penstock_sys::fs::describe(&error))
+            })
+        };
+        let (certificate, key) = (read(&self.certificate)?, read(&self.key)?);
+        let mode = std::fs::metadata(&self.key)?.permissions().mode();
+        if mode & 0o077 != 0 {
+            bail!("{}: others can read this key: chmod 600 it", self.key.display());
+        }
+        Identity::from_pem(&certificate, &key)
+            .with_context(|| format!("{} and {}", self.certificate.display(), self.key.display()))
+    }
+}
+
+impl Known {
+    /// TLS that accepts this agent alone, and shows the certificate there is to show.
+    ///
+    /// # Errors
+    /// When that cannot be read.
+    pub(crate) fn tls(&self) -> anyhow::Result<Arc<ClientConfig>> {
+        let own = self.own.as_ref().map(Own::read).transpose()?;
+        Ok(tls_client_config(self.fingerprint, own.as_ref())?)
+    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -83,8 +129,13 @@ struct Hosts {
 #[serde(deny_unknown_fields)]
 struct Host {
     address: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     token: String,
     fingerprint: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    certificate: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key: Option<PathBuf>,
 }
 
 impl Host {
@@ -92,7 +143,9 @@ impl Host {
         let fingerprint = self.fingerprint.parse();
         let fingerprint =
             fingerprint.with_context(|| format!("{FILE}: {}: log in again", self.address))?;
-        Ok(Known { token: self.token.clone(), fingerprint })
+        let own = self.certificate.clone().zip(self.key.clone());
+        let own = own.map(|(certificate, key)| Own { certificate, key });
+        Ok(Known { token: self.token.clone(), fingerprint, own })
     }
 }
 
@@ -108,7 +161,9 @@ pub(crate) fn store(state: &State, address: &Address, known: &Known) -> anyhow::
     let address = address.to_string();
     hosts.host.retain(|host| host.address != address);
     let (token, fingerprint) = (known.token.clone(), known.fingerprint.to_string());
-    hosts.host.push(Host { address, token, fingerprint });
+    let own = known.own.clone();
+    let (certificate, key) = own.map(|own| (own.certificate, own.key)).unzip();
+    hosts.host.push(Host { address, token, fingerprint, certificate, key });
     hosts.host.sort_by(|a, b| a.address.cmp(&b.address));
     let text = toml::to_string(&hosts).context("hosts cannot be written as TOML")?;
     Ok(state.write(FILE, text.as_bytes(), 0o600)?)
@@ -151,11 +206,11 @@ pub(crate) fn unknown(address: &Address) -> anyhow::Error {
         && address.is_local()
     {
         let state = state.display();
-        return anyhow::anyhow!(
+        return anyhow!(
             "no token for {address} is known: no agent was started with the state directory {state}; set PENSTOCK_STATE to the agent's, or run {login}"
         );
     }
-    anyhow::anyhow!(
+    anyhow!(
         "no token for {address} is known: run the line that its agent printed at its first start ({login})"
     )
 }
@@ -167,6 +222,7 @@ fn own(state: &State, address: &Address) -> anyhow::Result<Option<Known>> {
     let known = |own: penstock_agent::state::Credentials| Known {
         fingerprint: own.identity.fingerprint(),
         token: own.token,
+        own: None,
     };
     Ok(state.existing_credentials()?.map(known))
 }
@@ -177,7 +233,7 @@ fn read(state: &State) -> anyhow::Result<Hosts> {
         // Not the line itself: it may hold a token.
         let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
         let path = state.path().join(FILE);
-        anyhow::anyhow!(
+        anyhow!(
             "{}:{line}: {}: mend it, or remove it and log in again",
             path.display(),
             error.message()
@@ -187,8 +243,6 @@ fn read(state: &State) -> anyhow::Result<Hosts> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn address(text: &str) -> Address {
@@ -199,6 +253,7 @@ mod tests {
         Known {
             token: format!("token-number-{byte}-of-many"),
             fingerprint: Fingerprint([byte; 32]),
+            own: (byte == 3).then(|| Own { certificate: "/c".into(), key: "/k".into() }),
         }
     }
 
@@ -228,6 +283,7 @@ mod tests {
         assert_eq!(find_api(&state, &address("dtn1.invalid:8621")).unwrap(), Some(known(1)));
         store(&state, &one, &known(2)).unwrap();
         store(&state, &two, &known(3)).unwrap();
+        assert_eq!(find(&state, &two).unwrap(), Some(known(3)));
         assert_eq!(find(&state, &one).unwrap(), Some(known(2)));
         assert!(find_api(&state, &address("dtn1.invalid:8621")).is_err());
         let mode = std::fs::metadata(directory.path().join(FILE)).unwrap().permissions().mode();

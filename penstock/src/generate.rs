@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::CommandFactory;
 use clap_complete::Shell;
+use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure};
 
@@ -16,6 +17,9 @@ Examples:
   penstock generate man /usr/share/man/man1
   penstock generate completions bash > /etc/bash_completion.d/penstock")]
 pub(crate) struct Args {
+    /// Print one JSON object: {"files": [...]} for man pages, {"shell": ..., "text": ...} for completions
+    #[arg(long, global = true)]
+    json: bool,
     #[command(subcommand)]
     what: What,
 }
@@ -41,12 +45,32 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
             let failed = || format!("cannot write man pages to {}", directory.display());
             std::fs::create_dir_all(&directory).with_context(failed)?;
             clap_mangen::generate_to(command, &directory).with_context(failed)?;
+            if args.json {
+                let mut files = Vec::new();
+                for entry in std::fs::read_dir(&directory).with_context(failed)? {
+                    let path = entry.with_context(failed)?.path();
+                    if path.extension().is_some_and(|section| section == "1") {
+                        files.push(path.display().to_string());
+                    }
+                }
+                files.sort();
+                print_json(&json!({ "files": files }))?;
+            }
         }
         What::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut command, "penstock", &mut text);
-            io::Write::write_all(&mut io::stdout(), &text)?;
+            if args.json {
+                let text = String::from_utf8_lossy(&text);
+                print_json(&json!({ "shell": shell.to_string(), "text": text }))?;
+            } else {
+                io::Write::write_all(&mut io::stdout(), &text)?;
+            }
         }
     }
     Ok(Code::Done)
+}
+
+fn print_json(value: &Value) -> io::Result<()> {
+    io::Write::write_all(&mut io::stdout(), format!("{value}\n").as_bytes())
 }

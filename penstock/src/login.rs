@@ -1,44 +1,60 @@
-//! `penstock login`: remembers an agent's token and certificate, so that `cp` may go there.
+//! `penstock login`: remembers an agent's certificate and what to show it, so that `cp` may go there.
 
-use std::io::Read;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use penstock_agent::config::MOVER_PORT;
 use penstock_agent::tokens::{TOKEN_BYTES_MAX, check_token};
+use penstock_mover::contact::{Contact, CopyError};
+use penstock_mover::dial::TcpDial;
 use penstock_mover::identity::Fingerprint;
+use penstock_protocol::open::Protection;
+use serde_json::json;
 
-use crate::credentials::{self, Address, Known};
+use crate::credentials::{self, Address, Known, Own};
 use crate::exit::{Code, Failure, OrExit};
 
-/// How long to look whether somebody is there.
-const LOOK: Duration = Duration::from_secs(3);
-
-/// Remember the token and the certificate of an agent
+/// Remember the certificate of an agent, and the token or certificate to show it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 An agent prints the whole line when it starts for the first time; its operator finds the token in the \
-agent's state directory, or gives you one of your own. What you give is kept in hosts.toml in your state \
-directory, for your eyes only. The agent's certificate must have exactly this fingerprint.
+agent's state directory, or gives you one of your own. The agent is asked whether it knows you: when it \
+has another certificate or does not know the token, nothing is kept. When nobody answers, it is kept all \
+the same. It is kept in hosts.toml in your state directory, for your eyes only.
+
+A certificate of your own takes the place of a token where the agent's operator has named its \
+fingerprint; its files stay where they are and are read each time.
 
 Examples:
   penstock login dtn1.example.org --token 3f9c... --fingerprint SHA256:8a41...
-  penstock login dtn1:8620 --fingerprint SHA256:8a41... --token-file - < token")]
+  penstock login dtn1:8620 --fingerprint SHA256:8a41... --token-file - < token
+  penstock login dtn1 --fingerprint SHA256:8a41... --certificate me.crt --key me.key")]
+#[group(skip)]
 pub(crate) struct Args {
     /// The agent, as HOST or HOST:PORT
     #[arg(value_name = "HOST[:PORT]")]
     host: String,
     /// The token; other users of this machine can see it while the command runs
-    #[arg(long, required_unless_present = "token_file", conflicts_with = "token_file")]
+    #[arg(long, required_unless_present_any = ["token_file", "certificate"], conflicts_with = "token_file")]
     token: Option<String>,
     /// Read the token from this file, or from standard input with -
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Certificate to show the agent, as PEM
+    #[arg(long, value_name = "FILE", requires = "key")]
+    certificate: Option<PathBuf>,
+    /// Its private key, as PEM, readable by you alone
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    key: Option<PathBuf>,
     /// SHA-256 of the agent's certificate, as SHA256: and 64 hexadecimal digits
     #[arg(long, value_name = "SHA256:HEX")]
     fingerprint: Fingerprint,
+    /// Print one JSON object with address, known_as (null when nobody answered) and error
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(args: Args) -> Result<Code, Failure> {
@@ -46,22 +62,80 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     let token = match (&args.token, &args.token_file) {
         (Some(token), _) => token.clone(),
         (None, Some(file)) => read_token(file)?,
-        (None, None) => {
-            return Err(Failure::new(Code::Usage, anyhow!("give --token or --token-file")));
-        }
+        (None, None) => String::new(),
     };
     let token = token.trim().to_owned();
-    check_token(&token).map_err(|error| anyhow!("the token {error}")).or_exit(Code::Usage)?;
-    let state = credentials::state()?;
-    let known = Known { token, fingerprint: args.fingerprint };
-    credentials::store(&state, &address, &known)?;
-    println!("{address} is known now; copy with: penstock cp FILE penstock://{address}/");
-    if let Err(why) = look(&address) {
-        eprintln!(
-            "penstock: nobody answers at {address} now ({why}); the login is kept all the same"
-        );
+    let own = args.certificate.as_ref().zip(args.key.as_ref());
+    if own.is_none() || !token.is_empty() {
+        check_token(&token).map_err(|error| anyhow!("the token {error}")).or_exit(Code::Usage)?;
+    }
+    let absolute = |path: &PathBuf| std::path::absolute(path).context("no current directory");
+    let own = match own {
+        Some((certificate, key)) => {
+            Some(Own { certificate: absolute(certificate)?, key: absolute(key)? })
+        }
+        None => None,
+    };
+    let known = Known { token, fingerprint: args.fingerprint, own };
+    let asked = ask(&address, &known)?;
+    let why = match &asked {
+        Ok(_) => None,
+        Err(error @ CopyError::Unreachable(..)) => Some(error.to_string()),
+        Err(error) => {
+            if args.json {
+                print_json(&address, None, Some(&error.to_string()))?;
+            }
+            return Err(refused(&address, &known, error));
+        }
+    };
+    credentials::store(&credentials::state()?, &address, &known)?;
+    let name = asked.ok();
+    if args.json {
+        print_json(&address, name.as_deref(), why.as_deref())?;
+        return Ok(Code::Done);
+    }
+    let name = name.map_or(String::new(), |name| format!(" and knows you as {name}"));
+    println!("{address} is known now{name}; copy with: penstock cp FILE penstock://{address}/");
+    if let Some(why) = why {
+        eprintln!("penstock: {why}; the login is kept all the same, unchecked");
     }
     Ok(Code::Done)
+}
+
+/// By what name the agent knows whoever shows this.
+fn ask(address: &Address, known: &Known) -> Result<Result<String, CopyError>, Failure> {
+    let tls = known.tls().or_exit(Code::Usage)?;
+    let dial = match TcpDial::new(&address.host, address.port, &[], &[], None) {
+        Ok(dial) => dial,
+        Err(error) => {
+            let why = penstock_sys::fs::describe(&error);
+            return Ok(Err(CopyError::Unreachable(address.to_string(), why)));
+        }
+    };
+    let contact = Contact {
+        dial: Arc::new(dial),
+        tls,
+        token: known.token.clone(),
+        protection: Protection::Full,
+        give_up_after: Duration::ZERO,
+    };
+    Ok(contact.check())
+}
+
+fn refused(address: &Address, known: &Known, error: &CopyError) -> Failure {
+    let error = match error {
+        CopyError::Certificate(_) => anyhow!(
+            "{address} has not the certificate {}: take the fingerprint that its agent prints; nothing is kept",
+            known.fingerprint
+        ),
+        error => anyhow!("{error}; nothing is kept"),
+    };
+    Failure::new(Code::Refused, error)
+}
+
+fn print_json(address: &Address, name: Option<&str>, error: Option<&str>) -> anyhow::Result<()> {
+    let facts = json!({"address": address.to_string(), "known_as": name, "error": error});
+    Ok(writeln!(std::io::stdout(), "{facts}")?)
 }
 
 fn read_token(file: &Path) -> anyhow::Result<String> {
@@ -74,17 +148,4 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
     };
     read.with_context(|| format!("cannot read the token from {}", file.display()))?;
     Ok(text)
-}
-
-/// Whether anybody listens there. Who it is shows at the first copy, by the certificate.
-fn look(address: &Address) -> Result<(), String> {
-    let addresses = (address.host.as_str(), address.port).to_socket_addrs();
-    let mut why = "the name has no address".to_owned();
-    for address in addresses.map_err(|error| error.to_string())? {
-        match TcpStream::connect_timeout(&address, LOOK) {
-            Ok(_) => return Ok(()),
-            Err(error) => why = error.to_string(),
-        }
-    }
-    Err(why)
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::PathBuf;
 
-use penstock_agent::config::{Config, Layer, Listen, MetricsAccess};
+use penstock_agent::config::{Config, Keep, Layer, Listen, MetricsAccess};
 use penstock_agent::serve::Server;
 use penstock_units::{BitRate, ByteCount};
 use serde_json::json;
@@ -16,7 +16,7 @@ use crate::exit::{Code, Failure, OrExit};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 What is set comes from the file, then from PENSTOCK_* variables (PENSTOCK_LISTEN, _HTTP, _STATE, _ROOT, \
-_METRICS, _TOKENS, _RATE, _TRANSFERS, _STREAMS, _MEMORY, _CONFIG), then from flags; the later wins.
+_METRICS, _TOKENS, _RATE, _TRANSFERS, _STREAMS, _MEMORY, _KEEP_UNFINISHED, _CONFIG), then from flags; the later wins.
 
 On its first start the agent makes a certificate and a token in its state directory. The same user on \
 this machine needs nothing more; for another host it prints the line to type there. SIGTERM or SIGINT \
@@ -54,12 +54,15 @@ pub(crate) struct Args {
     /// Most transfers at once
     #[arg(long, value_name = "N")]
     transfers: Option<NonZeroUsize>,
-    /// Most streams in one transfer
+    /// Most streams of all transfers together
     #[arg(long, value_name = "N")]
     streams: Option<NonZeroU16>,
     /// Memory for the buffers of all transfers, such as 2GiB
     #[arg(long, value_name = "BYTES")]
     memory: Option<ByteCount>,
+    /// Remove unfinished files of transfers that did not come back for this long, or forever [default: 7d]
+    #[arg(long, value_name = "TIME")]
+    keep_unfinished: Option<Keep>,
     /// Print one JSON object with listen, http and fingerprint when it runs
     #[arg(long)]
     json: bool,
@@ -102,6 +105,7 @@ fn lower(args: Args) -> Result<Config, Failure> {
         transfers: args.transfers,
         streams: args.streams,
         memory: args.memory,
+        keep_unfinished: args.keep_unfinished,
     };
     let variable = |name: &str| std::env::var_os(name);
     Config::load(args.config.as_deref(), &variable, flags).or_exit(Code::Usage)

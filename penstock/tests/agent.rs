@@ -28,9 +28,14 @@ struct Agent {
 
 impl Agent {
     fn start(state: &Path, root: &Path) -> Self {
+        let root = root.to_str().unwrap();
+        Self::with(state, &["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--root", root])
+    }
+
+    fn with(state: &Path, arguments: &[&str]) -> Self {
         let mut child = penstock(state)
-            .args(["serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--root"])
-            .arg(root)
+            .args(["serve", "--json"])
+            .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -200,6 +205,114 @@ fn a_login_is_checked_before_it_is_kept() {
 }
 
 #[test]
+fn a_test_that_comes_to_an_agent_is_told_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::start(&directory.path().join("state"), directory.path());
+    let listen = agent.facts["listen"][0].as_str().unwrap();
+    for more in [&[][..], &["--sweep"]] {
+        let mut command = penstock(directory.path());
+        let (code, _, error) = output(command.args(["nettest", listen]).args(more));
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(code != 0 && error.contains("an agent listens there"), "{code} {error}");
+        assert!(error.contains("`penstock nettest --listen`"), "{error}");
+    }
+}
+
+/// What an agent says of a login: known, another certificate, not its token, nobody there.
+#[test]
+fn a_login_is_checked_with_the_agent() {
+    let directory = tempfile::tempdir().unwrap();
+    let (state, root) = (directory.path().join("state"), directory.path().join("root"));
+    std::fs::create_dir(&root).unwrap();
+    let agent = Agent::start(&state, &root);
+    let token = std::fs::read_to_string(state.join("token")).unwrap().trim().to_owned();
+    let other = format!("SHA256:{}", "ab".repeat(32));
+    let listen = agent.facts["listen"][0].as_str().unwrap().to_owned();
+    let fingerprint = agent.facts["fingerprint"].as_str().unwrap().to_owned();
+    let client = directory.path().join("client");
+    let login = |to: &str, token: &str, fingerprint: &str| {
+        let mut command = penstock(&client);
+        command.args(["login", to, "--json", "--token", token, "--fingerprint", fingerprint]);
+        let (code, text, error) = output(&mut command);
+        (code, serde_json::from_str::<serde_json::Value>(&text).unwrap(), error)
+    };
+    let (code, json, error) = login(&listen, &token, &other);
+    assert!(code == 5 && error.contains("has not the certificate"), "{error}");
+    assert!(json["error"].is_string() && json["known_as"].is_null(), "{json}");
+    let (code, _, error) = login(&listen, &"x".repeat(64), &fingerprint);
+    assert!(code == 5 && error.contains("not one of this agent's"), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(!client.join("hosts.toml").exists());
+
+    let (code, json, error) = login(&listen, &token, &fingerprint);
+    assert_eq!((code, json["known_as"].as_str(), error.as_str()), (0, Some("owner"), ""));
+    drop(agent);
+    let (code, json, _) = login("127.0.0.1:1", &token, &fingerprint);
+    assert_eq!((code, json["address"].as_str()), (0, Some("127.0.0.1:1")), "{json}");
+    assert!(json["known_as"].is_null() && json["error"].is_string(), "{json}");
+    let kept = std::fs::read_to_string(client.join("hosts.toml")).unwrap();
+    assert!(kept.contains(&listen) && kept.contains("127.0.0.1:1"), "{kept}");
+}
+
+/// A certificate that an authority of the site signed; its fingerprint is what the export names.
+#[test]
+fn a_client_certificate_opens_what_names_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let authority_key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = rcgen::Issuer::new(params, authority_key);
+    let make = |name: &str| {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &authority).unwrap();
+        std::fs::write(at(&format!("{name}.crt")), certificate.pem()).unwrap();
+        std::fs::write(at(&format!("{name}.key")), key.serialize_pem()).unwrap();
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(at(&format!("{name}.key")), private).unwrap();
+        let (certificate, key) = (certificate.pem(), key.serialize_pem());
+        let identity = penstock_mover::identity::Identity::from_pem(&certificate, &key).unwrap();
+        identity.fingerprint().to_string()
+    };
+    let (alice, mallory) = (make("alice"), make("mallory"));
+    std::fs::create_dir(at("store")).unwrap();
+    let config = format!(
+        "[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n[[export]]\nname = \"/store\"\npath = \"store\"\nmode = \"read-write\"\nwho = [\"cert:{alice}\"]\n"
+    );
+    std::fs::write(at("penstock.toml"), config).unwrap();
+    let agent = Agent::with(&at("state"), &["--config", at("penstock.toml").to_str().unwrap()]);
+    let listen = agent.facts["listen"][0].as_str().unwrap().to_owned();
+    let fingerprint = agent.facts["fingerprint"].as_str().unwrap().to_owned();
+    let login = |name: &str| {
+        let mut command = penstock(&at(&format!("home-{name}")));
+        command.args(["login", &listen, "--fingerprint", &fingerprint]);
+        command.arg("--certificate").arg(at(&format!("{name}.crt")));
+        output(command.arg("--key").arg(at(&format!("{name}.key"))))
+    };
+    let (code, _, error) = login("mallory");
+    assert!(code == 5 && error.contains(&mallory), "{error}");
+    let (code, text, error) = login("alice");
+    assert!(code == 0 && text.contains(&format!("cert:{alice}")), "{text}{error}");
+    std::fs::write(at("file"), "of alice").unwrap();
+    let copy = |from: &str, to: &str| {
+        output(
+            penstock(&at("home-alice")).args(["cp", "-q", from, to]).current_dir(directory.path()),
+        )
+    };
+    let url = format!("penstock://{listen}/store/file");
+    assert_eq!(copy("file", &url), (0, String::new(), String::new()));
+    assert_eq!(copy(&url, "back"), (0, String::new(), String::new()));
+    assert_eq!(std::fs::read(at("back")).unwrap(), b"of alice");
+
+    // A key that others can read is no secret.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(at("alice.key"), open).unwrap();
+    let (code, _, error) = copy(&url, "again");
+    assert!(code == 5 && error.contains("chmod 600"), "{error}");
+}
+
+#[test]
 fn packagers_get_man_pages_and_completions() {
     let directory = tempfile::tempdir().unwrap();
     let man = directory.path().join("man1");
@@ -210,6 +323,16 @@ fn packagers_get_man_pages_and_completions() {
     let shell = ["generate", "completions", "bash"];
     let (code, text, _) = output(penstock(directory.path()).args(shell));
     assert!(code == 0 && text.contains("transfers"));
+    let (code, json, _) = output(penstock(directory.path()).args(shell).arg("--json"));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (code, json["shell"].as_str(), json["text"].as_str()),
+        (0, Some("bash"), Some(&*text))
+    );
+    let pages = ["generate", "--json", "man"];
+    let (code, json, _) = output(penstock(directory.path()).args(pages).arg(&man));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(code == 0 && json["files"].as_array().unwrap().len() > 5, "{json}");
 }
 
 #[test]

@@ -262,6 +262,26 @@ fn a_source_that_vanishes_is_named() {
     assert_no_leftovers(&house.root, &house.state);
 }
 
+/// What is wrong with a directory shows at the very end, when it gets its mode and times; whoever pushes
+/// hears of it.
+#[test]
+fn a_directory_that_cannot_get_its_times_is_named() {
+    let house = House::new();
+    let agent = house.agent();
+    let data = dataset(&house, &[("big", 2 << 20), ("gone/x", 0)]);
+    fs::remove_file(data.join("gone/x")).unwrap();
+    let client = slow(&house, &agent, &data);
+    until("the directory", Duration::from_secs(20), || {
+        fs::remove_dir(house.root.join("data/gone")).ok()
+    });
+    let done = client.wait();
+    assert_eq!((done.code, done.number("failed")), (3, 1), "{done:?}");
+    assert_eq!(one_line(&done, "data/gone", "its mode, owner or times cannot be set"), 1);
+    assert_eq!(done.json["errors"][0]["kind"], "destination", "{done:?}");
+    assert_eq!(fs::read(data.join("big")).unwrap(), fs::read(house.root.join("data/big")).unwrap());
+    assert_no_leftovers(&house.root, &house.state);
+}
+
 #[test]
 fn a_source_that_grows_once_starts_again() {
     let house = House::new();
@@ -389,6 +409,31 @@ fn a_command_that_makes_no_sense_is_usage() {
         let done = run(house.penstock().arg("cp").args(&arguments));
         assert_eq!((done.code, done.lines().len()), (2, 1), "{arguments:?}: {done:?}");
     }
+}
+
+#[test]
+fn two_sources_of_one_name_are_refused() {
+    let house = House::new();
+    let agent = house.agent();
+    for name in ["a/x", "b/x", "c/y"] {
+        fs::create_dir_all(house.source.join(name).parent().unwrap()).unwrap();
+        fs::write(house.source.join(name), name).unwrap();
+    }
+    let at = |name: &str| house.source.join(name).to_str().unwrap().to_owned();
+    let (url, far) = (agent.url(""), |path: &str| agent.url(path));
+    for (one, two, to) in [
+        (at("a/x"), at("b/x"), url.clone()),
+        (at("a/x"), at("b/x/"), house.path("to").to_str().unwrap().to_owned()),
+        (far("a/x"), far("b/./x/"), house.path("to").to_str().unwrap().to_owned()),
+    ] {
+        let done = run(house.penstock().args(["cp", "-r", &one, &at("c/y"), &two, &to]));
+        fails(&done, 2, "would both arrive as x");
+        assert!(done.error.contains(&one) && done.error.contains(&two), "{done:?}");
+        assert_eq!(fs::read_dir(&house.root).unwrap().count(), 0);
+    }
+    // What stands for its contents has no name of its own.
+    run(house.cp(&["-r", &at("a/."), &at("b"), &far("d/")])).good();
+    run(house.cp(&["-r", &at("a/x"), &at("c/y"), &url])).good();
 }
 
 #[test]

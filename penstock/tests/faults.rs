@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use common::proxy::Proxy;
@@ -153,6 +154,70 @@ fn what_was_written_is_not_sent_again() {
     );
     assert_same(&house.source, &house.root);
     assert_no_leftovers(&house.root, &house.state);
+}
+
+/// The agent is killed twice in the middle; the result is of the whole command, and each byte counts once.
+fn totals_over_restarts(pull: bool, seed: u64) {
+    let mut random = Random::seeded(seed);
+    let house = House::new();
+    let data = if pull { house.root.join("data") } else { house.source.join("data") };
+    let copies = if pull { house.path("copies") } else { house.root.clone() };
+    if pull {
+        std::fs::create_dir(&copies).unwrap();
+    }
+    std::fs::create_dir(&data).unwrap();
+    let total = write_tree(&mut random, &data, 3, 200);
+    let mut agent = house.agent();
+    let sums = house.path("sums");
+    let mut command = house.cp(&["-r", "--block", "64KiB", "--rate", "24M", "--checksum-file"]);
+    command.arg(&sums);
+    if pull {
+        command.arg(agent.url("data")).arg(&copies);
+    } else {
+        command.arg(&data).arg(agent.url(""));
+    }
+    let mut client = Run::start(&mut command);
+    for part in 1..3 {
+        let arrived = || {
+            let bytes = tree(&copies).into_keys().filter_map(|path| {
+                let meta = copies.join(path).symlink_metadata().ok()?;
+                meta.is_file().then(|| meta.blocks() * 512)
+            });
+            bytes.sum::<u64>()
+        };
+        until("progress", Duration::from_secs(30), || {
+            assert!(!client.is_over(), "it ended too early");
+            let running = agent.transfers(&house.state);
+            let one = running.iter().find(|one| one["state"] == "running")?;
+            let done = one["moved_bytes"].as_u64()? + one["resumed_bytes"].as_u64()?;
+            (done >= part * total / 3 && arrived() >= part * total / 4).then_some(())
+        });
+        agent.kill();
+        let listen = agent.listen.clone();
+        agent = Agent::start(&house.state, &house.root, &listen, &[]);
+    }
+    let done = client.wait().good();
+    assert_same(&data, &copies.join("data"));
+    let files = tree(&data)
+        .into_keys()
+        .filter(|path| data.join(path).symlink_metadata().is_ok_and(|meta| meta.is_file()));
+    let files = files.count() as u64;
+    assert_eq!(done.number("sessions"), 3, "{done:?}");
+    assert_eq!((done.number("bytes"), done.number("files")), (total, files), "{done:?}");
+    assert_eq!(done.number("moved_bytes") + done.number("resumed_bytes"), total, "{done:?}");
+    assert_eq!((done.number("resumed_bytes"), done.number("skipped_files")), (0, 0), "{done:?}");
+    assert!(done.number("network_bytes") >= total, "{done:?}");
+    assert_eq!(std::fs::read_to_string(&sums).unwrap().lines().count() as u64, files);
+}
+
+#[test]
+fn the_result_of_a_push_counts_what_was_before_a_restart() {
+    totals_over_restarts(false, 9);
+}
+
+#[test]
+fn the_result_of_a_pull_counts_what_was_before_a_restart() {
+    totals_over_restarts(true, 10);
 }
 
 /// Bits flip, streams end early, stall and are reset, in both directions, 40 times.

@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use common::{Agent, House, Random, Run, assert_no_leftovers, assert_same, run, until, write_tree};
+use socket2::{Domain, Socket, Type};
 
 /// Threads and open files of a process, and its resident memory in KiB.
 fn size_of(agent: &Agent) -> (u64, u64, u64) {
@@ -182,4 +183,32 @@ fn slow_words_are_cut_off() {
     });
     assert!(closed < Duration::from_secs(20), "{closed:?}");
     until("their threads end", Duration::from_secs(10), || (size_of(&agent).0 < 20).then_some(()));
+}
+
+/// A flood from one address closes its own connections, and not the one that another has opened before.
+#[test]
+fn a_flood_from_one_address_pushes_out_itself() {
+    let house = House::new();
+    let agent = house.agent();
+    let address: SocketAddr = agent.listen.parse().unwrap();
+    let honest = TcpStream::connect(address).unwrap();
+    let from = |host: [u8; 4]| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((host, 0)).into()).unwrap();
+        socket.connect(&address.into()).unwrap();
+        TcpStream::from(socket)
+    };
+    let mut flood: Vec<_> = (0..400).map(|_| from([127, 0, 0, 2])).collect();
+    // The first of the flood is closed: it is the address that has most.
+    flood[0].set_read_timeout(Some(Duration::from_secs(8))).unwrap();
+    let begun = Instant::now();
+    let _ = flood[0].read(&mut [0]);
+    assert!(begun.elapsed() < Duration::from_secs(8));
+    // The honest one is open: it is asked for its version, which only an open one is.
+    let mut honest = honest;
+    honest.write_all(b"PENSTOCK\0\x09\x01\x01\0\0\0\0").unwrap();
+    let mut answer = Vec::new();
+    honest.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
+    honest.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer.get(..8), Some(&b"PENSTOCK"[..]), "{answer:?}");
 }

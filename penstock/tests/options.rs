@@ -113,6 +113,40 @@ fn every_digest_is_what_others_compute() {
     assert_same(&data, &house.root.join("data"));
 }
 
+/// The second time nothing is sent, and every file is listed all the same.
+#[test]
+fn sums_list_what_was_there_already() {
+    let house = House::new();
+    let data = dataset(&house, 45);
+    let agent = house.agent();
+    let to = house.path("to");
+    fs::create_dir(&to).unwrap();
+    let (pushed, pulled, local) = (agent.url(""), agent.url("data"), house.path("local"));
+    fs::create_dir(&local).unwrap();
+    for (from, into, root) in [
+        (text(&data), pushed.as_str(), &house.root),
+        (&pulled, text(&to), &to),
+        (text(&data), text(&local), &local),
+    ] {
+        let copy = || {
+            let sums = house.path("sums");
+            let mut command = house.cp(&["-r", "--checksum", "sha256"]);
+            let done = run(command.args(["--checksum-file", text(&sums), from, into])).good();
+            let list = fs::read_to_string(&sums).unwrap();
+            let mut lines: Vec<_> = list.lines().map(str::to_owned).collect();
+            lines.sort();
+            (done, lines)
+        };
+        let (first, once) = copy();
+        let (second, twice) = copy();
+        assert_eq!(second.number("skipped_files"), first.number("files"), "{second:?}");
+        assert_eq!(once.len() as u64, first.number("files"), "{first:?}");
+        assert_eq!(once, twice);
+        assert_same(&data, &root.join("data"));
+    }
+    assert_no_leftovers(&house.root, &house.state);
+}
+
 /// Killed at half, each digest must still come out right when the rest was sent by another process.
 #[test]
 fn a_resumed_file_has_the_right_digest() {
@@ -274,6 +308,62 @@ fn attributes_travel_when_asked() {
     }
 }
 
+/// Directories, read-only files and links have theirs too; what the destination refuses is said.
+#[test]
+fn attributes_of_everything_travel_or_are_named() {
+    let house = House::new();
+    let data = house.source.join("data");
+    fs::create_dir_all(data.join("shelf")).unwrap();
+    write_file(&mut Random::seeded(46), &data.join("small"), 100);
+    write_file(&mut Random::seeded(47), &data.join("large"), 3 << 20);
+    std::os::unix::fs::symlink("small", data.join("link")).unwrap();
+    let dir = penstock_sys::fs::Dir::open(&data).unwrap();
+    for name in ["shelf", "small", "large"] {
+        if let Err(error) = dir.set_xattr(name, "user.origin".as_ref(), name.as_bytes()) {
+            return skip(&format!("no extended attributes here: {error}"));
+        }
+    }
+    for name in ["shelf", "small"] {
+        fs::set_permissions(data.join(name), fs::Permissions::from_mode(0o555)).unwrap();
+    }
+    let on_link = dir.set_xattr("link", "trusted.origin".as_ref(), b"link").is_ok();
+    let all = |root: &Path| {
+        let dir = penstock_sys::fs::Dir::open(root.join("data")).unwrap();
+        ["shelf", "small", "large", "link"].map(|name| dir.xattrs(name).unwrap())
+    };
+    let agent = house.agent();
+    for url in [agent.url(""), agent.url("")] {
+        // The second time everything is there, and gets its attributes all the same.
+        let done = run(house.cp(&["-r", "--xattrs", "--compare", "digest"]).arg(&data).arg(&url));
+        assert_eq!(done.good().number("warnings"), 0);
+        assert_eq!(all(&house.source), all(&house.root));
+        assert_same(&data, &house.root.join("data"));
+    }
+    let ram = house.path("ram");
+    fs::create_dir(&ram).unwrap();
+    let mount = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(&ram).status();
+    if !mount.is_ok_and(|status| status.success()) {
+        return skip("a file system without attributes cannot be mounted here");
+    }
+    let done = run(house.cp(&["-r", "--xattrs"]).arg(&data).arg(&ram));
+    let agent = Agent::start(&house.state, &ram, "127.0.0.1:0", &[]);
+    let pushed = run(house.cp(&["-r", "--xattrs"]).arg(&data).arg(agent.url("pushed/")));
+    let same = common::tree(&data) == common::tree(&ram.join("data"));
+    drop(agent);
+    let _ = Command::new("umount").arg("-l").arg(&ram).status();
+    for done in [done, pushed] {
+        let done = done.good();
+        assert_eq!(done.number("warnings"), 3 + u64::from(on_link), "{done:?}");
+        for name in ["shelf", "small", "large"] {
+            let line = format!(
+                "penstock: warning: data/{name}: it arrived without the attributes user.origin: not supported"
+            );
+            assert!(done.error.contains(&line), "{line}: {done:?}");
+        }
+    }
+    assert!(same);
+}
+
 #[test]
 fn lists_names_and_directions() {
     let house = House::new();
@@ -359,6 +449,60 @@ fn lists_names_and_directions() {
 }
 
 /// A file onto itself must stay what it is.
+/// A list of what is at an agent, with names of any bytes, directories, and what is not there.
+#[test]
+fn a_list_names_what_a_pull_brings() {
+    let house = House::new();
+    let data = dataset(&house, 48);
+    fs::write(data.join("deep/new\nline"), "odd name").unwrap();
+    fs::rename(&data, house.root.join("data")).unwrap();
+    let data = house.root.join("data");
+    let agent = house.agent();
+    let to = house.path("to");
+    let list = house.path("list");
+    let pull = |more: &[&str]| {
+        let mut command = house.cp(&["--files-from", text(&list)]);
+        run(command.args(more).arg(agent.url("data")).arg(&to))
+    };
+    let same = |name: &str| {
+        assert_eq!(fs::read(data.join(name)).unwrap(), fs::read(to.join(name)).unwrap())
+    };
+
+    fs::write(&list, b"large0\0./deep/small1\0deep/new\nline\0large0\0").unwrap();
+    let done = pull(&["-0"]).good();
+    assert_eq!(done.number("files"), 3, "{done:?}");
+    ["large0", "deep/small1", "deep/new\nline"].into_iter().for_each(same);
+    assert!(!to.join("small0").exists());
+
+    fs::write(&list, "large1\nno/such\n../agent\ndeep/er\n").unwrap();
+    let done = pull(&[]);
+    assert_eq!((done.code, done.number("files"), done.number("failed")), (3, 1, 3), "{done:?}");
+    assert!(done.error.contains("no/such: no such file"), "{done:?}");
+    assert!(done.error.contains("deep/er: it is a directory"), "{done:?}");
+    assert!(done.error.contains("../agent"), "{done:?}");
+
+    fs::write(&list, "deep/er\n").unwrap();
+    let done = pull(&["-r"]).good();
+    assert_eq!(done.number("files"), 30, "{done:?}");
+    same("deep/er/est/small3");
+
+    // More paths than one message carries.
+    let many = data.join("many");
+    fs::create_dir(&many).unwrap();
+    let names: Vec<_> =
+        (0..4000).map(|number| format!("many/a file of many, number {number}")).collect();
+    names.iter().for_each(|name| fs::write(data.join(name), name).unwrap());
+    fs::write(&list, names.join("\n")).unwrap();
+    let done = pull(&[]).good();
+    assert_eq!(done.number("files"), 4000, "{done:?}");
+    assert_same(&many, &to.join("many"));
+    // And where NUL bytes are not what was said.
+    fs::write(&list, b"large0\0large1").unwrap();
+    let done = pull(&[]);
+    assert_eq!((done.code, done.lines().len()), (2, 1), "{done:?}");
+    assert_no_leftovers(&to, &house.state);
+}
+
 #[test]
 fn a_file_onto_itself_is_kept() {
     let house = House::new();

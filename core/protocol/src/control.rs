@@ -129,6 +129,8 @@ wire_enum! {
         Finish(()) = 8,
         /// The user or the operator stops the transfer, for this reason.
         Cancel(String) = 9,
+        /// Things that cannot be announced, by printable path, and why.
+        Missing(Vec<(String, Failure)>) = 10,
     }
 }
 
@@ -155,6 +157,17 @@ wire_enum! {
         Done(Bytes) = 0,
         /// Not in place.
         Failed(Failure) = 1,
+    }
+}
+
+wire_struct! {
+    /// Something about an entry that was settled before.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Note {
+        /// Its path.
+        pub path: RelativePath,
+        /// What went wrong.
+        pub failure: Failure,
     }
 }
 
@@ -187,6 +200,14 @@ wire_enum! {
         Finished(()) = 6,
         /// The user or the operator stops the transfer, for this reason.
         Cancel(String) = 7,
+        /// Entries that failed after they were settled: directories that cannot get their metadata.
+        Noted(Vec<Note>) = 8,
+        /// Entries that are in place without something that was to come with them.
+        Warned(Vec<Note>) = 9,
+        /// More paths that a listed pull is to send, below its one source.
+        Listed(Vec<Bytes>) = 10,
+        /// That was the list.
+        ListEnd(()) = 11,
     }
 }
 
@@ -238,9 +259,21 @@ pub struct Tally {
     pub errors: Vec<FileError>,
     /// Whether one of them failed its integrity check.
     pub integrity_failed: bool,
+    /// How many entries are in place without something that was to come with them.
+    pub warned: u64,
+    /// The first of them.
+    pub warnings: Vec<FileError>,
 }
 
 impl Tally {
+    /// Counts an entry that is in place without something that was to come with it.
+    pub fn warn(&mut self, path: String, failure: Failure) {
+        self.warned += 1;
+        if self.warnings.len() < ERRORS_KEPT {
+            self.warnings.push(FileError { path, failure });
+        }
+    }
+
     /// Counts an entry that failed.
     pub fn fail(&mut self, path: String, failure: Failure) {
         self.failed += 1;

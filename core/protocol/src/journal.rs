@@ -16,7 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use crate::digest::{Algorithm, crc32c};
 use crate::extents::Extent;
 use crate::manifest::{RelativePath, Time};
-use crate::wire::{self, Wire, wire_enum, wire_struct};
+use crate::wire::{self, Bytes, Wire, wire_enum, wire_struct};
 
 /// Longest record.
 const RECORD_BYTES_MAX: usize = 64 * 1024;
@@ -37,7 +37,22 @@ wire_struct! {
 }
 
 /// Version of the records.
-pub const JOURNAL_VERSION: u16 = 1;
+pub const JOURNAL_VERSION: u16 = 2;
+
+wire_struct! {
+    /// Where the transfer goes, so that what it leaves can be found without it.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct At {
+        /// The directory below which everything goes, from the root.
+        pub path: Bytes,
+        /// The device it lies on.
+        pub device: u64,
+        /// Its number there.
+        pub inode: u64,
+        /// What all temporary names of the transfer begin with.
+        pub mark: String,
+    }
+}
 
 wire_struct! {
     /// A file of which extents follow.
@@ -77,6 +92,10 @@ wire_enum! {
         Synced(u64) = 4,
         /// A file is in place, or was given up.
         Ended(u64) = 5,
+        /// Where it goes; always second.
+        At(At) = 6,
+        /// A directory below, empty for the one of `At`, in which temporary files may be from here on.
+        Into(Bytes) = 7,
     }
 }
 
@@ -142,12 +161,37 @@ pub fn replay(
             Record::Ended(number) => {
                 files.remove(&number);
             }
+            Record::At(_) | Record::Into(_) => {}
         }
     }
     if about.boot != boot {
         files.values_mut().for_each(|(_, file)| file.written.clear());
     }
     Some(files.into_values().collect())
+}
+
+/// Where a transfer may have left files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Places {
+    /// The directory it went to.
+    pub at: At,
+    /// Directories below it.
+    pub directories: Vec<Bytes>,
+}
+
+/// What a journal says of where its transfer went, under any boot. `None` where it does not say.
+#[must_use]
+pub fn places(bytes: &[u8]) -> Option<Places> {
+    let mut records = Records { bytes, position: 0 };
+    let Some((Record::About(About { version: JOURNAL_VERSION, .. }), _)) = records.next() else {
+        return None;
+    };
+    let Some((Record::At(at), _)) = records.next() else { return None };
+    let into = records.filter_map(|(record, _)| match record {
+        Record::Into(path) => Some(path),
+        _ => None,
+    });
+    Some(Places { at, directories: into.collect() })
 }
 
 /// Whole records from the start, each with the length of the journal up to its end.
@@ -245,6 +289,25 @@ mod tests {
         let files = replay(&bytes, "this", Algorithm::Crc32c, 4096).expect("a journal");
         assert_eq!(files.len(), 1);
         assert!(files[&path("b")].durable.is_empty());
+    }
+
+    #[test]
+    fn it_says_where_the_transfer_went() {
+        let at = At { path: Bytes(b"/x".to_vec()), device: 1, inode: 2, mark: ".m-".into() };
+        let into = |path: &str| Bytes(path.into());
+        let records = [
+            about(),
+            Record::At(at.clone()),
+            Record::Into(into("")),
+            begun(1, "a"),
+            Record::Into(into("deep/er")),
+        ];
+        let mut bytes = journal(&records);
+        let directories = vec![into(""), into("deep/er")];
+        assert_eq!(places(&bytes), Some(Places { at: at.clone(), directories }));
+        bytes.pop();
+        assert_eq!(places(&bytes), Some(Places { at, directories: vec![into("")] }));
+        assert_eq!(places(&journal(&[about(), begun(1, "a")])), None);
     }
 
     proptest! {

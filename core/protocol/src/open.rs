@@ -103,6 +103,8 @@ wire_struct! {
         pub sources: Vec<Bytes>,
         /// Whether directories are meant.
         pub recursive: bool,
+        /// Whether the one source is a directory, and what is meant below it follows as a list.
+        pub listed: bool,
         /// How.
         pub options: Options,
     }
@@ -133,6 +135,8 @@ wire_enum! {
         Return(Return) = 3,
         /// Have the agent send files into a session at another.
         ThirdParty(Box<ThirdParty>) = 4,
+        /// Say whether the client is known, and do nothing.
+        Check(()) = 5,
     }
 }
 
@@ -236,6 +240,8 @@ wire_enum! {
         Returned(u64) = 2,
         /// No.
         Refused(Refusal) = 3,
+        /// The client is known by this name.
+        Known(String) = 4,
     }
 }
 

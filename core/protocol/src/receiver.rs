@@ -10,12 +10,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::control::{
-    Decision, Failure, FailureKind, Outcome, Placed, Report, Run, Tally, ToReceiver, ToSender,
+    Decision, Failure, FailureKind, Note, Outcome, Placed, Report, Run, Tally, ToReceiver, ToSender,
 };
 use crate::digest::{Algorithm, Digest, Part};
 use crate::extents::{Extent, Extents};
-use crate::manifest::{Entry, Kind};
-use crate::wire::Bytes;
+use crate::manifest::{Entry, Kind, RelativePath, display_path};
+use crate::wire::{self, Bytes};
 
 /// Most ranges of a file that are offered for resuming; what is beyond is sent again.
 const RESUME_RANGES_MAX: usize = 4_096;
@@ -30,8 +30,8 @@ pub enum Verdict {
     Send,
     /// An unfinished copy of the same source, with these ranges.
     Resume(Vec<Extent>),
-    /// The same file.
-    Skip,
+    /// The same file, with this digest if it was read for it.
+    Skip(Digest),
     /// A file of the same size and time, with this digest.
     Compare(Digest),
     /// Nothing is to be sent: the directory, link or empty file is made.
@@ -94,6 +94,10 @@ pub struct Receiver {
     decisions: Vec<(u64, Decision)>,
     settled: Vec<(u64, Outcome)>,
     runs: Vec<Run>,
+    notes: VecDeque<Note>,
+    warnings: VecDeque<Note>,
+    /// Paths that are wanted of the sender, until all of them and their end are told.
+    list: Option<VecDeque<Bytes>>,
     outbox: VecDeque<ToSender>,
     tally: Tally,
     /// Files in place, kept for a carrier that asks for them.
@@ -118,6 +122,9 @@ impl Receiver {
             decisions: Vec::new(),
             settled: Vec::new(),
             runs: Vec::new(),
+            notes: VecDeque::new(),
+            warnings: VecDeque::new(),
+            list: None,
             outbox: VecDeque::new(),
             tally: Tally::default(),
             placed: None,
@@ -135,6 +142,11 @@ impl Receiver {
     /// Files that came into place since the last call.
     pub fn take_placed(&mut self) -> Vec<Placed> {
         self.placed.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Wants these paths of a sender that waits for a list.
+    pub fn want(&mut self, list: Vec<Bytes>) {
+        self.list = Some(list.into());
     }
 
     /// What was done so far.
@@ -183,6 +195,11 @@ impl Receiver {
                 }
             }
             ToReceiver::FileFailed((file, failure)) => self.source_failed(file, failure),
+            ToReceiver::Missing(missing) => {
+                for (path, failure) in missing {
+                    self.tally.fail(display_path(path.as_bytes()), failure);
+                }
+            }
             ToReceiver::ManifestEnd(entries) => {
                 // A file that changes is announced again after this, so it is the count that may
                 // grow and not the order that may change.
@@ -280,12 +297,12 @@ impl Receiver {
                 self.tally.resumed_bytes += active.resumed_bytes;
                 Decision::Resume(active.extents.to_extents())
             }
-            Verdict::Skip => {
+            Verdict::Skip(digest) => {
                 self.decisions.push((file, Decision::Skip(())));
                 active.resumed_bytes = active.entry.bytes;
                 self.tally.resumed_bytes += active.resumed_bytes;
                 self.tally.skipped_files += 1;
-                return self.settle(file, Ok(Digest(Vec::new())));
+                return self.settle(file, Ok(digest));
             }
             Verdict::Compare(digest) => {
                 active.expected = Some(digest.clone());
@@ -410,9 +427,16 @@ impl Receiver {
         !self.discards.is_empty()
     }
 
-    /// Counts something that failed after its entry was settled.
-    pub fn note_failure(&mut self, path: String, failure: Failure) {
-        self.tally.fail(path, failure);
+    /// Counts something that failed after its entry was settled, at both ends.
+    pub fn note_failure(&mut self, path: RelativePath, failure: Failure) {
+        self.tally.fail(path.to_string(), failure.clone());
+        self.notes.push_back(Note { path, failure });
+    }
+
+    /// Counts something that did not come with its entry, at both ends.
+    pub fn warn(&mut self, path: RelativePath, failure: Failure) {
+        self.tally.warn(path.to_string(), failure.clone());
+        self.warnings.push_back(Note { path, failure });
     }
 
     /// The next file of which everything is to be forgotten; [`Receiver::discarded`] says that it is.
@@ -478,6 +502,14 @@ impl Receiver {
         if let Some(message) = self.outbox.pop_front() {
             return Some(message);
         }
+        if let Some(list) = &mut self.list {
+            let some = wire::some_of(list);
+            if some.is_empty() {
+                self.list = None;
+                return Some(ToSender::ListEnd(()));
+            }
+            return Some(ToSender::Listed(some));
+        }
         if !self.decisions.is_empty() {
             return Some(ToSender::Decisions(self.some_decisions()));
         }
@@ -486,6 +518,12 @@ impl Receiver {
         }
         if !self.settled.is_empty() {
             return Some(ToSender::Settled(some(&mut self.settled)));
+        }
+        if !self.notes.is_empty() {
+            return Some(ToSender::Noted(wire::some_of(&mut self.notes)));
+        }
+        if !self.warnings.is_empty() {
+            return Some(ToSender::Warned(wire::some_of(&mut self.warnings)));
         }
         if self.finish_asked && self.finished_sent {
             self.finish_asked = false;

@@ -31,6 +31,9 @@ const ANNOUNCEMENT_BYTES: usize = 64 * 1024;
 /// Most digests of one message, so that none comes near the longest that is allowed.
 const ENDS_MAX: usize = 1_024;
 
+/// Most bytes of paths in a list that was told and is not scanned yet.
+pub const LIST_BYTES_MAX: usize = 64 << 20;
+
 /// How often a file that changes while it is read is begun again.
 const ATTEMPTS_MAX: u32 = 3;
 
@@ -81,6 +84,8 @@ pub enum Piece {
         /// Digest of the other.
         digest: Digest,
     },
+    /// Digest a file that is at the destination already, for whoever wants to know.
+    Digest(Arc<Source>),
 }
 
 /// How one file fared in a reader.
@@ -115,9 +120,18 @@ struct Active {
 struct Queue {
     again: VecDeque<Piece>,
     compare: VecDeque<(u64, Digest)>,
+    digest: VecDeque<Arc<Source>>,
     large: BinaryHeap<(u64, u64)>,
     small: VecDeque<u64>,
     small_is_next: bool,
+}
+
+/// A list of paths that the receiver tells.
+#[derive(Debug, Default)]
+struct List {
+    paths: VecDeque<Bytes>,
+    bytes: usize,
+    ended: bool,
 }
 
 /// The sending end of one session.
@@ -134,10 +148,17 @@ pub struct Sender {
     entries_bytes: usize,
     entries_first: u64,
     ends: Vec<(u64, Bytes)>,
+    missing: VecDeque<(String, Failure)>,
     outbox: VecDeque<ToReceiver>,
     tally: Tally,
     /// Files in place, kept for a carrier that asks for them.
     placed: Option<Vec<Placed>>,
+    /// Whether files that were there already are digested too.
+    digest_skipped: bool,
+    /// How many of them are still to be digested.
+    digesting: usize,
+    /// Paths that the receiver wants, where it was to tell.
+    list: Option<List>,
     finish_sent: bool,
     last_reported: bool,
     finished: bool,
@@ -165,9 +186,13 @@ impl Sender {
             entries_bytes: 0,
             entries_first: 0,
             ends: Vec::new(),
+            missing: VecDeque::new(),
             outbox: VecDeque::new(),
             tally: Tally::default(),
             placed: None,
+            digest_skipped: false,
+            digesting: 0,
+            list: None,
             finish_sent: false,
             last_reported: false,
             finished: false,
@@ -178,17 +203,49 @@ impl Sender {
     /// Whether more entries may be announced now.
     #[must_use]
     pub fn room(&self) -> bool {
-        self.files.len() < WINDOW
+        self.files.len() + self.digesting < WINDOW
     }
 
-    /// Keeps the files that come into place for [`Self::take_placed`].
-    pub fn keep_placed(&mut self) {
+    /// Keeps the files that come into place for [`Self::take_placed`]; with `digest_skipped` those that
+    /// were there already are digested for it, which costs a read of each.
+    pub fn keep_placed(&mut self, digest_skipped: bool) {
         self.placed.get_or_insert_default();
+        self.digest_skipped = digest_skipped && self.algorithm != Algorithm::None;
     }
 
     /// Files that came into place since the last call.
     pub fn take_placed(&mut self) -> Vec<Placed> {
         self.placed.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Takes a list of paths from the receiver.
+    pub fn expect_list(&mut self) {
+        self.list.get_or_insert_default();
+    }
+
+    /// The next path of the list: `Some(None)` when there is none yet, `None` after the last.
+    pub fn next_listed(&mut self) -> Option<Option<Vec<u8>>> {
+        let list = self.list.as_mut()?;
+        match list.paths.pop_front() {
+            Some(path) => {
+                list.bytes -= path.0.len();
+                Some(Some(path.0))
+            }
+            None if list.ended => None,
+            None => Some(None),
+        }
+    }
+
+    fn listed(&mut self, paths: Vec<Bytes>) -> Result<(), ReceiverFault> {
+        let list = self.list.as_mut().filter(|list| !list.ended);
+        let list = list.ok_or(ReceiverFault("it lists what nobody asked for"))?;
+        list.bytes += paths.iter().map(|path| path.0.len()).sum::<usize>();
+        list.paths.extend(paths);
+        // An empty path takes memory too.
+        if list.bytes.max(list.paths.len() * 8) > LIST_BYTES_MAX {
+            return Err(ReceiverFault("its list is too long"));
+        }
+        Ok(())
     }
 
     /// What was done so far.
@@ -240,7 +297,8 @@ impl Sender {
 
     /// An entry that could not even be announced.
     pub fn scan_failed(&mut self, path: String, failure: Failure) {
-        self.tally.fail(path, failure);
+        self.tally.fail(path.clone(), failure.clone());
+        self.missing.push_back((path, failure));
     }
 
     /// The sources are scanned to the end.
@@ -273,7 +331,10 @@ impl Sender {
     }
 
     fn is_settled(&self) -> bool {
-        self.tally.manifest_complete && self.files.is_empty() && !self.finish_sent
+        self.tally.manifest_complete
+            && self.files.is_empty()
+            && self.digesting == 0
+            && !self.finish_sent
     }
 
     /// The next message for the receiver.
@@ -288,6 +349,9 @@ impl Sender {
         if !self.ends.is_empty() {
             let some = self.ends.len().min(ENDS_MAX);
             return Some(ToReceiver::FileEnds(self.ends.drain(..some).collect()));
+        }
+        if !self.missing.is_empty() {
+            return Some(ToReceiver::Missing(wire::some_of(&mut self.missing)));
         }
         if self.is_settled() {
             self.finish_sent = true;
@@ -317,6 +381,23 @@ impl Sender {
             ToSender::Finished(()) => Err(ReceiverFault("it finished before it was asked to")),
             ToSender::Cancel(reason) => {
                 self.cancelled = Some(reason);
+                Ok(())
+            }
+            ToSender::Noted(notes) => {
+                notes
+                    .into_iter()
+                    .for_each(|note| self.tally.fail(note.path.to_string(), note.failure));
+                Ok(())
+            }
+            ToSender::Listed(paths) => self.listed(paths),
+            ToSender::ListEnd(()) => {
+                self.list.iter_mut().for_each(|list| list.ended = true);
+                Ok(())
+            }
+            ToSender::Warned(notes) => {
+                notes
+                    .into_iter()
+                    .for_each(|note| self.tally.warn(note.path.to_string(), note.failure));
                 Ok(())
             }
             ToSender::Report(_) | ToSender::Settings(_) => Ok(()),
@@ -394,7 +475,11 @@ impl Sender {
             Outcome::Done(digest) => {
                 self.tally.entries += 1;
                 if entry.kind == Kind::File {
-                    if let Some(placed) = &mut self.placed {
+                    if active.skipped && digest.0.is_empty() && self.digest_skipped {
+                        self.digesting += 1;
+                        let queue = self.queues.entry(active.source.device).or_default();
+                        queue.digest.push_back(Arc::clone(&active.source));
+                    } else if let Some(placed) = &mut self.placed {
                         let (path, digest) = (entry.path.clone(), Digest(digest.0));
                         placed.push(Placed { path, digest });
                     }
@@ -435,6 +520,9 @@ impl Sender {
             if let Some(active) = self.files.get(&file) {
                 return Some(Piece::Compare { source: Arc::clone(&active.source), digest });
             }
+        }
+        if let Some(source) = queue.digest.pop_front() {
+            return Some(Piece::Digest(source));
         }
         queue.small_is_next = !queue.small_is_next;
         if queue.small_is_next {
@@ -496,6 +584,18 @@ impl Sender {
         }
     }
 
+    /// A file of [`Piece::Digest`] is digested, or cannot be.
+    pub fn digested(&mut self, source: &Source, result: Result<Digest, Failure>) {
+        self.digesting = self.digesting.saturating_sub(1);
+        match (result, &mut self.placed) {
+            (Ok(digest), Some(placed)) => {
+                placed.push(Placed { path: source.entry.path.clone(), digest });
+            }
+            (Ok(_), None) => {}
+            (Err(failure), _) => self.tally.fail(source.entry.path.to_string(), failure),
+        }
+    }
+
     fn changed(&mut self, source: &Source, fresh: Option<Entry>) {
         let Some(fresh) = fresh.filter(|_| source.attempt < ATTEMPTS_MAX) else {
             let text = "it changed while it was being copied: copy it again when it is at rest";
@@ -540,7 +640,9 @@ impl Sender {
     /// A piece that was read and could not be sent is work again.
     pub fn again(&mut self, piece: Piece) {
         let device = match &piece {
-            Piece::Block { source, .. } | Piece::Compare { source, .. } => source.device,
+            Piece::Block { source, .. } | Piece::Compare { source, .. } | Piece::Digest(source) => {
+                source.device
+            }
             Piece::Pack(sources) => sources.first().map_or(0, |source| source.device),
         };
         self.queues.entry(device).or_default().again.push_back(piece);
@@ -575,6 +677,7 @@ fn still_wanted(files: &HashMap<u64, Active>, piece: Piece) -> Option<Piece> {
         Piece::Block { ref source, .. } | Piece::Compare { ref source, .. } => {
             files.contains_key(&source.file).then_some(piece)
         }
+        Piece::Digest(_) => Some(piece),
         Piece::Pack(mut sources) => {
             sources.retain(|source| files.contains_key(&source.file));
             (!sources.is_empty()).then_some(Piece::Pack(sources))

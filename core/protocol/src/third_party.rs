@@ -41,6 +41,8 @@ wire_struct! {
         pub session: Opened,
         /// Whether the requester wants the digests of files in place.
         pub keep_placed: bool,
+        /// Whether it wants those of files that were there before, which are read for it.
+        pub digest_skipped: bool,
     }
 }
 
@@ -67,9 +69,9 @@ impl Wire for Placed {
     }
 }
 
-/// The counts of a [`Tally`] cross the network; its errors do so once each, in [`FromSource::Errors`].
+/// The counts of a [`Tally`] cross the network; its errors and warnings do so once each.
 impl Wire for Tally {
-    const MIN_BYTES: usize = 9 * u64::MIN_BYTES + 2;
+    const MIN_BYTES: usize = 10 * u64::MIN_BYTES + 2;
     fn put(&self, out: &mut Vec<u8>) {
         let counts = [
             self.entries,
@@ -81,6 +83,7 @@ impl Wire for Tally {
             self.announced,
             self.moved_bytes,
             self.failed,
+            self.warned,
         ];
         counts.iter().for_each(|count| count.put(out));
         self.manifest_complete.put(out);
@@ -97,9 +100,11 @@ impl Wire for Tally {
             announced: u64::take(input)?,
             moved_bytes: u64::take(input)?,
             failed: u64::take(input)?,
+            warned: u64::take(input)?,
             manifest_complete: bool::take(input)?,
             integrity_failed: bool::take(input)?,
             errors: Vec::new(),
+            warnings: Vec::new(),
         })
     }
 }
@@ -158,6 +163,8 @@ wire_enum! {
         Progress(Box<Progress>) = 1,
         /// Entries that failed and were not told before.
         Errors(Vec<FileError>) = 2,
+        /// Warnings that were not told before.
+        Warnings(Vec<FileError>) = 5,
         /// Files in place that were not told before.
         Placed(Vec<Placed>) = 3,
         /// The last message.

@@ -4,6 +4,8 @@
 //! checked against what is left of the message before room is made for it. A message that is too
 //! short, too long or has bytes to spare is an error that names the field's kind.
 
+use std::collections::VecDeque;
+
 /// Why bytes are not the message they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
@@ -254,6 +256,22 @@ macro_rules! wire_enum {
 }
 
 pub(crate) use {wire_enum, wire_struct};
+
+/// About how many bytes of a list one message carries.
+const LIST_BYTES: usize = 64 * 1024;
+
+/// Takes items with about as many bytes as one message should carry, one at least.
+pub(crate) fn some_of<T: Wire>(items: &mut VecDeque<T>) -> Vec<T> {
+    let mut bytes = 0;
+    let mut some = Vec::new();
+    while bytes < LIST_BYTES
+        && let Some(item) = items.pop_front()
+    {
+        bytes += encode(&item).len();
+        some.push(item);
+    }
+    some
+}
 
 impl Wire for () {
     const MIN_BYTES: usize = 0;

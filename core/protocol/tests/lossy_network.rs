@@ -158,7 +158,7 @@ impl World {
             };
             let key = (entry.path.clone(), entry.modified);
             let verdict = match (self.store.placed.get(&entry.path), self.store.partial.get(&key)) {
-                (Some(placed), _) if same(placed) => Verdict::Skip,
+                (Some(placed), _) if same(placed) => Verdict::Skip(Digest(Vec::new())),
                 (_, Some((_, extents))) => Verdict::Resume(extents.clone()),
                 _ if entry.bytes == 0 => {
                     self.store.placed.insert(entry.path.clone(), (Vec::new(), entry.modified));
@@ -194,7 +194,7 @@ impl World {
                 sources.iter().map(|source| (source.clone(), 0..source.entry.bytes)).collect(),
                 true,
             ),
-            Piece::Compare { .. } => unreachable!("nobody asked to compare"),
+            Piece::Compare { .. } | Piece::Digest(_) => unreachable!("nobody asked for digests"),
         };
         let mut chunks = Vec::new();
         for (source, range) in pieces {

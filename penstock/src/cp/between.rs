@@ -31,7 +31,8 @@ pub(super) fn start(
     }
     if args.files_from.is_some() {
         return Err(usage(
-            "--files-from lists local sources: name remote ones on the command line",
+            "--files-from does not name files between two remote places: name them on the command \
+             line, or run the command on one of the two hosts",
         ));
     }
     let source = reach(args, first, false)?;
@@ -45,6 +46,7 @@ pub(super) fn start(
     let pull = Pull {
         sources: from.iter().map(|place| Bytes(remote_path(place))).collect(),
         recursive: args.recursive,
+        listed: false,
         options,
     };
     let texts = |addresses: &[IpAddr]| addresses.iter().map(ToString::to_string).collect();
@@ -59,6 +61,7 @@ pub(super) fn start(
         fingerprint: destination.fingerprint.0,
         session: Opened::default(),
         keep_placed: args.json || args.checksum_file.is_some(),
+        digest_skipped: args.checksum_file.is_some(),
     };
     let request = move |session: Opened| ThirdParty { session, ..template.clone() };
     let plan = Plan {

@@ -106,7 +106,7 @@ pub(crate) fn start(
     let end = SenderEnd::new(session, args.engine, sources, args.recursive);
     let send = AnyEnd::Send(SenderControl(Arc::new(end)));
     if args.json || args.checksum_file.is_some() {
-        send.keep_placed();
+        send.keep_placed(args.checksum_file.is_some());
     }
     let streams = options.settings.streams.unwrap_or(1).min(2);
     join_locally(&send, &receive, streams)

@@ -1,8 +1,11 @@
 //! What a path on the command line means.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+use penstock_protocol::manifest::display_path;
 
 /// The port of an agent that names none.
 pub(crate) const PORT: u16 = 8620;
@@ -107,6 +110,38 @@ pub(crate) fn host_of(text: &OsStr) -> Option<String> {
             Some(login.rsplit_once('@').map_or(login.clone(), |(_, host)| host.to_owned()))
         }
     }
+}
+
+/// The name under which a source arrives; `None` for one that stands for its contents.
+fn arrives_as(place: &Location) -> Option<OsString> {
+    match place {
+        Location::Local(path) => found_at(path)
+            .ok()
+            .map(|(_, name)| name.into_os_string())
+            .filter(|name| !name.is_empty()),
+        Location::Agent { path, .. } | Location::Ssh { path, .. } => path
+            .split(|byte| *byte == b'/')
+            .rfind(|name| ![&b""[..], b".", b".."].contains(name))
+            .map(|name| OsString::from_vec(name.to_vec())),
+    }
+}
+
+/// Two sources of one name would overwrite each other, or mix.
+///
+/// # Errors
+/// When there are two; both are named, as `texts` has them.
+pub(crate) fn refuse_same_names(places: &[Location], texts: &[OsString]) -> Result<(), String> {
+    let mut names = HashMap::new();
+    for (place, text) in places.iter().zip(texts) {
+        let Some(name) = arrives_as(place) else { continue };
+        if let Some(other) = names.insert(name.clone(), text) {
+            let [one, two, name] = [other, text, &name].map(|text| display_path(text.as_bytes()));
+            return Err(format!(
+                "{one} and {two} would both arrive as {name}: copy them to different directories"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Where a local source is found and what it is called there: `.` and `/` stand for their contents,

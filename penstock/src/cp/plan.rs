@@ -1,6 +1,5 @@
 //! From arguments to a transfer that runs.
 
-use std::io::Read;
 use std::net::IpAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -20,18 +19,19 @@ use penstock_protocol::control::Settings;
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Opened, Options, Protection, Pull, Push, Request};
 use penstock_protocol::proof::SessionKey;
+use penstock_protocol::sender::LIST_BYTES_MAX;
 use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::Dir;
 
 use super::between;
 use super::far_end::{self, Started};
+use super::list;
 use super::local::{self, LocalCopy, UserGate};
 use super::places::{self, Location};
 use super::{CpArgs, Protect, Streams};
 use crate::credentials::{self, Address};
 
-/// Longest list of `--files-from`.
-const LIST_BYTES_MAX: u64 = 1 << 30;
+const ONE_BASE: &str = "--files-from takes one SRC, the directory its paths are relative to";
 
 /// Why a copy did not start.
 #[derive(Debug)]
@@ -50,11 +50,11 @@ impl From<CopyError> for StartError {
     }
 }
 
-pub(super) fn usage(text: impl Into<String>) -> StartError {
+pub(crate) fn usage(text: impl Into<String>) -> StartError {
     StartError::Usage(text.into())
 }
 
-pub(super) fn failed(text: impl Into<String>) -> StartError {
+pub(crate) fn failed(text: impl Into<String>) -> StartError {
     StartError::Copy(CopyError::Failed(text.into()))
 }
 
@@ -88,10 +88,12 @@ pub(crate) fn start(args: &CpArgs) -> Result<Running, StartError> {
     };
     let to_text = to.as_bytes().to_vec();
     let to = places::parse(to).map_err(StartError::Usage)?;
+    let texts = from;
     let from = from
         .iter()
         .map(|source| places::parse(source).map_err(StartError::Usage))
         .collect::<Result<Vec<_>, _>>()?;
+    places::refuse_same_names(&from, texts).map_err(StartError::Usage)?;
     let options = options(args)?;
     let many = from.len() > 1 || args.recursive || args.files_from.is_some();
     let into_directory = many || to_text.ends_with(b"/");
@@ -203,7 +205,7 @@ pub(crate) fn state_directory() -> Result<PathBuf, String> {
 /// Local sources as the scanner takes them.
 fn sources(args: &CpArgs, paths: &[PathBuf]) -> Result<Vec<Source>, StartError> {
     if let Some(list) = &args.files_from {
-        return listed(list, paths);
+        return listed(args, list, paths);
     }
     paths.iter().map(|path| source(path)).collect()
 }
@@ -218,36 +220,24 @@ fn source(path: &Path) -> Result<Source, StartError> {
     if !name.as_os_str().is_empty() {
         dir.stat(&name).map_err(fail)?;
     }
-    Ok(Source { dir, path: name })
+    Ok(Source { dir: Arc::new(dir), path: name })
 }
 
-fn listed(list: &Path, paths: &[PathBuf]) -> Result<Vec<Source>, StartError> {
-    let [base] = paths else {
-        return Err(usage("--files-from takes one SRC, the directory its paths are relative to"));
-    };
-    let mut text = Vec::new();
-    let read = if list == Path::new("-") {
-        std::io::stdin().take(LIST_BYTES_MAX).read_to_end(&mut text)
-    } else {
-        std::fs::File::open(list).and_then(|file| file.take(LIST_BYTES_MAX).read_to_end(&mut text))
-    };
-    read.map_err(|error| {
-        failed(format!("{}: {}", list.display(), penstock_sys::fs::describe(&error)))
-    })?;
+fn listed(args: &CpArgs, list: &Path, paths: &[PathBuf]) -> Result<Vec<Source>, StartError> {
+    let [base] = paths else { return Err(usage(ONE_BASE)) };
     let dir = Dir::open(base).map_err(|error| {
         failed(format!("{}: {}", base.display(), penstock_sys::fs::describe(&error)))
     })?;
-    let mut sources = Vec::new();
-    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        let line = line.strip_prefix(b"./").unwrap_or(line);
-        let path = PathBuf::from(std::ffi::OsString::from_vec(line.to_vec()));
-        let dir = dir.try_clone().map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
-        sources.push(Source { dir, path });
-    }
-    if sources.is_empty() {
-        return Err(usage(format!("{}: the list is empty", list.display())));
-    }
-    Ok(sources)
+    let dir = Arc::new(dir);
+    // The directory itself is all that it holds, and that is asked for with -r alone.
+    let named = list::read(args, list)?.into_iter();
+    let named = named.filter(|path| args.recursive || !path.is_empty());
+    Ok(named
+        .map(|path| Source {
+            dir: Arc::clone(&dir),
+            path: PathBuf::from(std::ffi::OsString::from_vec(path)),
+        })
+        .collect())
 }
 
 fn local_target(path: &Path, into_directory: bool, key: [u8; 16]) -> Result<Target, StartError> {
@@ -292,7 +282,7 @@ pub(super) fn reach(
             .map(|dial| Arc::new(dial) as Arc<dyn Dial>)
             .map_err(|error| failed(error.to_string()))
     };
-    let (dial, address, token, fingerprint, far_end) = match place {
+    let (dial, address, token, fingerprint, tls, far_end) = match place {
         Location::Agent { host, port, .. } => {
             let address = (host.clone(), *port);
             let dial = tcp(&address)?;
@@ -300,8 +290,10 @@ pub(super) fn reach(
             let known = credentials::state()
                 .and_then(|state| credentials::find(&state, &known_as))
                 .and_then(|known| known.ok_or_else(|| credentials::unknown(&known_as)));
-            let known = known.map_err(|error| StartError::Identity(format!("{error:#}")))?;
-            (dial, address, known.token, known.fingerprint, None)
+            let identity = |error: anyhow::Error| StartError::Identity(format!("{error:#}"));
+            let known = known.map_err(identity)?;
+            let tls = known.tls().map_err(identity)?;
+            (dial, address, known.token, known.fingerprint, tls, None)
         }
         Location::Ssh { login, .. } => {
             let started = far_end::start(args, login).map_err(failed)?;
@@ -310,11 +302,12 @@ pub(super) fn reach(
             let address = (host, started.port());
             let dial = if args.via_ssh { started.dial(args, login) } else { tcp(&address)? };
             let (token, fingerprint) = (started.token().to_owned(), started.fingerprint());
-            (dial, address, token, fingerprint, Some(started))
+            let tls =
+                tls_client_config(fingerprint, None).map_err(|error| failed(error.to_string()))?;
+            (dial, address, token, fingerprint, tls, Some(started))
         }
         Location::Local(_) => return Err(usage("a local place needs no way to it")),
     };
-    let tls = tls_client_config(fingerprint, None).map_err(|error| failed(error.to_string()))?;
     let protection = protection(args);
     let give_up_after = args.give_up_after;
     let contact = Contact { dial, tls, token, protection, give_up_after };
@@ -355,17 +348,12 @@ fn push(
     };
     let (engine, memory, recursive) = (args.engine, args.memory.0, args.recursive);
     let local = local.to_vec();
-    let keep = args.json || args.checksum_file.is_some();
+    let sums = args.checksum_file.is_some();
+    let keep = args.json || sums;
     let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
         let failed = |text: String| CopyError::Failed(text);
         let sources = match &listed {
-            Some(listed) => listed
-                .iter()
-                .map(|source| {
-                    Ok(Source { dir: source.dir.try_clone()?, path: source.path.clone() })
-                })
-                .collect::<std::io::Result<_>>()
-                .map_err(|error| failed(penstock_sys::fs::describe(&error)))?,
+            Some(listed) => listed.clone(),
             None => local.iter().map(|path| source(path)).collect::<Result<_, _>>().map_err(
                 |error| match error {
                     StartError::Copy(error) => error,
@@ -380,7 +368,7 @@ fn push(
             session, engine, sources, recursive,
         ))));
         if keep {
-            end.keep_placed();
+            end.keep_placed(sums);
         }
         Ok(end)
     };
@@ -405,6 +393,19 @@ pub(super) fn one_host(places: &[Location]) -> Result<&Location, StartError> {
     }
 }
 
+/// A list for the other end, which keeps it while it looks at what it names.
+fn remote_list(args: &CpArgs, file: &Path) -> Result<Vec<Bytes>, StartError> {
+    let list = list::read(args, file)?;
+    if list.iter().any(Vec::is_empty) {
+        return Err(usage("the list names the directory itself: copy that with -r and no list"));
+    }
+    if list.iter().map(Vec::len).sum::<usize>() > LIST_BYTES_MAX {
+        let most = penstock_units::ByteCount(LIST_BYTES_MAX as u64);
+        return Err(usage(format!("a list for a remote source has at most {most}: split it")));
+    }
+    Ok(list.into_iter().map(Bytes).collect())
+}
+
 fn pull(
     args: &CpArgs,
     options: Options,
@@ -413,22 +414,24 @@ fn pull(
     into_directory: bool,
 ) -> Result<Running, StartError> {
     let first = one_host(from)?;
-    if args.files_from.is_some() {
-        return Err(usage(
-            "--files-from lists local sources: name remote ones on the command line",
-        ));
-    }
+    let list = match &args.files_from {
+        None => None,
+        Some(_) if from.len() > 1 => return Err(usage(ONE_BASE)),
+        Some(file) => Some(remote_list(args, file)?),
+    };
     let key = transfer_key(args);
     local_target(target, into_directory, key)?;
     let reach = reach(args, first, true)?;
     let pull = Pull {
         sources: from.iter().map(|place| Bytes(remote_path(place))).collect(),
         recursive: args.recursive,
+        listed: list.is_some(),
         options: options.clone(),
     };
     let state = state_directory().map_err(failed)?;
     let (engine, memory_bytes, target) = (args.engine, args.memory.0, target.to_owned());
-    let keep = args.json || args.checksum_file.is_some();
+    let sums = args.checksum_file.is_some();
+    let keep = args.json || sums;
     let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
         let base = local_target(&target, into_directory, key).map_err(|error| match error {
             StartError::Copy(error) => error,
@@ -452,8 +455,11 @@ fn pull(
         let end = grant
             .receiver(base, &name, &options, Some(given), &|_| {})
             .map_err(|refusal| CopyError::Failed(refusal.text))?;
+        if let Some(list) = &list {
+            end.want(list.clone());
+        }
         if keep {
-            end.keep_placed();
+            end.keep_placed(sums);
         }
         Ok(end)
     };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -154,6 +154,19 @@ impl Sums {
     }
 }
 
+/// Leaves the last line of each file. A transfer that began anew lists again what the first session
+/// had put in place.
+fn drop_repeated(path: &Path) -> io::Result<()> {
+    let text = std::fs::read(path)?;
+    let mut last = BTreeMap::new();
+    for line in text.split_inclusive(|byte| *byte == b'\n') {
+        // The digest has no space in it.
+        let name = line.iter().position(|byte| *byte == b' ').map_or(line, |space| &line[space..]);
+        last.insert(name, line);
+    }
+    std::fs::write(path, last.into_values().collect::<Vec<_>>().concat())
+}
+
 /// A line as the coreutils write it: names with newlines or backslashes are escaped and marked.
 fn write_sum(out: &mut impl Write, digest: &str, path: &[u8]) -> io::Result<()> {
     if path.iter().any(|byte| matches!(byte, b'\n' | b'\\' | b'\r')) {
@@ -196,6 +209,7 @@ pub(crate) fn follow(mut running: Running, shown: &Shown) -> Result<Code, Failur
     let mut line = Progress { drawn: false, enabled: shown.progress() };
     let mut bounds: BTreeMap<&'static str, u32> = BTreeMap::new();
     let mut next_draw = Instant::now();
+    let mut waiting = None;
     while !running.is_over() {
         std::thread::sleep(Duration::from_millis(10));
         if interrupted.swap(false, Ordering::SeqCst) {
@@ -209,6 +223,10 @@ pub(crate) fn follow(mut running: Running, shown: &Shown) -> Result<Code, Failur
         if now.bits_per_second > 0 {
             *bounds.entry(now.bound_by).or_default() += 1;
         }
+        if now.waiting != waiting {
+            waiting = now.waiting.clone();
+            line.say_waiting(waiting.as_deref(), shown);
+        }
         line.draw(&now, shown.started.elapsed());
         if let Err(error) = sums.take(running.take_placed()) {
             running.cancel(&format!("its sum file cannot be written: {error}"));
@@ -221,10 +239,19 @@ pub(crate) fn follow(mut running: Running, shown: &Shown) -> Result<Code, Failur
         Some(file) => file.flush(),
         None => Ok(()),
     });
+    let written = written.and_then(|()| match &shown.checksum_file {
+        Some(path) if snapshot.sessions > 1 => drop_repeated(path),
+        _ => Ok(()),
+    });
     line.clear();
     let bound =
         bounds.iter().max_by_key(|(_, count)| **count).map_or(snapshot.bound_by, |(b, _)| b);
     let bound = if bound == "starting" { "latency" } else { bound };
+    if !shown.quiet {
+        for warning in &snapshot.tally.warnings {
+            eprintln!("penstock: warning: {}: {}", warning.path, warning.failure.text);
+        }
+    }
     for error in &snapshot.tally.errors {
         eprintln!("penstock: {}: {}", error.path, error.failure.text);
     }
@@ -285,6 +312,16 @@ impl Progress {
         );
         eprint!("\r\x1b[K{text}");
         self.drawn = true;
+    }
+
+    /// Says why nothing moves, once for each reason.
+    fn say_waiting(&mut self, why: Option<&str>, shown: &Shown) {
+        if let Some(why) = why
+            && !shown.quiet
+        {
+            self.clear();
+            eprintln!("penstock: waiting: {why}");
+        }
     }
 
     fn clear(&mut self) {
@@ -374,6 +411,7 @@ fn json_of(
         "resumed_bytes": tally.resumed_bytes,
         "skipped_files": tally.skipped_files,
         "failed": tally.failed,
+        "warnings": tally.warned,
         "retransmits": snapshot.retransmits,
         "streams": snapshot.streams_peak,
         "streams_lost": snapshot.streams_lost,

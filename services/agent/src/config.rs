@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use penstock_mover::agent::Limits;
+use penstock_mover::session::STREAMS_MAX;
 use penstock_units::{BitRate, ByteCount};
 
 use crate::fetch::Url;
@@ -23,7 +24,7 @@ use crate::tokens::{OWNER, TokenSource};
 mod file;
 mod words;
 
-pub use words::{ExportName, Listen, MetricsAccess, Mode, Who};
+pub use words::{ExportName, Keep, Listen, MetricsAccess, Mode, Who};
 
 /// Read when it is there and no other file is named.
 pub const DEFAULT_FILE: &str = "/etc/penstock/penstock.toml";
@@ -103,10 +104,12 @@ pub struct Layer {
     pub rate: Option<BitRate>,
     /// Most transfers at once.
     pub transfers: Option<NonZeroUsize>,
-    /// Most streams in a transfer.
+    /// Most streams of all transfers together.
     pub streams: Option<NonZeroU16>,
     /// Memory for buffers of all transfers.
     pub memory: Option<ByteCount>,
+    /// How long unfinished files of abandoned transfers are kept.
+    pub keep_unfinished: Option<Keep>,
 }
 
 /// What an agent does; see the module.
@@ -172,6 +175,7 @@ impl Layer {
             transfers: self.transfers.or(below.transfers),
             streams: self.streams.or(below.streams),
             memory: self.memory.or(below.memory),
+            keep_unfinished: self.keep_unfinished.or(below.keep_unfinished),
         }
     }
 
@@ -187,6 +191,7 @@ impl Layer {
             transfers: parsed(variable, "PENSTOCK_TRANSFERS", NonZeroUsize::from_str)?,
             streams: parsed(variable, "PENSTOCK_STREAMS", NonZeroU16::from_str)?,
             memory: parsed(variable, "PENSTOCK_MEMORY", ByteCount::from_str)?,
+            keep_unfinished: parsed(variable, "PENSTOCK_KEEP_UNFINISHED", Keep::from_str)?,
         })
     }
 }
@@ -245,13 +250,15 @@ fn lower(
     if listen.is_empty() {
         return Err(whole("the agent listens nowhere: give --listen ADDR:PORT"));
     }
+    let mut limits = limits(layer.rate, layer.transfers, layer.streams, layer.memory)?;
+    limits.keep_unfinished = layer.keep_unfinished.unwrap_or(Keep::DEFAULT).0;
     let http = layer.http.unwrap_or_else(|| vec![Listen::new("127.0.0.1", HTTP_PORT)]);
     Ok(Config {
         listen: resolve(&listen, MOVER_PORT)?,
         http: resolve(&http, HTTP_PORT)?,
         state: std::path::absolute(state).map_err(|error| whole(format!("state: {error}")))?,
         exports,
-        limits: limits(layer.rate, layer.transfers, layer.streams, layer.memory)?,
+        limits,
         tokens,
         metrics: layer.metrics.unwrap_or(MetricsAccess::Loopback),
         registry,
@@ -287,7 +294,9 @@ fn limits(
     // Zero means no limit here as it does for a transfer.
     limits.rate_bps = rate.map(|rate| rate.0).filter(|rate| *rate > 0).or(limits.rate_bps);
     limits.transfers = transfers.map_or(limits.transfers, usize::from);
-    limits.streams_per_transfer = streams.map_or(limits.streams_per_transfer, u16::from);
+    limits.streams = streams.map_or(limits.streams, |streams| usize::from(streams.get()));
+    limits.streams_per_transfer =
+        streams.map_or(STREAMS_MAX, |streams| streams.get().min(STREAMS_MAX));
     limits.memory_bytes = memory.map_or(limits.memory_bytes, |memory| memory.0);
     if limits.memory_bytes < MEMORY_BYTES_MIN {
         return Err(whole(format!(

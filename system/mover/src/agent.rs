@@ -1,15 +1,15 @@
 //! The accepting side: one port, many clients, many sessions.
 //!
 //! A connection says in its first bytes what it is. Until it has proven itself it is one of a bounded
-//! number that the [`Gate`] lets wait; when more come, the one that waited longest is closed. A control
+//! number that [`Waiting`] shares between addresses. A control
 //! connection opens a session or comes back to one; a data connection joins one. A session whose client
 //! has gone is kept for a while, then ended in a state from which the same command resumes.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -25,6 +25,7 @@ use penstock_sys::fs::Dir;
 use serde::Serialize;
 use socket2::SockRef;
 
+use crate::abandoned;
 use crate::channel::{Channel, Transport};
 use crate::control::{self, End, Stopped};
 use crate::delegate::Delegate;
@@ -32,8 +33,15 @@ use crate::engine::Engine;
 use crate::exchange::{self, Joined};
 use crate::granting::{self, AnyEnd};
 use crate::identity::{Fingerprint, Identity};
+use crate::memory::{Hold, Memory};
+use crate::nettest;
 use crate::sending::spawn;
 use crate::session::{DEAD_AFTER, Ending, Pace, STREAMS_MAX, lock};
+use crate::waiting::Waiting;
+
+pub use listing::{Counters, Transfer};
+
+mod listing;
 
 /// How long a connection may take to prove itself.
 const PROOF_WITHIN: Duration = Duration::from_secs(10);
@@ -44,6 +52,8 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 /// How long a transfer to another agent goes on without whoever asked for it. One whose process was
 /// killed cannot come back, and the destination takes no second session for the same files.
 const DELEGATE_KEPT_FOR: Duration = Duration::from_secs(3);
+/// How often it is looked at least for what abandoned transfers left.
+const ABANDONED_EVERY: Duration = Duration::from_secs(600);
 
 /// Ended transfers that are still listed.
 const HISTORY_MAX: usize = 200;
@@ -100,8 +110,12 @@ pub struct Limits {
     pub transfers: usize,
     /// Streams of one transfer.
     pub streams_per_transfer: u16,
+    /// Streams of all transfers together.
+    pub streams: usize,
     /// Memory for blocks, of all transfers together.
     pub memory_bytes: u64,
+    /// How long unfinished files are kept of transfers that do not come back; for ever where absent.
+    pub keep_unfinished: Option<Duration>,
 }
 
 impl Default for Limits {
@@ -110,7 +124,9 @@ impl Default for Limits {
             rate_bps: None,
             transfers: 64,
             streams_per_transfer: STREAMS_MAX,
+            streams: 1024,
             memory_bytes: 1 << 30,
+            keep_unfinished: None,
         }
     }
 }
@@ -135,76 +151,6 @@ impl std::fmt::Debug for Config {
     }
 }
 
-/// A transfer as operators see it.
-#[derive(Debug, Clone, Serialize)]
-pub struct Transfer {
-    /// Its number at this agent.
-    pub id: u64,
-    /// Whose it is.
-    pub caller: String,
-    /// Where the client is.
-    pub peer: String,
-    /// `receive` or `send`.
-    pub direction: &'static str,
-    /// What it is about.
-    pub path: String,
-    /// `running`, `waiting`, `done`, `failed` or `cancelled`.
-    pub state: &'static str,
-    /// When it began.
-    pub started: SystemTime,
-    /// How long it has run.
-    pub seconds: f64,
-    /// Bytes of files in place.
-    pub bytes: u64,
-    /// Bytes that crossed the network and are written.
-    pub moved_bytes: u64,
-    /// Bytes that were there before.
-    pub resumed_bytes: u64,
-    /// Bytes announced so far.
-    pub announced_bytes: u64,
-    /// Files in place.
-    pub files: u64,
-    /// Entries that failed.
-    pub failed: u64,
-    /// Streams connected.
-    pub streams: u16,
-    /// Reader threads per device, where this end sends.
-    pub readers: u16,
-    /// Writer threads per device, where this end receives.
-    pub writers: u16,
-    /// Its rate limit.
-    pub rate_bps: Option<u64>,
-    /// Mean rate over the last second or so.
-    pub bits_per_second: u64,
-    /// What bounds it.
-    pub bound_by: String,
-    /// Storage engine of this end.
-    pub engine: String,
-    /// TCP segments sent again by the sending end.
-    pub retransmits: u64,
-}
-
-/// What an agent has done since it started.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Counters {
-    /// Connections accepted.
-    pub connections: u64,
-    /// Connections and requests refused.
-    pub refused: u64,
-    /// Payload bytes received.
-    pub received_bytes: u64,
-    /// Payload bytes sent.
-    pub sent_bytes: u64,
-    /// Transfers begun.
-    pub transfers_started: u64,
-    /// Transfers that failed.
-    pub transfers_failed: u64,
-    /// Blocks sent again.
-    pub blocks_repeated: u64,
-    /// Streams that broke.
-    pub streams_lost: u64,
-}
-
 /// A running agent; clones are handles to the same one.
 #[derive(Debug, Clone)]
 pub struct Agent(Arc<Inner>);
@@ -214,9 +160,12 @@ struct Inner {
     config: Config,
     engine: Engine,
     listeners: Vec<TcpListener>,
-    gate: Gate,
+    waiting: Waiting,
     pace: Arc<Pace>,
     limits: Mutex<Limits>,
+    memory: Memory,
+    /// Held while a stream is let in, so that two do not take the same place.
+    joining: Mutex<()>,
     sessions: Mutex<HashMap<SessionId, Arc<Running>>>,
     history: Mutex<VecDeque<Transfer>>,
     totals: Mutex<Counters>,
@@ -242,53 +191,10 @@ struct Running {
     connection: Mutex<Option<Transport>>,
     lost: Mutex<Option<Instant>>,
     rate: Mutex<granting::RateMeter>,
-}
-
-/// Connections that have not proven themselves.
-#[derive(Debug, Default)]
-struct Gate {
-    waiting: Mutex<VecDeque<(u64, Instant, Transport)>>,
-    /// Those that wait, and those that were closed and whose threads have yet to notice.
-    inside: Mutex<HashSet<u64>>,
-    next: AtomicU64,
-}
-
-impl Gate {
-    /// Most connections that wait.
-    const WAITING_MAX: usize = 256;
-
-    /// Most threads that unknown peers can cause.
-    const INSIDE_MAX: usize = 2 * Self::WAITING_MAX;
-
-    /// Whether there are as many threads as may be; those that were closed end in a moment.
-    fn is_full(&self) -> bool {
-        lock(&self.inside).len() >= Self::INSIDE_MAX
-    }
-
-    fn enter(&self, transport: &Transport) -> io::Result<u64> {
-        let handle = transport.try_clone()?;
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut waiting = lock(&self.waiting);
-        if waiting.len() >= Self::WAITING_MAX
-            && let Some((_, _, oldest)) = waiting.pop_front()
-        {
-            oldest.shut_down();
-        }
-        waiting.push_back((number, Instant::now(), handle));
-        lock(&self.inside).insert(number);
-        Ok(number)
-    }
-
-    fn leave(&self, number: u64) {
-        lock(&self.waiting).retain(|(waiting, ..)| *waiting != number);
-        lock(&self.inside).remove(&number);
-    }
-
-    fn close_slow(&self) {
-        let waiting = lock(&self.waiting);
-        let slow = waiting.iter().filter(|(_, since, _)| since.elapsed() > PROOF_WITHIN);
-        slow.for_each(|(_, _, transport)| transport.shut_down());
-    }
+    /// Its part of the agent's memory, until it is over.
+    memory: Mutex<Option<Hold>>,
+    /// Streams that were let in and are not gone.
+    joined: AtomicUsize,
 }
 
 impl Agent {
@@ -310,9 +216,11 @@ impl Agent {
         let agent = Self(Arc::new(Inner {
             engine: Engine::probe(),
             listeners,
-            gate: Gate::default(),
+            waiting: Waiting::default(),
             pace: Arc::new(Pace::new(config.limits.rate_bps)),
             limits: Mutex::new(config.limits.clone()),
+            memory: Memory::new(config.limits.memory_bytes),
+            joining: Mutex::default(),
             sessions: Mutex::default(),
             history: Mutex::default(),
             totals: Mutex::default(),
@@ -371,9 +279,10 @@ impl Agent {
         Ok(())
     }
 
-    /// Changes what is given at most, for running transfers too where that is a rate.
+    /// Changes what is given at most, for running transfers too where that is a rate or memory.
     pub fn set_limits(&self, limits: Limits) {
         self.0.pace.set(limits.rate_bps);
+        self.0.memory.set_limit(limits.memory_bytes);
         *lock(&self.0.limits) = limits;
     }
 
@@ -422,10 +331,10 @@ impl Inner {
                 }
             };
             lock(&self.totals).connections += 1;
-            while self.gate.is_full() && !self.stopping.load(Ordering::SeqCst) {
+            while self.waiting.is_full() && !self.stopping.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            let Ok(waiting) = self.gate.enter(&transport) else { continue };
+            let Ok(waiting) = self.waiting.enter(&transport) else { continue };
             let inner = Arc::clone(self);
             let serve = move || {
                 let peer = transport.peer();
@@ -435,7 +344,7 @@ impl Inner {
                 }
             };
             if std::thread::Builder::new().name("serve".into()).spawn(serve).is_err() {
-                self.gate.leave(waiting);
+                self.waiting.leave(waiting);
                 tracing::warn!("cannot start a thread for a connection (raise TasksMax)");
             }
         }
@@ -445,6 +354,9 @@ impl Inner {
         let result = self.greet(&mut transport).and_then(|preamble| {
             if let Transport::Tcp(tcp) = &transport {
                 tcp.set_nodelay(true)?;
+            }
+            if preamble.kind == ConnectionKind::NettestControl && !preamble.tls {
+                return nettest::decline(&mut transport);
             }
             let channel = if preamble.tls {
                 Channel::accept_tls(transport, self.config.identity.tls_server_config())?
@@ -457,7 +369,7 @@ impl Inner {
                 _ => Err(io::Error::other("this kind of connection is not served here")),
             }
         });
-        self.gate.leave(waiting);
+        self.waiting.leave(waiting);
         result
     }
 
@@ -477,16 +389,22 @@ impl Inner {
         let (nonce, join) = exchange::challenge(&mut channel)?;
         let running = lock(&self.sessions).get(&join.session).cloned();
         let answer = self.judge(&join, running.as_deref(), nonce, channel.is_tls());
-        exchange::answer_join(&mut channel, answer)?;
+        let ready = exchange::answer_join(&mut channel, answer).and_then(|()| {
+            channel.transport().set_timeouts(None)?;
+            channel.transport().notice_death(DEAD_AFTER)
+        });
         let Some(running) = running.filter(|_| answer == Joined::Yes) else {
             return Err(io::Error::other(format!("a data connection is refused: {answer:?}")));
         };
-        self.gate.leave(waiting);
-        channel.transport().set_timeouts(None)?;
-        channel.transport().notice_death(DEAD_AFTER)?;
+        if let Err(error) = ready {
+            running.joined.fetch_sub(1, Ordering::SeqCst);
+            return Err(error);
+        }
+        self.waiting.leave(waiting);
         let nonces = Nonces { acceptor: nonce, connector: join.nonce };
         // What ends a stream concerns its session alone, which has noticed.
         let _ = running.end.run_stream(join.stream, channel, &nonces);
+        running.joined.fetch_sub(1, Ordering::SeqCst);
         Ok(())
     }
 
@@ -498,11 +416,36 @@ impl Inner {
         let protected = tls == (session.options.protection == Protection::Full);
         match () {
             () if !proven || !protected || running.delegate.is_some() => Joined::Refused,
-            () if session.stream_count() >= lock(&self.limits).streams_per_transfer => {
-                Joined::TooMany
-            }
+            () if !self.has_room(running) => Joined::TooMany,
             () => Joined::Yes,
         }
+    }
+
+    /// Whether one more stream of a transfer may come; it then counts. Every transfer has a place for
+    /// its first one; of the others each takes what is free, and who has fewer than another by more
+    /// than one has it break one of its own, so that the next attempt finds a place.
+    fn has_room(&self, running: &Running) -> bool {
+        let _joining = lock(&self.joining);
+        let limits = lock(&self.limits).clone();
+        let all: Vec<_> = lock(&self.sessions).values().cloned().collect();
+        let joined = |one: &Running| one.joined.load(Ordering::SeqCst);
+        let own = joined(running);
+        if own >= usize::from(limits.streams_per_transfer) {
+            return false;
+        }
+        // A transfer without a stream has a place that others leave to it.
+        let others = all.iter().filter(|one| one.id != running.id);
+        let taken = own + others.map(|one| joined(one).max(1)).sum::<usize>();
+        if taken < limits.streams {
+            running.joined.fetch_add(1, Ordering::SeqCst);
+            return true;
+        }
+        if let Some(richest) = all.iter().max_by_key(|one| joined(one))
+            && joined(richest) > own + 1
+        {
+            richest.end.session().break_a_stream();
+        }
+        false
     }
 
     fn control(self: &Arc<Self>, mut channel: Channel, waiting: u64) -> io::Result<()> {
@@ -510,6 +453,9 @@ impl Inner {
         // Before anything is granted: whatever fails from there on belongs to a session.
         channel.transport().notice_death(DEAD_AFTER)?;
         let handle = channel.transport().try_clone()?;
+        if open.request == Request::Check(()) {
+            return self.check(&open, channel);
+        }
         let granted = match open.request {
             Request::Return(ref back) => self.take_back(back),
             _ => self.grant(&open, &channel),
@@ -522,7 +468,7 @@ impl Inner {
                 return Err(io::Error::other(refusal.text));
             }
         };
-        self.gate.leave(waiting);
+        self.waiting.leave(waiting);
         if let Some(earlier) = lock(&running.connection).replace(handle) {
             earlier.shut_down();
         }
@@ -568,6 +514,19 @@ impl Inner {
         }
     }
 
+    /// Says whether a client is known.
+    fn check(&self, open: &Open, mut channel: Channel) -> io::Result<()> {
+        let (peer, certificate) = (channel.transport().peer(), channel.peer_fingerprint());
+        let keeper = &self.config.gatekeeper;
+        let answer = match keeper.authenticate(&open.token, certificate.as_ref(), &peer) {
+            Ok(caller) => Answer::Known(caller.name),
+            Err(refusal) => Answer::Refused(refusal),
+        };
+        exchange::answer(&mut channel, &answer)?;
+        channel.finish_writing();
+        Ok(())
+    }
+
     fn take_back(&self, back: &Return) -> Result<(Arc<Running>, Answer), Refusal> {
         let running = lock(&self.sessions).get(&back.session).cloned();
         let running =
@@ -596,13 +555,17 @@ impl Inner {
             let text = format!("{running} transfers are running, which is the limit: try again");
             return Err(Refusal::new(RefusalKind::Busy, text));
         }
-        let memory = (limits.memory_bytes / (running as u64 + 1)).min(granting::MEMORY_BYTES);
+        if running >= limits.streams {
+            let text = format!("{running} transfers have all of its streams: try again");
+            return Err(Refusal::new(RefusalKind::Busy, text));
+        }
+        let memory = self.memory.enter(granting::block_bytes(&open.request))?;
         let grant = granting::Grant {
             keeper: keeper.as_ref(),
             caller: &caller,
             engine: self.engine,
             state: &self.config.state,
-            memory_bytes: memory,
+            memory_bytes: memory.bytes(),
             pace: lock(&self.limits).rate_bps.map(|_| Arc::clone(&self.pace)),
         };
         let granted = grant.make(&open.request, &|journal| self.end_forsaken(journal))?;
@@ -614,6 +577,7 @@ impl Inner {
             }
             _ => (None, session.id),
         };
+        memory.attach(session.pool.clone());
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let opened = Opened {
             session: name,
@@ -635,6 +599,8 @@ impl Inner {
             connection: Mutex::default(),
             lost: Mutex::default(),
             rate: Mutex::default(),
+            memory: Mutex::new(Some(memory)),
+            joined: AtomicUsize::new(0),
             end: granted.end,
             delegate,
         });
@@ -668,6 +634,7 @@ impl Inner {
         if lock(&self.sessions).remove(&running.session).is_none() {
             return;
         }
+        drop(lock(&running.memory).take());
         let shown = running.show();
         let mut totals = lock(&self.totals);
         running.end.count(&mut totals);
@@ -682,9 +649,16 @@ impl Inner {
     }
 
     fn tidy_up(self: &Arc<Self>) {
+        let mut looked: Option<Instant> = None;
         loop {
+            let keep = lock(&self.limits).keep_unfinished.unwrap_or(ABANDONED_EVERY);
+            if looked.is_none_or(|looked| looked.elapsed() > keep.min(ABANDONED_EVERY)) {
+                looked = Some(Instant::now());
+                abandoned::remove_after(&self.config.state, lock(&self.limits).keep_unfinished);
+            }
             std::thread::sleep(Duration::from_secs(1));
-            self.gate.close_slow();
+            self.waiting.close_slow(PROOF_WITHIN);
+            self.memory.share_out();
             let running: Vec<_> = lock(&self.sessions).values().cloned().collect();
             if self.stopping.load(Ordering::SeqCst) && running.is_empty() {
                 return;

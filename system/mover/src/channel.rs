@@ -94,6 +94,15 @@ impl Transport {
             Self::Local(_) => "local".to_owned(),
         }
     }
+
+    /// Address of the peer, where it has one.
+    #[must_use]
+    pub fn peer_address(&self) -> Option<std::net::IpAddr> {
+        match self {
+            Self::Tcp(tcp) => tcp.peer_addr().ok().map(|address| address.ip()),
+            Self::Local(_) => None,
+        }
+    }
 }
 
 impl AsFd for Transport {

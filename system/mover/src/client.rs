@@ -19,6 +19,7 @@ use crate::exchange::random;
 use crate::granting::{AnyEnd, RateMeter};
 use crate::sending::spawn;
 use crate::session::{Ending, Session, lock};
+use crate::totals::together;
 
 /// Makes this side's end of a session, anew for each.
 pub type MakeEnd = dyn Fn(&Opened) -> Result<AnyEnd, CopyError> + Send + Sync;
@@ -77,6 +78,8 @@ pub struct Snapshot {
     pub repeated: u64,
     /// Addresses that were given up.
     pub dropped: Vec<String>,
+    /// Why the other end lets it wait, while it does.
+    pub waiting: Option<String>,
 }
 
 /// A transfer that runs in threads of its own.
@@ -101,6 +104,7 @@ struct Shared {
     outcome: Mutex<Option<Result<(), CopyError>>>,
     /// Signalled when it has.
     over: Event,
+    waiting: Mutex<Option<String>>,
 }
 
 impl Transfer {
@@ -109,17 +113,7 @@ impl Transfer {
     /// # Errors
     /// When the process has no more descriptors.
     pub fn start(plan: Plan) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            plan,
-            end: Mutex::default(),
-            rate: Mutex::default(),
-            sessions: AtomicU32::new(0),
-            earlier: Mutex::default(),
-            placed: Mutex::default(),
-            cancelled: Mutex::default(),
-            outcome: Mutex::default(),
-            over: Event::new()?,
-        });
+        let shared = Arc::new(Shared::new(plan)?);
         let thread = spawn("transfer", {
             let shared = Arc::clone(&shared);
             move || {
@@ -202,18 +196,52 @@ enum Ended {
 }
 
 impl Shared {
+    fn new(plan: Plan) -> io::Result<Self> {
+        Ok(Self {
+            plan,
+            end: Mutex::default(),
+            rate: Mutex::default(),
+            sessions: AtomicU32::new(0),
+            earlier: Mutex::default(),
+            placed: Mutex::default(),
+            cancelled: Mutex::default(),
+            waiting: Mutex::default(),
+            outcome: Mutex::default(),
+            over: Event::new()?,
+        })
+    }
+
     fn snapshot(&self) -> Snapshot {
-        let mut snapshot = lock(&self.earlier).clone();
+        // Both under one lock: a session is the present one or an earlier one, never both.
+        let end = lock(&self.end);
+        let earlier = lock(&self.earlier).clone();
+        let end = (*end).clone();
+        self.add(earlier, end.as_ref())
+    }
+
+    /// The present session becomes an earlier one.
+    fn put_behind(&self) {
+        let mut end = lock(&self.end);
+        let mut earlier = lock(&self.earlier);
+        *earlier = self.add(std::mem::take(&mut *earlier), end.as_ref());
+        drop(earlier);
+        if let Some(end) = end.take() {
+            lock(&self.placed).extend(end.take_placed());
+        }
+    }
+
+    /// What `earlier` sessions and the present one did together.
+    fn add(&self, mut snapshot: Snapshot, end: Option<&AnyEnd>) -> Snapshot {
         snapshot.dropped = self.plan.contact.dial.dropped();
+        snapshot.waiting = lock(&self.waiting).clone();
         snapshot.sessions = self.sessions.load(Ordering::Relaxed);
-        let end = lock(&self.end).clone();
         let Some(end) = end else { return snapshot };
         let (session, report) = (end.session(), end.session().report());
         let peer = session.peer();
         let mut rate = lock(&self.rate);
-        rate.observe(&end);
+        rate.observe(end);
         let meter = &session.meter;
-        snapshot.tally = end.tally();
+        snapshot.tally = together(&snapshot.tally, end.tally());
         snapshot.streams = report.streams;
         snapshot.streams_peak = snapshot.streams_peak.max(session.streams_peak());
         snapshot.bits_per_second = rate.bits_per_second;
@@ -235,7 +263,10 @@ impl Shared {
             if let Some(reason) = lock(&self.cancelled).clone() {
                 return Err(CopyError::Cancelled(reason));
             }
-            let why = match self.open() {
+            let opened = self.open();
+            let busy = opened.as_ref().err().filter(|error| error.is_busy());
+            *lock(&self.waiting) = busy.map(ToString::to_string);
+            let why = match opened {
                 Ok(Some((channel, received, opened))) => {
                     self.sessions.fetch_add(1, Ordering::Relaxed);
                     backoff = Backoff::default();
@@ -247,10 +278,7 @@ impl Shared {
                             if self.snapshot().network_bytes > moved_before {
                                 trying_since = Instant::now();
                             }
-                            *lock(&self.earlier) = self.snapshot();
-                            if let Some(end) = lock(&self.end).take() {
-                                lock(&self.placed).extend(end.take_placed());
-                            }
+                            self.put_behind();
                             CopyError::Failed(why)
                         }
                     }

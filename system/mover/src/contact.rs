@@ -158,7 +158,19 @@ impl Contact {
         match self.ask(request)? {
             (channel, Answer::Opened(opened)) => Ok((channel, opened)),
             (_, Answer::Refused(refusal)) => Err(CopyError::Refused(self.shown(), refusal)),
-            (_, Answer::Returned(_)) => Err(self.nonsense()),
+            (_, Answer::Returned(_) | Answer::Known(_)) => Err(self.nonsense()),
+        }
+    }
+
+    /// Asks the agent by what name it knows whoever has this token, or the certificate in `tls`.
+    ///
+    /// # Errors
+    /// When it is out of reach, is another one, or knows nobody of that kind.
+    pub fn check(&self) -> Result<String, CopyError> {
+        match self.ask(Request::Check(()))? {
+            (_, Answer::Known(name)) => Ok(name),
+            (_, Answer::Refused(refusal)) => Err(CopyError::Refused(self.shown(), refusal)),
+            _ => Err(self.nonsense()),
         }
     }
 
@@ -179,7 +191,7 @@ impl Contact {
                 Ok(None)
             }
             (_, Answer::Refused(refusal)) => Err(CopyError::Refused(self.shown(), refusal)),
-            (_, Answer::Opened(_)) => Err(self.nonsense()),
+            (_, Answer::Opened(_) | Answer::Known(_)) => Err(self.nonsense()),
         }
     }
 

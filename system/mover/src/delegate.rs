@@ -42,6 +42,8 @@ struct Said {
     due: bool,
     /// Errors that were said.
     errors: usize,
+    /// Warnings that were said.
+    warnings: usize,
     /// Files in place that were not.
     placed: VecDeque<Placed>,
     /// The last progress was said.
@@ -76,7 +78,7 @@ impl Delegate {
         let tls = tls_client_config(Fingerprint(request.fingerprint), None)
             .map_err(|error| Refusal::new(RefusalKind::Agent, error.to_string()))?;
         if request.keep_placed {
-            end.keep_placed();
+            end.keep_placed(request.digest_skipped);
         }
         let contact = Contact {
             dial: Arc::new(dial),
@@ -110,6 +112,11 @@ impl Delegate {
         if !errors.is_empty() {
             said.errors += errors.len();
             return Some(FromSource::Errors(errors));
+        }
+        let warnings = limited(&mut snapshot.tally.warnings.iter().skip(said.warnings).cloned());
+        if !warnings.is_empty() {
+            said.warnings += warnings.len();
+            return Some(FromSource::Warnings(warnings));
         }
         let placed = limited(&mut std::iter::from_fn(|| said.placed.pop_front()));
         if !placed.is_empty() {

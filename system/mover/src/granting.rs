@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 
 use penstock_protocol::block::{BLOCK_BYTES_MIN, PAYLOAD_BYTES_MAX};
 use penstock_protocol::control::{Placed, Report, Settings, Tally};
+use penstock_protocol::journal::At;
 use penstock_protocol::open::{
     Options, Protection, Pull, Push, Refusal, RefusalKind, Request, SessionId,
 };
 use penstock_protocol::proof::{Nonces, SessionKey};
 use penstock_protocol::sender::StreamId;
+use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::{self, Dir};
 
 use crate::agent::{Caller, Counters, Gatekeeper};
@@ -78,11 +80,19 @@ impl AnyEnd {
         }
     }
 
-    /// Keeps the files that come into place for [`AnyEnd::take_placed`].
-    pub fn keep_placed(&self) {
+    /// Wants these paths of a sender that waits for a list; a sending end wants nothing.
+    pub fn want(&self, list: Vec<Bytes>) {
+        if let Self::Receive(end) = self {
+            end.0.with_machine(|machine| machine.want(list));
+        }
+    }
+
+    /// Keeps the files that come into place for [`AnyEnd::take_placed`]; with `digest_skipped` those
+    /// that were there already are read for their digest.
+    pub fn keep_placed(&self, digest_skipped: bool) {
         match self {
-            Self::Send(end) => end.0.keep_placed(),
-            Self::Receive(end) => end.0.keep_placed(),
+            Self::Send(end) => end.0.keep_placed(digest_skipped),
+            Self::Receive(end) => end.0.keep_placed(digest_skipped),
         }
     }
 
@@ -250,6 +260,17 @@ pub fn check_options(options: &Options) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// The block size that a request asks for; zero where it asks for no session.
+#[must_use]
+pub fn block_bytes(request: &Request) -> u32 {
+    match request {
+        Request::Push(push) => push.options.block_bytes,
+        Request::Pull(pull) => pull.options.block_bytes,
+        Request::ThirdParty(both) => both.pull.options.block_bytes,
+        Request::Return(_) | Request::Check(()) => 0,
+    }
+}
+
 /// What a request is granted with.
 pub struct Grant<'a> {
     /// Who may do what.
@@ -297,8 +318,8 @@ impl Grant<'_> {
                 let session = &request.session;
                 self.send(&request.pull, Some((session.session, SessionKey(session.key))))
             }
-            Request::Return(_) => {
-                Err(Refusal::new(RefusalKind::Request, "nobody returns to a new session"))
+            Request::Return(_) | Request::Check(()) => {
+                Err(Refusal::new(RefusalKind::Request, "that is no new session"))
             }
         }
     }
@@ -321,13 +342,30 @@ impl Grant<'_> {
     ) -> Result<Granted, Refusal> {
         let mut sources = Vec::with_capacity(pull.sources.len());
         let mut shown = Vec::new();
+        if pull.listed && pull.sources.len() != 1 {
+            let text = "a list names what is below one source";
+            return Err(Refusal::new(RefusalKind::Request, text));
+        }
         for path in &pull.sources {
             let place = self.keeper.place(self.caller, &path.0, false)?;
+            if pull.listed {
+                let path = PathBuf::from(OsString::from_vec(place.path));
+                let dir = if path.as_os_str().is_empty() {
+                    Ok(place.root)
+                } else {
+                    place.root.open_dir(path)
+                };
+                let dir = Arc::new(dir.map_err(|error| refuse(&place.shown, &error))?);
+                sources.push(Source { dir, path: PathBuf::new() });
+                shown.push(place.shown);
+                continue;
+            }
             sources.push(source_at(place.root, &place.path, &place.shown)?);
             shown.push(place.shown);
         }
         let session = self.session(&pull.options, given)?;
         let end = SenderEnd::new(session, self.engine, sources, pull.recursive);
+        let end = if pull.listed { end.listed() } else { end };
         let more = match shown.len() {
             0 | 1 => String::new(),
             count => format!(" and {} more", count - 1),
@@ -363,8 +401,17 @@ impl Grant<'_> {
         /// How long the threads of a forsaken session may take to let go of its journal.
         const LET_GO_WITHIN: Duration = Duration::from_secs(5);
         let start = Instant::now();
+        let agent = |error: io::Error| Refusal::new(RefusalKind::Agent, fs::describe(&error));
+        let mark = format!(".penstock-{}-", &name[..name.len().min(16)]);
+        let (path, stat) = (target.base.real_path(), target.base.stat_self().map_err(agent)?);
+        let at = At {
+            path: Bytes(path.map_err(agent)?.into_os_string().into_vec()),
+            device: stat.device,
+            inode: stat.inode,
+            mark: mark.clone(),
+        };
         let (journal, unfinished) = loop {
-            match Journal::open(self.state, name, options) {
+            match Journal::open(self.state, name, at.clone(), options) {
                 Ok(opened) => break opened,
                 Err(JournalError::Running) if start.elapsed() < LET_GO_WITHIN => {
                     forsaken(name);
@@ -377,7 +424,7 @@ impl Grant<'_> {
             }
         };
         let session = self.session(options, given)?;
-        let place = Place::new(target, options.clone(), self.engine, unfinished)
+        let place = Place::new(target, mark, options.clone(), self.engine, unfinished)
             .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))?;
         let end = ReceiverEnd::new(session, self.engine, place, journal);
         Ok(AnyEnd::Receive(ReceiverControl(Arc::new(end))))
@@ -409,11 +456,11 @@ pub fn source_at(root: Dir, path: &[u8], shown: &str) -> Result<Source, Refusal>
     let path = PathBuf::from(OsString::from_vec(path.to_vec()));
     let find = || -> io::Result<Source> {
         if path.as_os_str().is_empty() {
-            return Ok(Source { dir: root, path: PathBuf::new() });
+            return Ok(Source { dir: Arc::new(root), path: PathBuf::new() });
         }
         root.stat(&path)?;
         let (dir, name) = root.parent(&path)?;
-        Ok(Source { dir, path: PathBuf::from(name) })
+        Ok(Source { dir: Arc::new(dir), path: PathBuf::from(name) })
     };
     find().map_err(|error| refuse(shown, &error))
 }

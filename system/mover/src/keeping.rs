@@ -5,7 +5,7 @@
 //! removed when the transfer is complete. A journal that cannot be written costs resumption, not the
 //! transfer.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -14,22 +14,25 @@ use std::sync::Mutex;
 
 use penstock_protocol::extents::Extent;
 use penstock_protocol::journal::{
-    self, About, Begun, Identity, JOURNAL_VERSION, Record, Unfinished,
+    self, About, At, Begun, Identity, JOURNAL_VERSION, Record, Unfinished,
 };
 use penstock_protocol::manifest::RelativePath;
 use penstock_protocol::open::Options;
+use penstock_protocol::wire::Bytes;
 use penstock_sys::lock::FileLock;
 use penstock_sys::machine;
 
 use crate::session::lock;
 
 /// Longest journal that is read: more than 100,000 unfinished extents.
-const JOURNAL_BYTES_MAX: u64 = 1 << 30;
+pub(crate) const JOURNAL_BYTES_MAX: u64 = 1 << 30;
 
 /// The journal of one transfer.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
+    /// Directories in which earlier runs may have left something.
+    earlier: Vec<Bytes>,
     state: Mutex<State>,
     /// Held as long as the transfer runs.
     _running: FileLock,
@@ -42,6 +45,8 @@ struct State {
     next_number: u64,
     /// Unfinished files of an earlier run that nobody has asked for yet.
     numbers: HashMap<RelativePath, u64>,
+    /// Directories in which temporary files may be.
+    directories: HashSet<Bytes>,
 }
 
 /// Why a journal cannot be had.
@@ -56,14 +61,15 @@ pub enum JournalError {
 }
 
 impl Journal {
-    /// Opens the journal of the transfer `name` in the state directory `state` and gives what it knows
-    /// of unfinished files.
+    /// Opens the journal of the transfer `name` to `at` in the state directory `state` and gives what it
+    /// knows of unfinished files.
     ///
     /// # Errors
     /// When the transfer is running already or the state directory cannot be used.
     pub fn open(
         state: &Path,
         name: &str,
+        at: At,
         options: &Options,
     ) -> Result<(Self, HashMap<RelativePath, Unfinished>), JournalError> {
         let directory = state.join("transfers");
@@ -84,7 +90,9 @@ impl Journal {
         }
         let unfinished = journal::replay(&bytes, &boot, options.algorithm, options.block_bytes)
             .unwrap_or_default();
-        let fresh = begin(&unfinished, boot, options);
+        let earlier = journal::places(&bytes).filter(|places| places.at == at);
+        let earlier = earlier.map(|places| places.directories).unwrap_or_default();
+        let fresh = begin(&unfinished, &earlier, boot, at, options);
         let beside = directory.join(format!("{name}.new"));
         let mut file = how.clone().truncate(true).open(&beside).map_err(failed)?;
         file.write_all(&fresh.bytes)
@@ -96,8 +104,23 @@ impl Journal {
             length: fresh.bytes.len() as u64,
             next_number: unfinished.len() as u64,
             numbers: fresh.numbers,
+            directories: earlier.iter().cloned().collect(),
         };
-        Ok((Self { path, state: Mutex::new(state), _running: running }, unfinished))
+        Ok((Self { path, earlier, state: Mutex::new(state), _running: running }, unfinished))
+    }
+
+    /// Temporary files may be made in this directory below the target from here on.
+    pub fn into_directory(&self, path: &[u8]) {
+        let path = Bytes(path.to_vec());
+        if !lock(&self.state).directories.contains(&path) {
+            self.append(&Record::Into(path.clone()));
+            lock(&self.state).directories.insert(path);
+        }
+    }
+
+    /// Directories in which earlier runs of the transfer may have left something.
+    pub fn earlier_directories(&self) -> impl Iterator<Item = &[u8]> {
+        self.earlier.iter().map(|path| path.0.as_slice())
     }
 
     /// Begins a file, or takes up the one of an earlier run, and gives its number.
@@ -178,7 +201,13 @@ struct Fresh {
 
 /// A journal that says what `unfinished` says: durable extents below the length of a `Synced`, the
 /// others after it.
-fn begin(unfinished: &HashMap<RelativePath, Unfinished>, boot: String, options: &Options) -> Fresh {
+fn begin(
+    unfinished: &HashMap<RelativePath, Unfinished>,
+    directories: &[Bytes],
+    boot: String,
+    at: At,
+    options: &Options,
+) -> Fresh {
     let mut bytes = Vec::new();
     let about = About {
         version: JOURNAL_VERSION,
@@ -187,6 +216,10 @@ fn begin(unfinished: &HashMap<RelativePath, Unfinished>, boot: String, options: 
         block_bytes: options.block_bytes,
     };
     journal::put(&Record::About(about), &mut bytes);
+    journal::put(&Record::At(at), &mut bytes);
+    for directory in directories {
+        journal::put(&Record::Into(directory.clone()), &mut bytes);
+    }
     let numbered = || (1_u64..).zip(unfinished);
     for (number, (path, file)) in numbered() {
         let begun = Begun { number, path: path.clone(), identity: file.identity };
@@ -228,30 +261,42 @@ mod tests {
         }
     }
 
+    fn at() -> At {
+        At { path: Bytes(b"/target".to_vec()), device: 1, inode: 2, mark: ".m-".to_owned() }
+    }
+
     #[test]
     fn what_was_written_is_there_after_a_restart_and_one_runs_at_a_time() {
         let state = tempfile::tempdir().expect("a directory");
         let path = RelativePath::new(b"a".to_vec()).expect("a path");
         let identity = Identity { bytes: 9, modified: Time::default() };
         let extent = |offset| Extent { offset, bytes: 3, part: [1; 32] };
-        let (journal, found) = Journal::open(state.path(), "t", &options()).expect("a journal");
+        let (journal, found) =
+            Journal::open(state.path(), "t", at(), &options()).expect("a journal");
         assert!(found.is_empty());
         let number = journal.begin_file(&path, identity, false);
         journal.written(number, extent(0));
         journal.synced(journal.length());
         journal.written(number, extent(3));
-        assert!(matches!(Journal::open(state.path(), "t", &options()), Err(JournalError::Running)));
+        journal.into_directory(b"deep");
+        journal.into_directory(b"deep");
+        assert_eq!(journal.earlier_directories().count(), 0);
+        assert!(matches!(
+            Journal::open(state.path(), "t", at(), &options()),
+            Err(JournalError::Running)
+        ));
         drop(journal);
         for _ in 0..2 {
-            let (_journal, found) =
-                Journal::open(state.path(), "t", &options()).expect("a journal");
+            let (journal, found) =
+                Journal::open(state.path(), "t", at(), &options()).expect("a journal");
             assert_eq!(found[&path].durable, [extent(0)]);
             assert_eq!(found[&path].written, [extent(3)]);
+            assert_eq!(journal.earlier_directories().collect::<Vec<_>>(), [b"deep"]);
         }
-        let (journal, _) = Journal::open(state.path(), "t", &options()).expect("a journal");
+        let (journal, _) = Journal::open(state.path(), "t", at(), &options()).expect("a journal");
         journal.remove();
         drop(journal);
-        let (_, found) = Journal::open(state.path(), "t", &options()).expect("a journal");
+        let (_, found) = Journal::open(state.path(), "t", at(), &options()).expect("a journal");
         assert!(found.is_empty());
     }
 }

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod abandoned;
 pub mod agent;
 pub mod bound;
 pub mod channel;
@@ -28,6 +29,7 @@ pub mod frame;
 pub mod granting;
 pub mod identity;
 pub mod keeping;
+pub mod memory;
 pub mod nettest;
 pub mod placing;
 pub mod reading;
@@ -36,4 +38,6 @@ pub mod scan;
 pub mod sending;
 pub mod session;
 pub mod third_party;
+pub mod totals;
+pub mod waiting;
 pub mod writing;

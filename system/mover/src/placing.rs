@@ -1,31 +1,33 @@
 //! Where files go at the destination: names, temporary names, what is there already, metadata.
 //!
 //! A file is written under a hidden temporary name beside its final one and renamed when it is whole
-//! and durable. The temporary name is made of the transfer's key, the path and the source's size and
+//! and durable. The temporary name is made of the transfer's name and key, the path and the source's size and
 //! time, so that the same command finds its own unfinished files and nobody else's. Everything happens
 //! beneath one directory that no path and no link can leave.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use penstock_protocol::block::PACK_ALIGN_BYTES_MIN;
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::digest::{Algorithm, Digest, Serial};
 use penstock_protocol::extents::Extent;
 use penstock_protocol::journal::{Identity, Unfinished};
-use penstock_protocol::manifest::{Entry, Kind, RelativePath};
+use penstock_protocol::manifest::{Entry, Kind, RelativePath, display_path};
 use penstock_protocol::open::Options;
 use penstock_protocol::receiver::Verdict;
 use penstock_protocol::wire::Wire;
 use penstock_sys::buffer::BUFFER_ALIGNMENT;
 use penstock_sys::fs::{self, Dir, Open, Timestamp};
 
+use crate::abandoned::{PART, sweep};
 use crate::engine::Engine;
 use crate::reading::digest_file;
 use crate::scan::{native, time};
@@ -113,6 +115,8 @@ pub struct Place {
     /// What a single file is called here, if not by its own name.
     rename: Option<OsString>,
     key: [u8; 16],
+    /// What temporary names begin with.
+    mark: String,
     /// Whether the sender may choose owners and set-user-id bits: it acts for the user of this process.
     trusted: bool,
     options: Options,
@@ -124,6 +128,10 @@ pub struct Place {
     mounts: Mutex<HashMap<u64, Arc<Parent>>>,
     unfinished: Mutex<HashMap<RelativePath, Unfinished>>,
     umask: u32,
+    /// What did not come with its entry and nobody has taken yet.
+    warnings: Mutex<Vec<(RelativePath, Failure)>>,
+    /// Files that are there already are read for their digest.
+    pub digest_skipped: AtomicBool,
     /// The file system has no direct I/O.
     no_direct: AtomicBool,
 }
@@ -133,12 +141,13 @@ fn destination(error: &io::Error) -> Failure {
 }
 
 impl Place {
-    /// Files go where `target` says.
+    /// Files go where `target` says, under names that begin with `mark` until they are whole.
     ///
     /// # Errors
     /// When its directory is gone.
     pub fn new(
         target: Target,
+        mark: String,
         options: Options,
         engine: Engine,
         unfinished: HashMap<RelativePath, Unfinished>,
@@ -148,6 +157,7 @@ impl Place {
             base: Arc::new(Parent { dir: target.base, device, fresh: false }),
             rename: target.rename,
             key: target.key,
+            mark,
             trusted: target.trusted,
             options,
             engine,
@@ -157,6 +167,8 @@ impl Place {
             mounts: Mutex::default(),
             unfinished: Mutex::new(unfinished),
             umask: penstock_sys::machine::umask(),
+            warnings: Mutex::default(),
+            digest_skipped: AtomicBool::new(false),
             no_direct: AtomicBool::new(false),
         })
     }
@@ -245,6 +257,7 @@ impl Place {
             let _ = parent.dir.remove_file(&temporary);
             parent.dir.symlink(&target, &temporary)?;
             self.set_owner(&parent.dir, Path::new(&temporary), entry)?;
+            self.set_xattrs(entry, |name, value| parent.dir.set_xattr(&temporary, name, value))?;
             parent.dir.set_times(&temporary, timestamp(entry))?;
             parent.dir.rename(&temporary, &name).inspect_err(|_| {
                 let _ = parent.dir.remove_file(&temporary);
@@ -289,7 +302,7 @@ impl Place {
         });
         if same && !self.options.compare_digest {
             self.forget(&entry.path, entry, &parent);
-            return Ok((Verdict::Skip, None));
+            return Ok((Verdict::Skip(self.digest_of_skipped(&parent.dir, &name)?), None));
         }
         let same_size = there.is_some_and(|stat| {
             stat.kind == fs::Kind::File && stat.size == entry.bytes && entry.bytes > 0
@@ -328,6 +341,23 @@ impl Place {
         Ok((verdict, Some(sink)))
     }
 
+    fn digest_of_skipped(&self, dir: &Dir, name: &OsString) -> Result<Digest, Failure> {
+        let none = self.options.algorithm == Algorithm::None;
+        if none || !self.digest_skipped.load(Ordering::SeqCst) {
+            return Ok(Digest(Vec::new()));
+        }
+        let digest = dir
+            .open_file(name, &Open::reading())
+            .and_then(|file| digest_file(&file, self.options.algorithm, &mut vec![0; 1 << 20]));
+        match digest {
+            Ok(digest) => Ok(digest.unwrap_or(Digest(Vec::new()))),
+            Err(error) => {
+                let text = format!("its digest cannot be made: {}", fs::describe(&error));
+                Err(Failure::new(FailureKind::Destination, text))
+            }
+        }
+    }
+
     fn digest_of(&self, dir: &Dir, name: &OsString) -> Option<Digest> {
         let file = dir.open_file(name, &Open::reading()).ok()?;
         digest_file(&file, self.options.algorithm, &mut vec![0; 1 << 20]).ok().flatten()
@@ -356,6 +386,20 @@ impl Place {
         }
     }
 
+    /// The directory below the target in which the temporary file of an entry is.
+    #[must_use]
+    pub fn directory_of<'a>(&self, path: &'a RelativePath) -> &'a [u8] {
+        let path = path.as_bytes();
+        let slash = path.iter().rposition(|byte| *byte == b'/').filter(|_| self.rename.is_none());
+        slash.map_or(&[], |slash| &path[..slash])
+    }
+
+    /// Removes what earlier runs left under temporary names in these directories, now that nothing is
+    /// under way any more.
+    pub fn sweep<'a>(&self, directories: impl Iterator<Item = &'a [u8]>) {
+        sweep(&self.base.dir, directories, &self.mark, SystemTime::now());
+    }
+
     /// Removes unfinished files that nothing announced any more.
     pub fn remove_leftovers(&self) {
         let leftovers = std::mem::take(&mut *lock(&self.unfinished));
@@ -375,7 +419,7 @@ impl Place {
         path.put(&mut what);
         identity.put(&mut what);
         let hash = blake3::hash(&what);
-        OsString::from(format!(".penstock-{}.part", &hash.to_hex()[..20]))
+        OsString::from(format!("{}{}{PART}", self.mark, &hash.to_hex()[..20]))
     }
 
     /// Opens a file for its first block, or gives what is open. The flag says whether it is direct.
@@ -430,7 +474,9 @@ impl Place {
     pub fn write_small(&self, sink: &SinkFile, data: &[u8], sectors: &[u8]) -> io::Result<()> {
         let state = lock(&sink.state);
         state.check()?;
-        let mode = sink.entry.mode & 0o777;
+        // Who may not write a file may not give it attributes either.
+        let needs_write = if sink.entry.xattrs.is_empty() { 0 } else { 0o200 };
+        let mode = sink.entry.mode & 0o777 | needs_write;
         let whole = sectors.get(..data.len().next_multiple_of(BUFFER_ALIGNMENT));
         let whole = whole.filter(|_| self.is_direct_small(sink));
         let how =
@@ -476,18 +522,46 @@ impl Place {
                 other => other?,
             }
         }
-        for (name, value) in &entry.xattrs {
-            let name = std::ffi::OsStr::from_bytes(&name.0);
-            match fs::set_xattr(file, name, &value.0) {
-                // Attributes of the system's are for the superuser.
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                other => other?,
-            }
-        }
+        self.set_xattrs(entry, |name, value| fs::set_xattr(file, name, value))?;
         if set_mode {
             fs::set_file_mode(file, self.mode(entry))?;
         }
         fs::set_file_times(file, timestamp(entry))
+    }
+
+    /// Gives an entry its attributes by `set`. Those that the destination refuses become a warning.
+    fn set_xattrs(
+        &self,
+        entry: &Entry,
+        set: impl Fn(&OsStr, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut refused: Option<(Vec<String>, io::Error)> = None;
+        for (name, value) in &entry.xattrs {
+            match set(OsStr::from_bytes(&name.0), &value.0) {
+                // xattr(7): links have none of the user's.
+                Err(_) if entry.kind == Kind::Symlink && name.0.starts_with(b"user.") => {}
+                Err(error) if refuses_attribute(&error) => {
+                    let (names, _) = refused.get_or_insert_with(|| (Vec::new(), error));
+                    names.push(display_path(&name.0));
+                }
+                other => other?,
+            }
+        }
+        if let Some((names, error)) = refused {
+            let text = format!(
+                "it arrived without the attributes {}: {}",
+                names.join(", "),
+                fs::describe(&error)
+            );
+            let warning = Failure::new(FailureKind::Destination, text);
+            lock(&self.warnings).push((entry.path.clone(), warning));
+        }
+        Ok(())
+    }
+
+    /// What did not come with its entry, since the last call.
+    pub fn take_warnings(&self) -> Vec<(RelativePath, Failure)> {
+        std::mem::take(&mut *lock(&self.warnings))
     }
 
     /// Gives a large file that is whole its length and metadata; it is then to be synced and
@@ -510,6 +584,9 @@ impl Place {
     pub fn refresh(&self, sink: &SinkFile) -> io::Result<()> {
         let how = Open::reading();
         let file = sink.parent.dir.open_file(&sink.name, &how)?;
+        if !sink.entry.xattrs.is_empty() {
+            fs::set_file_mode(&file, self.mode(&sink.entry) | 0o200)?;
+        }
         self.set_metadata(&file, &sink.entry, true)
     }
 
@@ -547,20 +624,28 @@ impl Place {
     /// Gives directories their modes and times, now that nothing more is put into them: the deepest
     /// first, as a time changes with what is in it.
     ///
-    /// # Errors
-    /// The first that fails, after all were tried.
-    pub fn finish_directories(&self) -> Vec<(String, Failure)> {
+    /// Gives those of which that failed.
+    pub fn finish_directories(&self) -> Vec<(RelativePath, Failure)> {
         let directories = std::mem::take(&mut *lock(&self.directories));
         let mut failures = Vec::new();
         for entry in directories.iter().rev() {
             let set = || -> io::Result<()> {
                 let (parent, name) = self.parent_of(&entry.path)?;
                 self.set_owner(&parent.dir, Path::new(&name), entry)?;
+                self.set_xattrs(entry, |attribute, value| {
+                    parent.dir.set_xattr(&name, attribute, value)
+                })?;
                 parent.dir.set_mode(&name, self.mode(entry))?;
                 parent.dir.set_times(&name, timestamp(entry))
             };
             if let Err(error) = set() {
-                failures.push((entry.path.to_string(), destination(&error)));
+                let text = format!(
+                    "its mode, owner or times cannot be set at the destination: {}: copy it again \
+                     when nothing else changes that directory",
+                    fs::describe(&error)
+                );
+                let failure = Failure::new(FailureKind::Destination, text);
+                failures.push((entry.path.clone(), failure));
             }
         }
         failures
@@ -609,6 +694,16 @@ fn stat_if_there(dir: &Dir, name: &OsString) -> Result<Option<fs::Stat>, Failure
 
 fn empty_digest(algorithm: Algorithm) -> Digest {
     Serial::new(algorithm).map_or(Digest(Vec::new()), Serial::finish)
+}
+
+/// Whether the destination will not have an attribute, while it takes the file.
+fn refuses_attribute(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        ArgumentListTooLong, InvalidInput, PermissionDenied, StorageFull, Unsupported,
+    };
+    // A file system says of an attribute that is too long for it that there is no space.
+    let kinds = [ArgumentListTooLong, InvalidInput, PermissionDenied, StorageFull, Unsupported];
+    kinds.contains(&error.kind())
 }
 
 fn in_the_way(what: &str) -> Failure {

@@ -173,6 +173,7 @@ impl Reader<'_> {
                 self.read_pack(work, &sources, buffer);
             }
             Piece::Compare { source, digest } => self.compare(source, digest, buffer),
+            Piece::Digest(source) => self.digest(source, buffer),
         }
     }
 
@@ -359,6 +360,32 @@ impl Reader<'_> {
             Ok(digest) => self.end.compared(source, digest.as_ref() == Some(other)),
             Err(error) => self.end.read(source, 0..0, failed(&error)),
         }
+    }
+}
+
+impl Reader<'_> {
+    /// Digests a file that is at the destination already.
+    fn digest(&self, source: &Source, mut buffer: Buffer) {
+        let (dir, path) = self.end.locate(source);
+        let digest = dir.open_file(path, &Open::reading()).and_then(|file| {
+            let digest = digest_file(&file, self.end.algorithm(), &mut buffer)?;
+            Ok(digest.filter(|_| self.end.changed(source, &file).is_none()))
+        });
+        self.end.digested(
+            source,
+            match digest {
+                Ok(Some(digest)) => Ok(digest),
+                Ok(None) => {
+                    let text =
+                        "it changed while its digest was made: copy it again when it is at rest";
+                    Err(Failure::new(FailureKind::Changed, text))
+                }
+                Err(error) => {
+                    let text = format!("its digest cannot be made: {}", fs::describe(&error));
+                    Err(Failure::new(FailureKind::Source, text))
+                }
+            },
+        );
     }
 }
 

@@ -16,7 +16,7 @@ use penstock_protocol::control::{
     Failure, FailureKind, Placed, Settings, Tally, ToReceiver, ToSender,
 };
 use penstock_protocol::extents::Extent;
-use penstock_protocol::manifest::Entry;
+use penstock_protocol::manifest::{Entry, Kind};
 use penstock_protocol::proof::Authenticator;
 use penstock_protocol::receiver::{Finish, Place as Where, Receiver, SenderFault, Verdict};
 use penstock_protocol::sender::StreamId;
@@ -112,9 +112,11 @@ impl ReceiverEnd {
         lock(&self.machine).tally().clone()
     }
 
-    /// Keeps the files that come into place for [`ReceiverEnd::take_placed`].
-    pub fn keep_placed(&self) {
+    /// Keeps the files that come into place for [`ReceiverEnd::take_placed`]; with `digest_skipped`
+    /// those that were there already are read for their digest.
+    pub fn keep_placed(&self, digest_skipped: bool) {
         lock(&self.machine).keep_placed();
+        self.place.digest_skipped.store(digest_skipped, Ordering::SeqCst);
     }
 
     /// Files that came into place since the last call.
@@ -192,8 +194,16 @@ impl ReceiverEnd {
     }
 
     fn check(self: &Arc<Self>, file: u64, entry: &Arc<Entry>) -> Verdict {
+        let directory = self.place.directory_of(&entry.path);
+        // What needs no data gets its temporary name while it is looked at.
+        if entry.kind != Kind::Directory && entry.bytes == 0 {
+            self.journal.into_directory(directory);
+        }
         let (verdict, sink) = self.place.check(file, entry);
         if let Some(sink) = sink {
+            if !self.session.options.inplace {
+                self.journal.into_directory(directory);
+            }
             if sink.parent.device != self.place.base().device {
                 self.ensure_writers(sink.parent.device);
             }
@@ -482,8 +492,10 @@ impl ReceiverEnd {
 
     /// Everything is settled: directories get their metadata, names become durable, the journal goes.
     fn finish(&self) {
-        let failures = self.place.finish_directories();
+        // Before directories get their times.
         self.place.remove_leftovers();
+        self.place.sweep(self.journal.earlier_directories());
+        let failures = self.place.finish_directories();
         let synced = self.place.sync();
         if let Err(error) = synced {
             let text = format!("cannot make names durable: {}", fs::describe(&error));
@@ -491,6 +503,7 @@ impl ReceiverEnd {
         }
         self.journal.remove();
         let report = self.session.report();
+        self.pass_warnings();
         self.with_machine(|machine| {
             machine.report(report);
             for (path, failure) in failures {
@@ -498,6 +511,13 @@ impl ReceiverEnd {
             }
             machine.finished();
         });
+    }
+
+    /// Tells both ends what did not come with its entry.
+    fn pass_warnings(&self) {
+        let warnings = self.place.take_warnings();
+        let mut machine = lock(&self.machine);
+        warnings.into_iter().for_each(|(path, warning)| machine.warn(path, warning));
     }
 
     /// Stops the transfer at both ends.
@@ -567,6 +587,7 @@ impl End for ReceiverControl {
 
     fn tick(&self) {
         self.0.writers.devices().into_iter().for_each(|device| self.0.ensure_writers(device));
+        self.0.pass_warnings();
         let report = self.0.session.report();
         lock(&self.0.machine).report(report);
     }

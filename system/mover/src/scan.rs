@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::manifest::{ENTRY_BYTES_MAX, Entry, Kind, RelativePath, Time, display_path};
@@ -16,10 +17,10 @@ use penstock_sys::fs::{self, Dir, Entries, Open, Stat};
 
 /// Something to copy: `path` below `dir`. It arrives under `path`; an empty path means the contents of
 /// `dir`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Source {
     /// Where it is found, and what it cannot leave.
-    pub dir: Dir,
+    pub dir: Arc<Dir>,
     /// Which of the things there it is.
     pub path: PathBuf,
 }
@@ -145,11 +146,12 @@ pub fn entry(
         }
         _ => Vec::new(),
     };
-    let xattrs = match kind {
-        Kind::File if xattrs => read_xattrs(dir, name).map_err(|error| {
+    let xattrs = if xattrs {
+        read_xattrs(dir, name, kind).map_err(|error| {
             source(format!("cannot read its extended attributes: {}", fs::describe(&error)))
-        })?,
-        _ => Vec::new(),
+        })?
+    } else {
+        Vec::new()
     };
     let bytes = if kind == Kind::File { stat.size } else { 0 };
     let entry = Entry {
@@ -172,7 +174,11 @@ pub fn entry(
     Ok(entry)
 }
 
-fn read_xattrs(dir: &Dir, name: &Path) -> io::Result<Vec<(Bytes, Bytes)>> {
+fn read_xattrs(dir: &Dir, name: &Path, kind: Kind) -> io::Result<Vec<(Bytes, Bytes)>> {
+    if kind != Kind::File {
+        let all = dir.xattrs(name)?.into_iter();
+        return Ok(all.map(|(name, value)| (Bytes(name.into_vec()), Bytes(value))).collect());
+    }
     let file = dir.open_file(name, &Open::reading())?;
     let mut xattrs = Vec::new();
     for name in fs::list_xattrs(&file)? {

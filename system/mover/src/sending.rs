@@ -1,17 +1,22 @@
 //! The sending end of a session: scanner, readers and streams around the sending machine.
 
 use std::collections::{HashMap, VecDeque};
+use std::ffi::OsString;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use penstock_protocol::block::Header;
-use penstock_protocol::control::{Placed, Settings, Tally, ToReceiver, ToSender};
-use penstock_protocol::digest::{Algorithm, Serial};
+use penstock_protocol::control::{
+    Failure, FailureKind, Placed, Settings, Tally, ToReceiver, ToSender,
+};
+use penstock_protocol::digest::{Algorithm, Digest, Serial};
+use penstock_protocol::manifest::{RelativePath, display_path};
 use penstock_protocol::proof::Authenticator;
 use penstock_protocol::sender::{Read, Sender, Source, StreamId, Work};
 use penstock_protocol::wire;
@@ -106,6 +111,8 @@ pub struct SenderEnd {
     pub open: OpenSources,
     sources: Vec<scan::Source>,
     recursive: bool,
+    /// The receiver lists what is to be sent of the one source.
+    listed: bool,
     machine: Mutex<Sender>,
     work: Condvar,
     room: Condvar,
@@ -134,6 +141,7 @@ impl SenderEnd {
             open: OpenSources::default(),
             sources,
             recursive,
+            listed: false,
             machine: Mutex::new(machine),
             work: Condvar::new(),
             room: Condvar::new(),
@@ -141,6 +149,14 @@ impl SenderEnd {
             readers: Crew::new("read", wanted),
             session,
         }
+    }
+
+    /// Sends what the receiver lists of the one source, and not all of it.
+    #[must_use]
+    pub fn listed(mut self) -> Self {
+        self.listed = true;
+        lock(&self.machine).expect_list();
+        self
     }
 
     /// Starts the scanner, which starts readers as it finds devices.
@@ -155,9 +171,10 @@ impl SenderEnd {
         lock(&self.machine).tally().clone()
     }
 
-    /// Keeps the files that come into place for [`SenderEnd::take_placed`].
-    pub fn keep_placed(&self) {
-        lock(&self.machine).keep_placed();
+    /// Keeps the files that come into place for [`SenderEnd::take_placed`]; with `digest_skipped` those
+    /// that were there already are read for their digest.
+    pub fn keep_placed(&self, digest_skipped: bool) {
+        lock(&self.machine).keep_placed(digest_skipped);
     }
 
     /// Files that came into place since the last call.
@@ -179,36 +196,65 @@ impl SenderEnd {
     }
 
     fn scan(self: &Arc<Self>) {
-        let walk = Walk { recursive: self.recursive, xattrs: self.session.options.xattrs };
-        for (root, source) in self.sources.iter().enumerate() {
-            let root = u32::try_from(root).unwrap_or(u32::MAX);
-            let mut known_device = None;
-            walk.run(source, |found| {
-                match found {
-                    Found::Failed(path, failure) => lock(&self.machine).scan_failed(path, failure),
-                    Found::Entry(device, entry) => {
-                        if known_device.replace(device) != Some(device) {
-                            self.ensure_readers(device);
-                        }
-                        let mut machine = lock(&self.machine);
-                        while !machine.room() && !self.session.is_over() {
-                            drop(machine);
-                            self.session.wake_control();
-                            let guard = lock(&self.machine);
-                            machine = wait(&self.room, guard, Duration::from_millis(50));
-                        }
-                        machine.announce(root, device, entry);
-                        if machine.has_announcement() {
-                            drop(machine);
-                            self.session.wake_control();
-                        }
-                    }
-                }
-                !self.session.is_over()
-            });
+        if self.listed {
+            self.scan_list();
+        } else {
+            for (root, source) in self.sources.iter().enumerate() {
+                self.scan_source(u32::try_from(root).unwrap_or(u32::MAX), source);
+            }
         }
         lock(&self.machine).manifest_end();
         self.session.wake_control();
+    }
+
+    /// Scans what the receiver lists, as it comes.
+    fn scan_list(self: &Arc<Self>) {
+        let Some(base) = self.sources.first() else { return };
+        while !self.session.is_over() {
+            let mut machine = lock(&self.machine);
+            let Some(next) = machine.next_listed() else { return };
+            let Some(path) = next else {
+                drop(wait(&self.room, machine, Duration::from_millis(100)));
+                continue;
+            };
+            // What a path may be is for one place to say; what is none fails by itself.
+            if let Err(error) = RelativePath::new(path.clone()) {
+                let failure = Failure::new(FailureKind::Source, error.to_string());
+                machine.scan_failed(display_path(&path), failure);
+                continue;
+            }
+            drop(machine);
+            let path = PathBuf::from(OsString::from_vec(path));
+            self.scan_source(0, &scan::Source { dir: Arc::clone(&base.dir), path });
+        }
+    }
+
+    fn scan_source(self: &Arc<Self>, root: u32, source: &scan::Source) {
+        let walk = Walk { recursive: self.recursive, xattrs: self.session.options.xattrs };
+        let mut known_device = None;
+        walk.run(source, |found| {
+            match found {
+                Found::Failed(path, failure) => lock(&self.machine).scan_failed(path, failure),
+                Found::Entry(device, entry) => {
+                    if known_device.replace(device) != Some(device) {
+                        self.ensure_readers(device);
+                    }
+                    let mut machine = lock(&self.machine);
+                    while !machine.room() && !self.session.is_over() {
+                        drop(machine);
+                        self.session.wake_control();
+                        let guard = lock(&self.machine);
+                        machine = wait(&self.room, guard, Duration::from_millis(50));
+                    }
+                    machine.announce(root, device, entry);
+                    if machine.has_announcement() {
+                        drop(machine);
+                        self.session.wake_control();
+                    }
+                }
+            }
+            !self.session.is_over()
+        });
     }
 
     fn ensure_readers(self: &Arc<Self>, device: u64) {
@@ -257,6 +303,12 @@ impl SenderEnd {
     /// A reader has compared a source with its copy.
     pub fn compared(&self, source: &Source, same: bool) {
         lock(&self.machine).compared(source, same);
+        self.session.wake_control();
+    }
+
+    /// A reader has digested a source that is at the destination already.
+    pub fn digested(&self, source: &Source, result: Result<Digest, Failure>) {
+        lock(&self.machine).digested(source, result);
         self.session.wake_control();
     }
 

@@ -23,6 +23,9 @@ use crate::channel::Transport;
 /// Data streams when nobody says how many.
 pub const STREAMS_DEFAULT: u16 = 4;
 
+/// Fewest blocks with which a session gets on.
+pub const BLOCKS_MIN: u64 = 4;
+
 /// Most data streams of one session.
 pub const STREAMS_MAX: u16 = 256;
 
@@ -152,7 +155,8 @@ impl Session {
         shared_pace: Option<Arc<Pace>>,
     ) -> std::io::Result<Self> {
         let block = options.block_bytes as usize;
-        let count = usize::try_from(memory_bytes / block as u64).unwrap_or(usize::MAX).max(4);
+        let count = (memory_bytes / block as u64).max(BLOCKS_MIN);
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
         let rate = options.settings.rate_bps.filter(|rate| *rate > 0);
         let streams = options.settings.streams.unwrap_or(STREAMS_DEFAULT);
         Ok(Self {
@@ -249,6 +253,13 @@ impl Session {
     /// Breaks every stream, as a test or an operator may want.
     pub fn break_streams(&self) {
         lock(&self.streams).values().for_each(Transport::shut_down);
+    }
+
+    /// Breaks the stream that came last, for others; what it carried is sent again on another.
+    pub fn break_a_stream(&self) {
+        if let Some((_, transport)) = lock(&self.streams).last_key_value() {
+            transport.shut_down();
+        }
     }
 
     /// Most streams that were connected at a time.

@@ -24,6 +24,7 @@ use crate::contact::{Backoff, Contact, CopyError};
 use crate::control::{self, End, Stopped};
 use crate::sending::spawn;
 use crate::session::lock;
+use crate::totals::together;
 
 /// What a copy between two agents is made of.
 pub struct Plan {
@@ -66,8 +67,10 @@ struct Shared {
 struct News {
     progress: Progress,
     errors: Vec<FileError>,
+    warnings: Vec<FileError>,
+    waiting: Option<String>,
     placed: Vec<Placed>,
-    /// Measurements of sessions before this one.
+    /// What sessions before this one did.
     earlier: Progress,
     ended: Option<Ended>,
     out: VecDeque<ToSource>,
@@ -147,6 +150,8 @@ impl Shared {
         let (now, earlier) = (&news.progress, &news.earlier);
         let mut tally = now.tally.clone();
         tally.errors.clone_from(&news.errors);
+        tally.warnings.clone_from(&news.warnings);
+        let tally = together(&earlier.tally, tally);
         Snapshot {
             tally,
             streams: now.streams,
@@ -161,6 +166,7 @@ impl Shared {
             streams_lost: now.streams_lost + earlier.streams_lost,
             repeated: now.repeated + earlier.repeated,
             dropped: now.dropped.clone(),
+            waiting: news.waiting.clone(),
         }
     }
 
@@ -177,7 +183,10 @@ impl Shared {
                 return Err(CopyError::Cancelled(reason));
             }
             let moved_before = self.snapshot().network_bytes;
-            let why = match self.session() {
+            let ended = self.session();
+            let busy = ended.as_ref().err().filter(|error| error.is_busy());
+            lock(&self.news).waiting = busy.map(ToString::to_string);
+            let why = match ended {
                 Ok(Ended::Finished(())) => return Ok(()),
                 Ok(Ended::Cancelled(reason)) => return Err(CopyError::Cancelled(reason)),
                 Ok(Ended::Failed(why)) => {
@@ -240,8 +249,10 @@ impl Shared {
 
     fn begin_news(&self) {
         let mut news = lock(&self.news);
-        let last = std::mem::take(&mut news.progress);
+        let mut last = std::mem::take(&mut news.progress);
+        last.tally.warnings = std::mem::take(&mut news.warnings);
         let earlier = &mut news.earlier;
+        earlier.tally = together(&earlier.tally, last.tally);
         earlier.streams_peak = earlier.streams_peak.max(last.streams_peak);
         earlier.retransmits += last.retransmits;
         earlier.network_bytes += last.network_bytes;
@@ -287,6 +298,10 @@ impl End for Shared {
             FromSource::Errors(errors) => {
                 let room = ERRORS_KEPT.saturating_sub(news.errors.len());
                 news.errors.extend(errors.into_iter().take(room));
+            }
+            FromSource::Warnings(warnings) => {
+                let room = ERRORS_KEPT.saturating_sub(news.warnings.len());
+                news.warnings.extend(warnings.into_iter().take(room));
             }
             FromSource::Placed(placed) => news.placed.extend(placed),
             FromSource::Ended(ended) => news.ended = Some(ended),

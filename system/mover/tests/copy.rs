@@ -119,7 +119,7 @@ impl Site {
         let (source, options2) = (self.source.clone(), options.clone());
         let make = move |opened: &penstock_protocol::open::Opened| {
             let dir = Dir::open(&source).expect("the source is there");
-            let sources = vec![Source { dir, path: PathBuf::new() }];
+            let sources = vec![Source { dir: Arc::new(dir), path: PathBuf::new() }];
             let key = SessionKey(opened.key);
             let session = Session::new(opened.session, key, options2.clone(), 16 << 20, None)
                 .expect("descriptors");
@@ -135,6 +135,7 @@ impl Site {
         let pull = Pull {
             sources: vec![Bytes(from.as_bytes().to_vec())],
             recursive: true,
+            listed: false,
             options: options.clone(),
         };
         let (to, state, options2) = (to.to_owned(), self.state.clone(), options.clone());

@@ -8,7 +8,7 @@ use penstock_units::{BitRate, ByteCount};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::words::{ExportName, Listen, MetricsAccess, Mode, Who, one_or_many};
+use super::words::{ExportName, Keep, Listen, MetricsAccess, Mode, Who, one_or_many};
 use super::{ConfigError, Export, Layer};
 use crate::fetch::Url;
 use crate::tokens::{TokenSource, check_token_name};
@@ -51,6 +51,7 @@ struct AgentTable {
     state: Option<PathBuf>,
     root: Option<PathBuf>,
     metrics: Option<MetricsAccess>,
+    keep_unfinished: Option<Keep>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -167,6 +168,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
         transfers: document.limits.transfers,
         streams: document.limits.streams,
         memory: document.limits.memory,
+        keep_unfinished: document.agent.keep_unfinished,
     };
     Ok(Contents { layer, exports, tokens, registry: document.scitags.registry })
 }

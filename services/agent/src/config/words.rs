@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::time::Duration;
 
 use penstock_mover::identity::Fingerprint;
 use serde::de::{self, Deserialize, Deserializer};
@@ -220,6 +221,30 @@ impl FromStr for MetricsAccess {
     }
 }
 
+/// How long something is kept; for ever where there is no time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep(pub Option<Duration>);
+
+impl Keep {
+    /// A week.
+    pub const DEFAULT: Self = Self(Some(Duration::from_secs(7 * 86_400)));
+}
+
+impl FromStr for Keep {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "forever" => Ok(Self(None)),
+            text => {
+                penstock_units::parse_duration(text).map(|time| Self(Some(time))).map_err(|_| {
+                    format!("'{text}' is no time to keep something: write 7d, 12h or forever")
+                })
+            }
+        }
+    }
+}
+
 macro_rules! deserialize_from_text {
     ($($word:ident),*) => {$(
         impl<'de> Deserialize<'de> for $word {
@@ -242,7 +267,7 @@ macro_rules! deserialize_from_text {
     )*};
 }
 
-deserialize_from_text!(Listen, ExportName, Mode, Who, MetricsAccess, Url);
+deserialize_from_text!(Listen, ExportName, Mode, Who, MetricsAccess, Keep, Url);
 
 /// A list of places, or one of them as plain text.
 pub(super) fn one_or_many<'de, D: Deserializer<'de>>(

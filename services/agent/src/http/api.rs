@@ -171,6 +171,8 @@ pub struct LimitFacts {
     pub transfers: usize,
     /// Streams in each transfer.
     pub streams_per_transfer: u16,
+    /// Streams of all transfers together.
+    pub streams: usize,
     /// Memory for buffers.
     pub memory_bytes: u64,
 }
@@ -209,6 +211,7 @@ pub(super) async fn agent(State(api): State<Arc<Api>>) -> Json<AgentFacts> {
             rate_bps: api.limits.rate_bps,
             transfers: api.limits.transfers,
             streams_per_transfer: api.limits.streams_per_transfer,
+            streams: api.limits.streams,
             memory_bytes: api.limits.memory_bytes,
         },
     })

@@ -30,6 +30,19 @@ pub use params::{Direction, SendPath, TestParams};
 pub use report::{Flow, Interval, Report, StreamResult};
 pub use sweep::{Sweep, SweepOptions, SweepPoint, SweepReport};
 
+/// Says no to a test that came to an agent.
+///
+/// # Errors
+/// The socket's.
+pub fn decline(socket: &mut (impl io::Read + io::Write)) -> io::Result<()> {
+    // Read first: what is left unread when a socket closes makes the kernel reset it.
+    let _ = message::read_message(socket)?;
+    let reason = "an agent listens there, which answers no tests: \
+                  run `penstock nettest --listen` on another port of that host and name the port";
+    message::write_message(socket, &message::Message::Refused { reason: reason.to_owned() })?;
+    Err(io::Error::other("a test came to an agent"))
+}
+
 /// The mover's port.
 pub const DEFAULT_PORT: u16 = 8620;
 

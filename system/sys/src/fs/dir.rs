@@ -120,6 +120,12 @@ impl Dir {
         Ok(file)
     }
 
+    /// A descriptor that names `path`, or a symbolic link itself, and opens nothing.
+    pub(super) fn handle(&self, path: &Path) -> io::Result<OwnedFd> {
+        let relative = Relative::new(path)?;
+        self.look_up(&relative, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, 0)
+    }
+
     fn leads_to_file(&self, relative: &Relative, follow: bool) -> io::Result<bool> {
         let mut flags = OFlags::PATH | OFlags::CLOEXEC;
         flags.set(OFlags::NOFOLLOW, !follow);
@@ -244,9 +250,7 @@ impl Dir {
 
     /// Sets the permission bits (`0o7777`) of `path`. A symbolic link has none: `InvalidInput`. Needs `/proc`.
     pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> io::Result<()> {
-        let relative = Relative::new(path.as_ref())?;
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = self.look_up(&relative, flags, 0)?;
+        let fd = self.handle(path.as_ref())?;
         if stat_fd(fd.as_fd())?.kind == Kind::Symlink {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -284,6 +288,17 @@ impl Dir {
     /// Makes everything written to this directory's file system durable, by whomever.
     pub fn sync_filesystem(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(self.readable()?)?)
+    }
+
+    /// Where this directory is now, from the root. Needs `/proc`.
+    pub fn real_path(&self) -> io::Result<PathBuf> {
+        let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        Ok(OsString::from_vec(rustix::fs::readlink(link, Vec::new())?.into_bytes()).into())
+    }
+
+    /// The facts about this directory itself.
+    pub fn stat_self(&self) -> io::Result<Stat> {
+        stat_fd(self.fd.as_fd())
     }
 
     /// The file system this directory lives on, as [`Stat::device`] gives it.

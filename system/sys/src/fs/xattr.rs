@@ -1,4 +1,4 @@
-//! Extended attributes of one open file.
+//! Extended attributes of one open file, or of anything beneath a directory.
 //!
 //! For: carrying `user.*` and what else the process may see and set, ACLs among them, as names and bytes.
 //! Not for: choosing which, or what they mean.
@@ -9,10 +9,14 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
+
+use super::Dir;
 
 /// The longest value, in bytes.
 pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
@@ -21,7 +25,11 @@ pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
 
 /// The names of the file's attributes that this process may see; none where the file system has no attributes.
 pub fn list_xattrs(file: &File) -> io::Result<Vec<OsString>> {
-    let list = match whole(XATTR_LIST_BYTES_MAX, |buffer| rustix::fs::flistxattr(file, buffer)) {
+    names(whole(XATTR_LIST_BYTES_MAX, |buffer| rustix::fs::flistxattr(file, buffer)))
+}
+
+fn names(list: Result<Vec<u8>, Errno>) -> io::Result<Vec<OsString>> {
+    let list = match list {
         Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
         other => other?,
     };
@@ -30,6 +38,39 @@ pub fn list_xattrs(file: &File) -> io::Result<Vec<OsString>> {
         .filter(|name| !name.is_empty())
         .map(|name| OsString::from_vec(name.to_vec()))
         .collect())
+}
+
+impl Dir {
+    /// The attributes of `path` that this process may see, as names and values; of a symbolic link itself. Needs
+    /// `/proc`.
+    pub fn xattrs(&self, path: impl AsRef<Path>) -> io::Result<Vec<(OsString, Vec<u8>)>> {
+        let fd = self.handle(path.as_ref())?;
+        let path = proc_path(&fd);
+        let mut attributes = Vec::new();
+        for name in
+            names(whole(XATTR_LIST_BYTES_MAX, |buffer| rustix::fs::listxattr(&path, buffer)))?
+        {
+            match whole(XATTR_VALUE_BYTES_MAX, |buffer| rustix::fs::getxattr(&path, &name, buffer))
+            {
+                // Removed in between.
+                Err(Errno::NODATA) => {}
+                value => attributes.push((name, value?)),
+            }
+        }
+        Ok(attributes)
+    }
+
+    /// Sets the attribute `name` of `path`, replacing its value; of a symbolic link itself. Needs `/proc`.
+    pub fn set_xattr(&self, path: impl AsRef<Path>, name: &OsStr, value: &[u8]) -> io::Result<()> {
+        check(name)?;
+        let fd = self.handle(path.as_ref())?;
+        Ok(rustix::fs::setxattr(proc_path(&fd), name, value, XattrFlags::empty())?)
+    }
+}
+
+/// A path to what an `O_PATH` descriptor names: the calls that take a descriptor refuse such a one.
+fn proc_path(fd: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
 /// The value of the attribute `name`; `None` where the file has none of that name.
@@ -130,6 +171,28 @@ mod tests {
         assert!(remove_xattr(&file, name).unwrap());
         assert!(!remove_xattr(&file, name).unwrap());
         assert_eq!(get_xattr(&file, name).unwrap(), None);
+    }
+
+    #[test]
+    fn directories_and_links_have_their_own() {
+        let Some(_) = file() else { return };
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temporary.path()).unwrap();
+        dir.create_dir("inner", 0o700).unwrap();
+        dir.symlink("inner", "link").unwrap();
+        let name = OsStr::new("user.x");
+        dir.set_xattr("inner", name, b"1").unwrap();
+        assert!(dir.xattrs("inner").unwrap().contains(&(name.to_owned(), b"1".to_vec())));
+        // The kernel allows none of the user's on a link, whoever asks.
+        let error = dir.set_xattr("link", name, b"2").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        let trusted = OsStr::new("trusted.x");
+        if dir.set_xattr("link", trusted, b"3").is_ok() {
+            assert!(dir.xattrs("link").unwrap().contains(&(trusted.to_owned(), b"3".to_vec())));
+            assert!(!dir.xattrs("inner").unwrap().iter().any(|(name, _)| name == trusted));
+        } else {
+            eprintln!("SKIPPED: attributes of links are for the superuser");
+        }
     }
 
     #[test]

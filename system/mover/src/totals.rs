@@ -1,0 +1,62 @@
+//! What a transfer did in all its sessions, when the other end was lost and it began anew.
+//!
+//! A session after the first finds in place, or in the journal, what those before it moved, and counts
+//! that as there already. To the transfer it was moved: each byte counts once, as moved by whichever
+//! session, or as there before the first.
+
+use penstock_protocol::control::Tally;
+
+/// The tally of a transfer of which the sessions before counted `earlier` and the present one `now`.
+///
+/// What the present one found is taken for moved before, up to what was moved, once what was there
+/// before the first is taken away.
+#[must_use]
+pub fn together(earlier: &Tally, now: Tally) -> Tally {
+    let found = |moved: u64, there: u64, now: u64| moved.min(now.saturating_sub(there));
+    let kept = found(earlier.moved_bytes, earlier.resumed_bytes, now.resumed_bytes);
+    let copied = earlier.files.saturating_sub(earlier.skipped_files);
+    let kept_files = found(copied, earlier.skipped_files, now.skipped_files);
+    let mut warnings = earlier.warnings.clone();
+    warnings.extend(now.warnings.iter().cloned());
+    Tally {
+        // What is lost with a session was moved all the same until it is moved again.
+        moved_bytes: earlier.moved_bytes.max(now.moved_bytes + kept),
+        resumed_bytes: now.resumed_bytes - kept,
+        skipped_files: now.skipped_files - kept_files,
+        warned: earlier.warned + now.warned,
+        warnings,
+        ..now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(moved_bytes: u64, resumed_bytes: u64, files: u64, skipped_files: u64) -> Tally {
+        Tally { moved_bytes, resumed_bytes, files, skipped_files, ..Tally::default() }
+    }
+
+    fn numbers(tally: &Tally) -> [u64; 4] {
+        [tally.moved_bytes, tally.resumed_bytes, tally.files, tally.skipped_files]
+    }
+
+    #[test]
+    fn each_byte_counts_once() {
+        // 100 bytes were there; 300 were moved, of which the second session finds 250 and moves the rest.
+        let first = tally(300, 100, 4, 1);
+        let second = together(&first, tally(650, 350, 10, 4));
+        assert_eq!(numbers(&second), [900, 100, 10, 1]);
+        // A third one finds everything.
+        let third = together(&second, tally(0, 1000, 10, 10));
+        assert_eq!(numbers(&third), [900, 100, 10, 1]);
+    }
+
+    #[test]
+    fn a_session_that_has_looked_at_nothing_yet_takes_nothing_away() {
+        assert_eq!(together(&tally(300, 100, 4, 1), tally(0, 0, 0, 0)).moved_bytes, 300);
+        // What the first did not look at any more was there before.
+        let second = together(&tally(50, 0, 1, 0), tally(0, 1000, 10, 10));
+        assert_eq!(numbers(&second), [50, 950, 10, 9]);
+    }
+}
