@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -155,6 +155,45 @@ fn a_full_disk_with_direct_writes_takes_what_fits() {
         assert_eq!(fs::read(data.join(name)).unwrap(), fs::read(copy).unwrap());
     }
     assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
+}
+
+/// The device gives back another byte than was written to it: only reading back notices. The test is the
+/// device's failure, and changes the byte in the image on which the file system lies.
+#[test]
+fn a_device_that_damages_a_file_is_noticed() {
+    let house = House::new();
+    let Some(mounted) = Small::mount_ext4(&house, 48 << 20) else { return };
+    let data = dataset(&house, &[("damaged", 4 << 20), ("good", 300_000), ("deep/good", 3 << 20)]);
+    let agent = house.agent();
+    let mark = fs::read(data.join("damaged")).unwrap()[..1024].to_vec();
+    let options = ["--verify", "readback", "--rate", "16M", "--block", "64KiB"];
+    let mut client = Run::start(&mut push(&house, &agent, &data, &options));
+    let image = fs::File::options().read(true).write(true).open(house.path("image")).unwrap();
+    let at = until("its first block", Duration::from_secs(20), || {
+        let mut all = vec![0; 48 << 20];
+        image.read_exact_at(&mut all, 0).unwrap();
+        // A small ext4 has blocks of 1 KiB.
+        all.chunks(1024).position(|block| block == mark).map(|number| number as u64 * 1024)
+    });
+    assert!(!client.is_over(), "it is whole already");
+    image.write_all_at(&[!mark[100]], at + 100).unwrap();
+    let done = client.wait();
+    assert_eq!((done.code, done.number("failed")), (4, 1), "{done:?}");
+    assert_eq!(done.json["errors"][0]["kind"], "integrity", "{done:?}");
+    one_line(&done, "data/damaged", "not what was read at the source");
+    assert!(!house.root.join("data/damaged").exists());
+    for name in ["good", "deep/good"] {
+        let (wanted, got) = (data.join(name), house.root.join("data").join(name));
+        assert_eq!(fs::read(wanted).unwrap(), fs::read(got).unwrap());
+    }
+    assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
+    // Copied again, it arrives.
+    run(push(&house, &agent, &data, &options[..2])).good();
+    assert_eq!(
+        fs::read(data.join("damaged")).unwrap(),
+        fs::read(house.root.join("data/damaged")).unwrap()
+    );
+    drop((agent, mounted));
 }
 
 #[test]
