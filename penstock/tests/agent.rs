@@ -92,7 +92,10 @@ fn an_agent_is_asked_and_stopped() {
     let transfers =
         |extra: &[&str]| output(penstock(&state).args(["transfers", "--http", &http]).args(extra));
     assert_eq!(transfers(&[]), (0, "no transfers\n".into(), String::new()));
-    assert_eq!(transfers(&["--json"]), (0, "{\"transfers\":[]}\n".into(), String::new()));
+    assert_eq!(
+        transfers(&["--json"]),
+        (0, "{\"transfers\":[],\"copies\":[]}\n".into(), String::new())
+    );
     let (code, _, error) = transfers(&["set", "7", "--rate", "2G"]);
     assert_eq!(code, 1);
     assert!(error.contains("no transfer 7"), "{error}");
