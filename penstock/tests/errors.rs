@@ -270,6 +270,34 @@ fn what_nobody_may_write_or_read_is_named() {
     assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
 }
 
+/// Who may not write a file may not give it attributes, and still its owner's copy has them.
+#[test]
+fn read_only_things_get_their_attributes_whoever_copies() {
+    let house = House::new();
+    if !for_nobody(&house) {
+        return;
+    }
+    let data = dataset(&house, &[("shelf/small", 100), ("shelf/large", 3 << 20)]);
+    let things = ["data/shelf", "data/shelf/small", "data/shelf/large"];
+    let source = penstock_sys::fs::Dir::open(&house.source).unwrap();
+    for name in things {
+        if let Err(error) = source.set_xattr(name, OsStr::new("user.x"), name.as_bytes()) {
+            return skip(&format!("no extended attributes here: {error}"));
+        }
+        fs::set_permissions(house.source.join(name), fs::Permissions::from_mode(0o555)).unwrap();
+    }
+    for _ in 0..2 {
+        let mut command = house.cp(&["-r", "--xattrs", "--compare", "digest"]);
+        let done = run(&mut as_nobody(command.arg(&data).arg(&house.root))).good();
+        assert_eq!(done.number("warnings"), 0, "{done:?}");
+        let copy = penstock_sys::fs::Dir::open(&house.root).unwrap();
+        for name in things {
+            assert_eq!(copy.xattrs(name).unwrap(), source.xattrs(name).unwrap());
+        }
+        assert_same(&house.source, &house.root);
+    }
+}
+
 /// Starts a slow copy of `data` and waits until its first bytes have arrived.
 fn slow(house: &House, agent: &Agent, data: &Path) -> Run {
     let options = ["--rate", "24M", "--memory", "512KiB", "--block", "64KiB"];
