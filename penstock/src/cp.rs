@@ -22,6 +22,7 @@ mod local;
 mod places;
 mod plan;
 mod show;
+mod steer;
 
 pub(crate) use far_end::{FarEndArgs, run as run_far_end};
 
@@ -162,7 +163,7 @@ pub(crate) fn run(args: &CpArgs) -> Result<Code, Failure> {
     pin(args).map_err(|text| Failure::new(Code::Usage, anyhow!(text)))?;
     let shown = show::Shown::of(args);
     match plan::start(args) {
-        Ok(running) => show::follow(running, &shown),
+        Ok(running) => show::follow(running, &shown, &steer::Steering::start(args)),
         Err(error) => Err(show::failed(&shown, error)),
     }
 }

@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::{Code, Failure};
 
+mod copies;
 mod cp;
 mod credentials;
 mod exit;

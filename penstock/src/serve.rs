@@ -20,7 +20,8 @@ _METRICS, _TOKENS, _RATE, _TRANSFERS, _STREAMS, _MEMORY, _KEEP_UNFINISHED, _CONF
 
 On its first start the agent makes a certificate and a token in its state directory. The same user on \
 this machine needs nothing more; for another host it prints the line to type there. SIGTERM or SIGINT \
-ends it so that every transfer resumes later; a second one ends it at once.
+ends it so that every transfer resumes later; a second one ends it at once. SIGHUP reads limits, exports \
+and tokens of the file again; running transfers go on.
 
 Examples:
   penstock serve --root /data
@@ -70,7 +71,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     let json = args.json;
-    let config = lower(args)?;
+    let (file, flags) = lower(args)?;
+    let load = || {
+        let variable = |name: &str| std::env::var_os(name);
+        Config::load(file.as_deref(), &variable, flags.clone())
+    };
+    let config = load().or_exit(Code::Usage)?;
     let exports: Vec<String> = config.exports.iter().map(shown).collect();
     let server = Server::start(config).map_err(anyhow::Error::from)?;
     let output = io::stdout();
@@ -79,11 +85,12 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     if let Err(error) = printed {
         tracing::warn!("cannot print where the agent listens: {error}");
     }
-    server.run();
+    server.run(&load);
     Ok(Code::Done)
 }
 
-fn lower(args: Args) -> Result<Config, Failure> {
+/// The file that was named, and what the flags say.
+fn lower(args: Args) -> Result<(Option<PathBuf>, Layer), Failure> {
     let http = match args.http.as_slice() {
         [] => None,
         [none] if none == "none" => Some(Vec::new()),
@@ -107,8 +114,7 @@ fn lower(args: Args) -> Result<Config, Failure> {
         memory: args.memory,
         keep_unfinished: args.keep_unfinished,
     };
-    let variable = |name: &str| std::env::var_os(name);
-    Config::load(args.config.as_deref(), &variable, flags).or_exit(Code::Usage)
+    Ok((args.config, flags))
 }
 
 fn shown(export: &penstock_agent::config::Export) -> String {

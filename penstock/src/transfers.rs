@@ -1,4 +1,5 @@
-//! `penstock transfers`: what an agent's transfers do, and changing them while they run.
+//! `penstock transfers`: what an agent's transfers and this user's copies do, and changing them while
+//! they run.
 
 use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroU16;
@@ -10,28 +11,33 @@ use penstock_agent::config::HTTP_PORT;
 use penstock_agent::http::api::{Change, Transfer};
 use penstock_units::{BitRate, ByteCount, display_duration};
 
+use crate::copies::{self, Ask};
 use crate::credentials::{self, Address};
 use crate::exit::{Code, Failure, OrExit};
 
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
-/// List the transfers of an agent, change or cancel them while they run
+/// List the transfers of an agent and your own copies, change or cancel them while they run
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Talks to the HTTP API of an agent, by default the one on this machine. The agent's own token is needed: \
 it is there where PENSTOCK_STATE is the agent's, elsewhere after penstock login.
+
+Copies that you run on this machine (penstock cp with the same PENSTOCK_STATE) are listed too, as cp and \
+the number of the process; where no agent is, they alone.
 
 Examples:
   penstock transfers --watch
   penstock transfers set 7 --rate 2G --streams 8
   penstock transfers set 7 --rate none
   penstock transfers cancel 7
+  penstock transfers set cp4711 --rate 500M
   penstock transfers --http dtn1:8621 --json")]
 pub(crate) struct Args {
     /// Address of the agent's HTTP API [default: PENSTOCK_HTTP, else 127.0.0.1:8621]
     #[arg(long, global = true, value_name = "ADDR:PORT")]
     http: Option<String>,
-    /// Print JSON: {"transfers": [...]}, or the one transfer that was changed
+    /// Print JSON: {"transfers": [...], "copies": [...]}, or the one that was changed
     #[arg(long, global = true)]
     json: bool,
     /// Print again every second, until interrupted
@@ -51,16 +57,16 @@ enum Action {
     /// End a transfer; the same copy resumes later
     #[command(after_help = "Example:\n  penstock transfers cancel 7")]
     Cancel {
-        /// Number of the transfer
-        id: u64,
+        /// Number of the transfer, or cp and the number of the copy's process
+        id: Id,
     },
 }
 
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 struct Set {
-    /// Number of the transfer
-    id: u64,
+    /// Number of the transfer, or cp and the number of the copy's process
+    id: Id,
     /// Most bits per second, such as 2G; none for no limit
     #[arg(long, value_parser = rate_or_none)]
     rate: Option<BitRate>,
@@ -75,6 +81,27 @@ struct Set {
     writers: Option<NonZeroU16>,
 }
 
+/// What is meant by a number.
+#[derive(Debug, Clone, Copy)]
+enum Id {
+    /// A transfer of the agent.
+    Transfer(u64),
+    /// A copy of this user, by its process.
+    Copy(u32),
+}
+
+impl std::str::FromStr for Id {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let id = match text.strip_prefix("cp") {
+            Some(process) => process.parse().map(Self::Copy).ok(),
+            None => text.parse().map(Self::Transfer).ok(),
+        };
+        id.ok_or_else(|| "write the number of a transfer, or cp and that of a process".to_owned())
+    }
+}
+
 fn rate_or_none(text: &str) -> Result<BitRate, String> {
     if text == "none" {
         return Ok(BitRate(0));
@@ -83,12 +110,12 @@ fn rate_or_none(text: &str) -> Result<BitRate, String> {
 }
 
 pub(crate) fn run(args: Args) -> Result<Code, Failure> {
-    let client = client(args.http.as_deref())?;
+    let http = args.http.as_deref();
     let mut output = io::stdout();
     match args.change {
-        None if args.watch => watch(&client, args.json, output),
+        None if args.watch => watch(http, args.json, output),
         None => {
-            let text = listing(&client, args.json)?;
+            let text = listing(http, args.json)?;
             output.write_all(text.as_bytes())?;
             Ok(Code::Done)
         }
@@ -100,9 +127,25 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
                 );
                 return Err(Failure::new(Code::Usage, error));
             }
-            print_one(client.change(id, &change), args.json, output)
+            match id {
+                Id::Transfer(id) => {
+                    let changed = client(http)?.change(id, &change).map_err(failure)?;
+                    print_one(Row::of_agent(changed), args.json, output)
+                }
+                Id::Copy(process) => {
+                    let changed = copies::ask(process, &Ask::Set(change))?;
+                    print_one(Row::of_copy(changed), args.json, output)
+                }
+            }
         }
-        Some(Action::Cancel { id }) => print_one(client.cancel(id), args.json, output),
+        Some(Action::Cancel { id: Id::Transfer(id) }) => {
+            let cancelled = client(http)?.cancel(id).map_err(failure)?;
+            print_one(Row::of_agent(cancelled), args.json, output)
+        }
+        Some(Action::Cancel { id: Id::Copy(process) }) => {
+            let cancelled = copies::ask(process, &Ask::Cancel)?;
+            print_one(Row::of_copy(cancelled), args.json, output)
+        }
     }
 }
 
@@ -127,18 +170,51 @@ fn failure(error: ClientError) -> Failure {
     Failure::new(code, error)
 }
 
-fn listing(client: &Client, json: bool) -> Result<String, Failure> {
-    let transfers = client.transfers().map_err(failure)?;
-    if json {
-        return Ok(format!("{}\n", serde_json::to_string(&transfers).context("plain data")?));
-    }
-    Ok(table(&transfers.transfers))
+/// A transfer and what it is called.
+struct Row {
+    id: String,
+    transfer: Transfer,
 }
 
-fn watch(client: &Client, json: bool, mut output: impl Write) -> Result<Code, Failure> {
+impl Row {
+    fn of_agent(transfer: Transfer) -> Self {
+        Self { id: transfer.id.to_string(), transfer }
+    }
+
+    fn of_copy(transfer: Transfer) -> Self {
+        Self { id: format!("cp{}", transfer.id), transfer }
+    }
+}
+
+/// Everything that is listed, as JSON.
+#[derive(serde::Serialize)]
+struct Listing {
+    transfers: Vec<Transfer>,
+    copies: Vec<Transfer>,
+}
+
+fn listing(http: Option<&str>, json: bool) -> Result<String, Failure> {
+    let asked = client(http).and_then(|client| client.transfers().map_err(failure));
+    // Copies are on this machine, whichever agent was named.
+    let copies = copies::running()?;
+    let transfers = match asked {
+        Ok(transfers) => transfers.transfers,
+        // Without an agent there are copies all the same.
+        Err(_) if http.is_none() && !copies.is_empty() => Vec::new(),
+        Err(failure) => return Err(failure),
+    };
+    if json {
+        let all = Listing { transfers, copies };
+        return Ok(format!("{}\n", serde_json::to_string(&all).context("plain data")?));
+    }
+    let transfers = transfers.into_iter().map(Row::of_agent);
+    Ok(table(&transfers.chain(copies.into_iter().map(Row::of_copy)).collect::<Vec<_>>()))
+}
+
+fn watch(http: Option<&str>, json: bool, mut output: impl Write) -> Result<Code, Failure> {
     let terminal = io::stdout().is_terminal() && !json;
     loop {
-        let text = listing(client, json)?;
+        let text = listing(http, json)?;
         if terminal {
             // Home, the lines with the rest of each cleared, and everything below cleared.
             let text = text.replace('\n', "\x1b[K\n");
@@ -151,16 +227,11 @@ fn watch(client: &Client, json: bool, mut output: impl Write) -> Result<Code, Fa
     }
 }
 
-fn print_one(
-    answer: Result<Transfer, ClientError>,
-    json: bool,
-    mut output: impl Write,
-) -> Result<Code, Failure> {
-    let transfer = answer.map_err(failure)?;
+fn print_one(row: Row, json: bool, mut output: impl Write) -> Result<Code, Failure> {
     if json {
-        writeln!(output, "{}", serde_json::to_string(&transfer).context("plain data")?)?;
+        writeln!(output, "{}", serde_json::to_string(&row.transfer).context("plain data")?)?;
     } else {
-        output.write_all(table(&[transfer]).as_bytes())?;
+        output.write_all(table(&[row]).as_bytes())?;
     }
     Ok(Code::Done)
 }
@@ -168,12 +239,12 @@ fn print_one(
 const HEADINGS: [&str; 9] =
     ["ID", "STATE", "CALLER", "PATH", "DONE", "FILES", "RATE", "STREAMS", "BOUND BY"];
 
-fn table(transfers: &[Transfer]) -> String {
+fn table(transfers: &[Row]) -> String {
     if transfers.is_empty() {
         return "no transfers\n".to_owned();
     }
     let mut rows = vec![HEADINGS.map(str::to_owned)];
-    rows.extend(transfers.iter().map(row));
+    rows.extend(transfers.iter().map(cells));
     let mut widths = [0; HEADINGS.len()];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -190,7 +261,7 @@ fn table(transfers: &[Transfer]) -> String {
     text
 }
 
-fn row(transfer: &Transfer) -> [String; HEADINGS.len()] {
+fn cells(Row { id, transfer }: &Row) -> [String; HEADINGS.len()] {
     let done = transfer.moved_bytes.saturating_add(transfer.resumed_bytes);
     let elapsed =
         display_duration(Duration::try_from_secs_f64(transfer.seconds).unwrap_or_default());
@@ -203,7 +274,7 @@ fn row(transfer: &Transfer) -> [String; HEADINGS.len()] {
         _ => String::new(),
     };
     [
-        transfer.id.to_string(),
+        id.clone(),
         transfer.state.clone(),
         printable(&transfer.caller),
         format!("{} {}", transfer.direction, printable(&transfer.path)),

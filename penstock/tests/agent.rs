@@ -92,7 +92,10 @@ fn an_agent_is_asked_and_stopped() {
     let transfers =
         |extra: &[&str]| output(penstock(&state).args(["transfers", "--http", &http]).args(extra));
     assert_eq!(transfers(&[]), (0, "no transfers\n".into(), String::new()));
-    assert_eq!(transfers(&["--json"]), (0, "{\"transfers\":[]}\n".into(), String::new()));
+    assert_eq!(
+        transfers(&["--json"]),
+        (0, "{\"transfers\":[],\"copies\":[]}\n".into(), String::new())
+    );
     let (code, _, error) = transfers(&["set", "7", "--rate", "2G"]);
     assert_eq!(code, 1);
     assert!(error.contains("no transfer 7"), "{error}");
@@ -202,6 +205,80 @@ fn a_login_is_checked_before_it_is_kept() {
         assert!(error.contains(words), "{error}");
     }
     assert!(!directory.path().join("hosts.toml").exists());
+}
+
+/// The configuration is read anew; what runs goes on, and a bad file changes nothing.
+#[test]
+fn a_hangup_changes_limits_exports_and_tokens() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    ["one", "two"].into_iter().for_each(|name| std::fs::create_dir(at(name)).unwrap());
+    let file = at("penstock.toml");
+    let configure = |rest: &str| {
+        let listen = "[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n";
+        std::fs::write(&file, format!("{listen}{rest}")).unwrap();
+    };
+    let export = |name: &str| {
+        format!(
+            "[[export]]\nname = \"/{name}\"\npath = \"{name}\"\nmode = \"read-write\"\nwho = [\"*\"]\n"
+        )
+    };
+    configure(&format!("[limits]\nrate = \"8M\"\n{}", export("one")));
+    let mut agent = Agent::with(&at("state"), &["--config", file.to_str().unwrap()]);
+    let mut log = BufReader::new(agent.child.stderr.take().unwrap());
+    let mut logged = |words: &str| loop {
+        let mut line = String::new();
+        assert!(log.read_line(&mut line).unwrap() > 0, "the log ended without: {words}");
+        if line.contains(words) {
+            return line;
+        }
+    };
+    std::fs::write(at("file"), vec![7; 20 << 20]).unwrap();
+    let listen = agent.facts["listen"][0].as_str().unwrap().to_owned();
+    let copy = |state: &str, to: &str| {
+        let mut command = penstock(&at(state));
+        command.args(["cp", "-q", "--block", "64KiB"]).arg(at("file"));
+        command.arg(format!("penstock://{listen}{to}"));
+        command
+    };
+    let mut slow = copy("state", "/one/").spawn().unwrap();
+    logged("transfer 1: ");
+    assert_eq!(output(&mut copy("state", "/two/")).0, 1);
+
+    configure("[limits]\nratio = 3\n");
+    agent.signal("HUP");
+    let line = logged("nothing is changed");
+    assert!(line.contains("penstock.toml:5: "), "{line}");
+    assert_eq!(output(&mut copy("state", "/two/")).0, 1);
+    assert!(slow.try_wait().unwrap().is_none(), "20 s at this rate are not over");
+
+    let token = "a-token-that-came-later";
+    let hash = sha256(token);
+    configure(&format!(
+        "[limits]\nrate = \"10G\"\n{}[[token]]\nname = \"late\"\nsha256 = \"{hash}\"\n",
+        export("two")
+    ));
+    agent.signal("HUP");
+    logged("are read anew");
+    // Its export is gone, and it runs, as fast as it may now.
+    let begun = Instant::now();
+    assert!(slow.wait().unwrap().success());
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert_eq!(std::fs::metadata(at("one/file")).unwrap().len(), 20 << 20);
+    assert_eq!(output(&mut copy("state", "/two/")).0, 0);
+    assert_ne!(output(&mut copy("state", "/one/again")).0, 0);
+    let fingerprint = agent.facts["fingerprint"].as_str().unwrap();
+    let login = ["login", &listen, "--token", token, "--fingerprint", fingerprint];
+    let (code, text, error) = output(penstock(&at("late")).args(login));
+    assert!(code == 0 && text.contains("as late"), "{text}{error}");
+}
+
+/// The SHA-256 of a text in hexadecimal digits, by another program.
+fn sha256(text: &str) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let (_, sum, _) = output(Command::new("sha256sum").arg(file.path()));
+    sum.split_whitespace().next().unwrap().to_owned()
 }
 
 #[test]

@@ -168,6 +168,8 @@ fn kills_of_any_of_the_three_are_survived() {
             }
         }
     }
+    let moved = || sites.to.transfers(&sites.destination.state).last()?["moved_bytes"].as_u64();
+    until("something has moved", Duration::from_secs(30), || moved().filter(|bytes| *bytes > 0));
     copy.kill();
     let done = run(sites.copy(&[])).good();
     assert_same(&data, &sites.destination.root.join("in/data"));

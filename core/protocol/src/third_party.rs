@@ -135,6 +135,10 @@ wire_struct! {
         pub streams_lost: u64,
         /// Blocks sent again.
         pub repeated: u64,
+        /// Reader threads per device at the source.
+        pub readers: u16,
+        /// Its rate limit.
+        pub rate_bps: Option<u64>,
         /// Addresses that were given up.
         pub dropped: Vec<String>,
     }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use penstock_mover::third_party::{Plan, Transfer};
+use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Opened, Options, Pull, Push};
 use penstock_protocol::third_party::ThirdParty;
 use penstock_protocol::wire::Bytes;
@@ -35,6 +36,7 @@ pub(super) fn start(
              line, or run the command on one of the two hosts",
         ));
     }
+    refuse_into_itself(from, to)?;
     let source = reach(args, first, false)?;
     let destination = reach(args, to, false)?;
     let push = Push {
@@ -73,4 +75,29 @@ pub(super) fn start(
     let transfer =
         Transfer::start(plan).map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
     Ok(Running::ThirdParty { transfer, _far_ends: [source.far_end, destination.far_end] })
+}
+
+/// Of one agent, a directory copied into itself would be walked for ever, and a file onto itself lost.
+fn refuse_into_itself(from: &[Location], to: &Location) -> Result<(), StartError> {
+    let target = remote_path(to);
+    let inside = |place: &&Location| {
+        let source = remote_path(place);
+        let source = source.strip_suffix(b"/").unwrap_or(&source);
+        target.strip_prefix(source).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+    };
+    let same = |place: &&Location| match (place, to) {
+        (Location::Agent { host, port, .. }, Location::Agent { host: other, port: there, .. }) => {
+            host.eq_ignore_ascii_case(other) && port == there
+        }
+        (Location::Ssh { login, .. }, Location::Ssh { login: other, .. }) => login == other,
+        _ => false,
+    };
+    match from.iter().filter(same).find(inside) {
+        None => Ok(()),
+        Some(source) => Err(usage(format!(
+            "{} lies inside {}: a directory cannot be copied into itself",
+            display_path(&target),
+            display_path(&remote_path(source)),
+        ))),
+    }
 }

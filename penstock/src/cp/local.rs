@@ -134,6 +134,9 @@ impl LocalCopy {
         Snapshot {
             tally: self.send.tally(),
             streams: report.streams,
+            readers: self.send.threads().0,
+            writers: self.receive.threads().1,
+            rate_bps: self.send.session().pace.rate_bps(),
             streams_peak: self.send.session().streams_peak(),
             bits_per_second: rate.bits_per_second,
             bound_by: rate.bound_by,

@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::CpArgs;
 use super::plan::{Running, StartError};
+use super::steer::Steering;
 use crate::exit::{Code, Failure};
 
 /// Digests that the JSON object lists at most; a sum file has them all.
@@ -97,7 +98,7 @@ impl Running {
         }
     }
 
-    fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         match self {
             Self::Remote { transfer, .. } => transfer.snapshot(),
             Self::ThirdParty { transfer, .. } => transfer.snapshot(),
@@ -113,7 +114,7 @@ impl Running {
         }
     }
 
-    fn cancel(&self, reason: &str) {
+    pub(crate) fn cancel(&self, reason: &str) {
         match self {
             Self::Remote { transfer, .. } => transfer.cancel(reason),
             Self::ThirdParty { transfer, .. } => transfer.cancel(reason),
@@ -187,7 +188,11 @@ fn write_sum(out: &mut impl Write, digest: &str, path: &[u8]) -> io::Result<()> 
 }
 
 /// Follows a copy to its end.
-pub(crate) fn follow(mut running: Running, shown: &Shown) -> Result<Code, Failure> {
+pub(crate) fn follow(
+    mut running: Running,
+    shown: &Shown,
+    steering: &Steering,
+) -> Result<Code, Failure> {
     let mut sums = Sums { file: None, listed: BTreeMap::new() };
     if let Some(path) = &shown.checksum_file {
         match File::create(path) {
@@ -215,6 +220,7 @@ pub(crate) fn follow(mut running: Running, shown: &Shown) -> Result<Code, Failur
         if interrupted.swap(false, Ordering::SeqCst) {
             running.cancel("interrupted");
         }
+        steering.answer(&running);
         if Instant::now() < next_draw {
             continue;
         }

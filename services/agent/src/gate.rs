@@ -10,6 +10,8 @@
 //! Fails with a refusal that tells the client what was refused, why, and what it or the agent's
 //! operator can do. It names no export that the client may not use.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use penstock_mover::agent::{Caller, Gatekeeper, Place};
 use penstock_mover::identity::Fingerprint;
 use penstock_protocol::open::{Refusal, RefusalKind};
@@ -18,32 +20,42 @@ use penstock_sys::fs::Dir;
 use crate::config::{Export, Who};
 use crate::tokens::Tokens;
 
-/// Tokens and exports of an agent.
+/// Tokens and exports of an agent, which may be replaced while it runs.
 #[derive(Debug)]
 pub struct Gate {
-    tokens: Tokens,
-    exports: Vec<Export>,
+    now: Mutex<Arc<Rules>>,
+}
+
+/// Who comes in and where to, at one time.
+#[derive(Debug)]
+pub struct Rules {
+    /// The tokens.
+    pub tokens: Tokens,
+    /// The exports.
+    pub exports: Vec<Export>,
 }
 
 impl Gate {
     /// Lets the bearers of `tokens` into `exports`.
     #[must_use]
     pub fn new(tokens: Tokens, exports: Vec<Export>) -> Self {
-        Self { tokens, exports }
+        Self { now: Mutex::new(Arc::new(Rules { tokens, exports })) }
     }
 
-    /// The tokens.
+    /// The rules as they are now.
     #[must_use]
-    pub fn tokens(&self) -> &Tokens {
-        &self.tokens
+    pub fn rules(&self) -> Arc<Rules> {
+        Arc::clone(&self.now.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The exports.
-    #[must_use]
-    pub fn exports(&self) -> &[Export] {
-        &self.exports
+    /// Replaces the rules; what was granted before goes on.
+    pub fn replace(&self, tokens: Tokens, exports: Vec<Export>) {
+        let rules = Arc::new(Rules { tokens, exports });
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = rules;
     }
+}
 
+impl Rules {
     /// The export that `components` lies in.
     fn find(&self, components: &[&[u8]]) -> Option<&Export> {
         let matches = |export: &&Export| {
@@ -83,6 +95,21 @@ fn lets_in(export: &Export, caller: &Caller) -> bool {
 }
 
 impl Gatekeeper for Gate {
+    fn authenticate(
+        &self,
+        token: &str,
+        certificate: Option<&Fingerprint>,
+        peer: &str,
+    ) -> Result<Caller, Refusal> {
+        self.rules().authenticate(token, certificate, peer)
+    }
+
+    fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<Place, Refusal> {
+        self.rules().place(caller, path, write)
+    }
+}
+
+impl Rules {
     fn authenticate(
         &self,
         token: &str,

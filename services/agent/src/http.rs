@@ -32,7 +32,7 @@
 //!
 //! Not for: moving files (the mover's port does), nor for many clients: it is the operator's window.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use axum::Router;
@@ -120,8 +120,8 @@ pub struct Api {
     pub http: Vec<std::net::SocketAddr>,
     /// Of the agent's certificate.
     pub fingerprint: Fingerprint,
-    /// Bounds on all clients together.
-    pub limits: Limits,
+    /// Bounds on all clients together, which may change.
+    pub limits: Mutex<Limits>,
     /// When the agent started.
     pub started: SystemTime,
     /// Requests and connections.
@@ -183,7 +183,7 @@ fn allowed(api: &Api, request: &Request) -> Result<(), ApiError> {
     let token = bearer(request.headers()).ok_or_else(|| {
         ApiError::unauthorized("give the agent's token: Authorization: Bearer TOKEN (it is in the file 'token' of the agent's state directory)")
     })?;
-    match api.gate.tokens().name_of(token) {
+    match api.gate.rules().tokens.name_of(token) {
         Some(name) if name == OWNER => Ok(()),
         Some(name) => Err(ApiError::new(
             StatusCode::FORBIDDEN,

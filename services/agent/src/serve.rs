@@ -10,7 +10,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use penstock_mover::agent::{self, Agent};
@@ -21,7 +22,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError, MetricsAccess};
 use crate::gate::Gate;
 use crate::http::server::{self, Traffic};
 use crate::http::{self, Api};
@@ -54,6 +55,8 @@ pub enum ServeError {
 pub struct Server {
     runtime: Runtime,
     agent: Agent,
+    api: Arc<Api>,
+    running: Running,
     http: Vec<SocketAddr>,
     serving: JoinHandle<()>,
     stop: watch::Sender<bool>,
@@ -67,13 +70,24 @@ pub struct Server {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    reload: Signal,
 }
 
 impl Signals {
-    async fn next(&mut self) -> &'static str {
+    /// The name of a signal to end.
+    async fn end(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+
+    /// The name of a signal to end, or `None` for one to read the configuration again.
+    async fn end_or_reload(&mut self) -> Option<&'static str> {
+        tokio::select! {
+            _ = self.terminate.recv() => Some("SIGTERM"),
+            _ = self.interrupt.recv() => Some("SIGINT"),
+            _ = self.reload.recv() => None,
         }
     }
 }
@@ -90,6 +104,7 @@ impl Server {
         }
         let state = State::open(&config.state)?;
         let credentials = state.credentials()?;
+        let running = Running::of(&config, &credentials.token);
         let tokens = Tokens::open(&credentials.token, &config.tokens)?;
         let gate = Arc::new(Gate::new(tokens, config.exports));
         let identity = Arc::new(credentials.identity);
@@ -98,7 +113,12 @@ impl Server {
         let signals = runtime.block_on(async {
             // Caught from here on, so that none is lost while the rest starts.
             let terminate = signal(SignalKind::terminate())?;
-            Ok::<_, io::Error>(Signals { terminate, interrupt: signal(SignalKind::interrupt())? })
+            let interrupt = signal(SignalKind::interrupt())?;
+            Ok::<_, io::Error>(Signals {
+                terminate,
+                interrupt,
+                reload: signal(SignalKind::hangup())?,
+            })
         })?;
         let listeners = runtime.block_on(server::bind(&config.http))?;
         let http = listeners
@@ -116,17 +136,18 @@ impl Server {
         .map_err(|error| start_error(&error))?;
 
         let traffic = Arc::new(Traffic::default());
-        let router = http::router(Arc::new(Api {
+        let api = Arc::new(Api {
             mover: Arc::new(agent.clone()),
             gate,
             metrics: config.metrics,
             listen: agent.addresses(),
             http: http.clone(),
             fingerprint: identity.fingerprint(),
-            limits: config.limits,
+            limits: Mutex::new(config.limits),
             started: SystemTime::now(),
             traffic: Arc::clone(&traffic),
-        }));
+        });
+        let router = http::router(Arc::clone(&api));
         let (stop, stopped) = watch::channel(false);
         let fingerprint = identity.fingerprint();
         let serving = runtime.spawn(async move {
@@ -136,7 +157,19 @@ impl Server {
             runtime.spawn(registry::keep_fresh(state, url));
         }
         let (token, first_start) = (credentials.token, credentials.new);
-        Ok(Self { runtime, agent, http, serving, stop, signals, fingerprint, token, first_start })
+        Ok(Self {
+            runtime,
+            agent,
+            api,
+            running,
+            http,
+            serving,
+            stop,
+            signals,
+            fingerprint,
+            token,
+            first_start,
+        })
     }
 
     /// Addresses of the mover.
@@ -170,13 +203,24 @@ impl Server {
     }
 
     /// Runs until SIGTERM or SIGINT, then shuts down. The second signal during that ends the process
-    /// with exit code 1.
-    pub fn run(self) {
-        let Self { runtime, agent, serving, stop, mut signals, .. } = self;
+    /// with exit code 1. At SIGHUP limits, exports and tokens become what `load` gives; when that is an
+    /// error, everything stays as it was.
+    pub fn run(self, load: &dyn Fn() -> Result<Config, ConfigError>) {
+        let Self { runtime, agent, api, running, serving, stop, mut signals, .. } = self;
         runtime.block_on(async {
             tell(&[NotifyState::Ready]);
             let watchdog = tokio::spawn(feed_watchdog(agent.clone()));
-            let name = signals.next().await;
+            let name = loop {
+                match signals.end_or_reload().await {
+                    Some(name) => break name,
+                    None => match running.reload(load, &agent, &api) {
+                        Ok(()) => {
+                            tracing::info!("SIGHUP: limits, exports and tokens are read anew")
+                        }
+                        Err(error) => tracing::error!("SIGHUP: nothing is changed: {error}"),
+                    },
+                }
+            };
             tracing::info!("{name}: shutting down; transfers stay resumable");
             tell(&[NotifyState::Stopping]);
             watchdog.abort();
@@ -187,13 +231,68 @@ impl Server {
             };
             tokio::select! {
                 () = down => {}
-                name = signals.next() => {
+                name = signals.end() => {
                     tracing::warn!("{name} again: ending at once");
                     std::process::exit(1);
                 }
             }
         });
         runtime.shutdown_background();
+    }
+}
+
+/// What an agent began with and keeps until it ends.
+#[derive(Debug)]
+struct Running {
+    listen: Vec<SocketAddr>,
+    http: Vec<SocketAddr>,
+    state: PathBuf,
+    metrics: MetricsAccess,
+    token: String,
+}
+
+/// Why a changed configuration is not taken.
+#[derive(Debug, thiserror::Error)]
+enum ReloadError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Tokens(#[from] TokenError),
+}
+
+impl Running {
+    fn of(config: &Config, token: &str) -> Self {
+        Self {
+            listen: config.listen.clone(),
+            http: config.http.clone(),
+            state: config.state.clone(),
+            metrics: config.metrics,
+            token: token.to_owned(),
+        }
+    }
+
+    fn reload(
+        &self,
+        load: &dyn Fn() -> Result<Config, ConfigError>,
+        agent: &Agent,
+        api: &Api,
+    ) -> Result<(), ReloadError> {
+        let config = load()?;
+        let tokens = Tokens::open(&self.token, &config.tokens)?;
+        for (what, same) in [
+            ("listen", self.listen == config.listen),
+            ("http", self.http == config.http),
+            ("state", self.state == config.state),
+            ("metrics", self.metrics == config.metrics),
+        ] {
+            if !same {
+                tracing::warn!("agent.{what} has changed: restart the agent for it");
+            }
+        }
+        agent.set_limits(config.limits.clone());
+        *api.limits.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
+        api.gate.replace(tokens, config.exports);
+        Ok(())
     }
 }
 

@@ -109,7 +109,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         listen: vec!["[::1]:8620".parse().unwrap()],
         http: vec![address],
         fingerprint: identity.fingerprint(),
-        limits: Limits::default(),
+        limits: Mutex::new(Limits::default()),
         started: SystemTime::now(),
         traffic: Arc::clone(&traffic),
     };

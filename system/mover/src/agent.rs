@@ -566,7 +566,7 @@ impl Inner {
             engine: self.engine,
             state: &self.config.state,
             memory_bytes: memory.bytes(),
-            pace: lock(&self.limits).rate_bps.map(|_| Arc::clone(&self.pace)),
+            pace: Some(Arc::clone(&self.pace)),
         };
         let granted = grant.make(&open.request, &|journal| self.end_forsaken(journal))?;
         let session = granted.end.session();

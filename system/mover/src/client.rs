@@ -56,6 +56,12 @@ pub struct Snapshot {
     pub tally: Tally,
     /// Streams now connected.
     pub streams: u16,
+    /// Reader threads per device of this end; zero where it has none.
+    pub readers: u16,
+    /// Writer threads likewise.
+    pub writers: u16,
+    /// Its rate limit.
+    pub rate_bps: Option<u64>,
     /// Most streams that were connected at a time.
     pub streams_peak: u16,
     /// Rate over the last moments.
@@ -135,6 +141,12 @@ impl Transfer {
     #[must_use]
     pub fn over(&self) -> &Event {
         &self.shared.over
+    }
+
+    /// The other end, for people.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        self.shared.plan.contact.shown()
     }
 
     /// How it is going.
@@ -243,6 +255,8 @@ impl Shared {
         let meter = &session.meter;
         snapshot.tally = together(&snapshot.tally, end.tally());
         snapshot.streams = report.streams;
+        (snapshot.readers, snapshot.writers) = end.threads();
+        snapshot.rate_bps = session.pace.rate_bps();
         snapshot.streams_peak = snapshot.streams_peak.max(session.streams_peak());
         snapshot.bits_per_second = rate.bits_per_second;
         snapshot.bound_by = rate.bound_by;

@@ -632,6 +632,10 @@ impl Place {
             let set = || -> io::Result<()> {
                 let (parent, name) = self.parent_of(&entry.path)?;
                 self.set_owner(&parent.dir, Path::new(&name), entry)?;
+                if !entry.xattrs.is_empty() {
+                    // One that was there may be read-only; whose it is not is said by what follows.
+                    let _ = parent.dir.set_mode(&name, self.mode(entry) | 0o200);
+                }
                 self.set_xattrs(entry, |attribute, value| {
                     parent.dir.set_xattr(&name, attribute, value)
                 })?;

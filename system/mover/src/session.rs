@@ -286,7 +286,8 @@ impl Session {
         while let Some(left) = wait.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
             // Short steps, so that a raised rate or the end of the session is noticed.
             std::thread::sleep(left.min(Duration::from_millis(200)));
-            let raised = self.pace.rate_bps().is_none() && self.shared_pace.is_none();
+            let shared = self.shared_pace.as_ref().and_then(|pace| pace.rate_bps());
+            let raised = self.pace.rate_bps().is_none() && shared.is_none();
             if self.is_over() || raised {
                 break;
             }

@@ -96,6 +96,13 @@ impl Transfer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
+    /// Source and destination, for people.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let Plan { source, destination, .. } = &self.shared.plan;
+        format!("{} to {}", source.shown(), destination.shown())
+    }
+
     /// How it is going; the engines and the CPU time are those of source and destination.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
@@ -167,6 +174,10 @@ impl Shared {
             repeated: now.repeated + earlier.repeated,
             dropped: now.dropped.clone(),
             waiting: news.waiting.clone(),
+            readers: now.readers,
+            // Only the destination knows its own.
+            writers: 0,
+            rate_bps: now.rate_bps,
         }
     }
 

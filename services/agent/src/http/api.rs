@@ -1,7 +1,7 @@
 //! The objects of the API and what can be done with them. Field names carry their units and stay.
 
 use std::num::NonZeroU16;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
@@ -194,7 +194,9 @@ pub(super) async fn agent(State(api): State<Arc<Api>>) -> Json<AgentFacts> {
         Who::Token(name) => name.clone(),
         Who::Certificate(certificate) => Who::certificate_name(certificate),
     };
-    let exports = api.gate.exports().iter().map(|export| ExportFacts {
+    let rules = api.gate.rules();
+    let limits = api.limits.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let exports = rules.exports.iter().map(|export| ExportFacts {
         name: export.name.to_string(),
         path: export.path.display().to_string(),
         mode: export.mode.as_str().to_owned(),
@@ -208,11 +210,11 @@ pub(super) async fn agent(State(api): State<Arc<Api>>) -> Json<AgentFacts> {
         started_unix_seconds: unix_seconds(api.started),
         exports: exports.collect(),
         limits: LimitFacts {
-            rate_bps: api.limits.rate_bps,
-            transfers: api.limits.transfers,
-            streams_per_transfer: api.limits.streams_per_transfer,
-            streams: api.limits.streams,
-            memory_bytes: api.limits.memory_bytes,
+            rate_bps: limits.rate_bps,
+            transfers: limits.transfers,
+            streams_per_transfer: limits.streams_per_transfer,
+            streams: limits.streams,
+            memory_bytes: limits.memory_bytes,
         },
     })
 }

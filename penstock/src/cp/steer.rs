@@ -1,0 +1,145 @@
+//! Lets `penstock transfers` see and change this copy while it runs.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use penstock_agent::http::api::{Change, Transfer};
+use penstock_protocol::control::Settings;
+use penstock_protocol::manifest::display_path;
+
+use super::CpArgs;
+use super::plan::Running;
+use crate::copies::{self, Answer, Ask};
+
+/// The socket of this copy; gone when it is.
+#[derive(Debug)]
+pub(crate) struct Steering {
+    socket: Option<(UnixListener, PathBuf)>,
+    /// What is copied, for people.
+    path: String,
+    started: SystemTime,
+}
+
+impl Drop for Steering {
+    fn drop(&mut self) {
+        if let Some((_, path)) = &self.socket {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Steering {
+    /// Listens; a copy that cannot be steered goes on all the same.
+    pub(crate) fn start(args: &CpArgs) -> Self {
+        let shown = args.paths.iter().map(|path| display_path(path.as_bytes()));
+        let path = shown.collect::<Vec<_>>().join(" ");
+        let socket = listen().inspect_err(|error| {
+            tracing::info!("penstock transfers cannot reach this copy: {error:#}");
+        });
+        Self { socket: socket.ok(), path, started: SystemTime::now() }
+    }
+
+    /// Answers who asks now; returns at once when nobody does.
+    pub(crate) fn answer(&self, running: &Running) {
+        let Some((listener, _)) = &self.socket else { return };
+        while let Ok((mut stream, _)) = listener.accept() {
+            // Whoever goes away before the answer needs none.
+            let _ = self.answer_one(&mut stream, running);
+        }
+    }
+
+    fn answer_one(&self, stream: &mut UnixStream, running: &Running) -> std::io::Result<()> {
+        stream.set_nonblocking(false)?;
+        let refused = match copies::hear(stream)? {
+            Ask::Show => None,
+            Ask::Cancel => {
+                running.cancel("cancelled by penstock transfers");
+                None
+            }
+            Ask::Set(change) => running.change(&change).err(),
+        };
+        let answer = match refused {
+            Some(why) => Answer::No(why),
+            None => Answer::Is(Box::new(self.show(running))),
+        };
+        copies::say(stream, &answer)
+    }
+
+    fn show(&self, running: &Running) -> Transfer {
+        let now = running.snapshot();
+        let elapsed = self.started.elapsed().unwrap_or(Duration::ZERO);
+        let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Transfer {
+            id: u64::from(std::process::id()),
+            caller: super::local::caller().name,
+            peer: running.peer(),
+            direction: "copy".to_owned(),
+            path: self.path.clone(),
+            state: if now.waiting.is_some() { "waiting" } else { "running" }.to_owned(),
+            started_unix_seconds: started.as_secs_f64(),
+            seconds: elapsed.as_secs_f64(),
+            bytes: now.tally.bytes,
+            moved_bytes: now.tally.moved_bytes,
+            resumed_bytes: now.tally.resumed_bytes,
+            announced_bytes: now.tally.announced_bytes,
+            files: now.tally.files,
+            failed: now.tally.failed,
+            streams: now.streams,
+            readers: now.readers,
+            writers: now.writers,
+            rate_bps: now.rate_bps,
+            bits_per_second: now.bits_per_second,
+            bound_by: now.bound_by.to_owned(),
+            engine: now.engines.0,
+            retransmits: now.retransmits,
+        }
+    }
+}
+
+fn listen() -> anyhow::Result<(UnixListener, PathBuf)> {
+    let directory = copies::directory()?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+    let path = directory.join(format!("{}.sock", std::process::id()));
+    // Left by a process of that number that was killed.
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path)?;
+    listener.set_nonblocking(true)?;
+    Ok((listener, path))
+}
+
+impl Running {
+    fn peer(&self) -> String {
+        match self {
+            Self::Remote { transfer, .. } => transfer.shown(),
+            Self::ThirdParty { transfer, .. } => transfer.shown(),
+            Self::Local(_) => "this machine".to_owned(),
+        }
+    }
+
+    /// Changes it at both ends.
+    ///
+    /// # Errors
+    /// When it cannot be changed so.
+    fn change(&self, change: &Change) -> Result<(), String> {
+        let settings = Settings {
+            rate_bps: change.rate.map(|rate| rate.0),
+            streams: change.streams.map(Into::into),
+            readers: change.readers.map(Into::into),
+            writers: change.writers.map(Into::into),
+        };
+        match self {
+            Self::Remote { transfer, .. } => transfer.change(settings),
+            Self::ThirdParty { transfer, .. } => transfer.change(settings),
+            Self::Local(_) if settings.streams.is_some() => {
+                let text = "a copy within this machine keeps the streams it began with: \
+                            change rate, readers or writers";
+                return Err(text.to_owned());
+            }
+            Self::Local(copy) => copy.sender().change(settings),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! `--cpu` and `--numa`: where the threads of a copy run, as the kernel tells it.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+use common::{House, Random, Run, skip, until, write_file};
+
+/// `0-3,8` as numbers.
+fn numbers(list: &str) -> BTreeSet<u32> {
+    list.trim()
+        .split(',')
+        .flat_map(|part| {
+            let (low, high) = part.split_once('-').unwrap_or((part, part));
+            low.parse::<u32>().unwrap()..=high.parse().unwrap()
+        })
+        .collect()
+}
+
+/// Processors on which the task of that status may run.
+fn allowed(status: &str) -> BTreeSet<u32> {
+    numbers(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap())
+}
+
+/// Name and processors of each thread of a process.
+fn threads(process: u32) -> Vec<(String, BTreeSet<u32>)> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    // A thread that has ended in between is none.
+    let status =
+        tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("status")).ok());
+    status
+        .map(|status| {
+            let name = status.lines().next().unwrap().trim_start_matches("Name:").trim();
+            (name.to_owned(), allowed(&status))
+        })
+        .collect()
+}
+
+#[test]
+fn every_thread_runs_where_it_is_told() {
+    let own = allowed(&fs::read_to_string("/proc/self/status").unwrap());
+    let last = own.last().copied().unwrap();
+    if own.len() < 2 {
+        return skip("one processor leaves nothing to choose");
+    }
+    let house = House::new();
+    let agent = house.agent();
+    let file = house.source.join("file");
+    write_file(&mut Random::seeded(81), &file, 8 << 20);
+    let local = house.path("local");
+    fs::create_dir(&local).unwrap();
+    let mut cases = vec![
+        (vec!["--cpu".to_owned(), last.to_string()], BTreeSet::from([last])),
+        // Loopback belongs to no node: there is nothing to choose.
+        (vec!["--numa".to_owned(), "auto".to_owned()], own.clone()),
+    ];
+    if let Ok(list) = fs::read_to_string("/sys/devices/system/node/node0/cpulist") {
+        let node: BTreeSet<u32> = numbers(&list).intersection(&own).copied().collect();
+        if !node.is_empty() {
+            cases.push((vec!["--numa".to_owned(), "0".to_owned()], node));
+        }
+    }
+    for (arguments, wanted) in cases {
+        for to in [agent.url("remote/"), local.to_str().unwrap().to_owned()] {
+            let options = ["--rate", "16M", "--block", "64KiB", "--memory", "512KiB"];
+            let mut client = Run::start(house.cp(&options).args(&arguments).arg(&file).arg(&to));
+            let found = until("all kinds of threads", Duration::from_secs(20), || {
+                assert!(!client.is_over());
+                let threads = threads(client.child.id());
+                let there = |name: &str| threads.iter().any(|(thread, _)| thread == name);
+                (there("read") && there("stream")).then_some(threads)
+            });
+            for (name, processors) in &found {
+                assert_eq!(processors, &wanted, "{arguments:?} to {to}: {name}");
+            }
+            client.kill();
+        }
+    }
+}
+
+#[test]
+fn processors_that_are_not_there_are_refused() {
+    let house = House::new();
+    for arguments in [["--cpu", "x"], ["--cpu", "4000"], ["--numa", "99"], ["--numa", "near"]] {
+        let to = house.path("to");
+        let done = common::run(house.cp(&arguments).arg("/etc/hostname").arg(&to));
+        assert_eq!((done.code, done.lines().len()), (2, 1), "{arguments:?}: {done:?}");
+        assert!(!to.exists());
+    }
+}
