@@ -25,7 +25,7 @@ use penstock_sys::fs::Dir;
 use serde::Serialize;
 use socket2::SockRef;
 
-use crate::channel::{Channel, Transport};
+use crate::channel::Channel;
 use crate::control::{self, Stopped};
 use crate::engine::Engine;
 use crate::exchange::{self, Joined};
@@ -33,6 +33,7 @@ use crate::granting::{self, AnyEnd};
 use crate::identity::{Fingerprint, Identity};
 use crate::sending::spawn;
 use crate::session::{DEAD_AFTER, Ending, Pace, STREAMS_MAX, lock};
+use crate::transport::Transport;
 
 /// How long a connection may take to prove itself.
 const PROOF_WITHIN: Duration = Duration::from_secs(10);

@@ -16,13 +16,14 @@ use penstock_protocol::proof::{Nonces, SessionKey};
 use rustls::ClientConfig;
 
 use crate::agent::software;
-use crate::channel::{Channel, Transport};
+use crate::channel::Channel;
 use crate::control::{self, Stopped};
 use crate::dial::Dial;
 use crate::exchange::{self, Joined, random};
 use crate::granting::{AnyEnd, RateMeter};
 use crate::sending::spawn;
 use crate::session::{DEAD_AFTER, Ending, Session, lock};
+use crate::transport::Transport;
 
 /// How long a first exchange may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);

@@ -33,4 +33,6 @@ pub mod receiving;
 pub mod scan;
 pub mod sending;
 pub mod session;
+mod tls;
+pub mod transport;
 pub mod writing;
