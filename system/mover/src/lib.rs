@@ -27,6 +27,7 @@ pub mod granting;
 pub mod identity;
 pub mod keeping;
 pub mod nettest;
+mod packing;
 pub mod placing;
 pub mod reading;
 pub mod receiving;
