@@ -388,6 +388,33 @@ fn a_source_that_keeps_growing_is_named() {
 }
 
 #[test]
+fn a_small_file_that_keeps_growing_leaves_those_beside_it_whole() {
+    let house = House::new();
+    let names: Vec<_> = (0..60).map(|n| format!("{n:02}")).collect();
+    let sizes = names.iter().enumerate().map(|(n, name)| (name.as_str(), 9000 + n * 701));
+    let data = dataset(&house, &sizes.collect::<Vec<_>>());
+    let agent = house.agent();
+    let mut file = fs::File::options().append(true).open(data.join("20")).unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let done = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                file.write_all(&[7]).unwrap();
+            }
+        });
+        let done = run(&mut push(&house, &agent, &data, &[]));
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        done
+    });
+    assert_eq!(done.code, 3, "{done:?}");
+    assert_eq!(one_line(&done, "data/20", "changed while it was being copied"), 1, "{done:?}");
+    for name in names.iter().filter(|name| *name != "20") {
+        let arrived = fs::read(house.root.join("data").join(name)).unwrap();
+        assert!(arrived == fs::read(data.join(name)).unwrap(), "{name} differs");
+    }
+}
+
+#[test]
 fn what_is_no_file_is_left_out() {
     let house = House::new();
     let data = dataset(&house, &[("one", 9000), ("two", 2 << 20)]);

@@ -26,7 +26,7 @@ use serde::Serialize;
 use socket2::SockRef;
 
 use crate::abandoned;
-use crate::channel::{Channel, Transport};
+use crate::channel::Channel;
 use crate::control::{self, End, Stopped};
 use crate::delegate::Delegate;
 use crate::engine::Engine;
@@ -37,6 +37,7 @@ use crate::memory::{Hold, Memory};
 use crate::nettest;
 use crate::sending::spawn;
 use crate::session::{DEAD_AFTER, Ending, Pace, STREAMS_MAX, lock};
+use crate::transport::Transport;
 use crate::waiting::Waiting;
 
 pub use listing::{Counters, Transfer};

@@ -12,7 +12,7 @@ use penstock_protocol::open::{Opened, Request};
 use penstock_protocol::proof::Nonces;
 use penstock_sys::event::Event;
 
-use crate::channel::{Channel, Transport};
+use crate::channel::Channel;
 use crate::contact::{Backoff, Contact, CopyError};
 use crate::control::{self, Stopped};
 use crate::exchange::random;
@@ -20,6 +20,7 @@ use crate::granting::{AnyEnd, RateMeter};
 use crate::sending::spawn;
 use crate::session::{Ending, Session, lock};
 use crate::totals::together;
+use crate::transport::Transport;
 
 /// Makes this side's end of a session, anew for each.
 pub type MakeEnd = dyn Fn(&Opened) -> Result<AnyEnd, CopyError> + Send + Sync;

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use penstock_sys::net::connect::{ConnectOptions, connect};
 
-use crate::channel::Transport;
 use crate::session::lock;
+use crate::transport::Transport;
 
 /// How long one attempt to connect may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);

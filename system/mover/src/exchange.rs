@@ -7,7 +7,8 @@ use penstock_protocol::preamble::{self, PREAMBLE_BYTES, Preamble};
 use penstock_protocol::proof::KEY_BYTES;
 use penstock_protocol::wire::{self, Wire};
 
-use crate::channel::{Channel, Transport};
+use crate::channel::Channel;
+use crate::transport::Transport;
 
 /// Answer to a [`Join`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -117,6 +117,7 @@ impl Identity {
             .with_single_cert(vec![der.clone()], key_der)?;
         // Data streams are written in one direction only; tickets would travel against it.
         server.send_tls13_tickets = 0;
+        server.enable_secret_extraction = true;
         Ok(Self {
             certificate_pem: certificate.to_owned(),
             key_pem: key.to_owned(),
@@ -162,7 +163,7 @@ pub fn tls_client_config(
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Pinned(fingerprint)));
-    let config = match own {
+    let mut config = match own {
         None => builder.with_no_client_auth(),
         Some(own) => {
             let key = PrivateKeyDer::from_pem_slice(own.key_pem.as_bytes())
@@ -170,12 +171,13 @@ pub fn tls_client_config(
             builder.with_client_auth_cert(vec![own.certificate.clone()], key)?
         }
     };
+    config.enable_secret_extraction = true;
     Ok(Arc::new(config))
 }
 
 /// Fingerprint of the certificate that the peer of a finished handshake showed.
 #[must_use]
-pub fn peer_fingerprint(connection: &rustls::Connection) -> Option<Fingerprint> {
+pub fn peer_fingerprint(connection: &rustls::CommonState) -> Option<Fingerprint> {
     connection.peer_certificates().and_then(|chain| chain.first()).map(Fingerprint::of)
 }
 

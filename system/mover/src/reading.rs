@@ -7,19 +7,18 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use penstock_protocol::block::{self, FrameKind, Header, PackItem};
+use penstock_protocol::block::{FrameKind, Header};
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::digest::{self, Algorithm, Digest, Serial};
 use penstock_protocol::sender::{Piece, Read, Source, Work};
-use penstock_protocol::wire::Wire;
 use penstock_sys::buffer::{BUFFER_ALIGNMENT, Buffer};
 use penstock_sys::fs::{self, Open};
 use penstock_sys::ring::{BlockIo, Operation, OperationKind, block_io};
 
+use crate::packing::Packer;
 use crate::scan;
 use crate::sending::{Ready, SenderEnd};
 use crate::session::lock;
@@ -29,12 +28,6 @@ const DEPTH: usize = 4;
 
 /// Files below this size are read through the page cache: direct I/O costs more than it saves.
 const DIRECT_BYTES_MIN: u64 = 1 << 20;
-
-/// Small files that are opened, and asked of the device, before the first of them is read.
-const READ_AHEAD_FILES: usize = 32;
-
-/// Below this size a file is not worth asking for ahead.
-const READ_AHEAD_BYTES_MIN: u64 = 4096;
 
 /// Sources kept open between blocks.
 const OPEN_MAX: usize = 64;
@@ -94,7 +87,7 @@ impl SenderEnd {
     }
 
     /// What became of a source since it was announced: `None` while it is the same.
-    fn changed(&self, source: &Source, file: &File) -> Option<Read> {
+    pub(crate) fn changed(&self, source: &Source, file: &File) -> Option<Read> {
         let now = match fs::stat_file(file) {
             Ok(stat) => (stat.kind, stat.size, scan::time(stat.mtime)),
             Err(error) => return Some(failed(&error)),
@@ -111,7 +104,7 @@ impl SenderEnd {
     }
 }
 
-fn failed(error: &io::Error) -> Read {
+pub(crate) fn failed(error: &io::Error) -> Read {
     Read::Failed(Failure::new(FailureKind::Source, fs::describe(error)))
 }
 
@@ -122,7 +115,8 @@ pub fn run(end: &Arc<SenderEnd>, device: u64, number: u16) {
     if let (true, Some(reason)) = (depth > 1, why_not) {
         tracing::warn!("reading without io_uring: {reason}");
     }
-    Reader { end, device, number, io, pending: HashMap::new(), token: 0 }.run();
+    let packer = Packer::new(end);
+    Reader { end, device, number, io, packer, pending: HashMap::new(), token: 0 }.run();
 }
 
 struct Reader<'a> {
@@ -130,6 +124,7 @@ struct Reader<'a> {
     device: u64,
     number: u16,
     io: Box<dyn BlockIo>,
+    packer: Packer<'a>,
     pending: HashMap<u64, (Work, Arc<Source>, Arc<OpenSource>)>,
     token: u64,
 }
@@ -170,7 +165,7 @@ impl Reader<'_> {
             Piece::Block { .. } => self.begin_block(work, buffer),
             Piece::Pack(sources) => {
                 let sources = sources.clone();
-                self.read_pack(work, &sources, buffer);
+                self.packer.read(work, &sources, buffer);
             }
             Piece::Compare { source, digest } => self.compare(source, digest, buffer),
             Piece::Digest(source) => self.digest(source, buffer),
@@ -273,82 +268,6 @@ impl Reader<'_> {
         };
         self.end.read(source, offset..offset + bytes, Read::Good(part));
         self.end.ready.push(Ready { work, header, buffer: None });
-    }
-
-    /// Reads whole files one behind the other, and their table after them.
-    fn read_pack(&mut self, work: Work, sources: &[Arc<Source>], mut buffer: Buffer) {
-        let algorithm = self.end.algorithm();
-        self.end.session.name_engine(self.end.engine.name(false));
-        let mut at = 0;
-        let mut table = Vec::new();
-        let mut items = 0;
-        let mut results = Vec::with_capacity(sources.len());
-        for some in sources.chunks(READ_AHEAD_FILES) {
-            let files: Vec<_> = some.iter().map(|source| self.open_small(source)).collect();
-            for (source, file) in some.iter().zip(files) {
-                let bytes = usize::try_from(source.entry.bytes).unwrap_or(usize::MAX);
-                let start = block::pack_start(at, bytes);
-                let read = file.and_then(|file| {
-                    self.read_small(source, &file, &mut buffer[start..start + bytes])
-                });
-                results.push(match read {
-                    Ok(None) => {
-                        buffer[at..start].fill(0);
-                        let data = &buffer[start..start + bytes];
-                        let crc = digest::crc32c(data);
-                        let part = digest::part(algorithm, 0, source.entry.bytes, data, crc);
-                        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-                        PackItem { file: source.file, bytes, crc, part: part.0 }.put(&mut table);
-                        at = start + bytes as usize;
-                        items += 1;
-                        Read::Good(part)
-                    }
-                    Ok(Some(changed)) => changed,
-                    Err(error) => failed(&error),
-                });
-            }
-        }
-        self.end.read_whole(sources, results);
-        if items == 0 {
-            return;
-        }
-        buffer[at..at + table.len()].copy_from_slice(&table);
-        let payload = &buffer[..at + table.len()];
-        let header = Header {
-            kind: FrameKind::Pack,
-            items,
-            payload_bytes: u32::try_from(payload.len()).unwrap_or(u32::MAX),
-            sequence: work.sequence,
-            bytes: at as u64,
-            payload_crc: digest::crc32c(payload),
-            ..Header::end()
-        };
-        self.end.ready.push(Ready { work, header, buffer: Some(buffer) });
-    }
-
-    /// Opens a small file and has the device begin to read it, while others are opened.
-    fn open_small(&self, source: &Source) -> io::Result<File> {
-        let (dir, path): (_, &Path) = self.end.locate(source);
-        let file = dir.open_file(path, &Open { brief: true, ..Open::reading() })?;
-        if source.entry.bytes >= READ_AHEAD_BYTES_MIN {
-            // Advice that is not taken costs speed only.
-            let _ = fs::advise_will_need(&file, source.entry.bytes);
-        }
-        Ok(file)
-    }
-
-    /// Reads a whole small file; what it has become, if it changed.
-    fn read_small(
-        &self,
-        source: &Source,
-        file: &File,
-        into: &mut [u8],
-    ) -> io::Result<Option<Read>> {
-        let read = fs::read_at_most(file, into, 0)?;
-        match self.end.changed(source, file) {
-            None if read < into.len() => Err(io::ErrorKind::UnexpectedEof.into()),
-            changed => Ok(changed),
-        }
     }
 
     fn compare(&self, source: &Source, other: &Digest, mut buffer: Buffer) {

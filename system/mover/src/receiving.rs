@@ -37,7 +37,7 @@ use crate::session::{Ending, Session, add_since, lock};
 use crate::writing::{self, Received};
 
 /// Writer threads per device when nobody says how many.
-const WRITERS_DEFAULT: u16 = 4;
+const WRITERS_DEFAULT: u16 = 8;
 
 /// How often unfinished files are synced and the journal marked.
 const SYNC_EVERY: Duration = Duration::from_secs(1);

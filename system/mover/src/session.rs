@@ -18,7 +18,7 @@ use penstock_sys::event::Event;
 use penstock_sys::machine;
 use penstock_sys::net::TcpInfo;
 
-use crate::channel::Transport;
+use crate::transport::Transport;
 
 /// Data streams when nobody says how many.
 pub const STREAMS_DEFAULT: u16 = 4;

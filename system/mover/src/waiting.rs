@@ -11,8 +11,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::channel::Transport;
 use crate::session::lock;
+use crate::transport::Transport;
 
 /// Most connections that wait.
 const WAITING_MAX: usize = 256;

@@ -186,6 +186,10 @@ fn fill(dir: &Path) {
         let name = dir.join(format!("deep/er/still/{number}"));
         fs::write(name, noise(number * 37, number as u64 + 3)).expect("a file");
     }
+    for number in 0..40 {
+        let name = dir.join(format!("deep/er/{number}"));
+        fs::write(name, noise(14_000 + number * 1_111, number as u64 + 303)).expect("a file");
+    }
     std::os::unix::fs::symlink("deep/big", dir.join("link")).expect("a link");
     fs::write(dir.join("odd\nname"), b"newline").expect("a file");
     fs::set_permissions(dir.join("exact"), fs::Permissions::from_mode(0o640)).expect("its mode");

@@ -19,8 +19,10 @@ use std::sync::Arc;
 use crate::buffer::Buffer;
 use crate::fs::{is_direct, stat_file};
 
+mod batch;
 mod uring;
 
+pub use batch::{Batch, Part};
 pub use uring::Ring;
 
 /// Which way the bytes go.

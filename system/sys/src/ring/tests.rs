@@ -427,3 +427,60 @@ fn the_best_there_is_with_the_reason_for_less() {
         Err(why) => assert_eq!((io.name(), reason), ("pread/pwrite", Some(why))),
     }
 }
+
+#[test]
+fn a_batch_reads_whole_and_short_files_into_their_places() {
+    for depth in [1, 4] {
+        let mut batch = Batch::new(depth);
+        let contents: Vec<_> = (0..11).map(|n| pattern(n * 1000)).collect();
+        let files: Vec<_> = contents.iter().map(|content| file_with(content)).collect();
+        let mut memory = vec![0xaa; 11 * 8192];
+        let parts: Vec<_> = files
+            .iter()
+            .enumerate()
+            .map(|(n, file)| Part { file, range: n * 8192..n * 8192 + 7000 })
+            .collect();
+        for (n, read) in batch.read(&mut memory, &parts).into_iter().enumerate() {
+            let expected = &contents[n][..contents[n].len().min(7000)];
+            assert_eq!(read.unwrap(), expected.len(), "file {n}");
+            assert_eq!(&memory[n * 8192..][..expected.len()], expected, "file {n}");
+            assert_eq!(memory[n * 8192 + 7000], 0xaa, "behind file {n}");
+        }
+    }
+}
+
+#[test]
+fn a_batch_meets_an_unaligned_end_with_direct_reads() {
+    let content = pattern(BLOCK + 12_345);
+    let file = tempfile::tempfile_in(".").unwrap();
+    write_all_at(&file, &content, 0).unwrap();
+    if direct_alignment(&file).unwrap().is_none() {
+        eprintln!("SKIPPED: no direct I/O here");
+        return;
+    }
+    set_direct(&file, true).unwrap();
+    let pool = BufferPool::new(1, 4 * BLOCK);
+    let mut buffer = pool.take().unwrap();
+    let part = Part { file: &file, range: BLOCK..3 * BLOCK };
+    let read = Batch::new(2).read(&mut buffer, std::slice::from_ref(&part));
+    assert_eq!(*read[0].as_ref().unwrap(), content.len());
+    assert_eq!(buffer[BLOCK..][..content.len()], content);
+}
+
+#[test]
+fn a_batch_fails_where_a_file_cannot_be_read() {
+    let directory = File::open(".").unwrap();
+    let file = file_with(b"content");
+    let parts = [Part { file: &directory, range: 0..10 }, Part { file: &file, range: 10..20 }];
+    let read = Batch::new(2).read(&mut [0; 20], &parts);
+    assert!(read[0].is_err());
+    assert_eq!(*read[1].as_ref().unwrap(), 7);
+    assert!(Batch::new(2).read(&mut [0; 20], &[]).is_empty());
+}
+
+#[test]
+#[should_panic(expected = "beyond the memory")]
+fn a_batch_refuses_what_is_beyond_its_memory() {
+    let file = file_with(b"content");
+    drop(Batch::new(2).read(&mut [0; 20], &[Part { file: &file, range: 15..21 }]));
+}

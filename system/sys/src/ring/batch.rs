@@ -1,0 +1,127 @@
+//! Many small reads into one memory, all at the device at once.
+//!
+//! For: thousands of small files past the page cache, where one read after the other would leave the device idle.
+//! Not for: writing, which a file that grows makes wait anyhow.
+//!
+//! Fails per part. Without io_uring the parts are read one after the other.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::thread;
+
+use io_uring::{IoUring, opcode, types};
+
+/// The beginning of one file, and where it goes in the memory.
+#[derive(Debug, Clone)]
+pub struct Part<'a> {
+    /// The file.
+    pub file: &'a File,
+    /// Where its bytes go; no further than the memory.
+    pub range: Range<usize>,
+}
+
+/// Reads parts of a memory at once; keep it to one thread.
+pub struct Batch {
+    ring: Option<IoUring>,
+    depth: usize,
+}
+
+impl Batch {
+    /// For `depth` parts at the device at a time; one, where there is no io_uring.
+    pub fn new(depth: u32) -> Self {
+        let ring = IoUring::builder().setup_clamp().dontfork().build(depth.max(1)).ok();
+        let ring = ring.filter(|_| super::Ring::probe().is_ok());
+        let depth = ring.as_ref().map_or(1, |ring| ring.params().sq_entries() as usize);
+        Self { ring, depth }
+    }
+
+    /// Reads each part from the beginning of its file. How many bytes came, in the order of `parts`: all that were asked
+    /// for, or less where the file ends before.
+    ///
+    /// # Panics
+    /// When a part lies beyond the memory.
+    pub fn read(&mut self, memory: &mut [u8], parts: &[Part<'_>]) -> Vec<io::Result<usize>> {
+        assert!(
+            parts.iter().all(|part| memory.get(part.range.clone()).is_some()),
+            "beyond the memory"
+        );
+        let mut read = Vec::with_capacity(parts.len());
+        for some in parts.chunks(self.depth) {
+            let answers = self.ask(memory, some);
+            for (part, answer) in some.iter().zip(answers) {
+                let into = &mut memory[part.range.clone()];
+                read.push(match answer {
+                    // What could not be done without blocking is done here, with blocking.
+                    Some(Err(libc::EAGAIN | libc::EINTR)) | None => finish(part.file, into, 0),
+                    Some(Err(errno)) => Err(io::Error::from_raw_os_error(errno)),
+                    Some(Ok(count)) => finish(part.file, into, count),
+                });
+            }
+        }
+        read
+    }
+
+    /// One read for each part, at most `depth`; nothing where it could not be asked.
+    fn ask(&mut self, memory: &mut [u8], parts: &[Part<'_>]) -> Vec<Option<Result<usize, i32>>> {
+        let mut answers = vec![None; parts.len()];
+        let Some(ring) = &mut self.ring else { return answers };
+        let base = memory.as_mut_ptr();
+        let mut asked = 0;
+        for (number, part) in parts.iter().enumerate() {
+            let Ok(len) = u32::try_from(part.range.len()) else { continue };
+            let start = base.wrapping_add(part.range.start);
+            let read = opcode::Read::new(types::Fd(part.file.as_raw_fd()), start, len);
+            let entry = read.offset(0).build().user_data(number as u64);
+            // SAFETY: the descriptor is open as long as `parts` is borrowed and the range lies within `memory`, as `read`
+            // has made sure. Both are borrowed until this function returns, which it does only after the kernel has
+            // answered everything it was asked. Meanwhile nothing here touches the memory.
+            match unsafe { ring.submission().push(&entry) } {
+                Ok(()) => asked += 1,
+                Err(_) => break,
+            }
+        }
+        while asked > 0 {
+            if let Err(error) = ring.submit_and_wait(asked) {
+                match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EAGAIN | libc::EBUSY) => thread::yield_now(),
+                    // The kernel may still write into memory that is only borrowed.
+                    _ => std::process::abort(),
+                }
+            }
+            for entry in ring.completion() {
+                asked -= 1;
+                let count = usize::try_from(entry.result()).map_err(|_| -entry.result());
+                if let Some(answer) = answers.get_mut(entry.user_data() as usize) {
+                    *answer = Some(count);
+                }
+            }
+        }
+        answers
+    }
+}
+
+/// Reads on behind the first `done` bytes until the end of the file or of `into`.
+fn finish(file: &File, into: &mut [u8], mut done: usize) -> io::Result<usize> {
+    while done < into.len() {
+        match file.read_at(&mut into[done..], done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // With O_DIRECT an offset that is not aligned is behind the end of the file.
+            Err(error) if done > 0 && error.raw_os_error() == Some(libc::EINVAL) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("depth", &self.depth).finish_non_exhaustive()
+    }
+}
