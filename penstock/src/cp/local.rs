@@ -97,7 +97,7 @@ pub(crate) fn start(
     };
     let name = granting::journal_name(&target.key, &caller.name, "");
     let receive = grant
-        .receiver(target, &name, &options, None, &|_| {})
+        .receiver(target, &name, &options, None, &|_| true)
         .map_err(|refusal| failed(refusal.text))?;
     let session = receive.session();
     let session =

@@ -453,7 +453,7 @@ fn pull(
         );
         let given = (opened.session, SessionKey(opened.key));
         let end = grant
-            .receiver(base, &name, &options, Some(given), &|_| {})
+            .receiver(base, &name, &options, Some(given), &|_| true)
             .map_err(|refusal| CopyError::Failed(refusal.text))?;
         if let Some(list) = &list {
             end.want(list.clone());

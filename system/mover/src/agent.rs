@@ -569,7 +569,10 @@ impl Inner {
             memory_bytes: memory.bytes(),
             pace: Some(Arc::clone(&self.pace)),
         };
-        let granted = grant.make(&open.request, &|journal| self.end_forsaken(journal))?;
+        let granted = grant.make(&open.request, &|journal| {
+            self.end_forsaken(journal);
+            channel.check_open().is_ok()
+        })?;
         let session = granted.end.session();
         let (delegate, name) = match &open.request {
             // The session has its name at the other agent, which may be this one too.

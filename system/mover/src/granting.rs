@@ -306,11 +306,15 @@ pub struct Granted {
 
 impl Grant<'_> {
     /// Makes the end that a request asks for. `forsaken` is asked to end a session of a journal that
-    /// is still in use, if nobody is there for it.
+    /// is still in use, if nobody is there for it, and says whether whoever asks now is still there.
     ///
     /// # Errors
     /// When the request cannot be granted.
-    pub fn make(&self, request: &Request, forsaken: &dyn Fn(&str)) -> Result<Granted, Refusal> {
+    pub fn make(
+        &self,
+        request: &Request,
+        forsaken: &dyn Fn(&str) -> bool,
+    ) -> Result<Granted, Refusal> {
         match request {
             Request::Push(push) => self.receive(push, forsaken),
             Request::Pull(pull) => self.send(pull, None),
@@ -375,7 +379,7 @@ impl Grant<'_> {
         Ok(Granted { end, path, journal: None })
     }
 
-    fn receive(&self, push: &Push, forsaken: &dyn Fn(&str)) -> Result<Granted, Refusal> {
+    fn receive(&self, push: &Push, forsaken: &dyn Fn(&str) -> bool) -> Result<Granted, Refusal> {
         let place = self.keeper.place(self.caller, &push.target.0, true)?;
         let name = journal_name(&push.transfer_key, &self.caller.name, &place.shown);
         let (base, rename) = target_at(place.root, &place.path, push.into_directory)
@@ -396,7 +400,7 @@ impl Grant<'_> {
         name: &str,
         options: &Options,
         given: Option<(SessionId, SessionKey)>,
-        forsaken: &dyn Fn(&str),
+        forsaken: &dyn Fn(&str) -> bool,
     ) -> Result<AnyEnd, Refusal> {
         /// How long the threads of a forsaken session may take to let go of its journal.
         const LET_GO_WITHIN: Duration = Duration::from_secs(5);
@@ -411,10 +415,13 @@ impl Grant<'_> {
             mark: mark.clone(),
         };
         let (journal, unfinished) = loop {
+            // Whoever waits for nobody would keep the journal from the client's next attempt.
+            if !forsaken(name) {
+                return Err(Refusal::new(RefusalKind::Busy, "its client is gone"));
+            }
             match Journal::open(self.state, name, at.clone(), options) {
                 Ok(opened) => break opened,
                 Err(JournalError::Running) if start.elapsed() < LET_GO_WITHIN => {
-                    forsaken(name);
                     std::thread::sleep(Duration::from_millis(50));
                 }
                 Err(error @ JournalError::Running) => {

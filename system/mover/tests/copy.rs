@@ -155,7 +155,7 @@ impl Site {
             let name = granting::journal_name(&[6; 16], "local", "to");
             let identity = (opened.session, SessionKey(opened.key));
             grant
-                .receiver(target, &name, &options2, Some(identity), &|_| {})
+                .receiver(target, &name, &options2, Some(identity), &|_| true)
                 .map_err(|refusal| CopyError::Failed(refusal.text))
         };
         Transfer::start(self.plan(Request::Pull(pull), options, Box::new(make)))
