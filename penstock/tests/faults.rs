@@ -14,6 +14,9 @@ use common::{
 
 /// Bytes of the files that are in place under `root`: same name, size and time as in `source`.
 fn in_place(source: &std::path::Path, root: &std::path::Path) -> u64 {
+    if !root.exists() {
+        return 0;
+    }
     let there = tree(root);
     let same = tree(source).into_iter().filter(|(path, thing)| there.get(path) == Some(thing));
     same.filter_map(|(path, _)| source.join(path).symlink_metadata().ok())
