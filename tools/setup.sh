@@ -29,6 +29,9 @@ for purpose in "$@"; do
             need ps procps
             need mkfs.ext4 e2fsprogs
             need mkfs.btrfs btrfs-progs
+            need ip iproute2
+            need tshark tshark
+            need tcpdump tcpdump
             ;;
         demo)
             need fio fio

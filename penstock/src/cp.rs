@@ -57,6 +57,15 @@ pub(crate) struct CpArgs {
     /// Protect data streams by encryption (full) or against changes only (integrity)
     #[arg(long, value_enum, default_value_t = Protect::Full)]
     pub protect: Protect,
+    /// Whose data it is: OWNER/ACTIVITY by name or number, or a scitag number
+    #[arg(long, value_name = "OWNER/ACTIVITY")]
+    pub scitag: Option<String>,
+    /// How packets say so: in their IPv6 flow label (flow) or not at all, fireflies alone (none)
+    #[arg(long, value_enum, default_value_t = Labels::Flow, requires = "scitag")]
+    pub label: Labels,
+    /// Send fireflies here too, besides to the destination of the data
+    #[arg(long, value_name = "HOST[:PORT],...", value_delimiter = ',', requires = "scitag")]
+    pub collector: Vec<String>,
     /// Digest of whole files: adler32, crc32c, blake3, sha256, md5 or none
     #[arg(long, value_name = "NAME", default_value = "crc32c")]
     pub checksum: Algorithm,
@@ -127,6 +136,7 @@ Examples:
   penstock cp -r penstock://a/data penstock://b/store/         from agent to agent; data goes directly
   penstock cp -r data user@host:/scratch/                      no agent there: ssh starts penstock
   penstock cp -r data penstock://dtn/store/ --rate 10G --streams 8 --protect integrity
+  penstock cp -r data penstock://dtn/store/ --scitag cms/analysis-input
   find . -newer mark -type f | penstock cp --files-from - . penstock://dtn/store/
   penstock cp --files-from list penstock://dtn/store .         what the list names below /store
 
@@ -154,6 +164,15 @@ pub(crate) enum Protect {
     Full,
     /// Authenticated, in the clear.
     Integrity,
+}
+
+/// How packets carry a scitag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Labels {
+    /// In the flow label.
+    Flow,
+    /// Not.
+    None,
 }
 
 /// Copies.

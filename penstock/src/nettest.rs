@@ -15,6 +15,7 @@ use penstock_mover::nettest::{
     self, DEFAULT_PORT, Direction, Limits, Listener, NettestError, Progress, SendPath, Sweep,
     SweepOptions, SweepPoint, Target, TestParams,
 };
+use penstock_protocol::open::{Label, Mark};
 use penstock_units::{BitRate, ByteCount, parse_duration};
 use serde_json::json;
 
@@ -65,6 +66,10 @@ pub(crate) struct NettestArgs {
     /// Limit all streams of a direction together, in bits per second, as 10G.
     #[arg(short = 'b', long, value_name = "RATE")]
     rate: Option<BitRate>,
+
+    /// Label what this end sends, in the IPv6 flow label: OWNER/ACTIVITY by name or number, or a scitag number.
+    #[arg(long, value_name = "OWNER/ACTIVITY")]
+    scitag: Option<String>,
 
     /// The listener sends.
     #[arg(short = 'R', long, conflicts_with = "bidir")]
@@ -223,8 +228,24 @@ impl Signals {
 }
 
 impl NettestArgs {
-    fn target(&self) -> Target {
-        Target {
+    /// Whose traffic it is said to be.
+    fn mark(&self) -> Result<Option<Mark>, NettestError> {
+        let Some(name) = &self.scitag else { return Ok(None) };
+        let wrong =
+            |text: String| NettestError::Option(io::Error::other(format!("--scitag: {text}")));
+        if self.reverse {
+            let text = "it labels what this end sends, and with --reverse the listener sends: run \
+                        the test from the other host";
+            return Err(wrong(text.to_owned()));
+        }
+        let tag = crate::tag::lookup(name).map_err(|error| wrong(error.to_string()))?;
+        tag.fits_on_packets().map_err(|error| wrong(error.to_string()))?;
+        Ok(u16::try_from(tag.number()).ok().map(|scitag| Mark { scitag, label: Label::Flow }))
+    }
+
+    fn target(&self) -> Result<Target, NettestError> {
+        Ok(Target {
+            mark: self.mark()?,
             host: self.host.clone().unwrap_or_default(),
             port: self.port,
             source: self.bind,
@@ -233,7 +254,7 @@ impl NettestArgs {
                 (_, true) => Some(false),
                 _ => None,
             },
-        }
+        })
     }
 
     fn params(&self) -> TestParams {
@@ -275,7 +296,7 @@ fn test(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
     let lines = !args.json && (args.interval.is_some() || io::stdout().is_terminal());
     let mut broken = None;
     let stop = &signals.stop;
-    let report = nettest::run(&args.target(), &params, stop, &mut |progress| match progress {
+    let report = nettest::run(&args.target()?, &params, stop, &mut |progress| match progress {
         Progress::Started => signals.started(),
         Progress::Interval(interval) => {
             if lines
@@ -315,7 +336,7 @@ fn sweep(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
     let mut last = None;
     while let Some(streams) = sweep.next().filter(|_| !signals.stop.load(Relaxed)) {
         params.streams = streams;
-        let report = nettest::run(&args.target(), &params, &signals.stop, &mut |progress| {
+        let report = nettest::run(&args.target()?, &params, &signals.stop, &mut |progress| {
             if matches!(progress, Progress::Started) {
                 signals.started();
             }

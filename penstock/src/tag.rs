@@ -10,7 +10,7 @@ use penstock_agent::state::default_directory;
 use penstock_scitags::registry::LookupError;
 use penstock_scitags::{Registry, Scitag};
 
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, Failure};
 
 mod decode;
 mod encode;
@@ -55,14 +55,26 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
 }
 
 /// The pair that `text` names.
-fn find(registry: &Registry, text: &str) -> Result<Scitag, Failure> {
-    let found = registry.find(text).map_err(|error| match error {
+fn find(registry: &Registry, text: &str) -> anyhow::Result<Scitag> {
+    registry.find(text).map_err(|error| match error {
         LookupError::Owner { .. } | LookupError::Activity { .. } => {
             anyhow!("{error} (penstock tag registry lists all names)")
         }
         other => other.into(),
-    });
-    found.or_exit(Code::Usage)
+    })
+}
+
+/// The pair that `text` names, in the registry that counts for this user.
+pub(crate) fn lookup(text: &str) -> anyhow::Result<Scitag> {
+    find(&current().registry, text)
+}
+
+/// A scitag number by its names, where the registry has them.
+pub(crate) fn name_of(number: u16) -> String {
+    match Scitag::from_number(u64::from(number)) {
+        Ok(tag) => current().registry.name(tag),
+        Err(_) => number.to_string(),
+    }
 }
 
 /// The registry that counts for this user; a copy that cannot be used is told.

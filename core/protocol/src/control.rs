@@ -97,6 +97,8 @@ wire_struct! {
         pub streams: u16,
         /// Storage engine of this end.
         pub engine: String,
+        /// How the packets that this end sends are labelled, or why they are not; empty where nobody asked.
+        pub label: String,
         /// Microseconds that its streams waited for blocks or for buffers.
         pub waited_storage_us: u64,
         /// Microseconds that its streams waited for the network.

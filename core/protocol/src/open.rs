@@ -38,6 +38,41 @@ impl Wire for Protection {
     }
 }
 
+/// How packets carry a scitag.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Label {
+    /// They do not: fireflies alone tell.
+    None,
+    /// In the flow label of IPv6.
+    #[default]
+    Flow,
+}
+
+impl Wire for Label {
+    const MIN_BYTES: usize = 1;
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(*self as u8);
+    }
+    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+        match u8::take(input)? {
+            0 => Ok(Self::None),
+            1 => Ok(Self::Flow),
+            _ => Err(WireError::Invalid("label")),
+        }
+    }
+}
+
+wire_struct! {
+    /// Whose data it is, and how packets say so.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Mark {
+        /// Owner and activity as a scitag number.
+        pub scitag: u16,
+        /// How packets carry it.
+        pub label: Label,
+    }
+}
+
 impl Wire for Algorithm {
     const MIN_BYTES: usize = 1;
     fn put(&self, out: &mut Vec<u8>) {
@@ -74,6 +109,8 @@ wire_struct! {
         pub compare_digest: bool,
         /// Read files back from the device before they get their name.
         pub readback: bool,
+        /// Whose data it is, where somebody says so.
+        pub mark: Option<Mark>,
         /// Rate, streams, readers and writers at the start.
         pub settings: Settings,
     }
@@ -227,6 +264,8 @@ wire_struct! {
         pub streams_max: u16,
         /// The session's number at the agent, by which its operator knows it.
         pub transfer: u64,
+        /// Whose data the agent says it is: as asked for, or as its operator rules.
+        pub mark: Option<Mark>,
     }
 }
 
@@ -286,6 +325,7 @@ mod tests {
             xattrs: true,
             compare_digest: false,
             readback: false,
+            mark: Some(Mark { scitag: 206, label: Label::Flow }),
             settings: Settings {
                 rate_bps: Some(5),
                 streams: None,

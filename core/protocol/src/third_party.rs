@@ -16,7 +16,7 @@
 use crate::control::{Failure, FileError, Placed, Settings, Tally};
 use crate::digest::Digest;
 use crate::manifest::RelativePath;
-use crate::open::{Opened, Pull};
+use crate::open::{Mark, Opened, Pull};
 use crate::wire::{Bytes, Input, Wire, WireError, wire_enum, wire_struct};
 
 wire_struct! {
@@ -135,6 +135,10 @@ wire_struct! {
         pub streams_lost: u64,
         /// Blocks sent again.
         pub repeated: u64,
+        /// Whose data it is.
+        pub mark: Option<Mark>,
+        /// How the packets of the source are labelled, or why they are not.
+        pub label: String,
         /// Reader threads per device at the source.
         pub readers: u16,
         /// Its rate limit.

@@ -81,6 +81,7 @@ fn serve(args: &FarEndArgs) -> anyhow::Result<()> {
             gatekeeper: Arc::new(OneToken(token.clone())),
             state: super::plan::state_directory().map_err(anyhow::Error::msg)?,
             limits: Limits { transfers: 2, ..Limits::default() },
+            collectors: Vec::new(),
         })
     };
     // A machine without IPv6 has the same port on IPv4.

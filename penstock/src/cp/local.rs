@@ -94,6 +94,7 @@ pub(crate) fn start(
         state: &state,
         memory_bytes: args.memory.0 / 2,
         pace: None,
+        collectors: &[],
     };
     let name = granting::journal_name(&target.key, &caller.name, "");
     let receive = grant

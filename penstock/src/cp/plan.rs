@@ -1,6 +1,6 @@
 //! From arguments to a transfer that runs.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use penstock_mover::session::Session;
 use penstock_mover::third_party;
 use penstock_protocol::control::Settings;
 use penstock_protocol::manifest::display_path;
-use penstock_protocol::open::{Opened, Options, Protection, Pull, Push, Request};
+use penstock_protocol::open::{Label, Mark, Opened, Options, Protection, Pull, Push, Request};
 use penstock_protocol::proof::SessionKey;
 use penstock_protocol::sender::LIST_BYTES_MAX;
 use penstock_protocol::wire::Bytes;
@@ -28,7 +28,7 @@ use super::far_end::{self, Started};
 use super::list;
 use super::local::{self, LocalCopy, UserGate};
 use super::places::{self, Location};
-use super::{CpArgs, Protect, Streams};
+use super::{CpArgs, Labels, Protect, Streams};
 use crate::credentials::{self, Address};
 
 const ONE_BASE: &str = "--files-from takes one SRC, the directory its paths are relative to";
@@ -147,6 +147,7 @@ fn options(args: &CpArgs) -> Result<Options, StartError> {
         xattrs: args.xattrs,
         compare_digest: args.compare.is_some(),
         readback: args.verify.is_some(),
+        mark: mark(args)?,
         settings: Settings {
             rate_bps: args.rate.map(|rate| rate.0),
             streams: Some(streams.unwrap_or_else(|| auto_streams(args))),
@@ -163,6 +164,27 @@ fn options(args: &CpArgs) -> Result<Options, StartError> {
         )));
     }
     Ok(options)
+}
+
+/// Whose data it is, if the arguments say so.
+fn mark(args: &CpArgs) -> Result<Option<Mark>, StartError> {
+    let Some(name) = &args.scitag else { return Ok(None) };
+    let tag = crate::tag::lookup(name).map_err(|error| usage(format!("--scitag {error:#}")))?;
+    let label = match args.label {
+        Labels::Flow => Label::Flow,
+        Labels::None => Label::None,
+    };
+    let scitag = u16::try_from(tag.number()).unwrap_or(u16::MAX);
+    Ok(Some(Mark { scitag, label }))
+}
+
+/// Where fireflies go, besides to the peers.
+fn collectors(args: &CpArgs) -> Result<Vec<SocketAddr>, StartError> {
+    let resolve = |place: &String| {
+        penstock_agent::fireflies::resolve(place)
+            .map_err(|error| usage(format!("--collector {error}")))
+    };
+    args.collector.iter().map(resolve).collect()
 }
 
 fn protection(args: &CpArgs) -> Protection {
@@ -347,6 +369,7 @@ fn push(
         options: options.clone(),
     };
     let (engine, memory, recursive) = (args.engine, args.memory.0, args.recursive);
+    let collectors = collectors(args)?;
     let local = local.to_vec();
     let sums = args.checksum_file.is_some();
     let keep = args.json || sums;
@@ -362,7 +385,9 @@ fn push(
             )?,
         };
         let key = SessionKey(opened.key);
-        let session = Session::new(opened.session, key, options.clone(), memory, None)
+        let options = Options { mark: opened.mark, ..options.clone() };
+        let session = Session::new(opened.session, key, options, memory, None)
+            .map(|session| session.with_collectors(&collectors))
             .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
         let end = AnyEnd::Send(SenderControl(Arc::new(SenderEnd::new(
             session, engine, sources, recursive,
@@ -445,6 +470,7 @@ fn pull(
             state: &state,
             memory_bytes,
             pace: None,
+            collectors: &[],
         };
         let name = granting::journal_name(
             &key,

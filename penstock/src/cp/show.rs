@@ -369,8 +369,20 @@ fn summary(snapshot: &Snapshot, seconds: f64, bound: &str, shown: &Shown) {
         engine(&snapshot.engines.0),
         engine(&snapshot.engines.1),
     );
+    if let Some(mark) = snapshot.mark {
+        let tag = crate::tag::name_of(mark.scitag);
+        let _ = writeln!(out, "  scitag {tag}, flow label: {}", labelled(&snapshot.label));
+    }
     for address in &snapshot.dropped {
         let _ = writeln!(out, "  path given up, it stayed dead: {address}");
+    }
+}
+
+fn labelled(label: &str) -> &str {
+    match label {
+        "flow" => "on every packet that carries data",
+        "" => "not known",
+        other => other,
     }
 }
 
@@ -428,6 +440,9 @@ fn json_of(
         "engine_remote": snapshot.engines.1,
         "bound_by": bound,
         "protect": shown.protect,
+        "scitag": snapshot.mark.map(|mark| mark.scitag),
+        "label": snapshot.label.split(':').next().filter(|label| !label.is_empty()),
+        "label_note": snapshot.label.split_once(": ").map(|(_, why)| why),
         "checksum": shown.checksum,
         "cpu_local_seconds": snapshot.cpu_us.0 as f64 / 1e6,
         "cpu_remote_seconds": snapshot.cpu_us.1 as f64 / 1e6,

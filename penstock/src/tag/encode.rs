@@ -8,7 +8,7 @@ use penstock_scitags::{Scitag, carry, option};
 use serde::Serialize;
 
 use super::show::{Pair, Rows, hex};
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, OrExit};
 
 /// Print the numbers and texts that carry an owner and an activity
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,7 @@ struct Label {
 pub(super) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
     let current = super::current();
     let registry = &current.registry;
-    let tag = super::find(registry, &args.pair)?;
+    let tag = super::find(registry, &args.pair).or_exit(Code::Usage)?;
     let encoded = encoded(tag, args.entropy, Pair::new(tag, registry));
     let text = if json {
         format!("{}\n", serde_json::to_string(&encoded).context("plain data")?)

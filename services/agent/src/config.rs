@@ -7,7 +7,7 @@
 //! start with `PENSTOCK_` but are not listed here are left alone: Kubernetes sets such ones
 //! (`PENSTOCK_SERVICE_HOST`) in every container beside a service called penstock.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::num::{NonZeroU16, NonZeroUsize};
@@ -19,12 +19,13 @@ use penstock_mover::session::STREAMS_MAX;
 use penstock_units::{BitRate, ByteCount};
 
 use crate::fetch::Url;
+use crate::fireflies::{self, TagRule};
 use crate::tokens::{OWNER, TokenSource};
 
 mod file;
 mod words;
 
-pub use words::{ExportName, Keep, Listen, MetricsAccess, Mode, Who};
+pub use words::{ExportName, Keep, Listen, MetricsAccess, Mode, Tag, Who};
 
 /// Read when it is there and no other file is named.
 pub const DEFAULT_FILE: &str = "/etc/penstock/penstock.toml";
@@ -83,6 +84,8 @@ pub struct Export {
     pub mode: Mode,
     /// By whom.
     pub who: Vec<Who>,
+    /// Whose data is there.
+    pub scitag: Option<TagRule>,
 }
 
 /// What one layer (variables, flags) says; the layer below holds where it says nothing.
@@ -131,6 +134,10 @@ pub struct Config {
     pub metrics: MetricsAccess,
     /// From where the scitags registry is renewed daily; `None` for never.
     pub registry: Option<Url>,
+    /// Where fireflies go, besides to the peers of what is sent.
+    pub collectors: Vec<SocketAddr>,
+    /// Whose data the bearers of tokens move.
+    pub token_tags: HashMap<String, TagRule>,
 }
 
 impl Config {
@@ -211,7 +218,10 @@ fn lower(
     contents: file::Contents,
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Config, ConfigError> {
-    let file::Contents { layer, mut exports, mut tokens, registry } = contents;
+    let file::Contents { layer, mut exports, mut tokens, token_tags, registry, collectors } =
+        contents;
+    let collectors = collectors.iter().map(fireflies::address);
+    let collectors = collectors.collect::<Result<_, _>>().map_err(whole)?;
     if let Some(path) = layer.root {
         if exports.iter().any(|export| export.name.as_str() == "/") {
             return Err(whole(
@@ -220,7 +230,13 @@ fn lower(
         }
         let path = std::path::absolute(path).map_err(|error| whole(format!("root: {error}")))?;
         let name = ExportName::root();
-        exports.push(Export { name, path, mode: Mode::ReadWrite, who: vec![Who::Anyone] });
+        exports.push(Export {
+            name,
+            path,
+            mode: Mode::ReadWrite,
+            who: vec![Who::Anyone],
+            scitag: None,
+        });
     }
     if exports.is_empty() {
         return Err(whole(format!(
@@ -262,6 +278,8 @@ fn lower(
         tokens,
         metrics: layer.metrics.unwrap_or(MetricsAccess::Loopback),
         registry,
+        collectors,
+        token_tags,
     })
 }
 

@@ -10,14 +10,16 @@
 //! Fails with a refusal that tells the client what was refused, why, and what it or the agent's
 //! operator can do. It names no export that the client may not use.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use penstock_mover::agent::{Caller, Gatekeeper, Place};
 use penstock_mover::identity::Fingerprint;
-use penstock_protocol::open::{Refusal, RefusalKind};
+use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_sys::fs::Dir;
 
 use crate::config::{Export, Who};
+use crate::fireflies::{self, TagRule};
 use crate::tokens::Tokens;
 
 /// Tokens and exports of an agent, which may be replaced while it runs.
@@ -33,13 +35,15 @@ pub struct Rules {
     pub tokens: Tokens,
     /// The exports.
     pub exports: Vec<Export>,
+    /// Whose data the bearers of tokens move.
+    pub token_tags: HashMap<String, TagRule>,
 }
 
 impl Gate {
-    /// Lets the bearers of `tokens` into `exports`.
+    /// Lets clients in by these rules.
     #[must_use]
-    pub fn new(tokens: Tokens, exports: Vec<Export>) -> Self {
-        Self { now: Mutex::new(Arc::new(Rules { tokens, exports })) }
+    pub fn new(rules: Rules) -> Self {
+        Self { now: Mutex::new(Arc::new(rules)) }
     }
 
     /// The rules as they are now.
@@ -49,9 +53,8 @@ impl Gate {
     }
 
     /// Replaces the rules; what was granted before goes on.
-    pub fn replace(&self, tokens: Tokens, exports: Vec<Export>) {
-        let rules = Arc::new(Rules { tokens, exports });
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = rules;
+    pub fn replace(&self, rules: Rules) {
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
     }
 }
 
@@ -107,6 +110,23 @@ impl Gatekeeper for Gate {
     fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<Place, Refusal> {
         self.rules().place(caller, path, write)
     }
+
+    fn mark(
+        &self,
+        caller: &Caller,
+        path: &[u8],
+        asked: Option<Mark>,
+    ) -> Result<Option<Mark>, Refusal> {
+        let rules = self.rules();
+        let token = rules.token_tags.get(&caller.name).copied();
+        let export = rules.find(&components(path)).and_then(|export| export.scitag);
+        Ok(fireflies::decide(token, export, asked))
+    }
+}
+
+/// The parts of a path that mean something.
+fn components(path: &[u8]) -> Vec<&[u8]> {
+    path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect()
 }
 
 impl Rules {
@@ -144,8 +164,7 @@ impl Rules {
 
     fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<Place, Refusal> {
         let shown = path.escape_ascii().to_string();
-        let components: Vec<&[u8]> =
-            path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect();
+        let components = components(path);
         if components.contains(&&b".."[..]) || path.contains(&0) {
             let text =
                 format!("{shown}: a path with '..' or a NUL byte is not taken: write it out");
@@ -206,7 +225,7 @@ mod tests {
             let path: PathBuf = directory.join(name.trim_start_matches('/').replace('/', "-"));
             std::fs::create_dir_all(&path).unwrap();
             let who = who.iter().map(|who| who.parse().unwrap()).collect();
-            Export { name: name.parse().unwrap(), path, mode, who }
+            Export { name: name.parse().unwrap(), path, mode, who, scitag: None }
         };
         let certificate = Who::certificate_name(&CERTIFICATE);
         let exports = vec![
@@ -214,7 +233,7 @@ mod tests {
             export("/store/cms", Mode::Read, &["alice", "owner"]),
             export("/drop", Mode::Write, &[&certificate]),
         ];
-        Gate::new(tokens, exports)
+        Gate::new(Rules { tokens, exports, token_tags: HashMap::new() })
     }
 
     fn caller(name: &str) -> Caller {

@@ -1,7 +1,7 @@
 //! The daemon of a data transfer node: what `penstock serve` runs.
 //!
 //! For: who may move which files ([`gate`], [`tokens`]), what the operator set ([`config`]), what is
-//! kept between runs ([`state`]), the scitags registry ([`registry`], [`fetch`]), watching and steering transfers over HTTP ([`http`], with its
+//! kept between runs ([`state`]), scitags ([`registry`], [`fetch`], [`fireflies`]), watching and steering transfers over HTTP ([`http`], with its
 //! [`client`]), and running it all ([`serve`]). The bytes themselves are moved by `penstock-mover`.
 //!
 //! Not for: plans over several agents, which is the controller's.
@@ -11,6 +11,7 @@
 pub mod client;
 pub mod config;
 pub mod fetch;
+pub mod fireflies;
 pub mod gate;
 pub mod http;
 pub mod registry;

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::config::{Config, ConfigError, MetricsAccess};
-use crate::gate::Gate;
+use crate::gate::{Gate, Rules};
 use crate::http::server::{self, Traffic};
 use crate::http::{self, Api};
 use crate::registry;
@@ -106,7 +106,11 @@ impl Server {
         let credentials = state.credentials()?;
         let running = Running::of(&config, &credentials.token);
         let tokens = Tokens::open(&credentials.token, &config.tokens)?;
-        let gate = Arc::new(Gate::new(tokens, config.exports));
+        let gate = Arc::new(Gate::new(Rules {
+            tokens,
+            exports: config.exports,
+            token_tags: config.token_tags,
+        }));
         let identity = Arc::new(credentials.identity);
         let runtime =
             Builder::new_multi_thread().worker_threads(CONTROL_THREADS).enable_all().build()?;
@@ -132,6 +136,7 @@ impl Server {
             gatekeeper: Arc::clone(&gate) as _,
             state: config.state.clone(),
             limits: config.limits.clone(),
+            collectors: config.collectors.clone(),
         })
         .map_err(|error| start_error(&error))?;
 
@@ -291,7 +296,8 @@ impl Running {
         }
         agent.set_limits(config.limits.clone());
         *api.limits.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
-        api.gate.replace(tokens, config.exports);
+        let (exports, token_tags) = (config.exports, config.token_tags);
+        api.gate.replace(Rules { tokens, exports, token_tags });
         Ok(())
     }
 }

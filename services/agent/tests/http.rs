@@ -1,5 +1,6 @@
 //! The HTTP API over real sockets, with a mover that only remembers what it was told.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -7,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use penstock_agent::client::{Client, ClientError};
 use penstock_agent::config::{Export, MetricsAccess, Mode, Who};
-use penstock_agent::gate::Gate;
+use penstock_agent::gate::{Gate, Rules};
 use penstock_agent::http::api::Change;
 use penstock_agent::http::server::{self, Traffic};
 use penstock_agent::http::{self, Api, BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX, Mover};
@@ -99,12 +100,17 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         path: "/tmp".into(),
         mode: Mode::Read,
         who: vec![Who::Anyone],
+        scitag: None,
     };
     let mover = Arc::new(Remembering::default());
     let traffic = Arc::new(Traffic::default());
     let api = Api {
         mover: Arc::clone(&mover) as _,
-        gate: Arc::new(Gate::new(tokens, vec![export])),
+        gate: Arc::new(Gate::new(Rules {
+            tokens,
+            exports: vec![export],
+            token_tags: HashMap::new(),
+        })),
         metrics,
         listen: vec!["[::1]:8620".parse().unwrap()],
         http: vec![address],

@@ -17,7 +17,7 @@ use penstock_protocol::control::Settings;
 use penstock_protocol::link::Link;
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{
-    Answer, Join, Open, Opened, Protection, Refusal, RefusalKind, Request, Return, SessionId,
+    Answer, Join, Mark, Open, Opened, Protection, Refusal, RefusalKind, Request, Return, SessionId,
 };
 use penstock_protocol::preamble::{ConnectionKind, Preamble};
 use penstock_protocol::proof::{Nonces, SessionKey};
@@ -31,6 +31,7 @@ use crate::control::{self, End, Stopped};
 use crate::delegate::Delegate;
 use crate::engine::Engine;
 use crate::exchange::{self, Joined};
+use crate::firefly;
 use crate::granting::{self, AnyEnd};
 use crate::identity::{Fingerprint, Identity};
 use crate::memory::{Hold, Memory};
@@ -96,6 +97,19 @@ pub trait Gatekeeper: Send + Sync {
     /// When there is nothing of that name, or not for this client.
     fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<Place, Refusal>;
 
+    /// Whose data it is that a client sends to a path or gets from it, where the client says `asked`.
+    ///
+    /// # Errors
+    /// When this client may not say so.
+    fn mark(
+        &self,
+        _caller: &Caller,
+        _path: &[u8],
+        asked: Option<Mark>,
+    ) -> Result<Option<Mark>, Refusal> {
+        Ok(asked)
+    }
+
     /// Whether clients act for the very user who runs this process, and so may choose owners.
     fn trusts_owners(&self) -> bool {
         false
@@ -144,6 +158,8 @@ pub struct Config {
     pub state: PathBuf,
     /// What it gives at most.
     pub limits: Limits,
+    /// Where fireflies go, besides to the peers of what is sent.
+    pub collectors: Vec<SocketAddr>,
 }
 
 impl std::fmt::Debug for Config {
@@ -403,6 +419,11 @@ impl Inner {
         }
         self.waiting.leave(waiting);
         let nonces = Nonces { acceptor: nonce, connector: join.nonce };
+        if let AnyEnd::Send(_) = running.end {
+            let session = running.end.session();
+            let mark = session.options.mark;
+            session.name_label(firefly::label_of(mark, channel.transport(), false));
+        }
         // What ends a stream concerns its session alone, which has noticed.
         let _ = running.end.run_stream(join.stream, channel, &nonces);
         running.joined.fetch_sub(1, Ordering::SeqCst);
@@ -568,6 +589,7 @@ impl Inner {
             state: &self.config.state,
             memory_bytes: memory.bytes(),
             pace: Some(Arc::clone(&self.pace)),
+            collectors: &self.config.collectors,
         };
         let granted = grant.make(&open.request, &|journal| {
             self.end_forsaken(journal);
@@ -590,6 +612,7 @@ impl Inner {
             features: Vec::new(),
             streams_max: limits.streams_per_transfer,
             transfer: id,
+            mark: session.options.mark,
         };
         let running = Arc::new(Running {
             id,

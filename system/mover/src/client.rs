@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use penstock_protocol::control::{Placed, Settings, Tally};
 use penstock_protocol::link::Link;
-use penstock_protocol::open::{Opened, Request};
+use penstock_protocol::open::{Mark, Opened, Request};
 use penstock_protocol::proof::Nonces;
 use penstock_sys::event::Event;
 
@@ -16,6 +16,7 @@ use crate::channel::Channel;
 use crate::contact::{Backoff, Contact, CopyError};
 use crate::control::{self, Stopped};
 use crate::exchange::random;
+use crate::firefly;
 use crate::granting::{AnyEnd, RateMeter};
 use crate::sending::spawn;
 use crate::session::{Ending, Session, lock};
@@ -83,6 +84,10 @@ pub struct Snapshot {
     pub streams_lost: u64,
     /// Blocks sent again.
     pub repeated: u64,
+    /// Whose data it is.
+    pub mark: Option<Mark>,
+    /// How the packets of the sending end are labelled, or why they are not.
+    pub label: String,
     /// Addresses that were given up.
     pub dropped: Vec<String>,
     /// Why the other end lets it wait, while it does.
@@ -261,6 +266,11 @@ impl Shared {
         snapshot.streams_peak = snapshot.streams_peak.max(session.streams_peak());
         snapshot.bits_per_second = rate.bits_per_second;
         snapshot.bound_by = rate.bound_by;
+        snapshot.mark = session.options.mark;
+        snapshot.label = match end {
+            AnyEnd::Send(_) => report.label,
+            AnyEnd::Receive(_) => peer.label,
+        };
         snapshot.engines = (report.engine, peer.engine);
         snapshot.retransmits += end.retransmits();
         snapshot.network_bytes += meter.network_bytes.load(Ordering::Relaxed);
@@ -424,7 +434,11 @@ impl Shared {
         while !session.is_over() && wanted() {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let start = Instant::now();
-            let result = self.plan.contact.join(opened, number).and_then(|(channel, nonces)| {
+            let mark = session.options.mark.filter(|_| matches!(end, AnyEnd::Send(_)));
+            let label = firefly::flow_label(mark, number);
+            let joined = self.plan.contact.join(opened, number, label);
+            let result = joined.and_then(|(channel, nonces)| {
+                session.name_label(firefly::label_of(mark, channel.transport(), true));
                 end.run_stream_while(number, channel, &nonces, wanted)
             });
             if session.is_over() {

@@ -111,9 +111,14 @@ impl Contact {
         self.dial.shown()
     }
 
-    fn connect(&self, kind: ConnectionKind, number: u32) -> io::Result<Channel> {
+    fn connect(
+        &self,
+        kind: ConnectionKind,
+        number: u32,
+        flow_label: Option<u32>,
+    ) -> io::Result<Channel> {
         let tls = kind == ConnectionKind::Control || self.protection == Protection::Full;
-        let mut transport = self.dial.dial(number)?;
+        let mut transport = self.dial.dial(number, flow_label)?;
         transport.set_timeouts(Some(ANSWER_WITHIN))?;
         exchange::send_preamble(&mut transport, Preamble { kind, tls })?;
         if tls {
@@ -138,7 +143,7 @@ impl Contact {
             }
             _ => CopyError::Unreachable(shown.clone(), penstock_sys::fs::describe(&error)),
         };
-        let mut channel = self.connect(ConnectionKind::Control, 0).map_err(failed)?;
+        let mut channel = self.connect(ConnectionKind::Control, 0, None).map_err(failed)?;
         let open =
             Open { software: software(), token: self.token.clone(), features: Vec::new(), request };
         let answer = exchange::ask(&mut channel, &open).map_err(failed)?;
@@ -220,12 +225,17 @@ impl Contact {
         }
     }
 
-    /// Joins a session with a data connection.
+    /// Joins a session with a data connection, whose packets from here carry a flow label.
     ///
     /// # Errors
     /// When the agent refuses or cannot be reached.
-    pub fn join(&self, opened: &Opened, stream: u32) -> io::Result<(Channel, Nonces)> {
-        let mut channel = self.connect(ConnectionKind::Data, stream)?;
+    pub fn join(
+        &self,
+        opened: &Opened,
+        stream: u32,
+        flow_label: Option<u32>,
+    ) -> io::Result<(Channel, Nonces)> {
+        let mut channel = self.connect(ConnectionKind::Data, stream, flow_label)?;
         let nonces =
             Nonces { acceptor: exchange::receive_challenge(&mut channel)?, connector: random() };
         let key = SessionKey(opened.key);

@@ -153,6 +153,8 @@ fn progress(snapshot: Snapshot) -> Progress {
         cpu_us: snapshot.cpu_us,
         streams_lost: snapshot.streams_lost,
         repeated: snapshot.repeated,
+        mark: snapshot.mark,
+        label: snapshot.label,
         readers: snapshot.readers,
         rate_bps: snapshot.rate_bps,
         dropped: snapshot.dropped,

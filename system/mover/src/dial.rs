@@ -23,11 +23,12 @@ const FAILURES_MAX: u32 = 3;
 
 /// A way to the other end.
 pub trait Dial: Send + Sync {
-    /// Connects; `number` spreads connections over what there is to choose from.
+    /// Connects; `number` spreads connections over what there is to choose from. With a flow label every
+    /// packet of the connection carries it, where it is IPv6.
     ///
     /// # Errors
     /// When nothing answers.
-    fn dial(&self, number: u32) -> io::Result<Transport>;
+    fn dial(&self, number: u32, flow_label: Option<u32>) -> io::Result<Transport>;
 
     /// Where it leads, for people.
     fn shown(&self) -> String;
@@ -126,12 +127,13 @@ fn pairs(to: &[SocketAddr], from: &[IpAddr]) -> Vec<Way> {
 }
 
 impl Dial for TcpDial {
-    fn dial(&self, number: u32) -> io::Result<Transport> {
+    fn dial(&self, number: u32, flow_label: Option<u32>) -> io::Result<Transport> {
         let mut why = io::Error::from(io::ErrorKind::NotConnected);
         for way in self.ways(number) {
             let options = ConnectOptions {
                 source: way.1,
                 congestion: self.congestion.clone(),
+                flow_label,
                 ..ConnectOptions::default()
             };
             match connect(way.0, &options, CONNECT_WITHIN) {
@@ -182,7 +184,7 @@ impl SshDial {
 }
 
 impl Dial for SshDial {
-    fn dial(&self, _number: u32) -> io::Result<Transport> {
+    fn dial(&self, _number: u32, _flow_label: Option<u32>) -> io::Result<Transport> {
         let (ours, theirs) = UnixStream::pair()?;
         let (program, options) = self.command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let output = theirs.try_clone()?;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use penstock_protocol::open::{
 use penstock_protocol::proof::{Nonces, SessionKey};
 use penstock_protocol::sender::StreamId;
 use penstock_protocol::wire::Bytes;
+use penstock_scitags::Scitag;
 use penstock_sys::fs::{self, Dir};
 
 use crate::agent::{Caller, Counters, Gatekeeper};
@@ -253,6 +255,11 @@ impl RateMeter {
 /// When they are outside of what the protocol allows.
 pub fn check_options(options: &Options) -> Result<(), Refusal> {
     let block = options.block_bytes;
+    if let Some(mark) = options.mark
+        && let Err(error) = Scitag::from_number(u64::from(mark.scitag))
+    {
+        return Err(Refusal::new(RefusalKind::Request, error.to_string()));
+    }
     if !block.is_power_of_two() || !(BLOCK_BYTES_MIN..=PAYLOAD_BYTES_MAX).contains(&block) {
         let text = format!("a block of {block} bytes is not a power of two from 64KiB to 64MiB");
         return Err(Refusal::new(RefusalKind::Request, text));
@@ -285,6 +292,8 @@ pub struct Grant<'a> {
     pub memory_bytes: u64,
     /// A rate shared with other sessions.
     pub pace: Option<Arc<Pace>>,
+    /// Where fireflies go, besides to the peers of what is sent.
+    pub collectors: &'a [SocketAddr],
 }
 
 impl std::fmt::Debug for Grant<'_> {
@@ -317,10 +326,13 @@ impl Grant<'_> {
     ) -> Result<Granted, Refusal> {
         match request {
             Request::Push(push) => self.receive(push, forsaken),
-            Request::Pull(pull) => self.send(pull, None),
+            Request::Pull(pull) => self.send(pull, &pull.options, None),
             Request::ThirdParty(request) => {
                 let session = &request.session;
-                self.send(&request.pull, Some((session.session, SessionKey(session.key))))
+                // The destination has said whose data it takes it for.
+                let options = Options { mark: session.mark, ..request.pull.options.clone() };
+                let given = (session.session, SessionKey(session.key));
+                self.send(&request.pull, &options, Some(given))
             }
             Request::Return(_) | Request::Check(()) => {
                 Err(Refusal::new(RefusalKind::Request, "that is no new session"))
@@ -336,12 +348,20 @@ impl Grant<'_> {
         check_options(options)?;
         let (id, key) = given.unwrap_or_else(|| (random(), SessionKey(random())));
         Session::new(id, key, options.clone(), self.memory_bytes, self.pace.clone())
+            .map(|session| session.with_collectors(self.collectors))
             .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))
+    }
+
+    /// The options, with the mark that the operator has for a path.
+    fn marked(&self, options: &Options, path: &[u8]) -> Result<Options, Refusal> {
+        let mark = self.keeper.mark(self.caller, path, options.mark)?;
+        Ok(Options { mark, ..options.clone() })
     }
 
     fn send(
         &self,
         pull: &Pull,
+        options: &Options,
         given: Option<(SessionId, SessionKey)>,
     ) -> Result<Granted, Refusal> {
         let mut sources = Vec::with_capacity(pull.sources.len());
@@ -367,7 +387,8 @@ impl Grant<'_> {
             sources.push(source_at(place.root, &place.path, &place.shown)?);
             shown.push(place.shown);
         }
-        let session = self.session(&pull.options, given)?;
+        let path = pull.sources.first().map_or(&[][..], |path| &path.0);
+        let session = self.session(&self.marked(options, path)?, given)?;
         let end = SenderEnd::new(session, self.engine, sources, pull.recursive);
         let end = if pull.listed { end.listed() } else { end };
         let more = match shown.len() {
@@ -386,7 +407,8 @@ impl Grant<'_> {
             .map_err(|error| refuse(&place.shown, &error))?;
         let target =
             Target { base, rename, key: push.transfer_key, trusted: self.keeper.trusts_owners() };
-        let end = self.receiver(target, &name, &push.options, None, forsaken)?;
+        let options = self.marked(&push.options, &push.target.0)?;
+        let end = self.receiver(target, &name, &options, None, forsaken)?;
         Ok(Granted { end, path: place.shown, journal: Some(name) })
     }
 

@@ -257,6 +257,7 @@ mod tests {
             xattrs: false,
             compare_digest: false,
             readback: false,
+            mark: None,
             settings: Settings::default(),
         }
     }

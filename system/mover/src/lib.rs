@@ -25,6 +25,7 @@ pub mod delegate;
 pub mod dial;
 pub mod engine;
 pub mod exchange;
+pub mod firefly;
 pub mod frame;
 pub mod granting;
 pub mod identity;

@@ -372,11 +372,17 @@ impl SenderEnd {
         if !self.session.add_stream(stream, channel.transport())? {
             return Ok(());
         }
+        if let Some(fireflies) = &self.session.fireflies {
+            fireflies.begin(stream, channel.transport());
+        }
         let mut writer = FrameWriter::new(channel, authenticator);
         let mut result = self.send_blocks(stream, &mut writer, wanted);
         if result.is_ok() {
             writer.finish();
             result = self.await_written(stream);
+        }
+        if let Some(fireflies) = &self.session.fireflies {
+            fireflies.end(stream);
         }
         self.session.remove_stream(stream);
         if result.is_err() {
@@ -506,6 +512,9 @@ impl End for SenderControl {
     fn tick(&self) {
         let devices: Vec<_> = lock(&self.0.machine).devices().collect();
         devices.into_iter().for_each(|device| self.0.ensure_readers(device));
+        if let Some(fireflies) = &self.0.session.fireflies {
+            fireflies.tick();
+        }
         let report = self.0.session.report();
         lock(&self.0.machine).report(report);
     }

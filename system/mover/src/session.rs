@@ -4,6 +4,7 @@
 //! [`crate::sending`] and [`crate::receiving`]. Locks here are held for moments, never across I/O.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use penstock_sys::event::Event;
 use penstock_sys::machine;
 use penstock_sys::net::TcpInfo;
 
+use crate::firefly::Fireflies;
 use crate::transport::Transport;
 
 /// Data streams when nobody says how many.
@@ -120,6 +122,8 @@ pub struct Session {
     pub meter: Meter,
     /// Wakes the control connection.
     pub wake: Event,
+    /// Told about its streams, where this end sends them.
+    pub fireflies: Option<Fireflies>,
     /// When it began.
     pub started: Instant,
     /// How many streams there should be.
@@ -131,6 +135,7 @@ pub struct Session {
     over: AtomicBool,
     peer: Mutex<Report>,
     engine: Mutex<String>,
+    label: Mutex<String>,
     settings_for_peer: Mutex<Option<Settings>>,
     cpu_at_start: Duration,
     busy: Mutex<Busy>,
@@ -166,6 +171,7 @@ impl Session {
             shared_pace,
             meter: Meter::default(),
             wake: Event::new()?,
+            fireflies: Fireflies::new(options.mark, &[]),
             started: Instant::now(),
             wanted_streams: AtomicU16::new(streams.clamp(1, STREAMS_MAX)),
             streams_peak: AtomicU16::new(0),
@@ -176,10 +182,23 @@ impl Session {
             over: AtomicBool::new(false),
             peer: Mutex::default(),
             engine: Mutex::default(),
+            label: Mutex::default(),
             settings_for_peer: Mutex::default(),
             cpu_at_start: machine::process_cpu(),
             busy: Mutex::default(),
         })
+    }
+
+    /// Fireflies go to these collectors too.
+    #[must_use]
+    pub fn with_collectors(mut self, collectors: &[SocketAddr]) -> Self {
+        self.fireflies = Fireflies::new(self.options.mark, collectors);
+        self
+    }
+
+    /// Says how the packets of its streams are labelled, or why they are not.
+    pub fn name_label(&self, label: String) {
+        *lock(&self.label) = label;
     }
 
     /// Its key.
@@ -376,6 +395,7 @@ impl Session {
             retransmits: self.retransmits(),
             streams: self.stream_count(),
             engine: self.engine(),
+            label: lock(&self.label).clone(),
             waited_storage_us: self.meter.waited_storage_us.load(Ordering::Relaxed),
             waited_network_us: self.meter.waited_network_us.load(Ordering::Relaxed),
             waited_window_us: self.window_us(),

@@ -174,6 +174,8 @@ impl Shared {
             repeated: now.repeated + earlier.repeated,
             dropped: now.dropped.clone(),
             waiting: news.waiting.clone(),
+            mark: now.mark,
+            label: now.label.clone(),
             readers: now.readers,
             // Only the destination knows its own.
             writers: 0,

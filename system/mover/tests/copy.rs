@@ -66,6 +66,7 @@ fn options(algorithm: Algorithm, protection: Protection) -> Options {
         xattrs: false,
         compare_digest: false,
         readback: false,
+        mark: None,
         settings: Settings { streams: Some(3), ..Settings::default() },
     }
 }
@@ -86,6 +87,7 @@ impl Site {
             gatekeeper: Arc::new(OneExport(export.clone())),
             state: state.clone(),
             limits: Limits::default(),
+            collectors: Vec::new(),
         })
         .expect("a port");
         Self { _temporary: temporary, source, export, state, agent, identity }
@@ -151,6 +153,7 @@ impl Site {
                 state: &state,
                 memory_bytes: 16 << 20,
                 pace: None,
+                collectors: &[],
             };
             let name = granting::journal_name(&[6; 16], "local", "to");
             let identity = (opened.session, SessionKey(opened.key));

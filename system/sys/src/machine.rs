@@ -167,6 +167,12 @@ pub fn umask() -> u32 {
         .unwrap_or(0o022)
 }
 
+/// This machine's name, as the kernel has it.
+#[must_use]
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 /// Whether this process may act as any user.
 pub fn is_superuser() -> bool {
     rustix::process::geteuid().is_root()

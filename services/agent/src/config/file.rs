@@ -1,6 +1,6 @@
 //! The configuration file as it is written. Paths in it are relative to its directory.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
@@ -8,9 +8,10 @@ use penstock_units::{BitRate, ByteCount};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::words::{ExportName, Keep, Listen, MetricsAccess, Mode, Who, one_or_many};
+use super::words::{ExportName, Keep, Listen, MetricsAccess, Mode, Tag, Who, one_or_many};
 use super::{ConfigError, Export, Layer};
 use crate::fetch::Url;
+use crate::fireflies::TagRule;
 use crate::tokens::{TokenSource, check_token_name};
 
 /// Longest file.
@@ -22,7 +23,9 @@ pub(super) struct Contents {
     pub(super) layer: Layer,
     pub(super) exports: Vec<Export>,
     pub(super) tokens: Vec<TokenSource>,
+    pub(super) token_tags: HashMap<String, TagRule>,
     pub(super) registry: Option<Url>,
+    pub(super) collectors: Vec<Listen>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -67,6 +70,8 @@ struct LimitsTable {
 #[serde(deny_unknown_fields)]
 struct ScitagsTable {
     registry: Option<Url>,
+    #[serde(default, deserialize_with = "one_or_many")]
+    collectors: Option<Vec<Listen>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -78,6 +83,9 @@ struct ExportTable {
     mode: Mode,
     #[serde(default)]
     who: Vec<Who>,
+    scitag: Option<Tag>,
+    #[serde(default)]
+    force_scitag: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -86,6 +94,20 @@ struct TokenTable {
     name: String,
     sha256: Option<String>,
     file: Option<PathBuf>,
+    scitag: Option<Tag>,
+    #[serde(default)]
+    force_scitag: bool,
+}
+
+/// What an export or a token says of its data.
+fn rule(tag: Option<Tag>, force: bool) -> Result<Option<TagRule>, String> {
+    match tag {
+        Some(Tag(tag)) => Ok(Some(TagRule { tag, force })),
+        None if force => {
+            Err("force_scitag has no scitag to force: add scitag = \"OWNER/ACTIVITY\"".into())
+        }
+        None => Ok(None),
+    }
 }
 
 fn read_only() -> Mode {
@@ -126,7 +148,8 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
     let mut names = HashSet::new();
     for table in document.export {
         let offset = table.span().start;
-        let ExportTable { path, name, mode, who } = table.into_inner();
+        let ExportTable { path, name, mode, who, scitag, force_scitag } = table.into_inner();
+        let scitag = rule(scitag, force_scitag).map_err(|error| at(offset, error))?;
         if !names.insert(name.clone()) {
             return Err(at(offset, format!("a second export is called {name}: name it otherwise")));
         }
@@ -138,13 +161,17 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
                 ),
             ));
         }
-        exports.push(Export { name, path: beside(path), mode, who });
+        exports.push(Export { name, path: beside(path), mode, who, scitag });
     }
 
     let mut tokens = Vec::new();
+    let mut token_tags = HashMap::new();
     for table in document.token {
         let offset = table.span().start;
-        let TokenTable { name, sha256, file } = table.into_inner();
+        let TokenTable { name, sha256, file, scitag, force_scitag } = table.into_inner();
+        if let Some(rule) = rule(scitag, force_scitag).map_err(|error| at(offset, error))? {
+            token_tags.insert(name.clone(), rule);
+        }
         check_token_name(&name).map_err(|error| at(offset, error))?;
         tokens.push(match (sha256, file) {
             (Some(hex), None) => {
@@ -170,7 +197,14 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
         memory: document.limits.memory,
         keep_unfinished: document.agent.keep_unfinished,
     };
-    Ok(Contents { layer, exports, tokens, registry: document.scitags.registry })
+    Ok(Contents {
+        layer,
+        exports,
+        tokens,
+        token_tags,
+        registry: document.scitags.registry,
+        collectors: document.scitags.collectors.unwrap_or_default(),
+    })
 }
 
 fn line_of(text: &str, offset: usize) -> usize {

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use penstock_mover::identity::Fingerprint;
+use penstock_scitags::{Registry, Scitag};
 use serde::de::{self, Deserialize, Deserializer};
 
 use crate::fetch::Url;
@@ -245,6 +246,18 @@ impl FromStr for Keep {
     }
 }
 
+/// Owner and activity: by the names of the built-in registry, or by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tag(pub Scitag);
+
+impl FromStr for Tag {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Registry::builtin().find(text).map(Self).map_err(|error| error.to_string())
+    }
+}
+
 macro_rules! deserialize_from_text {
     ($($word:ident),*) => {$(
         impl<'de> Deserialize<'de> for $word {
@@ -267,7 +280,7 @@ macro_rules! deserialize_from_text {
     )*};
 }
 
-deserialize_from_text!(Listen, ExportName, Mode, Who, MetricsAccess, Keep, Url);
+deserialize_from_text!(Listen, ExportName, Mode, Who, MetricsAccess, Keep, Tag, Url);
 
 /// A list of places, or one of them as plain text.
 pub(super) fn one_or_many<'de, D: Deserializer<'de>>(

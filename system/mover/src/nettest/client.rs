@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use penstock_protocol::open::Mark;
 use penstock_protocol::preamble::{self, ConnectionKind, PREAMBLE_BYTES, Preamble};
 use penstock_sys::net::connect::{ConnectOptions, connect};
 
@@ -14,6 +15,7 @@ use super::report::{Interval, Report, role_of};
 use super::session::{self, Control, hear_until};
 use super::share::MemoryShare;
 use super::{DEFAULT_PORT, NettestError};
+use crate::firefly::flow_label;
 
 /// For the listener to accept a connection, and to answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -29,6 +31,8 @@ pub struct Target {
     pub source: Option<IpAddr>,
     /// Only IPv4 (`Some(true)`) or only IPv6 (`Some(false)`).
     pub ipv4: Option<bool>,
+    /// Whose traffic the packets of this end say that it is.
+    pub mark: Option<Mark>,
 }
 
 impl Target {
@@ -93,6 +97,7 @@ pub fn run(
         source: target.source,
         congestion: params.congestion.clone(),
         window_bytes: params.window_bytes,
+        flow_label: None,
     };
     let (peer, mut control) = connect_control(target, &options)?;
     let software = concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned();
@@ -107,6 +112,8 @@ pub fn run(
     on_progress(Progress::Started);
     let mut sockets = Vec::new();
     for index in 0..params.connections() {
+        let flow_label = flow_label(target.mark, index);
+        let options = ConnectOptions { flow_label, ..options.clone() };
         let socket = connect_data(peer, &options, &test_id, index)?;
         sockets.push((index, role_of(params, index, true), socket));
     }

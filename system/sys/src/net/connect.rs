@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::options;
+use super::{flow_label, options};
 
 /// What to set on a socket before it connects.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +18,8 @@ pub struct ConnectOptions {
     pub congestion: Option<String>,
     /// Fixed socket buffers in bytes; without one the kernel sizes them.
     pub window_bytes: Option<u32>,
+    /// IPv6 flow label of everything that is sent; IPv4 has none.
+    pub flow_label: Option<u32>,
 }
 
 /// Connects to `peer`, giving up after `timeout`.
@@ -39,6 +41,10 @@ pub fn connect(
     if let Some(bytes) = options.window_bytes {
         options::set_window(&socket, bytes)?;
     }
+    let peer = match (options.flow_label, peer) {
+        (Some(label), SocketAddr::V6(to)) => flow_label::prepare(&socket, to, label)?,
+        _ => peer,
+    };
     socket.connect_timeout(&peer.into(), timeout)?;
     Ok(socket.into())
 }
@@ -90,6 +96,7 @@ mod tests {
             source: Some("127.0.0.2".parse().unwrap()),
             congestion: Some(name.clone()),
             window_bytes: Some(1 << 18),
+            ..ConnectOptions::default()
         };
         let stream = connect(listener.local_addr().unwrap(), &options, SECOND).unwrap();
         assert_eq!(stream.local_addr().unwrap().ip(), options.source.unwrap());

@@ -6,6 +6,7 @@
 //! to take. Every function reports the kernel's refusal as an error that says what was asked.
 
 pub mod connect;
+pub mod flow_label;
 mod interface;
 mod memory_file;
 pub mod options;

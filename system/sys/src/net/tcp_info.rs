@@ -88,6 +88,10 @@ pub struct TcpInfo {
     pub bytes_retransmitted: u64,
     /// Bytes received in order.
     pub bytes_received: u64,
+    /// Segments sent, those without data included.
+    pub segments_sent: u32,
+    /// Segments received, those without data included.
+    pub segments_received: u32,
     /// Bytes written by the program that have not been sent once.
     pub notsent_bytes: u32,
     /// Segments sent and not acknowledged.
@@ -147,6 +151,8 @@ impl From<RawTcpInfo> for TcpInfo {
             bytes_acked: raw.bytes_acked,
             bytes_retransmitted: raw.bytes_retrans,
             bytes_received: raw.bytes_received,
+            segments_sent: raw.segs_out,
+            segments_received: raw.segs_in,
             notsent_bytes: raw.notsent_bytes,
             unacked_segments: raw.unacked,
             snd_cwnd: raw.snd_cwnd,
