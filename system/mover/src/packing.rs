@@ -1,8 +1,9 @@
 //! Packs: many whole small files read into one buffer, with their table behind them.
 //!
-//! For: one reader thread. Not for: what becomes of a pack, nor which files go into one. Files that begin on a page
-//! of the pack are read past the page cache, many at the device at once; smaller ones through it. A file
-//! that cannot be read, or has changed, is left out.
+//! For: one reader thread. Not for: what becomes of a pack, nor which files go into one. Files are read past the page
+//! cache, many at the device at once: to their place if they begin on a page of the pack, and else to a
+//! memory from which they are copied. Where that cannot be done they are read through the page cache, one after
+//! the other. A file that cannot be read, or has changed, is left out.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +14,7 @@ use penstock_protocol::block::{self, FrameKind, Header, PACK_ALIGN_BYTES_MIN, Pa
 use penstock_protocol::digest;
 use penstock_protocol::sender::{Read, Source, Work};
 use penstock_protocol::wire::Wire;
-use penstock_sys::buffer::{BUFFER_ALIGNMENT, Buffer};
+use penstock_sys::buffer::{BUFFER_ALIGNMENT, Buffer, BufferPool};
 use penstock_sys::fs::{self, Open};
 use penstock_sys::ring::{Batch, Part};
 
@@ -31,6 +32,8 @@ const READ_AHEAD_BYTES_MIN: u64 = 4096;
 pub(crate) struct Packer<'a> {
     end: &'a Arc<SenderEnd>,
     batch: Batch,
+    /// Whole sectors of files that do not begin on a page of the pack.
+    sectors: Buffer,
     /// Files are read past the page cache, as far as is known.
     direct: bool,
 }
@@ -44,8 +47,14 @@ struct Small {
 impl<'a> Packer<'a> {
     pub(crate) fn new(end: &'a Arc<SenderEnd>) -> Self {
         let depth = if end.engine.uring { FILES_AT_ONCE as u32 } else { 1 };
-        // One after the other, it is the page cache that reads ahead.
-        Self { end, batch: Batch::new(depth), direct: end.engine.direct && end.engine.uring }
+        let sectors = BufferPool::new(1, FILES_AT_ONCE * PACK_ALIGN_BYTES_MIN).take();
+        Self {
+            end,
+            batch: Batch::new(depth),
+            sectors: sectors.expect("a pool that is not closed"),
+            // One after the other, it is the page cache that reads ahead.
+            direct: end.engine.direct && end.engine.uring,
+        }
     }
 
     /// Reads whole files one behind the other, and their table after them.
@@ -64,9 +73,14 @@ impl<'a> Packer<'a> {
                 let read = file.and_then(|small| {
                     let read = if small.direct {
                         let (from, read) = ahead.next().expect("one for each direct file");
-                        // Files before it were left out.
-                        if from != start {
-                            buffer.copy_within(from..from + bytes, start);
+                        match from {
+                            Place::Sectors(from) => buffer[start..start + bytes]
+                                .copy_from_slice(&self.sectors[from..from + bytes]),
+                            // Files before it were left out.
+                            Place::Pack(from) if from != start => {
+                                buffer.copy_within(from..from + bytes, start);
+                            }
+                            Place::Pack(_) => {}
                         }
                         read?
                     } else {
@@ -116,7 +130,7 @@ impl<'a> Packer<'a> {
     fn open(&mut self, source: &Source) -> io::Result<Small> {
         let (dir, path): (_, &Path) = self.end.locate(source);
         let how = Open { brief: true, ..Open::reading() };
-        if self.direct && len(source) >= PACK_ALIGN_BYTES_MIN {
+        if self.direct {
             match dir.open_file(path, &Open { direct: true, ..how }) {
                 Ok(file) => {
                     // What is no file could keep a batch waiting for ever.
@@ -139,30 +153,57 @@ impl<'a> Packer<'a> {
         Ok(Small { file, direct: false })
     }
 
-    /// Reads those of `files` that are direct, to where they lie if all that are open go into the pack from `at` on;
-    /// where that is, and how many bytes came. Direct I/O moves whole sectors: what is behind a file is
-    /// overwritten up to the next.
+    /// Reads those of `files` that are direct, some of them to where they lie if all that are open go into the pack
+    /// from `at` on; where each is, and how many bytes came. Direct I/O moves whole sectors: what is behind a file
+    /// is overwritten up to the next.
     fn read_direct(
         &mut self,
         sources: &[Arc<Source>],
         files: &[io::Result<Small>],
         mut at: usize,
         buffer: &mut Buffer,
-    ) -> Vec<(usize, io::Result<usize>)> {
-        let mut parts = Vec::with_capacity(files.len());
-        for (source, small) in sources.iter().zip(files) {
+    ) -> Vec<(Place, io::Result<usize>)> {
+        let mut places = Vec::with_capacity(files.len());
+        let (mut in_pack, mut in_sectors) = (Vec::new(), Vec::new());
+        for (number, (source, small)) in sources.iter().zip(files).enumerate() {
             let Ok(small) = small else { continue };
             let bytes = len(source);
             let start = block::pack_start(at, bytes);
             at = start + bytes;
-            if small.direct {
-                let end = start + bytes.next_multiple_of(BUFFER_ALIGNMENT);
-                parts.push(Part { file: &small.file, range: start..end });
+            if !small.direct {
+                continue;
+            }
+            let part = |from| Part {
+                file: &small.file,
+                range: from..from + bytes.next_multiple_of(BUFFER_ALIGNMENT),
+            };
+            if bytes < PACK_ALIGN_BYTES_MIN {
+                let from = number * PACK_ALIGN_BYTES_MIN;
+                in_sectors.push(part(from));
+                places.push(Place::Sectors(from));
+            } else {
+                in_pack.push(part(start));
+                places.push(Place::Pack(start));
             }
         }
-        let read = self.batch.read(buffer, &parts);
-        parts.into_iter().map(|part| part.range.start).zip(read).collect()
+        let mut in_pack = self.batch.read(buffer, &in_pack).into_iter();
+        let mut in_sectors = self.batch.read(&mut self.sectors, &in_sectors).into_iter();
+        let mut read = |place: &Place| match place {
+            Place::Pack(_) => in_pack.next(),
+            Place::Sectors(_) => in_sectors.next(),
+        };
+        let read: Vec<_> = places.iter().map_while(&mut read).collect();
+        places.into_iter().zip(read).collect()
     }
+}
+
+/// Where a file was read to.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// From here on in the pack.
+    Pack(usize),
+    /// From here on in [`Packer::sectors`].
+    Sectors(usize),
 }
 
 fn len(source: &Source) -> usize {
