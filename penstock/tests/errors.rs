@@ -197,6 +197,54 @@ fn a_device_that_damages_a_file_is_noticed() {
 }
 
 #[test]
+fn a_pipe_of_that_name_stays() {
+    let house = House::new();
+    let data = dataset(&house, &[("pipe", 9000), ("file", 70_000)]);
+    fs::create_dir(house.root.join("data")).unwrap();
+    let pipe = house.root.join("data/pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let agent = house.agent();
+    for more in [&[][..], &["--inplace"]] {
+        let done = run(push(&house, &agent, &data, more));
+        assert_eq!(done.code, 3, "{done:?}");
+        assert_eq!(
+            one_line(&done, "data/pipe", "a fifo of that name is in the way"),
+            1,
+            "{done:?}"
+        );
+        assert!(!fs::metadata(&pipe).unwrap().is_file());
+    }
+}
+
+#[test]
+fn whoever_is_stopped_while_it_begins_stops() {
+    let house = House::new();
+    let data = dataset(&house, &[("one", 9000)]);
+    let agent = house.agent();
+    let pid = agent.child.id().to_string();
+    let signal = |name: &str, pid: &str| {
+        assert!(Command::new("kill").args([name, pid]).status().unwrap().success());
+    };
+    signal("-STOP", &pid);
+    let mut copy = Run::start(&mut push(&house, &agent, &data, &[]));
+    let ours = copy.child.id().to_string();
+    // It waits for an answer when it has a connection.
+    until("it is connected", Duration::from_secs(10), || {
+        let status = fs::read_to_string(format!("/proc/{ours}/status")).ok()?;
+        let catches = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t"))?;
+        let caught = u64::from_str_radix(catches.trim(), 16).ok()?;
+        (caught & 1 << (15 - 1) != 0).then_some(())
+    });
+    signal("-TERM", &ours);
+    signal("-CONT", &pid);
+    until("it has ended", Duration::from_secs(20), || copy.is_over().then_some(()));
+    let done = copy.wait();
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.error.contains("run the same command again"), "{done:?}");
+    assert!(!house.root.join("data/one").exists());
+}
+
+#[test]
 fn a_read_only_file_system_is_named() {
     let house = House::new();
     let Some(_small) = Small::mount(&house.root, "ro,size=8m") else { return };

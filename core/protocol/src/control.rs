@@ -83,6 +83,16 @@ wire_struct! {
     }
 }
 
+impl Settings {
+    /// Adds a later change.
+    pub fn merge(&mut self, later: &Self) {
+        self.rate_bps = later.rate_bps.or(self.rate_bps);
+        self.streams = later.streams.or(self.streams);
+        self.readers = later.readers.or(self.readers);
+        self.writers = later.writers.or(self.writers);
+    }
+}
+
 wire_struct! {
     /// What one end measures, told to the other every second and at the end.
     #[derive(Debug, Clone, Default, PartialEq, Eq)]

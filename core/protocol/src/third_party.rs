@@ -39,6 +39,8 @@ wire_struct! {
         pub fingerprint: [u8; 32],
         /// The session that the requester opened there.
         pub session: Opened,
+        /// How many seconds the destination may stay out of reach.
+        pub give_up_after: u32,
         /// Whether the requester wants the digests of files in place.
         pub keep_placed: bool,
         /// Whether it wants those of files that were there before, which are read for it.

@@ -62,6 +62,7 @@ pub(super) fn start(
         congestion: args.congestion.clone(),
         fingerprint: destination.fingerprint.0,
         session: Opened::default(),
+        give_up_after: u32::try_from(args.give_up_after.as_secs()).unwrap_or(u32::MAX),
         keep_placed: args.json || args.checksum_file.is_some(),
         digest_skipped: args.checksum_file.is_some(),
     };

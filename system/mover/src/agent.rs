@@ -22,7 +22,6 @@ use penstock_protocol::open::{
 use penstock_protocol::preamble::{ConnectionKind, Preamble};
 use penstock_protocol::proof::{Nonces, SessionKey};
 use penstock_sys::fs::Dir;
-use serde::Serialize;
 use socket2::SockRef;
 
 use crate::abandoned;
@@ -37,12 +36,16 @@ use crate::identity::{Fingerprint, Identity};
 use crate::memory::{Hold, Memory};
 use crate::nettest;
 use crate::sending::spawn;
-use crate::session::{DEAD_AFTER, Ending, Pace, STREAMS_MAX, lock};
+use crate::session::{DEAD_AFTER, Ending, Pace, lock};
 use crate::transport::Transport;
 use crate::waiting::Waiting;
 
+pub use limits::Limits;
 pub use listing::{Counters, Transfer};
 
+use limits::Entering;
+
+mod limits;
 mod listing;
 
 /// How long a connection may take to prove itself.
@@ -116,36 +119,6 @@ pub trait Gatekeeper: Send + Sync {
     }
 }
 
-/// What an agent gives at most.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Limits {
-    /// Rate of all transfers together.
-    pub rate_bps: Option<u64>,
-    /// Transfers at a time.
-    pub transfers: usize,
-    /// Streams of one transfer.
-    pub streams_per_transfer: u16,
-    /// Streams of all transfers together.
-    pub streams: usize,
-    /// Memory for blocks, of all transfers together.
-    pub memory_bytes: u64,
-    /// How long unfinished files are kept of transfers that do not come back; for ever where absent.
-    pub keep_unfinished: Option<Duration>,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            rate_bps: None,
-            transfers: 64,
-            streams_per_transfer: STREAMS_MAX,
-            streams: 1024,
-            memory_bytes: 1 << 30,
-            keep_unfinished: None,
-        }
-    }
-}
-
 /// What an agent is made of.
 pub struct Config {
     /// Addresses to listen on.
@@ -187,6 +160,8 @@ struct Inner {
     history: Mutex<VecDeque<Transfer>>,
     totals: Mutex<Counters>,
     next_id: AtomicU64,
+    /// Requests that are being granted.
+    entering: AtomicUsize,
     stopping: AtomicBool,
 }
 
@@ -242,6 +217,7 @@ impl Agent {
             history: Mutex::default(),
             totals: Mutex::default(),
             next_id: AtomicU64::new(1),
+            entering: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             config,
         }));
@@ -443,6 +419,14 @@ impl Inner {
         }
     }
 
+    /// Streams that a transfer to another agent may have, which makes them itself.
+    fn streams_free(&self, limits: &Limits) -> u16 {
+        let all: Vec<_> = lock(&self.sessions).values().cloned().collect();
+        let taken = all.iter().map(|one| one.streams().max(1)).sum::<usize>();
+        let free = limits.streams.saturating_sub(taken).max(1);
+        u16::try_from(free).unwrap_or(u16::MAX).min(limits.streams_per_transfer)
+    }
+
     /// Whether one more stream of a transfer may come; it then counts. Every transfer has a place for
     /// its first one; of the others each takes what is free, and who has fewer than another by more
     /// than one has it break one of its own, so that the next attempt finds a place.
@@ -450,7 +434,7 @@ impl Inner {
         let _joining = lock(&self.joining);
         let limits = lock(&self.limits).clone();
         let all: Vec<_> = lock(&self.sessions).values().cloned().collect();
-        let joined = |one: &Running| one.joined.load(Ordering::SeqCst);
+        let joined = Running::streams;
         let own = joined(running);
         if own >= usize::from(limits.streams_per_transfer) {
             return false;
@@ -572,7 +556,9 @@ impl Inner {
             return Err(Refusal::new(RefusalKind::Busy, "the agent is shutting down: try again"));
         }
         let limits = lock(&self.limits).clone();
-        let running = lock(&self.sessions).len();
+        // It counts from here on, until it is among the sessions or refused.
+        let entering = Entering::new(&self.entering);
+        let running = lock(&self.sessions).len() + entering.others;
         if running >= limits.transfers {
             let text = format!("{running} transfers are running, which is the limit: try again");
             return Err(Refusal::new(RefusalKind::Busy, text));
@@ -599,7 +585,9 @@ impl Inner {
         let (delegate, name) = match &open.request {
             // The session has its name at the other agent, which may be this one too.
             Request::ThirdParty(request) => {
-                (Some(Delegate::start(request, granted.end.clone())?), exchange::random())
+                let free = self.streams_free(&limits);
+                let delegate = Delegate::start(request, granted.end.clone(), free)?;
+                (Some(delegate), exchange::random())
             }
             _ => (None, session.id),
         };
@@ -710,6 +698,14 @@ pub fn software() -> String {
 }
 
 impl Running {
+    /// Streams that it has, or may make where it makes them itself.
+    fn streams(&self) -> usize {
+        match &self.delegate {
+            Some(_) => usize::from(self.end.session().stream_count()),
+            None => self.joined.load(Ordering::SeqCst),
+        }
+    }
+
     /// What the client's control connection carries.
     fn control(&self) -> &dyn End {
         match &self.delegate {

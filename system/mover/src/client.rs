@@ -112,6 +112,8 @@ struct Shared {
     /// What they put in place and nobody has taken yet.
     placed: Mutex<Vec<Placed>>,
     cancelled: Mutex<Option<String>>,
+    /// What was changed since the start.
+    settings: Mutex<Settings>,
     /// How it ended.
     outcome: Mutex<Option<Result<(), CopyError>>>,
     /// Signalled when it has.
@@ -161,8 +163,9 @@ impl Transfer {
         self.shared.snapshot()
     }
 
-    /// Changes it while it runs.
+    /// Changes it while it runs, and whatever session follows.
     pub fn change(&self, settings: Settings) {
+        lock(&self.shared.settings).merge(&settings);
         if let Some(end) = &*lock(&self.shared.end) {
             end.change(settings);
         }
@@ -223,6 +226,7 @@ impl Shared {
             earlier: Mutex::default(),
             placed: Mutex::default(),
             cancelled: Mutex::default(),
+            settings: Mutex::default(),
             waiting: Mutex::default(),
             outcome: Mutex::default(),
             over: Event::new()?,
@@ -352,6 +356,14 @@ impl Shared {
         let end = (self.plan.make_end)(opened)?;
         *lock(&self.end) = Some(end.clone());
         end.start();
+        // Whoever came before there was an end is heard now.
+        let settings = lock(&self.settings).clone();
+        if settings != Settings::default() {
+            end.change(settings);
+        }
+        if let Some(reason) = lock(&self.cancelled).clone() {
+            end.cancel(&reason);
+        }
         let streams = spawn("streams", {
             let (shared, end, opened) = (Arc::clone(self), end.clone(), opened.clone());
             move || shared.keep_streams(&end, &opened)

@@ -131,7 +131,10 @@ impl Contact {
     fn ask(&self, request: Request) -> Result<(Channel, Answer), CopyError> {
         let shown = self.shown();
         let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::PermissionDenied => CopyError::Certificate(shown.clone()),
+            // The kernel's refusals have a number, that of a certificate has none.
+            io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
+                CopyError::Certificate(shown.clone())
+            }
             io::ErrorKind::InvalidInput => CopyError::Failed(error.to_string()),
             io::ErrorKind::InvalidData if is_stranger(&error) => {
                 // Worth another try once a session was there: a bit may have flipped on the way.

@@ -23,8 +23,8 @@ use crate::granting::AnyEnd;
 use crate::identity::{Fingerprint, tls_client_config};
 use crate::session::lock;
 
-/// How long the destination may stay out of reach.
-const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
+/// Longest that a requester may have the destination stay out of reach.
+const GIVE_UP_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// About the longest list of errors or files in one message.
 const LIST_BYTES: usize = 128 * 1024;
@@ -65,11 +65,12 @@ fn addresses(texts: &[String]) -> Result<Vec<IpAddr>, Refusal> {
 }
 
 impl Delegate {
-    /// Starts to send what `end` reads into the session that the request names.
+    /// Starts to send what `end` reads into the session that the request names, over as many streams as
+    /// the destination and this agent allow.
     ///
     /// # Errors
     /// When the destination has no address, or this process no more descriptors.
-    pub fn start(request: &ThirdParty, end: AnyEnd) -> Result<Self, Refusal> {
+    pub fn start(request: &ThirdParty, end: AnyEnd, streams_max: u16) -> Result<Self, Refusal> {
         let refuse = |error: std::io::Error| Refusal::new(RefusalKind::Request, error.to_string());
         let (to, from) = (addresses(&request.to)?, addresses(&request.from)?);
         let congestion = request.congestion.clone();
@@ -85,11 +86,14 @@ impl Delegate {
             tls,
             token: String::new(),
             protection: request.pull.options.protection,
-            give_up_after: GIVE_UP_AFTER,
+            give_up_after: Duration::from_secs(u64::from(request.give_up_after))
+                .min(GIVE_UP_AFTER_MAX),
         };
+        let mut session = request.session.clone();
+        session.streams_max = session.streams_max.min(streams_max);
         let plan = Plan {
             contact,
-            begin: Begin::Adopt(request.session.clone()),
+            begin: Begin::Adopt(session),
             make_end: Box::new(move |_| Ok(end.clone())),
         };
         let transfer = Transfer::start(plan).map_err(refuse)?;
@@ -101,7 +105,8 @@ impl Delegate {
         let outcome = self.transfer.outcome();
         if said.last {
             said.ended = true;
-            return outcome.map(|outcome| FromSource::Ended(ended(outcome)));
+            let begun = self.transfer.snapshot().sessions > 0;
+            return outcome.map(|outcome| FromSource::Ended(ended(outcome, begun)));
         }
         if !said.due && outcome.is_none() {
             return None;
@@ -161,11 +166,13 @@ fn progress(snapshot: Snapshot) -> Progress {
     }
 }
 
-fn ended(outcome: Result<(), CopyError>) -> Ended {
+/// `begun`: the destination was reached once, so that another session may reach it again.
+fn ended(outcome: Result<(), CopyError>, begun: bool) -> Ended {
     match outcome {
         Ok(()) => Ended::Finished(()),
         Err(CopyError::Cancelled(reason)) => Ended::Cancelled(reason),
         Err(error @ CopyError::Forgotten(_)) => Ended::Forgotten(error.to_string()),
+        Err(error) if begun && error.may_pass() => Ended::Forgotten(error.to_string()),
         Err(error) => Ended::Failed(error.to_string()),
     }
 }

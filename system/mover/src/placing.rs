@@ -295,6 +295,9 @@ impl Place {
         if there.is_some_and(|stat| stat.kind == fs::Kind::Directory) {
             return Err(in_the_way("a directory"));
         }
+        if let Some(fs::Kind::Other(what)) = there.map(|stat| stat.kind) {
+            return Err(in_the_way(&format!("a {what}")));
+        }
         let same = there.is_some_and(|stat| {
             stat.kind == fs::Kind::File
                 && stat.size == entry.bytes
@@ -479,8 +482,12 @@ impl Place {
         let mode = sink.entry.mode & 0o777 | needs_write;
         let whole = sectors.get(..data.len().next_multiple_of(BUFFER_ALIGNMENT));
         let whole = whole.filter(|_| self.is_direct_small(sink));
-        let how =
-            Open { create_new: true, brief: true, direct: whole.is_some(), ..Open::creating(mode) };
+        let how = Open { brief: true, direct: whole.is_some(), ..Open::creating(mode) };
+        let how = if self.options.inplace {
+            Open { truncate: true, ..how }
+        } else {
+            Open { create_new: true, ..how }
+        };
         let file = match self.create_small(sink, &how) {
             Err(error) if how.direct && error.kind() == io::ErrorKind::Unsupported => {
                 self.no_direct.store(true, Ordering::Relaxed);

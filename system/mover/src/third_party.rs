@@ -73,6 +73,8 @@ struct News {
     /// What sessions before this one did.
     earlier: Progress,
     ended: Option<Ended>,
+    /// What was changed since the start.
+    settings: Settings,
     out: VecDeque<ToSource>,
     cancelled: Option<String>,
 }
@@ -109,8 +111,9 @@ impl Transfer {
         self.shared.snapshot()
     }
 
-    /// Changes it while it runs.
+    /// Changes it while it runs, and whatever session follows.
     pub fn change(&self, settings: Settings) {
+        lock(&self.shared.news).settings.merge(&settings);
         self.shared.say(ToSource::Settings(settings));
     }
 
@@ -275,6 +278,14 @@ impl Shared {
         earlier.repeated += last.repeated;
         news.errors.clear();
         news.ended = None;
+        news.out.clear();
+        if news.settings != Settings::default() {
+            let settings = news.settings.clone();
+            news.out.push_back(ToSource::Settings(settings));
+        }
+        if let Some(reason) = news.cancelled.clone() {
+            news.out.push_back(ToSource::Cancel(reason));
+        }
     }
 
     fn drive(
