@@ -7,6 +7,7 @@
 
 pub mod connect;
 mod interface;
+mod link;
 mod memory_file;
 pub mod options;
 mod pattern;
@@ -14,6 +15,7 @@ mod splice_pipe;
 mod tcp_info;
 
 pub use interface::interface_towards;
+pub use link::Link;
 pub use memory_file::MemoryFile;
 pub use pattern::PatternMemory;
 pub use splice_pipe::SplicePipe;
