@@ -95,7 +95,12 @@ impl Marker {
         Ok(attached)
     }
 
-    fn attach_hook(&mut self, link: &Link, hook: Hook, how: Attach) -> Result<&'static str, MarkerError> {
+    fn attach_hook(
+        &mut self,
+        link: &Link,
+        hook: Hook,
+        how: Attach,
+    ) -> Result<&'static str, MarkerError> {
         let filter = filter_pin(&self.pin, hook, link.index);
         // A filter that is there stays one: with a link beside it packets would be counted twice.
         if how != Attach::Clsact && (how == Attach::Tcx || !filter.exists()) {
@@ -115,11 +120,8 @@ impl Marker {
     fn attach_tcx(&mut self, link: &Link, hook: Hook) -> Result<(), ProgramError> {
         let pin = link_pin(&self.pin, hook, link.index);
         let name = if link.ethernet { hook.frame } else { hook.packet };
-        let program: &mut aya::programs::SchedClassifier = self
-            .ebpf
-            .program_mut(name)
-            .ok_or(ProgramError::NotLoaded)?
-            .try_into()?;
+        let program: &mut aya::programs::SchedClassifier =
+            self.ebpf.program_mut(name).ok_or(ProgramError::NotLoaded)?.try_into()?;
         if let Ok(pinned) = PinnedLink::from_pin(&pin) {
             let old = SchedClassifierLink::try_from(FdLink::from(pinned));
             if let Some(id) = old.ok().and_then(|old| program.attach_to_link(old).ok()) {

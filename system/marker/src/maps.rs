@@ -14,7 +14,8 @@ pub(crate) const FORMAT: &str = "maps1";
 
 /// All maps, by name.
 pub(crate) const NAMES: [&str; 9] = [
-    "sockets", "settings", "shapes", "rules", "cgroups", "programs", "leaving", "labelled", "passed",
+    "sockets", "settings", "shapes", "rules", "cgroups", "programs", "leaving", "labelled",
+    "passed",
 ];
 
 /// Most shapes of rules at once.

@@ -17,8 +17,9 @@ use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 
 use crate::error::MarkerError;
 use crate::maps::{
-    self, ActionBytes, FORMAT, NAMES, ProgramKey, RuleKey, RuleValue, Settings, SettingsValue, Shape,
-    ShapesValue, action_bytes, generation_of, match_of, program_key, rule_of, shapes_of, shapes_value,
+    self, ActionBytes, FORMAT, NAMES, ProgramKey, RuleKey, RuleValue, Settings, SettingsValue,
+    Shape, ShapesValue, action_bytes, generation_of, match_of, program_key, rule_of, shapes_of,
+    shapes_value,
 };
 use crate::rule::Action;
 use crate::sockets::SocketTags;
@@ -37,7 +38,7 @@ const BPF_FS_MAGIC: i64 = 0xCAFE_4A11;
 const GRACE: Duration = Duration::from_millis(20);
 
 /// Deepest cgroup that a rule may name, below the root.
-pub const CGROUP_DEPTH_MAX: usize = 15;
+const CGROUP_DEPTH_MAX: usize = 15;
 
 /// Most cgroups and most programs with a rule.
 const CGROUPS_MAX: usize = 4096;
@@ -63,7 +64,10 @@ pub struct Marker {
 impl fmt::Debug for Marker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rules = self.rules.len();
-        f.debug_struct("Marker").field("pin", &self.pin).field("rules", &rules).finish_non_exhaustive()
+        f.debug_struct("Marker")
+            .field("pin", &self.pin)
+            .field("rules", &rules)
+            .finish_non_exhaustive()
     }
 }
 
@@ -155,19 +159,18 @@ impl Marker {
     ///
     /// # Errors
     /// When there is no room for it.
-    pub fn put(
-        &mut self,
-        rule: crate::AddressMatch,
-        entry: Entry,
-    ) -> Result<(), MarkerError> {
+    pub fn put(&mut self, rule: crate::AddressMatch, entry: Entry) -> Result<(), MarkerError> {
         if let Some(index) = self.shapes.iter().position(|shape| *shape == Shape::of(&rule)) {
             if self.rules.len() >= table::RULES_MAX && !self.rules.contains_key(&rule) {
-                let text = format!("there are {} address rules: no more are possible", self.rules.len());
+                let text =
+                    format!("there are {} address rules: no more are possible", self.rules.len());
                 return Err(MarkerError::Rules(text));
             }
             let key = maps::rule_key(&rule, index as u8, self.now.generation);
             let value = maps::rule_value(entry.action, entry.origin, entry.until_s);
-            self.rules_map.insert(key, value, 0).map_err(|e| MarkerError::kernel("write a rule", e))?;
+            self.rules_map
+                .insert(key, value, 0)
+                .map_err(|e| MarkerError::kernel("write a rule", e))?;
             self.rules.insert(rule, entry);
             return self.note_destination();
         }

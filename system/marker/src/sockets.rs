@@ -52,7 +52,11 @@ impl SocketTags {
     ///
     /// # Errors
     /// When it is no socket, or the kernel refuses.
-    pub fn set(&mut self, socket: &impl AsRawFd, action: Option<Action>) -> Result<(), MarkerError> {
+    pub fn set(
+        &mut self,
+        socket: &impl AsRawFd,
+        action: Option<Action>,
+    ) -> Result<(), MarkerError> {
         let mut value = self.map.get(socket, 0).unwrap_or([0; 32]);
         value[..8].copy_from_slice(&action.map_or([0; 8], action_bytes));
         self.write(socket, value)

@@ -9,8 +9,8 @@ use penstock_scitags::Scitag;
 use crate::attach::{Attached, attachments, names_sockets};
 use crate::error::MarkerError;
 use crate::maps::{
-    ActionBytes, CountValue, FORMAT, LabelKey, ProgramKey, RuleKey, RuleValue, Settings, SettingsValue,
-    ShapesValue, action_of, count_of, generation_of, match_of, rule_of, shapes_of,
+    ActionBytes, CountValue, FORMAT, LabelKey, ProgramKey, RuleKey, RuleValue, Settings,
+    SettingsValue, ShapesValue, action_of, count_of, generation_of, match_of, rule_of, shapes_of,
 };
 use crate::marker::typed;
 use crate::rule::{Action, Method};

@@ -68,8 +68,7 @@ impl Link {
 
 fn ask(index: u32, attribute: &[u8]) -> io::Result<Link> {
     // No protocol is NETLINK_ROUTE.
-    let socket =
-        socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     let mut request = Vec::new();
     let length = u32::try_from(HEADER_BYTES + INFO_BYTES + attribute.len()).unwrap_or(0);
     request.extend(length.to_ne_bytes());
