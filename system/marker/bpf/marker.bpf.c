@@ -97,6 +97,14 @@ struct rule {
     u8 pad;
 };
 
+/* What an address rule does; the rest is user space's. */
+struct kept {
+    struct action action;
+    u8 origin;
+    u8 pad[3];
+    u32 until_s;
+};
+
 struct settings {
     u32 generation;
     u32 cgroup_levels; /* a bit for each level that has rules */
@@ -141,7 +149,7 @@ struct {
     __uint(map_flags, F_NO_PREALLOC);
     __uint(max_entries, 262144);
     __type(key, struct rule);
-    __type(value, struct action);
+    __type(value, struct kept);
 } rules SEC(".maps");
 
 struct {
@@ -342,9 +350,9 @@ static ALWAYS_INLINE struct action *by_address(const struct flow *flow, u32 gene
         key.shape = i;
         key.generation = index;
         key.pad = 0;
-        struct action *action = map_lookup(&rules, &key);
-        if (action)
-            return action;
+        struct kept *kept = map_lookup(&rules, &key);
+        if (kept)
+            return &kept->action;
     }
     return 0;
 }
