@@ -147,7 +147,7 @@ impl Marker {
         let what = || format!("attach a filter to {} ({})", link.name, hook.direction);
         if let Err(error) = qdisc_add_clsact(&link.name)
             && !matches!(error, TcError::AlreadyAttached)
-            && !error.to_string().contains("exists")
+            && cause(&error) != Some(io::ErrorKind::AlreadyExists)
         {
             return Err(MarkerError::kernel(what(), error));
         }
@@ -236,14 +236,13 @@ fn forget(link: SchedClassifierLink) -> bool {
 
 /// An older kernel answers the unknown kind of link with EINVAL.
 fn is_unsupported(error: &ProgramError) -> bool {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(one) = cause {
-        if let Some(io) = one.downcast_ref::<io::Error>() {
-            return io.kind() == io::ErrorKind::InvalidInput;
-        }
-        cause = one.source();
-    }
-    false
+    cause(error) == Some(io::ErrorKind::InvalidInput)
+}
+
+/// What the kernel said, below whatever else says it.
+fn cause(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
+    let chain = std::iter::successors(Some(error), |error| error.source());
+    chain.filter_map(|error| error.downcast_ref::<io::Error>()).map(io::Error::kind).last()
 }
 
 fn link_pin(pin: &Path, hook: Hook, index: u32) -> PathBuf {
