@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What the marker needs of the kernel's stable interface: structures, helpers, constants.
  *
  * Layouts and numbers are those of linux/bpf.h, which are fixed for ever. Written out here so that the

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Labels IPv6 packets of other programs with a scitag, and counts what it did.
  *
- * Three entries: `mark_frame` and `mark_packet` at tc egress of devices with and without Ethernet
- * header, `make_room` at tc ingress, `name_socket` where a process makes a socket. Which packet gets
+ * `mark_frame` and `mark_packet` run at tc egress of devices with and without Ethernet header,
+ * `make_room_frame` and `make_room_packet` at tc ingress, `name_socket` where a process makes a socket. Which packet gets
  * which label comes from the maps, which user space fills; see src/maps.rs for their layouts.
  *
  * Whatever goes wrong the packet goes on as it was, and the reason is counted. No verdict but "next".
@@ -236,8 +237,7 @@ static ALWAYS_INLINE void count_label(const struct action *action, u8 method, u6
     add(count, packets, bytes);
 }
 
-/* Where the network header is; 0xFFFF where the frame is none of IP, with the reason counted by the
- * caller. */
+/* What the frame carries and where it begins, behind at most two VLAN tags; 0 where it is cut off. */
 static ALWAYS_INLINE u16 ethertype(struct __sk_buff *skb, u32 *offset)
 {
     u16 type = 0;

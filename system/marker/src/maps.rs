@@ -18,6 +18,18 @@ pub(crate) const NAMES: [&str; 9] = [
     "passed",
 ];
 
+/// Bytes of keys and values.
+pub(crate) const SIZES: [(&str, usize, usize); 8] = [
+    ("sockets", 4, size_of::<TagValue>()),
+    ("settings", 4, size_of::<SettingsValue>()),
+    ("shapes", 4, size_of::<ShapesValue>()),
+    ("rules", size_of::<RuleKey>(), size_of::<RuleValue>()),
+    ("cgroups", 8, size_of::<ActionBytes>()),
+    ("programs", size_of::<ProgramKey>(), size_of::<ActionBytes>()),
+    ("labelled", size_of::<LabelKey>(), size_of::<CountValue>()),
+    ("passed", 4, size_of::<CountValue>()),
+];
+
 /// Most shapes of rules at once.
 pub const SHAPES_MAX: usize = 32;
 

@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aya::maps::{Array, Map, MapData, MapError};
+use aya::maps::{Array, Map, MapData, MapError, MapInfo};
 use aya::programs::{ProgramError, SchedClassifier};
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 
@@ -91,6 +91,7 @@ impl Marker {
             let program = classifier(&mut ebpf, name)?;
             program.load().map_err(|error| program_error(name, error))?;
         }
+        check_layout(&directory)?;
         let mut take = |name: &str| {
             let missing = || MarkerError::kernel(name, std::io::Error::other("not in the object"));
             ebpf.take_map(name).ok_or_else(missing)
@@ -377,6 +378,20 @@ pub(crate) fn classifier<'a>(
     let missing = || MarkerError::kernel(name, std::io::Error::other("not in the object"));
     let program = ebpf.program_mut(name).ok_or_else(missing)?;
     program.try_into().map_err(|error| program_error(name, error))
+}
+
+/// Refuses maps that something else pinned here: the loader takes them as they are.
+fn check_layout(directory: &Path) -> Result<(), MarkerError> {
+    for (name, key, value) in maps::SIZES {
+        let path = directory.join(name);
+        let info = MapInfo::from_pin(&path)
+            .map_err(|error| MarkerError::kernel(format!("open {}", path.display()), error))?;
+        if (info.key_size() as usize, info.value_size() as usize) != (key, value) {
+            let text = "is of another version: penstock tag stop --pin DIR removes it".to_owned();
+            return Err(MarkerError::Pin { path, text });
+        }
+    }
+    Ok(())
 }
 
 /// Checks that `pin` can hold pins, and makes it.
