@@ -4,7 +4,6 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use penstock_marker::{Action, Method, SocketTags};
 use penstock_scitags::Scitag;
@@ -35,7 +34,7 @@ fn exchange(from: &mut TcpStream, to: &mut TcpStream) {
     }
 }
 
-fn of<'a>(packets: &'a [Packet], port: u16) -> Vec<&'a Packet> {
+fn of(packets: &[Packet], port: u16) -> Vec<&Packet> {
     packets.iter().filter(|packet| packet.source == HERE && packet.has_port(port.into())).collect()
 }
 
@@ -448,5 +447,4 @@ fn what_cannot_be_is_one_line() {
             assert_eq!(output.status.code(), Some(5));
         }
     }
-    let _ = Duration::ZERO;
 }

@@ -20,11 +20,8 @@ pub(super) async fn metrics(
         .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     let engine = locked(&api.engine);
     let mut text = String::new();
-    let kinds: [(&str, &str, fn(&Count) -> u64); 2] = [
-        ("packets", "Packets", |count| count.packets),
-        ("bytes", "Bytes on the wire", |count| count.bytes),
-    ];
-    for (unit, words, value) in kinds {
+    for (unit, words) in [("packets", "Packets"), ("bytes", "Bytes on the wire")] {
+        let value = |count: &Count| if unit == "packets" { count.packets } else { count.bytes };
         let name = format!("penstock_marker_labelled_{unit}");
         family(&mut text, &name, "counter", &format!("{words} with a tag"));
         for ((tag, method), count) in &labelled {
