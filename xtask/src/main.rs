@@ -37,6 +37,8 @@ enum Verb {
 enum Bench {
     /// `penstock cp` and `penstock nettest` against iperf3, rsync, xrdcp, GridFTP and rclone.
     Mover(bench::Options),
+    /// iperf3 unmarked, with flow labels and with destination options of `penstock tag run`.
+    Marking(bench::marking::Options),
 }
 
 fn main() -> ExitCode {
@@ -69,6 +71,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Bench { what: Bench::Mover(options) } => {
             bench::run(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Bench { what: Bench::Marking(options) } => {
+            bench::marking::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
     }
