@@ -240,8 +240,12 @@ static ALWAYS_INLINE void count_label(const struct action *action, u8 method, u6
 /* What the frame carries and where it begins, behind at most two VLAN tags; 0 where it is cut off. */
 static ALWAYS_INLINE u16 ethertype(struct __sk_buff *skb, u32 *offset)
 {
-    u16 type = 0;
+    u16 type = skb->protocol;
     u32 at = 12;
+    if (type == htons(ETHERTYPE_IPV6) || type == htons(ETHERTYPE_IPV4)) {
+        *offset = 14;
+        return type;
+    }
     if (load_bytes(skb, at, &type, 2))
         return 0;
 #pragma unroll
@@ -313,8 +317,14 @@ static ALWAYS_INLINE int read_flow(struct __sk_buff *skb, u32 l3, struct flow *f
         u16 payload;
         u8 next, hops;
         u64 source[2], destination[2];
+        u16 source_port, destination_port;
+        u8 sequence[8];
+        u8 words, flags;
+        u8 pad[2];
     } header;
-    if (load_bytes(skb, l3, &header, sizeof(header)))
+    /* Nearly always TCP follows at once: one load for all of it. */
+    int whole = !load_bytes(skb, l3, &header, sizeof(header));
+    if (!whole && load_bytes(skb, l3, &header, IPV6_HEADER))
         return 0;
     if (header.version >> 4 != 6)
         return 0;
@@ -325,6 +335,16 @@ static ALWAYS_INLINE int read_flow(struct __sk_buff *skb, u32 l3, struct flow *f
     flow->traffic_class_low = header.class_low & 0xF0;
     flow->payload = ntohs(header.payload);
     flow->l3 = l3;
+    if (whole && header.next == NEXT_TCP) {
+        flow->plain = 1;
+        flow->protocol = NEXT_TCP;
+        flow->l4 = l3 + IPV6_HEADER;
+        flow->source_port = header.source_port;
+        flow->destination_port = header.destination_port;
+        flow->tcp_words = header.words >> 4;
+        flow->tcp_flags = header.flags;
+        return 1;
+    }
     return walk(skb, flow, header.next);
 }
 
