@@ -2,8 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use crate::common::until;
 use crate::lab::{HERE, Lab, Packet, THERE, inside, labelled, possible, sh};
 
 const BASE: u32 = 0x30038;
@@ -57,12 +59,8 @@ fn share(name: &str, method: &str, packets: &[Packet]) -> (usize, usize) {
     (ours.len(), labelled)
 }
 
-#[test]
-fn every_packet_of_a_labelled_connection_is_labelled() {
-    if !possible("shares of labelled packets") {
-        return;
-    }
-    let cases = [
+fn cases() -> Vec<Case> {
+    vec![
         Case { name: "label, MTU 1500, GSO on", ..CASE },
         Case { name: "label, MTU 1500, GSO off", gso: false, ..CASE },
         Case { name: "label, MTU 9000, GSO on", mtu: 9000, ..CASE },
@@ -110,20 +108,83 @@ fn every_packet_of_a_labelled_connection_is_labelled() {
             iperf: "-n 24M --dscp ef",
             ..CASE
         },
-    ];
+    ]
+}
+
+/// A lab as the case wants it.
+fn prepared(case: &Case) -> Lab {
+    let lab = Lab::new();
+    lab.on_both(&format!("ip link set pm0 mtu {}", case.mtu));
+    lab.on_both(&format!("sysctl -q -w net.ipv4.tcp_ecn={}", if case.ecn { 1 } else { 0 }));
+    if !case.gso {
+        lab.on_both("ethtool -K pm0 tso off gso off gro off");
+    }
+    if case.big {
+        lab.on_both("ip link set pm0 gso_max_size 190000 gro_max_size 190000");
+    }
+    lab
+}
+
+/// The same table for flowd-go, whose binary `PENSTOCK_FLOWD_GO` names; it marks everything.
+#[test]
+fn flowd_go_beside_it() {
+    let Some(binary) = std::env::var_os("PENSTOCK_FLOWD_GO") else {
+        println!("skipped: flowd-go: PENSTOCK_FLOWD_GO names no binary");
+        return;
+    };
+    if !possible("flowd-go") {
+        return;
+    }
+    println!("| {:<44} | {:>8} | {:>8} | {:>8} |", "flowd-go", "packets", "labelled", "share");
+    for case in cases().into_iter().filter(|case| case.method != "both") {
+        let lab = prepared(&case);
+        let strategy = if case.method == "flow" { "label" } else { "destination" };
+        let dir = lab.dir.path().display();
+        let text = format!(
+            "pidPath: {dir}/pid\nworkDir: {dir}\nplugins:\n  perfsonar:\n    activityId: 14\n    experimentId: 3\nbackends:\n  marker:\n    targetInterfaces: [\"pm0\"]\n    markingStrategy: {strategy}\n    matchAll: true\n"
+        );
+        let file = lab.dir.path().join("conf.yaml");
+        std::fs::write(&file, text).unwrap();
+        let mut marker = Command::new("nsenter")
+            .arg(format!("--net=/run/netns/{}", lab.here))
+            .arg(&binary)
+            .args(["run", "--conf"])
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        until("its filter", Duration::from_secs(20), || {
+            let shown =
+                sh(&format!("nsenter --net=/run/netns/{} tc filter show dev pm0 egress", lab.here));
+            shown.contains("bpf").then_some(())
+        });
+        let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} {}", case.iperf)));
+        let (all, good) = share(case.name, case.method, &packets);
+        let ours = || packets.iter().filter(|packet| packet.source == HERE && packet.length > 1000);
+        if case.ecn && !ours().any(|packet| packet.class & 3 == 2) {
+            println!("| {:<44} | ECN is gone", "");
+        }
+        if case.class.is_some_and(|class| !ours().any(|packet| packet.class & 0xFC == class)) {
+            println!("| {:<44} | DSCP is gone", "");
+        }
+        assert!(good <= all);
+        marker.kill().unwrap();
+        marker.wait().unwrap();
+    }
+}
+
+#[test]
+fn every_packet_of_a_labelled_connection_is_labelled() {
+    if !possible("shares of labelled packets") {
+        return;
+    }
+    let cases = cases();
     println!("| {:<44} | {:>8} | {:>8} | {:>8} |", "case", "packets", "labelled", "share");
     let mut faults = Vec::new();
     for case in cases {
-        let mut lab = Lab::new();
-        let (here, there) = (lab.here.clone(), lab.there.clone());
-        lab.on_both(&format!("ip link set pm0 mtu {}", case.mtu));
-        lab.on_both(&format!("sysctl -q -w net.ipv4.tcp_ecn={}", if case.ecn { 1 } else { 0 }));
-        if !case.gso {
-            lab.on_both("ethtool -K pm0 tso off gso off gro off");
-        }
-        if case.big {
-            lab.on_both("ip link set pm0 gso_max_size 190000 gro_max_size 190000");
-        }
+        let mut lab = prepared(&case);
+        let here = lab.here.clone();
         let marker = lab.marker(&here, "m", &rule(case.method), &[]);
         let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} {}", case.iperf)));
         let (all, good) = share(case.name, case.method, &packets);
@@ -157,7 +218,6 @@ fn every_packet_of_a_labelled_connection_is_labelled() {
             check(runts * 20 < all, &format!("{runts} runts"));
         }
         drop(marker);
-        drop(there);
     }
     assert_eq!(faults, Vec::<String>::new());
 }
