@@ -203,6 +203,45 @@ fn by_process_and_by_cgroup() {
     let _ = std::fs::remove_dir(format!("{root}{name}"));
 }
 
+/// Also that what is left of privilege is enough for a rule by process that comes with a reload.
+#[test]
+fn connections_of_running_programs_get_a_rule_by_process() {
+    if !possible("running programs") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let here = lab.here.clone();
+    let marker = lab.marker(&here, "m", "", &["--http", "127.0.0.1:0"]);
+    std::thread::scope(|scope| {
+        let lab = &lab;
+        let traffic = scope.spawn(|| lab.iperf(&format!("-6 -c {THERE} -t 5 -b 100M")));
+        let passed =
+            |status: &serde_json::Value| status["not_labelled"]["unmatched"]["packets"].as_u64();
+        wait_for(lab, "m", "traffic", |status| passed(status) > Some(200));
+        let rules = "[[rule]]\nscitag = \"3/14\"\nprocess = \"iperf3\"\n";
+        std::fs::write(lab.dir.path().join("m.toml"), rules).unwrap();
+        marker.signal("HUP");
+        let sent = |status: &serde_json::Value| labelled(status).into_values().sum::<u64>();
+        wait_for(lab, "m", "labels", |status| sent(status) > 0);
+        let packets = lab.capture(|| {
+            let before = sent(&lab.status("m"));
+            wait_for(lab, "m", "more labels", |status| sent(status) > before + 100);
+        });
+        let ours = of(&packets, 5201);
+        assert!(
+            ours.len() > 10 && ours.iter().all(|packet| packet.has_label(BASE)),
+            "{}",
+            ours.len()
+        );
+        traffic.join().unwrap();
+    });
+    let status = std::fs::read_to_string(format!("/proc/{}/status", marker.child.id())).unwrap();
+    let kept = status.lines().find(|line| line.starts_with("CapPrm:")).unwrap();
+    let kept = u64::from_str_radix(kept.split_whitespace().nth(1).unwrap(), 16).unwrap();
+    // CAP_NET_ADMIN 12, CAP_SYS_PTRACE 19, CAP_BPF 39.
+    assert_eq!(kept, 1 << 12 | 1 << 19 | 1 << 39, "{kept:x}");
+}
+
 #[test]
 fn others_at_the_same_device_stay() {
     if !possible("foreign filters") {

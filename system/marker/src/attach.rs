@@ -186,16 +186,8 @@ impl Marker {
     /// # Errors
     /// When cgroup2 is not mounted, or the kernel refuses.
     pub fn attach_sockets(&mut self) -> Result<(), MarkerError> {
-        const NAME: &str = "name_socket";
         let root = fs::File::open(cgroup_root()?)?;
-        let missing = || MarkerError::kernel(NAME, io::Error::other("not in the object"));
-        let program = self.ebpf.program_mut(NAME).ok_or_else(missing)?;
-        let program: &mut CgroupSock =
-            program.try_into().map_err(|error| program_error(NAME, error))?;
-        match program.load() {
-            Ok(()) | Err(ProgramError::AlreadyLoaded) => {}
-            Err(error) => return Err(program_error(NAME, error)),
-        }
+        let program = self.load_sockets()?;
         let what = |error| MarkerError::kernel("attach to the root of cgroup2", error);
         let id = program.attach(root, CgroupAttachMode::Single).map_err(what)?;
         let link: FdLink = program
@@ -212,6 +204,19 @@ impl Marker {
             fs::rename(&new, &pin)
         })?;
         Ok(())
+    }
+
+    /// Loads that program. Asked for while there is all privilege: attaching it later needs less.
+    pub(crate) fn load_sockets(&mut self) -> Result<&mut CgroupSock, MarkerError> {
+        const NAME: &str = "name_socket";
+        let missing = || MarkerError::kernel(NAME, io::Error::other("not in the object"));
+        let program = self.ebpf.program_mut(NAME).ok_or_else(missing)?;
+        let program: &mut CgroupSock =
+            program.try_into().map_err(|error| program_error(NAME, error))?;
+        match program.load() {
+            Ok(()) | Err(ProgramError::AlreadyLoaded) => Ok(program),
+            Err(error) => Err(program_error(NAME, error)),
+        }
     }
 
     /// Detaches from every device that is not among `wanted`; tells from which.

@@ -116,6 +116,8 @@ impl Marker {
             rules: Rules::new(),
         };
         marker.take_over()?;
+        // A kernel that refuses this one is told when a rule needs it.
+        let _ = marker.load_sockets();
         Ok(marker)
     }
 
