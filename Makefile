@@ -8,7 +8,7 @@ help:
 	@echo "make demo    install what is missing, build, and copy a dataset between two agents"
 	@echo "make test    install what is missing, check the sources and run every test"
 	@echo "make build   build target/release/penstock"
-	@echo "make check   the checks of the sources alone: clippy and the rules of the house"
+	@echo "make check   the checks of the sources alone: clippy, the rules of the house, the eBPF object"
 	@echo "make bench   measure side by side with other movers (as root; installs them)"
 	@echo "make fuzz    feed the parsers and state machines whatever breaks them, ten seconds each"
 	@echo "make clean   remove everything that was built or measured"
@@ -19,7 +19,7 @@ demo:
 	./demo/run.sh target/release/penstock
 
 test:
-	./tools/setup.sh build test
+	./tools/setup.sh build test bpf
 	$(MAKE) check
 	# Ten thousand connections take as many descriptors.
 	ulimit -n $$(ulimit -Hn); $(CARGO) test --workspace --locked --no-fail-fast
@@ -32,6 +32,7 @@ check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) xtask tidy
+	$(CARGO) xtask bpf --check
 
 bench:
 	./tools/setup.sh build

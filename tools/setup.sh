@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing on Debian for the purposes named: build, test, demo.
+# Installs what is missing on Debian for the purposes named: build, test, demo, bpf.
 #
 #   tools/setup.sh build test
 #
@@ -30,14 +30,21 @@ for purpose in "$@"; do
             need mkfs.ext4 e2fsprogs
             need mkfs.btrfs btrfs-progs
             need ip iproute2
+            need iperf3 iperf3
             need tshark tshark
             need tcpdump tcpdump
+            need ethtool ethtool
+            need python3 python3-minimal
+            ;;
+        bpf)
+            need clang clang
+            need llvm-strip llvm
             ;;
         demo)
             need fio fio
             ;;
         *)
-            echo "setup: '$purpose' is no purpose: use build, test or demo" >&2
+            echo "setup: '$purpose' is no purpose: use build, test, demo or bpf" >&2
             exit 2
             ;;
     esac

@@ -74,7 +74,12 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    log::start(matches!(cli.verb, Verb::Serve(_)));
+    let daemon = match &cli.verb {
+        Verb::Serve(_) => true,
+        Verb::Tag(args) => args.is_daemon(),
+        _ => false,
+    };
+    log::start(daemon);
     match cli.verb.run() {
         Ok(code) => code,
         Err(failure) => failure.report(),

@@ -15,9 +15,11 @@ use crate::exit::{Code, Failure};
 mod decode;
 mod encode;
 mod registry;
+mod run;
 mod show;
+mod status;
 
-/// Translate scitags (owner and activity of a flow), and keep their registry
+/// Translate scitags (owner and activity of a flow), keep their registry, label packets
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 An owner (the registry says experiment) and an activity are written OWNER/ACTIVITY, by name or number, \
@@ -30,7 +32,9 @@ Examples:
   penstock tag encode cms/analysis-input
   penstock tag decode 0x30038
   penstock tag decode 'root://eos.example.org//store/f?scitag.flow=206'
-  penstock tag registry")]
+  penstock tag registry
+  penstock tag run --config tags.toml --interface eth0
+  penstock tag status")]
 pub(crate) struct Args {
     /// Print one JSON object
     #[arg(long, global = true)]
@@ -39,11 +43,21 @@ pub(crate) struct Args {
     what: What,
 }
 
+impl Args {
+    /// Whether it goes on until it is told to stop.
+    pub(crate) fn is_daemon(&self) -> bool {
+        matches!(self.what, What::Run(_))
+    }
+}
+
 #[derive(Debug, clap::Subcommand)]
 enum What {
     Encode(encode::Args),
     Decode(decode::Args),
     Registry(registry::Args),
+    Run(run::Args),
+    Status(status::Args),
+    Stop(run::StopArgs),
 }
 
 pub(crate) fn run(args: Args) -> Result<Code, Failure> {
@@ -51,6 +65,9 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
         What::Encode(what) => encode::run(&what, args.json),
         What::Decode(what) => decode::run(&what, args.json),
         What::Registry(what) => registry::run(what, args.json),
+        What::Run(what) => run::run(what, args.json),
+        What::Status(what) => status::run(&what, args.json),
+        What::Stop(what) => run::stop(&what, args.json),
     }
 }
 

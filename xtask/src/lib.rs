@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod bpf;
 pub mod fuzz;
 pub mod tidy;
 

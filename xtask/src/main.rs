@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{bench, fuzz, tidy, workspace_root};
+use xtask::{bench, bpf, fuzz, tidy, workspace_root};
 
 /// Build helpers of Penstock.
 #[derive(Debug, Parser)]
@@ -20,6 +20,12 @@ struct Cli {
 enum Verb {
     /// Check the rules of the house: floors, unsafe code, file length, links, help in step.
     Tidy,
+    /// Build the marker's eBPF object from its C source; needs clang.
+    Bpf {
+        /// Compare a new build with the committed object instead.
+        #[arg(long)]
+        check: bool,
+    },
     /// Measure against the programs people use today, side by side in one run.
     Bench {
         #[command(subcommand)]
@@ -33,6 +39,8 @@ enum Verb {
 enum Bench {
     /// `penstock cp` and `penstock nettest` against iperf3, rsync, xrdcp, GridFTP and rclone.
     Mover(bench::Options),
+    /// iperf3 unmarked, with flow labels and with destination options of `penstock tag run`.
+    Marking(bench::marking::Options),
 }
 
 fn main() -> ExitCode {
@@ -59,12 +67,20 @@ fn run(verb: Verb) -> Result<ExitCode> {
             eprintln!("tidy: {} faults", faults.len());
             Ok(ExitCode::FAILURE)
         }
+        Verb::Bpf { check } => {
+            bpf::main(&workspace_root(), check)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Verb::Bench { what: Bench::Mover(options) } => {
             bench::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Fuzz(options) => {
             fuzz::run(&workspace_root(), &options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Bench { what: Bench::Marking(options) } => {
+            bench::marking::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -4,6 +4,8 @@
 //! kept between runs ([`state`]), scitags ([`registry`], [`fetch`], [`fireflies`]), watching and steering transfers over HTTP ([`http`], with its
 //! [`client`]), and running it all ([`serve`]). The bytes themselves are moved by `penstock-mover`.
 //!
+//! And the marker as a service: [`marking`], what `penstock tag run` runs.
+//!
 //! Not for: plans over several agents, which is the controller's.
 
 #![forbid(unsafe_code)]
@@ -14,6 +16,7 @@ pub mod fetch;
 pub mod fireflies;
 pub mod gate;
 pub mod http;
+pub mod marking;
 pub mod registry;
 pub mod serve;
 pub mod state;

@@ -6,6 +6,7 @@
 
 mod contest;
 mod machine;
+pub mod marking;
 mod meters;
 mod movers;
 mod process;

@@ -8,6 +8,7 @@
 pub mod connect;
 pub mod flow_label;
 mod interface;
+mod link;
 mod memory_file;
 pub mod options;
 mod pattern;
@@ -15,6 +16,7 @@ mod splice_pipe;
 mod tcp_info;
 
 pub use interface::interface_towards;
+pub use link::Link;
 pub use memory_file::MemoryFile;
 pub use pattern::PatternMemory;
 pub use splice_pipe::SplicePipe;

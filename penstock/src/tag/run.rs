@@ -1,0 +1,163 @@
+//! `penstock tag run` and `penstock tag stop`: the marker, for any program's packets.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use penstock_agent::marking::{Config, MarkingError, Service};
+use penstock_agent::state::default_directory;
+use penstock_marker::{Attach, DEFAULT_PIN, MarkerError, remove};
+use serde_json::json;
+
+use crate::exit::{Code, Failure, OrExit};
+
+/// Label the IPv6 packets of other programs by rules, in the kernel
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The file has [[rule]] tables: scitag = \"OWNER/ACTIVITY\", label = \"flow\" (default), \"destination\", \
+\"both\" or \"none\", name for messages, and either source, destination, source_port, destination_port, \
+protocol, or cgroup = \"/path\", or process = \"name\". The most specific wins: a tag of the socket, then \
+addresses, then cgroup, then process. SIGHUP reads the file again; a bad one is refused with its line.
+
+Labelling goes on when this ends, and the next start takes over without a gap; penstock tag stop ends it. \
+Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (CAP_SYS_PTRACE for connections of programs that \
+run already); gives up all others once attached.
+
+Examples:
+  penstock tag run --config /etc/penstock/tags.toml --interface eth0
+  penstock tag run --config tags.toml --interface eth0,eth1 --pipe /run/penstock/tags
+  penstock tag run --interface eth0 --http 127.0.0.1:8622")]
+pub(super) struct Args {
+    /// File of rules
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Network interfaces whose outgoing packets are looked at
+    #[arg(long, value_name = "IF", value_delimiter = ',', required = true)]
+    interface: Vec<String>,
+    /// Directory on a bpf file system for maps and links
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN)]
+    pin: PathBuf,
+    /// Named pipe for flowd-go's line protocol; made where there is none
+    #[arg(long, value_name = "PATH")]
+    pipe: Option<PathBuf>,
+    /// How long a flow without an end is tagged
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = lifetime)]
+    lifetime: Duration,
+    /// Where the HTTP API and metrics listen
+    #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
+    http: Vec<SocketAddr>,
+    /// How programs get to interfaces: auto, tcx (Linux 6.6), clsact
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = attach)]
+    attach: Attach,
+}
+
+/// Detach everything that tag run attached, and forget its rules and counters
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Only what is pinned in the directory is removed; other programs at the same interfaces stay.
+
+Examples:
+  penstock tag stop")]
+pub(super) struct StopArgs {
+    /// Directory that tag run was given
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN)]
+    pin: PathBuf,
+}
+
+fn lifetime(text: &str) -> Result<Duration, String> {
+    let time = penstock_units::parse_duration(text).map_err(|error| error.to_string())?;
+    if time < Duration::from_secs(1) { Err("at least 1s".to_owned()) } else { Ok(time) }
+}
+
+fn attach(text: &str) -> Result<Attach, String> {
+    match text {
+        "auto" => Ok(Attach::Auto),
+        "tcx" => Ok(Attach::Tcx),
+        "clsact" => Ok(Attach::Clsact),
+        _ => Err("use auto, tcx or clsact".to_owned()),
+    }
+}
+
+pub(super) fn run(args: Args, as_json: bool) -> Result<Code, Failure> {
+    if args.config.is_none() && args.pipe.is_none() && args.http.is_empty() {
+        return Err(anyhow!(
+            "no rules can come: give --config FILE, --pipe PATH or --http ADDR:PORT"
+        ))
+        .or_exit(Code::Usage);
+    }
+    let service = Service::start(Config {
+        file: args.config,
+        interfaces: args.interface,
+        pin: args.pin,
+        pipe: args.pipe,
+        lifetime: args.lifetime,
+        http: args.http,
+        state: default_directory().map_err(anyhow::Error::from)?,
+        attach: args.attach,
+    })
+    .map_err(failure)?;
+    let mut output = io::stdout();
+    let printed =
+        if as_json { print_json(&service, &mut output) } else { print(&service, &mut output) };
+    if let Err(error) = printed {
+        tracing::warn!("cannot print what is attached: {error}");
+    }
+    service.run()?;
+    Ok(Code::Done)
+}
+
+pub(super) fn stop(args: &StopArgs, as_json: bool) -> Result<Code, Failure> {
+    let removed = remove(&args.pin).map_err(|error| failure(error.into()))?;
+    if as_json {
+        writeln!(io::stdout(), "{}", json!({ "detached": removed }))?;
+    } else {
+        for one in removed {
+            writeln!(io::stdout(), "detached from {one}")?;
+        }
+    }
+    Ok(Code::Done)
+}
+
+/// The exit code of what went wrong; the verifier's log goes before the line.
+pub(super) fn failure(error: MarkingError) -> Failure {
+    let code = match &error {
+        MarkingError::File(_) => Code::Usage,
+        MarkingError::Marker(error) => {
+            if let Some(log) = error.verifier_log() {
+                eprintln!("{log}");
+            }
+            match error {
+                MarkerError::Privilege => Code::Refused,
+                MarkerError::Interface(_) | MarkerError::Rules(_) | MarkerError::BigTcp { .. } => {
+                    Code::Usage
+                }
+                _ => Code::Failed,
+            }
+        }
+        _ => Code::Failed,
+    };
+    Failure::new(code, error)
+}
+
+fn print_json(service: &Service, output: &mut impl Write) -> io::Result<()> {
+    let attached = service.attached().iter();
+    let attached: Vec<_> = attached
+        .map(|one| json!({"interface": one.interface, "direction": one.direction, "by": one.by}))
+        .collect();
+    let http: Vec<String> = service.http().iter().map(ToString::to_string).collect();
+    writeln!(output, "{}", json!({"attached": attached, "rules": service.rules(), "http": http}))?;
+    output.flush()
+}
+
+fn print(service: &Service, output: &mut impl Write) -> io::Result<()> {
+    for one in service.attached() {
+        writeln!(output, "attached to {} {} ({})", one.interface, one.direction, one.by)?;
+    }
+    for address in service.http() {
+        writeln!(output, "api at http://{address}/api/v1/marker")?;
+    }
+    writeln!(output, "{} rules in force", service.rules())?;
+    output.flush()
+}

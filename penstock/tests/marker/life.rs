@@ -1,0 +1,489 @@
+//! Beside others, across restarts, by socket, cgroup and process, by pipe and HTTP, and what is refused.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use penstock_marker::{Action, Method, SocketTags};
+use penstock_scitags::Scitag;
+
+use crate::lab::{HERE, Lab, Packet, THERE, inside, labelled, possible, sh, wait_for};
+
+const BASE: u32 = 0x30038;
+const CACHE: u32 = 0x3000C;
+
+fn to(port: u16, tag: &str) -> String {
+    format!(
+        "[[rule]]\nscitag = \"{tag}\"\ndestination = \"{THERE}\"\ndestination_port = {port}\nprotocol = \"tcp\"\n"
+    )
+}
+
+/// A connection from here to there.
+fn connection(lab: &Lab) -> (TcpStream, TcpStream) {
+    let listener = inside(&lab.there, || TcpListener::bind((THERE, 0)).unwrap());
+    let address = listener.local_addr().unwrap();
+    let client = inside(&lab.here, || TcpStream::connect(address).unwrap());
+    (client, listener.accept().unwrap().0)
+}
+
+fn exchange(from: &mut TcpStream, to: &mut TcpStream) {
+    for _ in 0..10 {
+        from.write_all(&[7; 1000]).unwrap();
+        to.read_exact(&mut [0; 1000]).unwrap();
+    }
+}
+
+fn of(packets: &[Packet], port: u16) -> Vec<&Packet> {
+    packets.iter().filter(|packet| packet.source == HERE && packet.has_port(port.into())).collect()
+}
+
+#[test]
+fn a_restart_and_a_reload_leave_no_gap() {
+    if !possible("restart without a gap") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let here = lab.here.clone();
+    let first = lab.marker(&here, "m", &to(5201, "cms/analysis-input"), &[]);
+    let done = AtomicBool::new(false);
+    let mut packets = Vec::new();
+    std::thread::scope(|scope| {
+        let lab_now = &lab;
+        let traffic = scope.spawn(|| {
+            let packets = lab_now.capture(|| lab_now.iperf(&format!("-6 -c {THERE} -t 6 -b 200M")));
+            done.store(true, Ordering::SeqCst);
+            packets
+        });
+        // Killed, ended, and started again, with rules of other shapes each time.
+        let mut marker = Some(first);
+        let mut round = 0;
+        while !done.load(Ordering::SeqCst) {
+            round += 1;
+            let rules = match round % 3 {
+                0 => to(5201, "cms/analysis-input"),
+                1 => format!("[[rule]]\nscitag = \"3/14\"\nsource = \"{HERE}\"\n"),
+                _ => "[[rule]]\nscitag = \"3/14\"\nsource = \"fd00:77::/64\"\nprotocol = \"tcp\"\n"
+                    .to_owned(),
+            };
+            match marker.take() {
+                Some(old) if round % 2 == 0 => old.end(),
+                old => drop(old),
+            }
+            let file = lab_now.dir.path().join("next.toml");
+            std::fs::write(&file, rules).unwrap();
+            let mut command = lab_now.tag(&here);
+            command.args(["run", "--json", "--interface", "pm0", "--pin"]).arg(lab_now.pin("m"));
+            marker = Some(crate::lab::Running::start({
+                command.arg("--config").arg(&file);
+                command
+            }));
+        }
+        packets = traffic.join().unwrap();
+        assert!(round >= 3, "{round} restarts");
+        println!("{round} restarts while {} packets passed", packets.len());
+    });
+    let ours = of(&packets, 5201);
+    let bad = ours.iter().filter(|packet| !packet.has_label(BASE)).count();
+    assert!(ours.len() > 1000 && bad == 0, "{bad} of {}", ours.len());
+}
+
+#[test]
+fn live_connections_are_tagged_again_by_rules_and_by_socket() {
+    if !possible("live connections") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let here = lab.here.clone();
+    let marker = lab.marker(&here, "m", "", &["--http", "127.0.0.1:0"]);
+    let (mut client, mut server) = connection(&lab);
+    let port = client.local_addr().unwrap().port();
+    let packets = lab.capture(|| exchange(&mut client, &mut server));
+    assert!(of(&packets, port).iter().all(|packet| !packet.has_label(BASE)));
+
+    let rules = format!("[[rule]]\nscitag = \"3/14\"\nsource_port = {port}\n");
+    std::fs::write(lab.dir.path().join("m.toml"), rules).unwrap();
+    marker.signal("HUP");
+    wait_for(&lab, "m", "the rule", |status| status["rules"]["addresses"] == 1);
+    let packets = lab.capture(|| exchange(&mut client, &mut server));
+    let ours = of(&packets, port);
+    assert!(ours.len() >= 10 && ours.iter().all(|packet| packet.has_label(BASE)));
+    assert!(ours.iter().all(|packet| packet.label == ours[0].label), "the entropy changes");
+
+    // A bad file is refused and the old rules stay.
+    std::fs::write(lab.dir.path().join("m.toml"), "[[rule]]\nscitag = \"nobody/x\"\n").unwrap();
+    marker.signal("HUP");
+    let packets = lab.capture(|| exchange(&mut client, &mut server));
+    assert!(of(&packets, port).iter().all(|packet| packet.has_label(BASE)));
+
+    // A tag of the socket comes before every rule, from its next packet to its last, and what a
+    // listening socket accepts has it too.
+    let mut tags = SocketTags::open(&lab.pin("m")).unwrap();
+    let cache = Action::new(Scitag::new(3, 3).unwrap(), Method::Label).unwrap();
+    tags.set(&client, Some(cache)).unwrap();
+    let packets = lab.capture(|| {
+        exchange(&mut client, &mut server);
+        drop(client);
+        assert_eq!(server.read(&mut [0; 9]).unwrap(), 0);
+        drop(server);
+    });
+    let ours = of(&packets, port);
+    assert!(ours.len() >= 12 && ours.iter().all(|packet| packet.has_label(CACHE)), "{ours:?}");
+    let listener = inside(&lab.here, || TcpListener::bind((HERE, 0)).unwrap());
+    tags.set(&listener, Some(cache)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let packets = lab.capture(|| {
+        let mut client = inside(&lab.there, || TcpStream::connect(address).unwrap());
+        let mut server = listener.accept().unwrap().0;
+        exchange(&mut server, &mut client);
+        drop(server);
+        assert_eq!(client.read(&mut [0; 9]).unwrap(), 0);
+    });
+    let ours = of(&packets, address.port());
+    assert!(ours.len() >= 12 && ours.iter().all(|packet| packet.has_label(CACHE)), "{ours:?}");
+}
+
+#[test]
+fn by_process_and_by_cgroup() {
+    if !possible("process and cgroup") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let here = lab.here.clone();
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let Some(root) = mounts.lines().find_map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        (words[2] == "cgroup2").then(|| words[1].to_owned())
+    }) else {
+        println!("skipped: process and cgroup: no cgroup2");
+        return;
+    };
+    let name = format!("/{}", lab.here);
+    let rules = format!(
+        "[[rule]]\nscitag = \"3/14\"\nprocess = \"iperf3\"\n[[rule]]\nscitag = \"cms/cache\"\nlabel = \"both\"\ncgroup = \"{name}\"\n"
+    );
+    sh(&format!("mkdir {root}{name}"));
+    let marker = lab.marker(&here, "m", &rules, &[]);
+    let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} -n 8M")));
+    let ours = of(&packets, 5201);
+    assert!(ours.len() > 20 && ours.iter().all(|packet| packet.has_label(BASE)), "by process");
+    // A process of the cgroup, by both methods: cgroup comes before process.
+    let packets = lab.capture(|| {
+        let mut server = Command::new("nsenter")
+            .arg(format!("--net=/run/netns/{}", lab.there))
+            .args(["iperf3", "-s", "-1", "-p", "5202"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let client = format!(
+            "echo $$ > {root}{name}/cgroup.procs; for i in 1 2 3 4 5 6 7 8 9; do iperf3 -6 -c {THERE} -p 5202 -n 8M && exit 0; sleep 0.1; done; exit 1"
+        );
+        let done = Command::new("nsenter")
+            .arg(format!("--net=/run/netns/{here}"))
+            .args(["sh", "-c", &client])
+            .output()
+            .unwrap();
+        let _ = server.kill();
+        let _ = server.wait();
+        assert!(done.status.success(), "{done:?}");
+    });
+    let ours = of(&packets, 5202);
+    let bad: Vec<_> = ours
+        .iter()
+        .filter(|packet| !packet.has_label(CACHE) || !packet.has_option("000303"))
+        .collect();
+    // Refused connections before the server listens are of the cgroup, too.
+    assert!(
+        ours.len() > 20 && bad.is_empty(),
+        "by cgroup: {} of {}: {bad:?}",
+        bad.len(),
+        ours.len()
+    );
+    drop(marker);
+    let _ = std::fs::remove_dir(format!("{root}{name}"));
+}
+
+/// Also that what is left of privilege is enough for a rule by process that comes with a reload.
+#[test]
+fn connections_of_running_programs_get_a_rule_by_process() {
+    if !possible("running programs") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let here = lab.here.clone();
+    let marker = lab.marker(&here, "m", "", &["--http", "127.0.0.1:0"]);
+    std::thread::scope(|scope| {
+        let lab = &lab;
+        let traffic = scope.spawn(|| lab.iperf(&format!("-6 -c {THERE} -t 5 -b 100M")));
+        let passed =
+            |status: &serde_json::Value| status["not_labelled"]["unmatched"]["packets"].as_u64();
+        wait_for(lab, "m", "traffic", |status| passed(status) > Some(200));
+        let rules = "[[rule]]\nscitag = \"3/14\"\nprocess = \"iperf3\"\n";
+        std::fs::write(lab.dir.path().join("m.toml"), rules).unwrap();
+        marker.signal("HUP");
+        let sent = |status: &serde_json::Value| labelled(status).into_values().sum::<u64>();
+        wait_for(lab, "m", "labels", |status| sent(status) > 0);
+        let packets = lab.capture(|| {
+            let before = sent(&lab.status("m"));
+            wait_for(lab, "m", "more labels", |status| sent(status) > before + 100);
+        });
+        let ours = of(&packets, 5201);
+        assert!(
+            ours.len() > 10 && ours.iter().all(|packet| packet.has_label(BASE)),
+            "{}",
+            ours.len()
+        );
+        traffic.join().unwrap();
+    });
+    let status = std::fs::read_to_string(format!("/proc/{}/status", marker.child.id())).unwrap();
+    let kept = status.lines().find(|line| line.starts_with("CapPrm:")).unwrap();
+    let kept = u64::from_str_radix(kept.split_whitespace().nth(1).unwrap(), 16).unwrap();
+    // CAP_NET_ADMIN 12, CAP_SYS_PTRACE 19, CAP_BPF 39.
+    assert_eq!(kept, 1 << 12 | 1 << 19 | 1 << 39, "{kept:x}");
+}
+
+#[test]
+fn others_at_the_same_device_stay() {
+    if !possible("foreign filters") {
+        return;
+    }
+    for attach in ["auto", "clsact"] {
+        let mut lab = Lab::new();
+        let here = lab.here.clone();
+        let tc = |words: &str| sh(&format!("nsenter --net=/run/netns/{here} tc {words}"));
+        tc("qdisc add dev pm0 clsact");
+        tc("filter add dev pm0 egress protocol ipv6 prio 1 u32 match u32 0 0 flowid 1:1");
+        let marker = lab.marker(&here, "m", &to(5201, "cms/analysis-input"), &["--attach", attach]);
+        let by = if attach == "auto" { "tcx" } else { "clsact" };
+        assert_eq!(marker.facts["attached"][1]["by"], by);
+        if attach == "auto" {
+            let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} -n 4M")));
+            assert!(of(&packets, 5201).iter().all(|packet| packet.has_label(BASE)), "{attach}");
+            assert!(tc("-s filter show dev pm0 egress").contains("u32"));
+        }
+        marker.end();
+        let again = lab.marker(&here, "m", &to(5201, "cms/analysis-input"), &["--attach", attach]);
+        assert_eq!(again.facts["attached"][1]["by"], by);
+        if attach == "clsact" {
+            let shown = tc("filter show dev pm0 egress");
+            assert_eq!(shown.matches("handle 0x70656e6d").count(), 1, "{shown}");
+        }
+        again.end();
+        let stopped = lab.tag(&here).args(["stop", "--pin"]).arg(lab.pin("m")).output().unwrap();
+        assert!(stopped.status.success(), "{stopped:?}");
+        let shown = tc("filter show dev pm0 egress");
+        assert!(shown.contains("u32") && !shown.contains("mark_frame"), "{shown}");
+        assert!(!lab.pin("m").exists());
+        let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} -n 1M")));
+        assert!(of(&packets, 5201).iter().all(|packet| !packet.has_label(BASE)));
+    }
+}
+
+#[test]
+fn clsact_alone_labels_everything() {
+    if !possible("clsact") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let here = lab.here.clone();
+    let marker = lab.marker(&here, "m", &to(5201, "3/14"), &["--attach", "clsact"]);
+    let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} -n 8M")));
+    let ours = of(&packets, 5201);
+    assert!(ours.len() > 20 && ours.iter().all(|packet| packet.has_label(BASE)));
+    assert_eq!(lab.status("m")["attached"][0]["by"], "clsact");
+    drop(marker);
+}
+
+#[test]
+fn flows_by_pipe_and_by_http_survive_a_restart() {
+    if !possible("pipe and HTTP") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let here = lab.here.clone();
+    let pipe = lab.dir.path().join("pipe");
+    let more = ["--pipe", pipe.to_str().unwrap(), "--http", "127.0.0.1:0"];
+    sh(&format!("ip -n {here} link set lo up"));
+    let marker = lab.marker(&here, "m", "", &more);
+    let (mut client, mut server) = connection(&lab);
+    let (local, peer) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+    let line =
+        |state: &str| format!("{state} tcp {HERE} {} {THERE} {} 3 14\n", local.port(), peer.port());
+    let write = |text: &str| {
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(&pipe)
+            .unwrap()
+            .write_all(text.as_bytes())
+            .unwrap();
+    };
+    let long = "x".repeat(5000);
+    write(&format!(
+        "nonsense\nstart tcp 192.0.2.1 1 192.0.2.2 2 3 14\n{long}\n\n{}",
+        line("start")
+    ));
+    wait_for(&lab, "m", "the flow", |status| status["rules"]["addresses"] == 1);
+    let packets = lab.capture(|| exchange(&mut client, &mut server));
+    assert!(of(&packets, local.port()).iter().all(|packet| packet.has_label(BASE)));
+
+    // HTTP is in the namespace.
+    let address = marker.facts["http"][0].as_str().unwrap().to_owned();
+    let token = std::fs::read_to_string(lab.dir.path().join("state/token")).unwrap();
+    let ask = |method: &str, path: &str, token: &str, body: &str| {
+        inside(&here, || {
+            let mut stream = TcpStream::connect(&address).unwrap();
+            let length = body.len();
+            write!(stream, "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {}\r\ncontent-length: {length}\r\n\r\n{body}", token.trim()).unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            text
+        })
+    };
+    assert!(ask("GET", "/api/v1/marker", "wrong", "").contains(" 401 "));
+    let rule = r#"{"scitag": "cms/cache", "destination": "fd00:99::/64", "lifetime_s": 3600}"#;
+    assert!(ask("POST", "/api/v1/marker/rules", &token, rule).contains(" 200 "));
+    for (bad, words) in [
+        (r#"{"scitag": "cms/cach", "destination": "fd00:99::/64"}"#, "did you mean 'cache'"),
+        (r#"{"scitag": "cms/cache", "destination": "10.0.0.1"}"#, "is IPv4"),
+        (r#"{"scitag": "cms/cache"}"#, "by addresses"),
+        (r#"{"scitag": "cms/cache", "port": 5}"#, "unknown field"),
+    ] {
+        let answer = ask("POST", "/api/v1/marker/rules", &token, bad);
+        assert!(answer.contains(" 400 ") && answer.contains(words), "{answer}");
+    }
+    let metrics = ask("GET", "/metrics", &token, "");
+    for words in [
+        "penstock_marker_labelled_packets_total{scitag=\"206\",name=\"cms/analysis-input\",label=\"label\"}",
+        "penstock_marker_passed_bytes_total{reason=\"ipv4\"}",
+        "penstock_marker_bad_lines_total 3",
+        "penstock_marker_rules 2",
+    ] {
+        assert!(metrics.contains(words), "{words}: {metrics}");
+    }
+    marker.end();
+    let marker = lab.marker(&here, "m", "", &more);
+    assert_eq!(lab.status("m")["rules"]["addresses"], 2);
+    let packets = lab.capture(|| exchange(&mut client, &mut server));
+    assert!(of(&packets, local.port()).iter().all(|packet| packet.has_label(BASE)));
+    write(&line("end"));
+    wait_for(&lab, "m", "the end", |status| status["rules"]["addresses"] == 1);
+    let address = marker.facts["http"][0].as_str().unwrap().to_owned();
+    let gone = inside(&here, || {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        write!(stream, "DELETE /api/v1/marker/rules?destination=fd00:99::/64 HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {}\r\n\r\n", token.trim()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    });
+    assert!(gone.contains(" 200 "), "{gone}");
+    assert_eq!(lab.status("m")["rules"]["addresses"], 0);
+    // A flow that never ends lives its time.
+    marker.end();
+    let marker =
+        lab.marker(&here, "m", "", &["--pipe", pipe.to_str().unwrap(), "--lifetime", "1s"]);
+    write(&line("start"));
+    wait_for(&lab, "m", "the flow", |status| status["rules"]["addresses"] == 1);
+    wait_for(&lab, "m", "its end", |status| status["rules"]["addresses"] == 0);
+    drop(marker);
+}
+
+#[test]
+fn ten_thousand_rules_cost_one_look_up() {
+    if !possible("10,000 rules") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let here = lab.here.clone();
+    let mut rules = to(5201, "cms/analysis-input");
+    for number in 0..9_999 {
+        rules.push_str(&format!(
+            "[[rule]]\nscitag = \"atlas/default\"\ndestination = \"fd00:1::{number:x}\"\ndestination_port = 1094\nprotocol = \"tcp\"\n"
+        ));
+    }
+    let marker = lab.marker(&here, "m", &rules, &[]);
+    let status = lab.status("m");
+    assert_eq!(
+        (&status["rules"]["addresses"], &status["rules"]["shapes"]),
+        (&10_000.into(), &1.into())
+    );
+    let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} -n 8M")));
+    let ours = of(&packets, 5201);
+    assert!(ours.len() > 20 && ours.iter().all(|packet| packet.has_label(BASE)));
+    assert_eq!(labelled(&lab.status("m")).len(), 1);
+    drop(marker);
+}
+
+#[test]
+fn what_cannot_be_is_one_line() {
+    if !possible("errors") {
+        return;
+    }
+    let lab = Lab::new();
+    let file = |name: &str, text: &str| {
+        let path = lab.dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let good = file("good.toml", "[[rule]]\nscitag = \"3/14\"\nprotocol = \"tcp\"\n");
+    let bad = file("bad.toml", "[[rule]]\nscitag = \"cmss/default\"\nprotocol = \"tcp\"\n");
+    let option =
+        file("option.toml", "[[rule]]\nscitag = \"3/14\"\nlabel = \"both\"\nprotocol = \"tcp\"\n");
+    let group = file("group.toml", "[[rule]]\nscitag = \"3/14\"\ncgroup = \"/no/such\"\n");
+    let shapes: String =
+        (0..33).map(|n| format!("[[rule]]\nscitag = \"3/14\"\nsource = \"::/{n}\"\n")).collect();
+    let shapes = file("shapes.toml", &shapes);
+    let pin = lab.pin("m").to_str().unwrap().to_owned();
+    sh(&format!("ip -n {} link set pm0 gso_max_size 190000", lab.here));
+    let run = |arguments: &[&str]| lab.tag(&lab.here).args(arguments).output().unwrap();
+    for (arguments, code, words) in [
+        (&["run", "--interface", "pm0", "--pin", &pin][..], 2, "give --config FILE"),
+        (
+            &["run", "--interface", "eth9", "--pin", &pin, "--config", &good],
+            2,
+            "no network interface 'eth9'",
+        ),
+        (
+            &["run", "--interface", "pm0", "--pin", "/tmp/x", "--config", &good],
+            1,
+            "mount -t bpf bpf /sys/fs/bpf",
+        ),
+        (&["run", "--interface", "pm0", "--pin", &pin, "--config", "/no/file"], 2, "no such file"),
+        (&["run", "--interface", "pm0", "--pin", &pin, "--config", &bad], 2, "did you mean 'cms'?"),
+        (
+            &["run", "--interface", "pm0", "--pin", &pin, "--config", &option],
+            2,
+            "gso_max_size 190000",
+        ),
+        (
+            &["run", "--interface", "pm0", "--pin", &pin, "--config", &group],
+            2,
+            "give a directory below",
+        ),
+        (
+            &["run", "--interface", "pm0", "--pin", &pin, "--config", &shapes],
+            2,
+            "33 different shapes",
+        ),
+        (&["run", "--interface", "pm0", "--pin", &pin, "--pipe", &good], 1, "is there and no pipe"),
+        (&["status", "--pin", "/no/such"], 1, "no marker is pinned at /no/such"),
+        (&["stop", "--pin", "/no/such"], 1, "no marker is pinned at /no/such"),
+    ] {
+        let output = run(arguments);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+        assert!(text.lines().count() == 1 && text.contains(words), "{arguments:?}: {text}");
+    }
+    let nobody = Command::new("setpriv")
+        .args(["--reuid=65534", "--clear-groups", env!("CARGO_BIN_EXE_penstock"), "tag", "run"])
+        .args(["--interface", "lo", "--pipe", "/tmp/none", "--pin"])
+        .arg(lab.pin("n"))
+        .output();
+    if let Ok(output) = nobody {
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        // The binary itself may lie where nobody may read.
+        if !text.contains("setpriv") {
+            assert!(text.contains("run as root or with CAP_BPF"), "{text}");
+            assert_eq!(output.status.code(), Some(5));
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! `penstock tag run` against the real kernel: namespaces joined by a veth pair, real iperf3, and every
+//! packet read by tshark on the far side. Needs root; says so and passes where it is not to be had.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod lab;
+mod life;
+mod shares;

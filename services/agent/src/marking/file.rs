@@ -1,0 +1,253 @@
+//! The file of rules: `[[rule]]` tables of TOML, each by addresses, by cgroup or by program.
+//!
+//! Fails with the file's name and the line of the rule.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use penstock_marker::{Action, AddressMatch, Method, Prefix, Protocol};
+use penstock_scitags::Registry;
+use serde::Deserialize;
+use toml::Spanned;
+
+/// Longest file: 100,000 rules fit.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// Rules of a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuleFile {
+    /// By addresses and ports, with the rule's name.
+    pub addresses: BTreeMap<AddressMatch, (String, Action)>,
+    /// By cgroup, as the kernel writes its path.
+    pub cgroups: BTreeMap<PathBuf, Action>,
+    /// By name of the program.
+    pub programs: BTreeMap<String, Action>,
+}
+
+impl RuleFile {
+    /// What all rules do.
+    pub fn actions(&self) -> impl Iterator<Item = Action> {
+        let addresses = self.addresses.values().map(|(_, action)| action);
+        addresses.chain(self.cgroups.values()).chain(self.programs.values()).copied()
+    }
+}
+
+/// Why a file is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// A rule in it.
+    #[error("{}:{line}: {text}", file.display())]
+    Rule {
+        /// The file.
+        file: PathBuf,
+        /// From 1.
+        line: usize,
+        /// What is wrong, and what to do.
+        text: String,
+    },
+    /// The file itself.
+    #[error("{}: {text}", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        text: String,
+    },
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(default)]
+    rule: Vec<Spanned<RuleTable>>,
+}
+
+/// A rule as it is written, in the file and over HTTP.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RuleTable {
+    pub(super) name: Option<String>,
+    pub(super) scitag: Option<String>,
+    pub(super) label: Option<String>,
+    pub(super) source: Option<String>,
+    pub(super) destination: Option<String>,
+    pub(super) source_port: Option<u16>,
+    pub(super) destination_port: Option<u16>,
+    pub(super) protocol: Option<String>,
+    pub(super) cgroup: Option<PathBuf>,
+    pub(super) process: Option<String>,
+}
+
+impl RuleTable {
+    pub(super) fn action(&self, registry: &Registry) -> Result<Action, String> {
+        let method: Method = self.label.as_deref().unwrap_or("flow").parse()?;
+        let scitag = self.scitag.as_deref().ok_or("give scitag = \"OWNER/ACTIVITY\"")?;
+        let tag = registry.find(scitag).map_err(|error| format!("scitag: {error}"))?;
+        Action::new(tag, method).map_err(|error| format!("scitag: {error}"))
+    }
+
+    /// Whether it names anything of addresses.
+    pub(super) fn by_address(&self) -> bool {
+        self.source.is_some()
+            || self.destination.is_some()
+            || self.source_port.is_some()
+            || self.destination_port.is_some()
+            || self.protocol.is_some()
+    }
+
+    pub(super) fn address(&self) -> Result<AddressMatch, String> {
+        let prefix = |name: &str, text: &Option<String>| match text {
+            None => Ok(Prefix::ALL),
+            Some(text) => text.parse().map_err(|error: String| format!("{name}: {error}")),
+        };
+        let protocol = self.protocol.as_deref().map(str::parse::<Protocol>).transpose()?;
+        let port = |name: &str, port: Option<u16>| match port {
+            Some(0) => Err(format!("{name}: ports are 1 to 65535")),
+            port => Ok(port),
+        };
+        Ok(AddressMatch {
+            source: prefix("source", &self.source)?,
+            destination: prefix("destination", &self.destination)?,
+            source_port: port("source_port", self.source_port)?,
+            destination_port: port("destination_port", self.destination_port)?,
+            protocol,
+        })
+    }
+}
+
+/// Reads and checks the file at `path`.
+///
+/// # Errors
+/// With the line of the first rule that cannot be.
+pub fn read(path: &Path, registry: &Registry) -> Result<RuleFile, FileError> {
+    let failed = |text| FileError::Unreadable { file: path.to_owned(), text };
+    let facts = std::fs::metadata(path).map_err(|e| failed(penstock_sys::fs::describe(&e)))?;
+    if facts.len() > FILE_BYTES_MAX {
+        return Err(failed(format!("{} bytes are too many for rules", facts.len())));
+    }
+    let text = std::fs::read_to_string(path).map_err(|e| failed(penstock_sys::fs::describe(&e)))?;
+    parse(path, &text, registry)
+}
+
+fn parse(path: &Path, text: &str, registry: &Registry) -> Result<RuleFile, FileError> {
+    let at = |offset: usize, words: String| FileError::Rule {
+        file: path.to_owned(),
+        line: text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1,
+        text: words,
+    };
+    let document: Document = toml::from_str(text).map_err(|error| {
+        at(error.span().map_or(0, |span| span.start), error.message().replace('\n', " "))
+    })?;
+    let mut file = RuleFile::default();
+    for (number, rule) in document.rule.into_iter().enumerate() {
+        let offset = rule.span().start;
+        let rule = rule.into_inner();
+        let name = rule.name.clone().unwrap_or_else(|| format!("rule {}", number + 1));
+        add(&mut file, rule, &name, registry)
+            .map_err(|error| at(offset, format!("{name}: {error}")))?;
+    }
+    Ok(file)
+}
+
+fn add(
+    file: &mut RuleFile,
+    rule: RuleTable,
+    name: &str,
+    registry: &Registry,
+) -> Result<(), String> {
+    let action = rule.action(registry)?;
+    let by_address = rule.by_address();
+    let kinds = usize::from(by_address)
+        + usize::from(rule.cgroup.is_some())
+        + usize::from(rule.process.is_some());
+    if kinds != 1 {
+        return Err("a rule is by addresses (source, destination, source_port, destination_port, protocol), by cgroup or by process: give one of them".to_owned());
+    }
+    let twice = || "an earlier rule is for the same: remove one of them".to_owned();
+    let clash = match (rule.cgroup.clone(), rule.process.clone()) {
+        (Some(path), _) => {
+            if !path.is_absolute() || path.components().any(|part| part.as_os_str() == "..") {
+                return Err(format!(
+                    "cgroup '{}': write it as /proc/PID/cgroup does, such as /system.slice/xrootd.service",
+                    path.display()
+                ));
+            }
+            file.cgroups.insert(path, action).is_some()
+        }
+        (None, Some(process)) => {
+            if process.is_empty() || process.len() > 15 || process.contains('\0') {
+                return Err(format!(
+                    "process '{process}': the kernel keeps 1 to 15 bytes of a program's name: give what /proc/PID/comm has"
+                ));
+            }
+            file.programs.insert(process, action).is_some()
+        }
+        (None, None) => file.addresses.insert(rule.address()?, (name.to_owned(), action)).is_some(),
+    };
+    if clash { Err(twice()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Result<RuleFile, String> {
+        parse(Path::new("tags.toml"), text, Registry::builtin()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn rules_of_every_kind() {
+        let file = of(r#"
+            [[rule]]
+            name = "cms reads"
+            scitag = "cms/analysis-input"
+            source = "2001:db8:1::/64"
+            destination_port = 1094
+            protocol = "tcp"
+            [[rule]]
+            scitag = "206"
+            label = "both"
+            cgroup = "/system.slice/xrootd.service"
+            [[rule]]
+            scitag = "2/4"
+            label = "destination"
+            process = "xrootd"
+        "#)
+        .unwrap();
+        assert_eq!((file.addresses.len(), file.cgroups.len(), file.programs.len()), (1, 1, 1));
+        assert_eq!(file.addresses.values().next().unwrap().0, "cms reads");
+        assert!(of("").unwrap().addresses.is_empty());
+    }
+
+    #[test]
+    fn each_mistake_has_its_line_and_a_remedy() {
+        let rule = |text: &str| format!("\n[[rule]]\nscitag = \"cms/default\"\n{text}\n");
+        for (text, words) in [
+            ("[[rule]]\nsource = \"::/0\"".to_owned(), "tags.toml:1: rule 1: give scitag"),
+            (
+                "[[rule]]\nscitag = \"cmss/default\"\nprocess = \"x\"".to_owned(),
+                "did you mean 'cms'",
+            ),
+            ("[[rule]]\nscitag = \"600/1\"\nprocess = \"x\"".to_owned(), "fireflies only"),
+            ("[[rule]]\nscitag = \"3/64\"\nprocess = \"x\"".to_owned(), "activities are 1 to 63"),
+            (rule("label = \"hop\"\nprocess = \"x\""), "use flow, destination, both or none"),
+            (rule("source = \"192.0.2.1\""), "tags.toml:2: rule 1: source: '192.0.2.1' is IPv4"),
+            (rule("source = \"2001:db8::1/64\""), "write 2001:db8::/64"),
+            (rule("source_port = 0"), "ports are 1 to 65535"),
+            (rule("source_port = 70000"), "tags.toml:4: "),
+            (rule("protocol = \"icmp\""), "use tcp, udp or sctp"),
+            (rule(""), "give one of them"),
+            (rule("process = \"x\"\nsource = \"::/0\""), "give one of them"),
+            (rule("process = \"a-name-that-is-too-long\""), "1 to 15 bytes"),
+            (rule("cgroup = \"x\""), "write it as /proc/PID/cgroup does"),
+            (rule("proces = \"x\""), "unknown field `proces`"),
+            (
+                format!("{}{}", rule("process = \"x\""), rule("process = \"x\"")),
+                "tags.toml:6: rule 2: an earlier rule",
+            ),
+        ] {
+            let error = of(&text).unwrap_err();
+            assert!(error.contains(words) && !error.contains('\n'), "{words}: {error}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! flowd-go's line protocol on a named pipe: `state protocol source port destination port owner activity`.
+//!
+//! `start` and `ongoing` tag a flow, `end` takes the tag away; a flow without an end lives the configured
+//! time. What cannot be read is counted, and logged once for each kind of mistake.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read};
+use std::net::Ipv6Addr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use penstock_marker::table::Origin;
+use penstock_marker::{Action, AddressMatch, Method, Prefix, Protocol};
+use penstock_scitags::Scitag;
+
+use super::{Engine, locked};
+
+/// Longest line; the protocol's own need less than 200.
+const LINE_BYTES_MAX: u64 = 1024;
+
+/// A pipe that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("pipe {}: {text}", path.display())]
+pub struct PipeError {
+    path: PathBuf,
+    text: String,
+}
+
+/// What a line asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Line {
+    /// Tag these packets.
+    Put(AddressMatch, Action),
+    /// Do not tag these any more.
+    Take(AddressMatch),
+}
+
+/// Kinds of lines that cannot be obeyed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mistake {
+    /// Not eight words.
+    Words,
+    /// The first is no state.
+    State,
+    /// The second is no protocol.
+    Protocol,
+    /// An address is none.
+    Address,
+    /// An address is IPv4.
+    Ipv4,
+    /// A port is none.
+    Port,
+    /// The numbers are no tag.
+    Tag,
+    /// The owner does not fit on packets.
+    Owner,
+    /// The line is too long, or no text.
+    Text,
+}
+
+impl Mistake {
+    /// In words.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Words => {
+                "a line has eight words: state protocol source port destination port owner activity"
+            }
+            Self::State => "the state is start, ongoing or end",
+            Self::Protocol => "the protocol is tcp, udp or sctp",
+            Self::Address => "an address cannot be read",
+            Self::Ipv4 => "IPv4 has no flow label",
+            Self::Port => "ports are 1 to 65535",
+            Self::Tag => "owners are 1 to 1023 and activities 1 to 63",
+            Self::Owner => "owners above 511 do not fit on packets: fireflies only",
+            Self::Text => "a line is text of at most 1024 bytes",
+        }
+    }
+}
+
+/// Reads a line.
+///
+/// # Errors
+/// With the kind of mistake in it.
+pub fn parse(line: &str) -> Result<Line, Mistake> {
+    let words: Vec<&str> = line.split_ascii_whitespace().collect();
+    let &[state, protocol, source, source_port, destination, destination_port, owner, activity] =
+        words.as_slice()
+    else {
+        return Err(Mistake::Words);
+    };
+    let state = state.to_ascii_lowercase();
+    if !matches!(state.as_str(), "start" | "ongoing" | "end") {
+        return Err(Mistake::State);
+    }
+    let address = |text: &str| -> Result<Prefix, Mistake> {
+        let text = text.trim_start_matches('[').trim_end_matches(']');
+        if text.parse::<std::net::Ipv4Addr>().is_ok() {
+            return Err(Mistake::Ipv4);
+        }
+        let address: Ipv6Addr = text.parse().map_err(|_| Mistake::Address)?;
+        match address.to_ipv4_mapped() {
+            Some(_) => Err(Mistake::Ipv4),
+            None => Ok(Prefix::new(address, 128)),
+        }
+    };
+    let port = |text: &str| {
+        text.parse::<u16>().ok().filter(|port| *port != 0).map(Some).ok_or(Mistake::Port)
+    };
+    let rule = AddressMatch {
+        source: address(source)?,
+        destination: address(destination)?,
+        source_port: port(source_port)?,
+        destination_port: port(destination_port)?,
+        protocol: Some(protocol.parse::<Protocol>().map_err(|_| Mistake::Protocol)?),
+    };
+    if state == "end" {
+        return Ok(Line::Take(rule));
+    }
+    let number = |text: &str| text.parse::<u64>().map_err(|_| Mistake::Tag);
+    let tag = Scitag::new(number(owner)?, number(activity)?).map_err(|_| Mistake::Tag)?;
+    let action = Action::new(tag, Method::Label).map_err(|_| Mistake::Owner)?;
+    Ok(Line::Put(rule, action))
+}
+
+/// Opens the pipe at `path`, making it with mode 0660 where there is none.
+///
+/// # Errors
+/// When something else is there, or it cannot be made.
+pub fn open(path: &Path) -> Result<File, PipeError> {
+    let failed = |text: String| PipeError { path: path.to_owned(), text };
+    let io = |error: std::io::Error| failed(penstock_sys::fs::describe(&error));
+    match std::fs::symlink_metadata(path) {
+        Ok(facts) if facts.file_type().is_fifo() => {}
+        Ok(_) => {
+            return Err(failed("is there and no pipe: remove it or give another path".to_owned()));
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let mode = rustix::fs::Mode::from_raw_mode(0o660);
+            rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0)
+                .map_err(|error| io(error.into()))?;
+            let permissions = std::fs::Permissions::from_mode(0o660);
+            std::fs::set_permissions(path, permissions).map_err(io)?;
+        }
+        Err(error) => return Err(io(error)),
+    }
+    // For writing, too: so it has no end when a writer closes it.
+    OpenOptions::new().read(true).write(true).open(path).map_err(io)
+}
+
+/// Obeys the lines of `pipe` for ever.
+pub(super) fn serve(pipe: File, engine: &Mutex<Engine>) {
+    let mut reader = BufReader::new(pipe);
+    let mut mistakes: BTreeMap<Mistake, u64> = BTreeMap::new();
+    let mut line = Vec::new();
+    let mut skipping = false;
+    loop {
+        line.clear();
+        match reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::error!("the pipe cannot be read any more: {error}");
+                return;
+            }
+        }
+        let whole = line.ends_with(b"\n");
+        let skip = std::mem::replace(&mut skipping, !whole);
+        if skip {
+            continue;
+        }
+        let text = std::str::from_utf8(&line).ok().filter(|_| whole);
+        if text.is_some_and(|text| text.trim().is_empty()) {
+            continue;
+        }
+        let read = text.ok_or(Mistake::Text).and_then(parse);
+        let done = match read {
+            Ok(Line::Put(rule, action)) => locked(engine).put(rule, action, Origin::Pipe, None),
+            Ok(Line::Take(rule)) => locked(engine).take(&rule).map(|_| ()),
+            Err(mistake) => {
+                let count = mistakes.entry(mistake).or_default();
+                *count += 1;
+                locked(engine).bad_line();
+                if *count == 1 {
+                    tracing::warn!(
+                        "a line on the pipe is not obeyed: {}; more of this kind are only counted",
+                        mistake.as_str()
+                    );
+                }
+                continue;
+            }
+        };
+        if let Err(error) = done {
+            tracing::warn!("a line on the pipe is not obeyed: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_flowd_go() {
+        let line = "start tcp 2001:db8::1 2345 2001:db8::2 5777 3 14\n";
+        let Ok(Line::Put(rule, action)) = parse(line) else { panic!("{line}") };
+        assert_eq!((rule.source_port, rule.destination_port), (Some(2345), Some(5777)));
+        assert_eq!(action.tag(), Scitag::new(3, 14).unwrap());
+        assert_eq!(parse("end TCP 2001:db8::1 2345 2001:db8::2 5777 0 0"), Ok(Line::Take(rule)));
+        for (line, mistake) in [
+            ("", Mistake::Words),
+            ("start tcp ::1 1 ::2 2 3", Mistake::Words),
+            ("begin tcp ::1 1 ::2 2 3 4", Mistake::State),
+            ("start icmp ::1 1 ::2 2 3 4", Mistake::Protocol),
+            ("start tcp 192.0.2.1 1 192.0.2.2 2 3 4", Mistake::Ipv4),
+            ("start tcp ::ffff:192.0.2.1 1 ::2 2 3 4", Mistake::Ipv4),
+            ("start tcp se1 1 ::2 2 3 4", Mistake::Address),
+            ("start tcp ::1 0 ::2 2 3 4", Mistake::Port),
+            ("start tcp ::1 1 ::2 65536 3 4", Mistake::Port),
+            ("start tcp ::1 1 ::2 2 0 4", Mistake::Tag),
+            ("start tcp ::1 1 ::2 2 3 x", Mistake::Tag),
+            ("start tcp ::1 1 ::2 2 512 4", Mistake::Owner),
+        ] {
+            assert_eq!(parse(line), Err(mistake), "{line}");
+        }
+    }
+}

@@ -1,0 +1,701 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Labels IPv6 packets of other programs with a scitag, and counts what it did.
+ *
+ * `mark_frame` and `mark_packet` run at tc egress of devices with and without Ethernet header,
+ * `make_room_frame` and `make_room_packet` at tc ingress, `name_socket` where a process makes a socket. Which packet gets
+ * which label comes from the maps, which user space fills; see src/maps.rs for their layouts.
+ *
+ * Whatever goes wrong the packet goes on as it was, and the reason is counted. No verdict but "next".
+ * Of a label only the 20 bits change: traffic class (DSCP, ECN) and everything else stay.
+ */
+#include "kernel.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define ETHERTYPE_IPV4 0x0800
+#define ETHERTYPE_IPV6 0x86DD
+#define ETHERTYPE_VLAN 0x8100
+#define ETHERTYPE_QINQ 0x88A8
+
+#define NEXT_HOP_BY_HOP 0
+#define NEXT_TCP 6
+#define NEXT_UDP 17
+#define NEXT_ROUTING 43
+#define NEXT_FRAGMENT 44
+#define NEXT_DESTINATION 60
+#define NEXT_SCTP 132
+
+#define IPV6_HEADER 40
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define MSS_OPTION 2
+/* RFC 9293 section 3.7.1: 536 + 8 is the least that may become smaller. */
+#define MSS_MIN 544
+#define TCP_OPTIONS_MAX 40
+
+#define EXTENSION_HEADERS_MAX 8
+#define SHAPES_MAX 32
+#define CGROUP_LEVELS_MAX 16
+
+#define OPTION_BYTES 8
+
+/* Methods of an action, and of a counter. */
+#define BY_LABEL 1
+#define BY_DESTINATION 2
+
+enum reason {
+    IS_IPV4,
+    IS_OTHER,
+    UNMATCHED,
+    NO_ROOM,
+    TOO_BIG,
+    UNSUPPORTED,
+    REFUSED,
+    MALFORMED,
+    UNCOUNTED,
+    EXCLUDED,
+    REASONS,
+};
+
+struct action {
+    u32 label; /* without entropy */
+    u8 owner[2];
+    u8 activity;
+    u8 method;
+};
+
+/* Of a socket: an explicit action where its method is not 0; the program and the cgroup that made it,
+ * where there is a rule for them. */
+struct tag {
+    struct action action;
+    u8 program[16];
+    u64 cgroup;
+};
+
+struct shape {
+    u64 source[2]; /* masks */
+    u64 destination[2];
+    u16 source_port;
+    u16 destination_port;
+    u8 protocol;
+    u8 used;
+    u8 pad[2];
+};
+
+struct shapes {
+    struct shape shape[SHAPES_MAX];
+};
+
+struct rule {
+    u64 source[2];
+    u64 destination[2];
+    u16 source_port; /* network order */
+    u16 destination_port;
+    u8 protocol;
+    u8 shape;
+    u8 generation;
+    u8 pad;
+};
+
+/* What an address rule does; the rest is user space's. */
+struct kept {
+    struct action action;
+    u8 origin;
+    u8 pad[3];
+    u32 until_s;
+};
+
+struct settings {
+    u32 generation;
+    u32 cgroup_levels; /* a bit for each level that has rules */
+    u32 programs;      /* whether there are rules by program */
+    u32 destination;   /* whether any rule or socket may ask for destination options */
+};
+
+struct counted {
+    u8 owner[2];
+    u8 activity;
+    u8 method;
+};
+
+struct count {
+    u64 packets;
+    u64 bytes;
+};
+
+struct {
+    __uint(type, MAP_SK_STORAGE);
+    __uint(map_flags, F_NO_PREALLOC | F_CLONE);
+    __type(key, int);
+    __type(value, struct tag);
+} sockets SEC(".maps");
+
+struct {
+    __uint(type, MAP_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, u32);
+    __type(value, struct settings);
+} settings SEC(".maps");
+
+struct {
+    __uint(type, MAP_ARRAY);
+    __uint(max_entries, 2);
+    __type(key, u32);
+    __type(value, struct shapes);
+} shapes SEC(".maps");
+
+struct {
+    __uint(type, MAP_HASH);
+    __uint(map_flags, F_NO_PREALLOC);
+    __uint(max_entries, 262144);
+    __type(key, struct rule);
+    __type(value, struct kept);
+} rules SEC(".maps");
+
+struct {
+    __uint(type, MAP_HASH);
+    __uint(map_flags, F_NO_PREALLOC);
+    __uint(max_entries, 4096);
+    __type(key, u64);
+    __type(value, struct action);
+} cgroups SEC(".maps");
+
+struct {
+    __uint(type, MAP_HASH);
+    __uint(map_flags, F_NO_PREALLOC);
+    __uint(max_entries, 1024);
+    __type(key, u8[16]);
+    __type(value, struct action);
+} programs SEC(".maps");
+
+/* The last packets of a connection leave after its socket is gone. */
+struct {
+    __uint(type, MAP_LRU_HASH);
+    __uint(max_entries, 16384);
+    __type(key, struct rule);
+    __type(value, struct action);
+} leaving SEC(".maps");
+
+struct {
+    __uint(type, MAP_PERCPU_HASH);
+    __uint(map_flags, F_NO_PREALLOC);
+    __uint(max_entries, 4096);
+    __type(key, struct counted);
+    __type(value, struct count);
+} labelled SEC(".maps");
+
+struct {
+    __uint(type, MAP_PERCPU_ARRAY);
+    __uint(max_entries, REASONS);
+    __type(key, u32);
+    __type(value, struct count);
+} passed SEC(".maps");
+
+struct flow {
+    u64 source[2];
+    u64 destination[2];
+    u16 source_port;
+    u16 destination_port;
+    u8 protocol;
+    u8 plain;    /* the transport header follows the IPv6 header */
+    u8 fragment; /* is one: only the first has ports */
+    u8 jumbo;    /* has the temporary header of BIG TCP */
+    u8 tcp_flags;
+    u8 tcp_words;
+    u8 traffic_class_low; /* the nibble that shares a byte with the label */
+    u8 pad;
+    u16 payload; /* length field of the IPv6 header */
+    u32 l3;      /* offsets in the packet */
+    u32 l4;
+};
+
+static ALWAYS_INLINE void add(struct count *count, u64 packets, u64 bytes)
+{
+    if (count) {
+        count->packets += packets;
+        count->bytes += bytes;
+    }
+}
+
+static ALWAYS_INLINE void pass(u32 reason, u64 packets, u64 bytes)
+{
+    add(map_lookup(&passed, &reason), packets, bytes);
+}
+
+static ALWAYS_INLINE void count_label(const struct action *action, u8 method, u64 packets, u64 bytes)
+{
+    struct counted key = {{action->owner[0], action->owner[1]}, action->activity, method};
+    struct count *count = map_lookup(&labelled, &key);
+    if (!count) {
+        struct count zero = {};
+        map_update(&labelled, &key, &zero, MAP_NOEXIST);
+        count = map_lookup(&labelled, &key);
+        if (!count)
+            pass(UNCOUNTED, packets, bytes);
+    }
+    add(count, packets, bytes);
+}
+
+/* What the frame carries and where it begins, behind at most two VLAN tags; 0 where it is cut off. */
+static ALWAYS_INLINE u16 ethertype(struct __sk_buff *skb, u32 *offset)
+{
+    u16 type = skb->protocol;
+    u32 at = 12;
+    if (type == htons(ETHERTYPE_IPV6) || type == htons(ETHERTYPE_IPV4)) {
+        *offset = 14;
+        return type;
+    }
+    if (load_bytes(skb, at, &type, 2))
+        return 0;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        if (type != htons(ETHERTYPE_VLAN) && type != htons(ETHERTYPE_QINQ))
+            break;
+        at += 4;
+        if (load_bytes(skb, at, &type, 2))
+            return 0;
+    }
+    *offset = at + 2;
+    return type;
+}
+
+/* Walks the extension headers up to the transport header. False where the packet is cut off. */
+static ALWAYS_INLINE int walk(struct __sk_buff *skb, struct flow *flow, u8 next)
+{
+    u32 at = flow->l3 + IPV6_HEADER;
+    flow->plain = 1;
+    LOOP for (int i = 0; i < EXTENSION_HEADERS_MAX; i++) {
+        u8 head[4];
+        if (next != NEXT_HOP_BY_HOP && next != NEXT_ROUTING && next != NEXT_FRAGMENT
+            && next != NEXT_DESTINATION)
+            break;
+        flow->plain = 0;
+        if (load_bytes(skb, at, head, 4))
+            return 0;
+        if (next == NEXT_FRAGMENT) {
+            u16 offset = (u16)head[2] << 8 | head[3];
+            flow->fragment = 1;
+            at += 8;
+            if (offset & ~7) {
+                flow->protocol = head[0];
+                flow->l4 = 0;
+                return 1;
+            }
+        } else {
+            /* RFC 2675: the jumbo payload option, which BIG TCP puts there until the driver. */
+            if (next == NEXT_HOP_BY_HOP && head[1] == 0 && head[2] == 0xC2 && head[3] == 4)
+                flow->jumbo = 1;
+            at += ((u32)head[1] + 1) * 8;
+        }
+        next = head[0];
+    }
+    flow->protocol = next;
+    flow->l4 = at;
+    if (next == NEXT_TCP) {
+        u8 tcp[14];
+        if (load_bytes(skb, at, tcp, sizeof(tcp)))
+            return 0;
+        __builtin_memcpy(&flow->source_port, tcp, 2);
+        __builtin_memcpy(&flow->destination_port, tcp + 2, 2);
+        flow->tcp_words = tcp[12] >> 4;
+        flow->tcp_flags = tcp[13];
+    } else if (next == NEXT_UDP || next == NEXT_SCTP) {
+        u16 ports[2];
+        if (load_bytes(skb, at, ports, sizeof(ports)))
+            return 0;
+        flow->source_port = ports[0];
+        flow->destination_port = ports[1];
+    }
+    return 1;
+}
+
+static ALWAYS_INLINE int read_flow(struct __sk_buff *skb, u32 l3, struct flow *flow)
+{
+    struct {
+        u8 version, class_low, label[2];
+        u16 payload;
+        u8 next, hops;
+        u64 source[2], destination[2];
+        u16 source_port, destination_port;
+        u8 sequence[8];
+        u8 words, flags;
+        u8 pad[2];
+    } header;
+    /* Nearly always TCP follows at once: one load for all of it. */
+    int whole = !load_bytes(skb, l3, &header, sizeof(header));
+    if (!whole && load_bytes(skb, l3, &header, IPV6_HEADER))
+        return 0;
+    if (header.version >> 4 != 6)
+        return 0;
+    flow->source[0] = header.source[0];
+    flow->source[1] = header.source[1];
+    flow->destination[0] = header.destination[0];
+    flow->destination[1] = header.destination[1];
+    flow->traffic_class_low = header.class_low & 0xF0;
+    flow->payload = ntohs(header.payload);
+    flow->l3 = l3;
+    if (whole && header.next == NEXT_TCP) {
+        flow->plain = 1;
+        flow->protocol = NEXT_TCP;
+        flow->l4 = l3 + IPV6_HEADER;
+        flow->source_port = header.source_port;
+        flow->destination_port = header.destination_port;
+        flow->tcp_words = header.words >> 4;
+        flow->tcp_flags = header.flags;
+        return 1;
+    }
+    return walk(skb, flow, header.next);
+}
+
+/* One masked look-up for each shape, most specific first. */
+static ALWAYS_INLINE struct action *by_address(const struct flow *flow, u32 generation)
+{
+    u32 index = generation & 1;
+    struct shapes *all = map_lookup(&shapes, &index);
+    if (!all)
+        return 0;
+    LOOP for (u32 i = 0; i < SHAPES_MAX; i++) {
+        struct shape *shape = &all->shape[i];
+        if (!shape->used)
+            return 0;
+        struct rule key;
+        key.source[0] = flow->source[0] & shape->source[0];
+        key.source[1] = flow->source[1] & shape->source[1];
+        key.destination[0] = flow->destination[0] & shape->destination[0];
+        key.destination[1] = flow->destination[1] & shape->destination[1];
+        key.source_port = flow->source_port & shape->source_port;
+        key.destination_port = flow->destination_port & shape->destination_port;
+        key.protocol = flow->protocol & shape->protocol;
+        key.shape = i;
+        key.generation = index;
+        key.pad = 0;
+        struct kept *kept = map_lookup(&rules, &key);
+        if (kept)
+            return &kept->action;
+    }
+    return 0;
+}
+
+static ALWAYS_INLINE void exact(const struct flow *flow, struct rule *key)
+{
+    key->source[0] = flow->source[0];
+    key->source[1] = flow->source[1];
+    key->destination[0] = flow->destination[0];
+    key->destination[1] = flow->destination[1];
+    key->source_port = flow->source_port;
+    key->destination_port = flow->destination_port;
+    key->protocol = flow->protocol;
+    key->shape = 0;
+    key->generation = 0;
+    key->pad = 0;
+}
+
+static ALWAYS_INLINE struct action *find(
+    struct __sk_buff *skb, const struct flow *flow, const struct settings *now)
+{
+    struct tag *tag = 0;
+    struct action *action;
+    struct bpf_sock *sock = skb->sk;
+    struct bpf_sock *full = 0;
+    if (sock) {
+        full = sk_fullsock(sock);
+        /* A SYN-ACK belongs to a request; its listener has the tag. */
+        if (!full)
+            full = get_listener_sock(sock);
+        if (full)
+            tag = sk_storage_get(&sockets, full, 0, 0);
+    }
+    if (tag && tag->action.method) {
+        action = &tag->action;
+        goto of_socket;
+    }
+    action = by_address(flow, now->generation);
+    if (action)
+        return action;
+    if (now->cgroup_levels) {
+        LOOP for (int level = CGROUP_LEVELS_MAX - 1; level >= 0; level--) {
+            if (!(now->cgroup_levels >> level & 1))
+                continue;
+            u64 id = skb_ancestor_cgroup_id(skb, level);
+            if (!id)
+                continue;
+            action = map_lookup(&cgroups, &id);
+            if (action)
+                goto of_socket;
+        }
+    }
+    if (tag && tag->program[0]) {
+        action = map_lookup(&programs, tag->program);
+        if (action)
+            goto of_socket;
+    }
+    if (!full && flow->protocol == NEXT_TCP) {
+        struct rule key;
+        exact(flow, &key);
+        return map_lookup(&leaving, &key);
+    }
+    return 0;
+
+of_socket:
+    if (flow->protocol == NEXT_TCP && flow->tcp_flags & (TCP_FIN | TCP_RST)) {
+        struct rule key;
+        exact(flow, &key);
+        map_update(&leaving, &key, action, MAP_ANY);
+    }
+    return action;
+}
+
+/* Five bits of the flow's addresses and ports, the same for as long as it lives. */
+static ALWAYS_INLINE u32 entropy(const struct flow *flow)
+{
+    u64 ports = flow->fragment ? 0 : (u64)flow->source_port << 16 | flow->destination_port;
+    u64 mixed = flow->source[0] ^ flow->source[1] * 0x9E3779B97F4A7C15ULL;
+    mixed ^= flow->destination[0] * 0xBF58476D1CE4E5B9ULL ^ flow->destination[1] * 0x94D049BB133111EBULL;
+    mixed ^= ports * 0xD6E8FEB86659FD93ULL ^ flow->protocol;
+    mixed ^= mixed >> 32;
+    mixed *= 0xD6E8FEB86659FD93ULL;
+    u32 bits = mixed >> 59;
+    return (bits & 0x18) << 15 | (bits & 4) << 6 | (bits & 3);
+}
+
+static ALWAYS_INLINE int write_label(struct __sk_buff *skb, const struct flow *flow, u32 base)
+{
+    u32 label = base | entropy(flow);
+    u8 bytes[3] = {flow->traffic_class_low | (label >> 16 & 0x0F), label >> 8, label};
+    return store_bytes(skb, flow->l3 + 1, bytes, sizeof(bytes), 0) == 0;
+}
+
+/* Whether the packet, or each of its segments, may have 8 bytes more. */
+static ALWAYS_INLINE int has_room(struct __sk_buff *skb, const struct flow *flow)
+{
+    u32 mtu = 0;
+    u32 length = skb->len - flow->l3;
+    if (skb->gso_size)
+        length = IPV6_HEADER + flow->tcp_words * 4 + skb->gso_size;
+    length += OPTION_BYTES;
+    check_mtu(skb, 0, &mtu, 0, 0);
+    if (length > mtu)
+        return 0;
+    /* The way may have less than the device; the kernel knows it where it has heard of it. */
+    struct bpf_fib_lookup way = {};
+    way.family = 10; /* AF_INET6 */
+    way.l4_protocol = flow->protocol;
+    way.sport = flow->source_port;
+    way.dport = flow->destination_port;
+    way.tot_len = length;
+    way.ifindex = skb->ifindex;
+    __builtin_memcpy(way.src, flow->source, 16);
+    __builtin_memcpy(way.dst, flow->destination, 16);
+    return fib_lookup(skb, &way, sizeof(way), FIB_LOOKUP_OUTPUT | FIB_LOOKUP_SKIP_NEIGH)
+           != FIB_FRAGMENTATION_NEEDED;
+}
+
+/* 0, or the reason why there is no option in the packet now. */
+static ALWAYS_INLINE int write_option(
+    struct __sk_buff *skb, const struct flow *flow, const struct action *action)
+{
+    if (!flow->plain || flow->fragment || skb->protocol != htons(ETHERTYPE_IPV6))
+        return UNSUPPORTED;
+    if (flow->protocol != NEXT_TCP && flow->protocol != NEXT_UDP)
+        return UNSUPPORTED;
+    /* BIG TCP of later kernels: a length of 0 without the temporary header. */
+    if (skb->gso_size && (flow->protocol != NEXT_TCP || !flow->payload))
+        return UNSUPPORTED;
+    if (flow->payload > 0xFFFF - OPTION_BYTES)
+        return TOO_BIG;
+    if (!has_room(skb, flow))
+        return NO_ROOM;
+    u8 header[OPTION_BYTES] = {
+        flow->protocol, 0, 0x1E, 3, action->owner[0], action->owner[1], action->activity, 0};
+    u16 payload = htons(flow->payload + OPTION_BYTES);
+    u8 next = NEXT_DESTINATION;
+    if (adjust_room(skb, OPTION_BYTES, ADJ_ROOM_NET, ADJ_ROOM_FIXED_GSO))
+        return REFUSED;
+    if (store_bytes(skb, flow->l3 + IPV6_HEADER, header, sizeof(header), 0)
+        || store_bytes(skb, flow->l3 + 4, &payload, sizeof(payload), 0)
+        || store_bytes(skb, flow->l3 + 6, &next, sizeof(next), 0)) {
+        adjust_room(skb, -OPTION_BYTES, ADJ_ROOM_NET, ADJ_ROOM_FIXED_GSO);
+        return REFUSED;
+    }
+    return 0;
+}
+
+static ALWAYS_INLINE int mark(struct __sk_buff *skb, u16 type, u32 l3)
+{
+    u64 packets = skb->gso_segs ? skb->gso_segs : 1;
+    u64 bytes = skb->wire_len;
+    if (type != htons(ETHERTYPE_IPV6)) {
+        pass(type == htons(ETHERTYPE_IPV4) ? IS_IPV4 : IS_OTHER, packets, bytes);
+        return TC_ACT_UNSPEC;
+    }
+    struct flow flow = {};
+    if (!read_flow(skb, l3, &flow)) {
+        pass(MALFORMED, packets, bytes);
+        return TC_ACT_UNSPEC;
+    }
+    /* The jumbo header is gone before the wire. */
+    if (flow.jumbo && skb->gso_size)
+        bytes -= 8 * packets;
+    u32 zero = 0;
+    struct settings *now = map_lookup(&settings, &zero);
+    struct action *found = now ? find(skb, &flow, now) : 0;
+    if (!found) {
+        pass(UNMATCHED, packets, bytes);
+        return TC_ACT_UNSPEC;
+    }
+    struct action action = *found;
+    u8 done = 0;
+    if (!(action.method & (BY_LABEL | BY_DESTINATION))) {
+        pass(EXCLUDED, packets, bytes);
+        return TC_ACT_UNSPEC;
+    }
+    if (action.method & BY_LABEL) {
+        if (write_label(skb, &flow, action.label))
+            done |= BY_LABEL;
+        else
+            pass(REFUSED, packets, bytes);
+    }
+    if (action.method & BY_DESTINATION) {
+        int reason = write_option(skb, &flow, &action);
+        if (!reason) {
+            done |= BY_DESTINATION;
+            bytes += OPTION_BYTES * packets;
+        } else {
+            pass(reason, packets, bytes);
+        }
+    }
+    if (done)
+        count_label(&action, done, packets, bytes);
+    return TC_ACT_UNSPEC;
+}
+
+SEC("classifier") int mark_frame(struct __sk_buff *skb)
+{
+    u32 l3 = 0;
+    u16 type = ethertype(skb, &l3);
+    return mark(skb, type, l3);
+}
+
+SEC("classifier") int mark_packet(struct __sk_buff *skb)
+{
+    return mark(skb, skb->protocol, 0);
+}
+
+/* Whether what this host sends to the sender of this packet gets destination options. */
+static ALWAYS_INLINE int answers_with_option(
+    struct __sk_buff *skb, const struct flow *flow, const struct settings *now)
+{
+    struct flow back = {};
+    back.source[0] = flow->destination[0];
+    back.source[1] = flow->destination[1];
+    back.destination[0] = flow->source[0];
+    back.destination[1] = flow->source[1];
+    back.source_port = flow->destination_port;
+    back.destination_port = flow->source_port;
+    back.protocol = flow->protocol;
+
+    struct bpf_sock_tuple6 tuple;
+    __builtin_memcpy(tuple.saddr, flow->source, 16);
+    __builtin_memcpy(tuple.daddr, flow->destination, 16);
+    tuple.sport = flow->source_port;
+    tuple.dport = flow->destination_port;
+    struct bpf_sock *sock = sk_lookup_tcp(skb, &tuple, sizeof(tuple), CURRENT_NETNS, 0);
+    struct tag *tag = sock ? sk_storage_get(&sockets, sock, 0, 0) : 0;
+    struct action *action = tag && tag->action.method ? &tag->action : by_address(&back, now->generation);
+    if (!action && tag && tag->cgroup)
+        action = map_lookup(&cgroups, &tag->cgroup);
+    if (!action && tag && tag->program[0])
+        action = map_lookup(&programs, tag->program);
+    int answer = action && action->method & BY_DESTINATION;
+    if (sock)
+        sk_release(sock);
+    return answer;
+}
+
+/* Where the value of the MSS option is, or 0. Not inlined: it is verified once for itself. */
+__attribute__((noinline)) u32 mss_at(struct __sk_buff *skb, u32 l4, u32 words)
+{
+    u32 at = l4 + 20;
+    u32 end = l4 + words * 4;
+    LOOP for (int i = 0; i < TCP_OPTIONS_MAX; i++) {
+        u8 option[2];
+        if (at + 4 > end || load_bytes(skb, at, option, 2) || option[0] == 0)
+            return 0;
+        if (option[0] == MSS_OPTION && option[1] == 4)
+            return at + 2;
+        if (option[0] == 1)
+            at += 1;
+        else if (option[1] < 2)
+            return 0;
+        else
+            at += option[1];
+    }
+    return 0;
+}
+
+/* Lowers the MSS that the other end offers, so that TCP leaves room for the option. */
+static ALWAYS_INLINE int clamp(struct __sk_buff *skb, u16 type, u32 l3)
+{
+    u32 zero = 0;
+    struct settings *now = map_lookup(&settings, &zero);
+    if (!now || !now->destination || type != htons(ETHERTYPE_IPV6))
+        return TC_ACT_UNSPEC;
+    struct flow flow = {};
+    if (!read_flow(skb, l3, &flow) || flow.protocol != NEXT_TCP || !flow.l4 || flow.fragment
+        || !(flow.tcp_flags & TCP_SYN) || !answers_with_option(skb, &flow, now))
+        return TC_ACT_UNSPEC;
+    u32 at = mss_at(skb, flow.l4, flow.tcp_words);
+    u16 old;
+    if (!at || load_bytes(skb, at, &old, 2) || ntohs(old) < MSS_MIN)
+        return TC_ACT_UNSPEC;
+    u16 mss = htons(ntohs(old) - OPTION_BYTES);
+    if (store_bytes(skb, at, &mss, 2, 0))
+        return TC_ACT_UNSPEC;
+    /* RFC 1624 sums 16-bit words: at an odd offset the bytes belong to the other halves. */
+    if ((at - flow.l4) & 1)
+        l4_csum_replace(skb, flow.l4 + 16, __builtin_bswap16(old), __builtin_bswap16(mss), 2);
+    else
+        l4_csum_replace(skb, flow.l4 + 16, old, mss, 2);
+    return TC_ACT_UNSPEC;
+}
+
+SEC("classifier") int make_room_frame(struct __sk_buff *skb)
+{
+    u32 l3 = 0;
+    u16 type = ethertype(skb, &l3);
+    return clamp(skb, type, l3);
+}
+
+SEC("classifier") int make_room_packet(struct __sk_buff *skb)
+{
+    return clamp(skb, skb->protocol, 0);
+}
+
+/* Where a process makes a socket: notes its name and its cgroup, if a rule asks for them. The cgroup is
+ * for make_room alone: a packet that arrives does not tell it. */
+SEC("cgroup/sock_create") int name_socket(struct bpf_sock *sock)
+{
+    u32 zero = 0;
+    struct settings *now = map_lookup(&settings, &zero);
+    if (!now)
+        return 1;
+    struct tag tag = {};
+    if (now->programs
+        && (get_current_comm(tag.program, sizeof(tag.program)) || !map_lookup(&programs, tag.program)))
+        __builtin_memset(tag.program, 0, sizeof(tag.program));
+    if (now->cgroup_levels && now->destination) {
+        LOOP for (int level = CGROUP_LEVELS_MAX - 1; level >= 0; level--) {
+            if (!(now->cgroup_levels >> level & 1))
+                continue;
+            u64 id = get_current_ancestor_cgroup_id(level);
+            if (id && map_lookup(&cgroups, &id)) {
+                tag.cgroup = id;
+                break;
+            }
+        }
+    }
+    if (tag.program[0] || tag.cgroup)
+        sk_storage_get(&sockets, sock, &tag, SK_STORAGE_GET_CREATE);
+    return 1;
+}

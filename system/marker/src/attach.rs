@@ -1,0 +1,313 @@
+//! Links between the programs and devices: TCX where the kernel has it, clsact else; beside what is there.
+//!
+//! A TCX link is pinned as `egress-INDEX` or `ingress-INDEX` (file names of bpffs have no dots, names of
+//! devices may). Where it exists its program is replaced in place. At clsact the program is a filter with a
+//! handle of its own, found again by that handle; a pin `filter-egress-INDEX` of the program remembers it.
+//! The clsact qdisc itself stays at the end: others may have begun to use it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::tc::{
+    NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle, qdisc_add_clsact,
+};
+use aya::programs::{CgroupAttachMode, CgroupSock, LinkOrder, ProgramError, TcAttachType};
+use penstock_sys::net::Link;
+
+use crate::error::MarkerError;
+use crate::marker::{Marker, cgroup_root, classifier, program_error};
+
+/// Handle of our filters: "penm".
+const HANDLE: TcHandle = TcHandle::new(0x7065, 0x6E6D);
+
+/// Priorities that are tried at clsact: another kind of filter may have the first.
+const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
+
+const SOCKET_LINK: &str = "sock_create";
+
+/// How programs get to a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Attach {
+    /// TCX, else clsact.
+    #[default]
+    Auto,
+    /// TCX alone: Linux 6.6.
+    Tcx,
+    /// A filter at the clsact qdisc.
+    Clsact,
+}
+
+/// Where a program is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attached {
+    /// The device's index.
+    pub index: u32,
+    /// Its name; its index where it is gone.
+    pub interface: String,
+    /// `egress` or `ingress`.
+    pub direction: &'static str,
+    /// `tcx` or `clsact`.
+    pub by: &'static str,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Hook {
+    direction: &'static str,
+    kind: TcAttachType,
+    frame: &'static str,
+    packet: &'static str,
+}
+
+const HOOKS: [Hook; 2] = [
+    // Ingress first: a connection that is labelled has room from its start.
+    Hook {
+        direction: "ingress",
+        kind: TcAttachType::Ingress,
+        frame: "make_room_frame",
+        packet: "make_room_packet",
+    },
+    Hook {
+        direction: "egress",
+        kind: TcAttachType::Egress,
+        frame: "mark_frame",
+        packet: "mark_packet",
+    },
+];
+
+impl Marker {
+    /// Attaches to `link`, or replaces what is there of ours; no packet is missed in between.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn attach(&mut self, link: &Link, how: Attach) -> Result<Vec<Attached>, MarkerError> {
+        let mut attached = Vec::new();
+        for hook in HOOKS {
+            let by = self.attach_hook(link, hook, how)?;
+            attached.push(Attached {
+                index: link.index,
+                interface: link.name.clone(),
+                direction: hook.direction,
+                by,
+            });
+        }
+        Ok(attached)
+    }
+
+    fn attach_hook(
+        &mut self,
+        link: &Link,
+        hook: Hook,
+        how: Attach,
+    ) -> Result<&'static str, MarkerError> {
+        let filter = filter_pin(&self.pin, hook, link.index);
+        // A filter that is there stays one: with a link beside it packets would be counted twice.
+        if how != Attach::Clsact && (how == Attach::Tcx || !filter.exists()) {
+            match self.attach_tcx(link, hook) {
+                Ok(()) => return Ok("tcx"),
+                Err(error) if how == Attach::Tcx || !is_unsupported(&error) => {
+                    let what = format!("attach to {} ({})", link.name, hook.direction);
+                    return Err(MarkerError::kernel(what, error));
+                }
+                Err(_) => {}
+            }
+        }
+        self.attach_clsact(link, hook)?;
+        Ok("clsact")
+    }
+
+    fn attach_tcx(&mut self, link: &Link, hook: Hook) -> Result<(), ProgramError> {
+        let pin = link_pin(&self.pin, hook, link.index);
+        let name = if link.ethernet { hook.frame } else { hook.packet };
+        let program: &mut aya::programs::SchedClassifier =
+            self.ebpf.program_mut(name).ok_or(ProgramError::NotLoaded)?.try_into()?;
+        if let Ok(pinned) = PinnedLink::from_pin(&pin) {
+            let old = SchedClassifierLink::try_from(FdLink::from(pinned));
+            if let Some(id) = old.ok().and_then(|old| program.attach_to_link(old).ok()) {
+                // The pin keeps it.
+                drop(program.take_link(id)?);
+                return Ok(());
+            }
+            // Of a device that is gone.
+            let _ = fs::remove_file(&pin);
+        }
+        let order = TcAttachOptions::TcxOrder(LinkOrder::first());
+        let id = program.attach_with_options(&link.name, hook.kind, order)?;
+        let other = |error: &dyn std::fmt::Display| {
+            ProgramError::IOError(io::Error::other(format!("pin {}: {error}", pin.display())))
+        };
+        let new: FdLink = program.take_link(id)?.try_into().map_err(|error| other(&error))?;
+        let pinned = new.pin(&pin).map_err(|error| other(&error))?;
+        drop(pinned);
+        Ok(())
+    }
+
+    fn attach_clsact(&mut self, link: &Link, hook: Hook) -> Result<(), MarkerError> {
+        let what = || format!("attach a filter to {} ({})", link.name, hook.direction);
+        if let Err(error) = qdisc_add_clsact(&link.name)
+            && !matches!(error, TcError::AlreadyAttached)
+            && cause(&error) != Some(io::ErrorKind::AlreadyExists)
+        {
+            return Err(MarkerError::kernel(what(), error));
+        }
+        let pin = filter_pin(&self.pin, hook, link.index);
+        let name = if link.ethernet { hook.frame } else { hook.packet };
+        let program = classifier(&mut self.ebpf, name)?;
+        let mut last = None;
+        let replaced = PRIORITIES.into_iter().any(|priority| {
+            let old = SchedClassifierLink::attached(&link.name, hook.kind, priority, HANDLE, None);
+            let Ok(old) = old else { return false };
+            program.attach_to_link(old).is_ok_and(|id| program.take_link(id).is_ok_and(forget))
+        });
+        let attached = replaced
+            || PRIORITIES.into_iter().any(|priority| {
+                let options = NlOptions { priority, handle: HANDLE, classid: None };
+                let options = TcAttachOptions::Netlink(options);
+                match program.attach_with_options(&link.name, hook.kind, options) {
+                    Ok(id) => program.take_link(id).is_ok_and(forget),
+                    Err(error) => {
+                        last = Some(error);
+                        false
+                    }
+                }
+            });
+        if !attached {
+            let error = last.unwrap_or(ProgramError::NotAttached);
+            return Err(MarkerError::kernel(what(), error));
+        }
+        let _ = fs::remove_file(&pin);
+        let pinned = program.pin(&pin);
+        pinned.map_err(|error| MarkerError::kernel(format!("pin {}", pin.display()), error))
+    }
+
+    /// Attaches the program that notes which process makes a socket, to the root of cgroup2.
+    ///
+    /// # Errors
+    /// When cgroup2 is not mounted, or the kernel refuses.
+    pub fn attach_sockets(&mut self) -> Result<(), MarkerError> {
+        let root = fs::File::open(cgroup_root()?)?;
+        let program = self.load_sockets()?;
+        let what = |error| MarkerError::kernel("attach to the root of cgroup2", error);
+        let id = program.attach(root, CgroupAttachMode::Single).map_err(what)?;
+        let link: FdLink = program
+            .take_link(id)
+            .map_err(what)?
+            .try_into()
+            .map_err(|error| MarkerError::kernel("attach to the root of cgroup2", error))?;
+        // The new one runs before the old one goes.
+        let (new, pin) = (self.pin.join("sock_create_new"), self.pin.join(SOCKET_LINK));
+        let _ = fs::remove_file(&new);
+        link.pin(&new).map_err(|error| MarkerError::kernel("pin a link", error))?;
+        fs::rename(&new, &pin).or_else(|_| {
+            let _ = fs::remove_file(&pin);
+            fs::rename(&new, &pin)
+        })?;
+        Ok(())
+    }
+
+    /// Loads that program. Asked for while there is all privilege: attaching it later needs less.
+    pub(crate) fn load_sockets(&mut self) -> Result<&mut CgroupSock, MarkerError> {
+        const NAME: &str = "name_socket";
+        let missing = || MarkerError::kernel(NAME, io::Error::other("not in the object"));
+        let program = self.ebpf.program_mut(NAME).ok_or_else(missing)?;
+        let program: &mut CgroupSock =
+            program.try_into().map_err(|error| program_error(NAME, error))?;
+        match program.load() {
+            Ok(()) | Err(ProgramError::AlreadyLoaded) => Ok(program),
+            Err(error) => Err(program_error(NAME, error)),
+        }
+    }
+
+    /// Detaches from every device that is not among `wanted`; tells from which.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn detach_others(&self, wanted: &[u32]) -> Result<Vec<Attached>, MarkerError> {
+        let others: Vec<Attached> =
+            attachments(&self.pin).into_iter().filter(|one| !wanted.contains(&one.index)).collect();
+        for one in &others {
+            detach(&self.pin, one)?;
+        }
+        Ok(others)
+    }
+}
+
+/// Lets a filter live on without its link: dropping that would remove it.
+fn forget(link: SchedClassifierLink) -> bool {
+    std::mem::forget(link);
+    true
+}
+
+/// An older kernel answers the unknown kind of link with EINVAL.
+fn is_unsupported(error: &ProgramError) -> bool {
+    cause(error) == Some(io::ErrorKind::InvalidInput)
+}
+
+/// What the kernel said, below whatever else says it.
+fn cause(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
+    let chain = std::iter::successors(Some(error), |error| error.source());
+    chain.filter_map(|error| error.downcast_ref::<io::Error>()).map(io::Error::kind).last()
+}
+
+fn link_pin(pin: &Path, hook: Hook, index: u32) -> PathBuf {
+    pin.join(format!("{}-{index}", hook.direction))
+}
+
+fn filter_pin(pin: &Path, hook: Hook, index: u32) -> PathBuf {
+    pin.join(format!("filter-{}-{index}", hook.direction))
+}
+
+/// Everything that is attached by this pin directory.
+pub(crate) fn attachments(pin: &Path) -> Vec<Attached> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(pin).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let (by, rest) = match name.strip_prefix("filter-") {
+            Some(rest) => ("clsact", rest),
+            None => ("tcx", name.as_str()),
+        };
+        for hook in HOOKS {
+            let index = rest.strip_prefix(hook.direction).and_then(|rest| rest.strip_prefix('-'));
+            let Some(index) = index.and_then(|index| index.parse().ok()) else { continue };
+            let interface = Link::indexed(index).map_or_else(|_| format!("#{index}"), |l| l.name);
+            found.push(Attached { index, interface, direction: hook.direction, by });
+        }
+    }
+    found.sort_by(|a, b| (a.index, a.direction).cmp(&(b.index, b.direction)));
+    found
+}
+
+/// Whether sockets get the name of their program.
+pub(crate) fn names_sockets(pin: &Path) -> bool {
+    pin.join(SOCKET_LINK).exists()
+}
+
+fn detach(pin: &Path, one: &Attached) -> Result<(), MarkerError> {
+    let hook = HOOKS.into_iter().find(|hook| hook.direction == one.direction).unwrap_or(HOOKS[0]);
+    let path = if one.by == "tcx" {
+        link_pin(pin, hook, one.index)
+    } else {
+        for priority in PRIORITIES {
+            // Only the filter with our handle; where there is none nothing happens.
+            drop(SchedClassifierLink::attached(&one.interface, hook.kind, priority, HANDLE, None));
+        }
+        filter_pin(pin, hook, one.index)
+    };
+    fs::remove_file(&path)
+        .map_err(|error| MarkerError::Pin { path, text: penstock_sys::fs::describe(&error) })
+}
+
+/// Detaches everything; tells what.
+pub(crate) fn detach_all(pin: &Path) -> Result<Vec<String>, MarkerError> {
+    let mut removed = Vec::new();
+    for one in attachments(pin) {
+        detach(pin, &one)?;
+        removed.push(format!("{} {} ({})", one.interface, one.direction, one.by));
+    }
+    if names_sockets(pin) {
+        fs::remove_file(pin.join(SOCKET_LINK))?;
+        removed.push("root of cgroup2".to_owned());
+    }
+    Ok(removed)
+}

@@ -1,0 +1,282 @@
+//! Layouts of keys and values in the kernel's maps, as bytes; `bpf/marker.bpf.c` has the same as C.
+//!
+//! Byte arrays, so that no unsafe code is needed to hand them over. Numbers are in the machine's order,
+//! addresses and ports in the network's. A change of any layout needs another [`FORMAT`].
+
+use std::net::Ipv6Addr;
+
+use penstock_scitags::Scitag;
+
+use crate::rule::{Action, AddressMatch, Method, Prefix, Protocol, mask};
+
+/// Names the directory of the pinned maps: processes of another format do not touch them.
+pub(crate) const FORMAT: &str = "maps1";
+
+/// All maps, by name.
+pub(crate) const NAMES: [&str; 9] = [
+    "sockets", "settings", "shapes", "rules", "cgroups", "programs", "leaving", "labelled",
+    "passed",
+];
+
+/// Bytes of keys and values.
+pub(crate) const SIZES: [(&str, usize, usize); 8] = [
+    ("sockets", 4, size_of::<TagValue>()),
+    ("settings", 4, size_of::<SettingsValue>()),
+    ("shapes", 4, size_of::<ShapesValue>()),
+    ("rules", size_of::<RuleKey>(), size_of::<RuleValue>()),
+    ("cgroups", 8, size_of::<ActionBytes>()),
+    ("programs", size_of::<ProgramKey>(), size_of::<ActionBytes>()),
+    ("labelled", size_of::<LabelKey>(), size_of::<CountValue>()),
+    ("passed", 4, size_of::<CountValue>()),
+];
+
+/// Most shapes of rules at once.
+pub const SHAPES_MAX: usize = 32;
+
+const SHAPE_BYTES: usize = 40;
+
+pub(crate) type ActionBytes = [u8; 8];
+pub(crate) type RuleKey = [u8; 40];
+pub(crate) type RuleValue = [u8; 16];
+pub(crate) type ShapesValue = [u8; SHAPES_MAX * SHAPE_BYTES];
+pub(crate) type SettingsValue = [u8; 16];
+pub(crate) type TagValue = [u8; 32];
+pub(crate) type ProgramKey = [u8; 16];
+pub(crate) type LabelKey = [u8; 4];
+pub(crate) type CountValue = [u8; 16];
+
+/// Who asked for a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The file of rules.
+    File,
+    /// A line on the pipe.
+    Pipe,
+    /// The HTTP API.
+    Api,
+}
+
+impl Origin {
+    /// `file`, `pipe` or `api`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Pipe => "pipe",
+            Self::Api => "api",
+        }
+    }
+}
+
+pub(crate) fn action_bytes(action: Action) -> ActionBytes {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&action.base_label().to_ne_bytes());
+    bytes[4..6].copy_from_slice(&action.tag().owner().to_be_bytes());
+    bytes[6] = action.tag().activity();
+    bytes[7] = action.method().bits();
+    bytes
+}
+
+pub(crate) fn action_of(bytes: &[u8]) -> Option<Action> {
+    let owner = u16::from_be_bytes(bytes.get(4..6)?.try_into().ok()?);
+    let tag = Scitag::new(owner.into(), (*bytes.get(6)?).into()).ok()?;
+    Action::new(tag, Method::from_bits(*bytes.get(7)?)?).ok()
+}
+
+pub(crate) fn rule_value(action: Action, origin: Origin, until_s: u32) -> RuleValue {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&action_bytes(action));
+    bytes[8] = origin as u8;
+    bytes[12..].copy_from_slice(&until_s.to_ne_bytes());
+    bytes
+}
+
+pub(crate) fn rule_of(value: &RuleValue) -> Option<(Action, Origin, u32)> {
+    let origin = [Origin::File, Origin::Pipe, Origin::Api]
+        .into_iter()
+        .find(|origin| *origin as u8 == value[8])?;
+    Some((action_of(value)?, origin, u32_at(value, 12)))
+}
+
+pub(crate) fn rule_key(rule: &AddressMatch, shape: u8, generation: u8) -> RuleKey {
+    let mut key = [0; 40];
+    key[..16].copy_from_slice(&rule.source.address().octets());
+    key[16..32].copy_from_slice(&rule.destination.address().octets());
+    key[32..34].copy_from_slice(&rule.source_port.unwrap_or(0).to_be_bytes());
+    key[34..36].copy_from_slice(&rule.destination_port.unwrap_or(0).to_be_bytes());
+    key[36] = rule.protocol.map_or(0, Protocol::number);
+    key[37] = shape;
+    key[38] = generation;
+    key
+}
+
+pub(crate) fn generation_of(key: &RuleKey) -> u8 {
+    key[38]
+}
+
+/// What a key means, by its shape.
+pub(crate) fn match_of(key: &RuleKey, shapes: &[Shape]) -> Option<AddressMatch> {
+    let shape = shapes.get(usize::from(key[37]))?;
+    let address = |at: usize| <[u8; 16]>::try_from(&key[at..at + 16]).ok().map(Ipv6Addr::from);
+    let port = |at: usize| u16::from_be_bytes([key[at], key[at + 1]]);
+    Some(AddressMatch {
+        source: Prefix::new(address(0)?, shape.source),
+        destination: Prefix::new(address(16)?, shape.destination),
+        source_port: shape.source_port.then(|| port(32)),
+        destination_port: shape.destination_port.then(|| port(34)),
+        protocol: if shape.protocol { Some(Protocol::from_number(key[36])?) } else { None },
+    })
+}
+
+/// Which parts of a packet a rule looks at: lengths of the prefixes in bits, and what else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Shape {
+    pub(crate) source: u8,
+    pub(crate) destination: u8,
+    pub(crate) source_port: bool,
+    pub(crate) destination_port: bool,
+    pub(crate) protocol: bool,
+}
+
+impl Shape {
+    pub(crate) fn of(rule: &AddressMatch) -> Self {
+        Self {
+            source: rule.source.length(),
+            destination: rule.destination.length(),
+            source_port: rule.source_port.is_some(),
+            destination_port: rule.destination_port.is_some(),
+            protocol: rule.protocol.is_some(),
+        }
+    }
+
+    /// How many bits of a packet it looks at: the more, the more specific.
+    pub(crate) fn bits(&self) -> u32 {
+        u32::from(self.source)
+            + u32::from(self.destination)
+            + 16 * u32::from(self.source_port)
+            + 16 * u32::from(self.destination_port)
+            + 8 * u32::from(self.protocol)
+    }
+}
+
+pub(crate) fn shapes_value(shapes: &[Shape]) -> ShapesValue {
+    let mut value = [0; SHAPES_MAX * SHAPE_BYTES];
+    for (shape, bytes) in shapes.iter().zip(value.chunks_exact_mut(SHAPE_BYTES)) {
+        bytes[..16].copy_from_slice(&mask(shape.source).to_be_bytes());
+        bytes[16..32].copy_from_slice(&mask(shape.destination).to_be_bytes());
+        bytes[32..34].fill(if shape.source_port { 0xFF } else { 0 });
+        bytes[34..36].fill(if shape.destination_port { 0xFF } else { 0 });
+        bytes[36] = if shape.protocol { 0xFF } else { 0 };
+        bytes[37] = 1;
+    }
+    value
+}
+
+pub(crate) fn shapes_of(value: &ShapesValue) -> Vec<Shape> {
+    let length = |bytes: &[u8]| bytes.iter().map(|byte| byte.count_ones() as u8).sum();
+    value
+        .chunks_exact(SHAPE_BYTES)
+        .take_while(|bytes| bytes[37] != 0)
+        .map(|bytes| Shape {
+            source: length(&bytes[..16]),
+            destination: length(&bytes[16..32]),
+            source_port: bytes[32] != 0,
+            destination_port: bytes[34] != 0,
+            protocol: bytes[36] != 0,
+        })
+        .collect()
+}
+
+/// What the programs are told beside the rules.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) generation: u8,
+    pub(crate) cgroup_levels: u32,
+    pub(crate) programs: bool,
+    pub(crate) destination: bool,
+}
+
+impl Settings {
+    pub(crate) fn value(self) -> SettingsValue {
+        let words = [
+            self.generation.into(),
+            self.cgroup_levels,
+            u32::from(self.programs),
+            u32::from(self.destination),
+        ];
+        let mut value = [0; 16];
+        for (word, bytes) in words.into_iter().zip(value.chunks_exact_mut(4)) {
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        value
+    }
+
+    pub(crate) fn of(value: &SettingsValue) -> Self {
+        Self {
+            generation: u32_at(value, 0) as u8 & 1,
+            cgroup_levels: u32_at(value, 4),
+            programs: u32_at(value, 8) != 0,
+            destination: u32_at(value, 12) != 0,
+        }
+    }
+}
+
+fn u32_at(bytes: &[u8; 16], at: usize) -> u32 {
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Packets and bytes of one CPU.
+pub(crate) fn count_of(value: &CountValue) -> (u64, u64) {
+    let word = |at: usize| u64::from_ne_bytes(value[at..at + 8].try_into().expect("8 bytes"));
+    (word(0), word(8))
+}
+
+/// The kernel's name of a program: at most 15 bytes, the rest zero.
+pub(crate) fn program_key(name: &str) -> Option<ProgramKey> {
+    let bytes = name.as_bytes();
+    if bytes.is_empty() || bytes.len() > 15 || bytes.contains(&0) {
+        return None;
+    }
+    let mut key = [0; 16];
+    key[..bytes.len()].copy_from_slice(bytes);
+    Some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn rules_go_there_and_back(
+            source: u128, destination: u128, source_bits in 0_u8..=128, destination_bits in 0_u8..=128,
+            source_port: Option<u16>, destination_port: Option<u16>, protocol: bool, until: u32,
+        ) {
+            let rule = AddressMatch {
+                source: Prefix::new(Ipv6Addr::from_bits(source), source_bits),
+                destination: Prefix::new(Ipv6Addr::from_bits(destination), destination_bits),
+                source_port,
+                destination_port,
+                protocol: protocol.then_some(Protocol::Tcp),
+            };
+            let shapes = shapes_of(&shapes_value(&[Shape::of(&AddressMatch::ALL), Shape::of(&rule)]));
+            prop_assert_eq!(match_of(&rule_key(&rule, 1, 1), &shapes), Some(rule));
+            let action = Action::new(Scitag::new(3, 14).unwrap(), Method::Both).unwrap();
+            prop_assert_eq!(
+                rule_of(&rule_value(action, Origin::Pipe, until)),
+                Some((action, Origin::Pipe, until))
+            );
+        }
+
+        #[test]
+        fn whatever_is_in_a_map_is_no_panic(key: [u8; 32], value: [u8; 16]) {
+            let mut rule = [0; 40];
+            rule[8..].copy_from_slice(&key);
+            let _ = match_of(&rule, &[Shape::of(&AddressMatch::ALL)]);
+            let _ = rule_of(&value);
+            let _ = Settings::of(&value);
+        }
+    }
+}

@@ -1,0 +1,481 @@
+//! The programs and maps of one pin directory: loading, rules, removal.
+//!
+//! A reload never leaves a packet between the rules: those of a new set of shapes are written beside the old
+//! ones under the other generation, one write switches, and then the old ones go. What a process before this
+//! one left in the maps is taken over the same way.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use aya::maps::{Array, Map, MapData, MapError, MapInfo};
+use aya::programs::{ProgramError, SchedClassifier};
+use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
+
+use crate::error::MarkerError;
+use crate::maps::{
+    self, ActionBytes, FORMAT, NAMES, ProgramKey, RuleKey, RuleValue, Settings, SettingsValue,
+    Shape, ShapesValue, action_bytes, generation_of, match_of, program_key, rule_of, shapes_of,
+    shapes_value,
+};
+use crate::rule::Action;
+use crate::sockets::SocketTags;
+use crate::table::{self, Entry, Rules};
+
+static OBJECT: &[u8] = include_bytes_aligned!("../bpf/marker.bpfel.o");
+
+/// Programs at tc hooks.
+pub(crate) const CLASSIFIERS: [&str; 4] =
+    ["mark_frame", "mark_packet", "make_room_frame", "make_room_packet"];
+
+/// statfs(2)
+const BPF_FS_MAGIC: i64 = 0xCAFE_4A11;
+
+/// A program on another CPU may still read the rules of before the switch: it runs for microseconds.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// Deepest cgroup that a rule may name, below the root.
+const CGROUP_DEPTH_MAX: usize = 15;
+
+/// Most cgroups and most programs with a rule.
+const CGROUPS_MAX: usize = 4096;
+const PROGRAMS_MAX: usize = 1024;
+
+type Hash<K, V> = aya::maps::HashMap<MapData, K, V>;
+
+/// The marker of one pin directory.
+pub struct Marker {
+    pub(crate) ebpf: Ebpf,
+    pub(crate) pin: PathBuf,
+    settings: Array<MapData, SettingsValue>,
+    shapes_map: Array<MapData, ShapesValue>,
+    rules_map: Hash<RuleKey, RuleValue>,
+    cgroups_map: Hash<u64, ActionBytes>,
+    programs_map: Hash<ProgramKey, ActionBytes>,
+    sockets: SocketTags,
+    now: Settings,
+    shapes: Vec<Shape>,
+    rules: Rules,
+}
+
+impl fmt::Debug for Marker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rules = self.rules.len();
+        f.debug_struct("Marker")
+            .field("pin", &self.pin)
+            .field("rules", &rules)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Marker {
+    /// Loads the programs, with the maps pinned in `pin` if they are there. Attaches nothing.
+    ///
+    /// # Errors
+    /// Without privilege, where `pin` is not on bpffs, and when the kernel refuses.
+    pub fn open(pin: &Path) -> Result<Self, MarkerError> {
+        prepare(pin)?;
+        let directory = pin.join(FORMAT);
+        make_directory(&directory)?;
+        let paths: Vec<(&str, PathBuf)> =
+            NAMES.iter().map(|name| (*name, directory.join(name))).collect();
+        let mut loader = EbpfLoader::new();
+        for (name, path) in &paths {
+            loader.map_pin_path(name, path);
+        }
+        let mut ebpf = loader.load(OBJECT).map_err(|error| load_error("maps", error))?;
+        for name in CLASSIFIERS {
+            let program = classifier(&mut ebpf, name)?;
+            program.load().map_err(|error| program_error(name, error))?;
+        }
+        check_layout(&directory)?;
+        let mut take = |name: &str| {
+            let missing = || MarkerError::kernel(name, std::io::Error::other("not in the object"));
+            ebpf.take_map(name).ok_or_else(missing)
+        };
+        let settings = typed(take("settings")?)?;
+        let shapes_map = typed(take("shapes")?)?;
+        let rules_map = typed(take("rules")?)?;
+        let cgroups_map = typed(take("cgroups")?)?;
+        let programs_map = typed(take("programs")?)?;
+        let sockets = SocketTags::of(typed(take("sockets")?)?);
+        let mut marker = Self {
+            ebpf,
+            pin: pin.to_owned(),
+            settings,
+            shapes_map,
+            rules_map,
+            cgroups_map,
+            programs_map,
+            sockets,
+            now: Settings::default(),
+            shapes: Vec::new(),
+            rules: Rules::new(),
+        };
+        marker.take_over()?;
+        // A kernel that refuses this one is told when a rule needs it.
+        let _ = marker.load_sockets();
+        Ok(marker)
+    }
+
+    /// Reads the rules that are in force.
+    fn take_over(&mut self) -> Result<(), MarkerError> {
+        let failed = |error| MarkerError::kernel("read the rules in force", error);
+        self.now = Settings::of(&self.settings.get(&0, 0).map_err(failed)?);
+        let generation = self.now.generation;
+        self.shapes = shapes_of(&self.shapes_map.get(&generation.into(), 0).map_err(failed)?);
+        for item in self.rules_map.iter() {
+            let (key, value) = item.map_err(failed)?;
+            if generation_of(&key) != generation {
+                continue;
+            }
+            if let (Some(rule), Some((action, origin, until_s))) =
+                (match_of(&key, &self.shapes), rule_of(&value))
+            {
+                self.rules.insert(rule, Entry { action, origin, until_s });
+            }
+        }
+        Ok(())
+    }
+
+    /// The address rules in force; after [`Self::open`] those that the process before left.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// The pin directory.
+    #[must_use]
+    pub fn pin(&self) -> &Path {
+        &self.pin
+    }
+
+    /// Tags of sockets.
+    pub fn sockets(&mut self) -> &mut SocketTags {
+        &mut self.sockets
+    }
+
+    /// Puts one address rule in force, or takes its place.
+    ///
+    /// # Errors
+    /// When there is no room for it.
+    pub fn put(&mut self, rule: crate::AddressMatch, entry: Entry) -> Result<(), MarkerError> {
+        if let Some(index) = self.shapes.iter().position(|shape| *shape == Shape::of(&rule)) {
+            if self.rules.len() >= table::RULES_MAX && !self.rules.contains_key(&rule) {
+                let text =
+                    format!("there are {} address rules: no more are possible", self.rules.len());
+                return Err(MarkerError::Rules(text));
+            }
+            let key = maps::rule_key(&rule, index as u8, self.now.generation);
+            let value = maps::rule_value(entry.action, entry.origin, entry.until_s);
+            self.rules_map
+                .insert(key, value, 0)
+                .map_err(|e| MarkerError::kernel("write a rule", e))?;
+            self.rules.insert(rule, entry);
+            return self.note_destination();
+        }
+        let mut rules = self.rules.clone();
+        rules.insert(rule, entry);
+        self.set_rules(rules)
+    }
+
+    /// Takes one address rule out of force; tells whether it was there.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn take(&mut self, rule: &crate::AddressMatch) -> Result<bool, MarkerError> {
+        if self.rules.remove(rule).is_none() {
+            return Ok(false);
+        }
+        if let Some(index) = self.shapes.iter().position(|shape| *shape == Shape::of(rule)) {
+            let key = maps::rule_key(rule, index as u8, self.now.generation);
+            gone(self.rules_map.remove(&key))?;
+        }
+        Ok(true)
+    }
+
+    /// Puts exactly these address rules in force.
+    ///
+    /// # Errors
+    /// When they do not fit; those of before stay then.
+    pub fn set_rules(&mut self, rules: Rules) -> Result<(), MarkerError> {
+        let shapes = table::shapes(&rules).map_err(MarkerError::Rules)?;
+        let failed = |error| MarkerError::kernel("write the rules", error);
+        if shapes == self.shapes {
+            for (rule, entry) in &rules {
+                if self.rules.get(rule) != Some(entry) {
+                    self.put(*rule, *entry)?;
+                }
+            }
+            let old: Vec<_> =
+                self.rules.keys().filter(|rule| !rules.contains_key(rule)).copied().collect();
+            for rule in old {
+                self.take(&rule)?;
+            }
+            return self.note_destination();
+        }
+        let generation = 1 - self.now.generation;
+        for (key, value) in table::entries(&rules, &shapes, generation) {
+            self.rules_map.insert(key, value, 0).map_err(failed)?;
+        }
+        self.shapes_map.set(generation.into(), shapes_value(&shapes), 0).map_err(failed)?;
+        self.rules = rules;
+        self.shapes = shapes;
+        self.now.generation = generation;
+        self.write_settings()?;
+        std::thread::sleep(GRACE);
+        let old: Vec<RuleKey> = self
+            .rules_map
+            .keys()
+            .filter_map(Result::ok)
+            .filter(|key| generation_of(key) != generation)
+            .collect();
+        for key in old {
+            gone(self.rules_map.remove(&key))?;
+        }
+        self.note_destination()
+    }
+
+    /// Puts exactly these rules by cgroup and by program in force; cgroups as directories below the mount
+    /// of cgroup2, programs by the names that the kernel has of them.
+    ///
+    /// # Errors
+    /// For a cgroup that is not there, and names that cannot be.
+    pub fn set_owners(
+        &mut self,
+        cgroups: &BTreeMap<PathBuf, Action>,
+        programs: &BTreeMap<String, Action>,
+    ) -> Result<(), MarkerError> {
+        if cgroups.len() > CGROUPS_MAX || programs.len() > PROGRAMS_MAX {
+            let text =
+                format!("at most {CGROUPS_MAX} cgroups and {PROGRAMS_MAX} programs can have rules");
+            return Err(MarkerError::Rules(text));
+        }
+        let mut ids = HashMap::new();
+        let mut levels = 0;
+        for (path, action) in cgroups {
+            let (id, level) = cgroup(path)?;
+            levels |= 1 << level;
+            ids.insert(id, action_bytes(*action));
+        }
+        let mut names = HashMap::new();
+        for (name, action) in programs {
+            let key = program_key(name).ok_or_else(|| {
+                MarkerError::Rules(format!(
+                    "'{name}' is no program's name: the kernel keeps 1 to 15 bytes of it (/proc/PID/comm)"
+                ))
+            })?;
+            names.insert(key, action_bytes(*action));
+        }
+        replace(&mut self.cgroups_map, &ids)?;
+        replace(&mut self.programs_map, &names)?;
+        self.now.cgroup_levels = levels;
+        self.now.programs = !programs.is_empty();
+        self.now.destination = self.wants_destination(cgroups.values().chain(programs.values()));
+        self.write_settings()
+    }
+
+    /// Whether the programs have to look at arriving connections, too.
+    fn wants_destination<'a>(&self, mut more: impl Iterator<Item = &'a Action>) -> bool {
+        more.any(|action| action.method().has_destination())
+            || self.rules.values().any(|entry| entry.action.method().has_destination())
+    }
+
+    fn note_destination(&mut self) -> Result<(), MarkerError> {
+        let has = |value: &ActionBytes| value[7] & 2 != 0;
+        let owners = self.cgroups_map.iter().filter_map(Result::ok).any(|(_, value)| has(&value))
+            || self.programs_map.iter().filter_map(Result::ok).any(|(_, value)| has(&value));
+        let destination = owners || self.wants_destination(std::iter::empty());
+        if destination != self.now.destination {
+            self.now.destination = destination;
+            self.write_settings()?;
+        }
+        Ok(())
+    }
+
+    fn write_settings(&mut self) -> Result<(), MarkerError> {
+        let written = self.settings.set(0, self.now.value(), 0);
+        written.map_err(|error| MarkerError::kernel("write the settings", error))
+    }
+}
+
+fn replace<K: aya::Pod + Eq + std::hash::Hash>(
+    map: &mut Hash<K, ActionBytes>,
+    wanted: &HashMap<K, ActionBytes>,
+) -> Result<(), MarkerError> {
+    let failed = |error| MarkerError::kernel("write the rules", error);
+    for (key, value) in wanted {
+        map.insert(key, value, 0).map_err(failed)?;
+    }
+    let old: Vec<K> =
+        map.keys().filter_map(Result::ok).filter(|key| !wanted.contains_key(key)).collect();
+    for key in old {
+        gone(map.remove(&key))?;
+    }
+    Ok(())
+}
+
+/// What is gone already need not be removed.
+fn gone(removed: Result<(), MapError>) -> Result<(), MarkerError> {
+    match removed {
+        Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+        Err(MapError::SyscallError(error))
+            if error.io_error.kind() == std::io::ErrorKind::NotFound =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(MarkerError::kernel("remove a rule", error)),
+    }
+}
+
+/// The id of a cgroup and how deep it is below the root.
+fn cgroup(path: &Path) -> Result<(u64, usize), MarkerError> {
+    let root = cgroup_root()?;
+    let inside = path.strip_prefix("/").unwrap_or(path);
+    let level = inside.components().count();
+    if level > CGROUP_DEPTH_MAX {
+        let text =
+            format!("cgroup {}: at most {CGROUP_DEPTH_MAX} levels are looked at", path.display());
+        return Err(MarkerError::Rules(text));
+    }
+    let directory = root.join(inside);
+    let facts = fs::metadata(&directory).map_err(|error| {
+        MarkerError::Rules(format!(
+            "cgroup {}: {}: {}: give a directory below {}",
+            path.display(),
+            directory.display(),
+            penstock_sys::fs::describe(&error),
+            root.display()
+        ))
+    })?;
+    // kernfs: the id of a cgroup is the inode of its directory.
+    Ok((facts.ino(), level))
+}
+
+/// Where cgroup2 is mounted.
+pub(crate) fn cgroup_root() -> Result<PathBuf, MarkerError> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let found = mounts.lines().find_map(|line| {
+        let mut words = line.split(' ');
+        let path = words.nth(1)?;
+        (words.next()? == "cgroup2").then(|| PathBuf::from(path))
+    });
+    found.ok_or(MarkerError::Feature {
+        what: "cgroup2 file system mounted",
+        remedy: "mount it (mount -t cgroup2 none /sys/fs/cgroup), or use rules by address",
+    })
+}
+
+pub(crate) fn typed<T: TryFrom<Map, Error = MapError>>(map: Map) -> Result<T, MarkerError> {
+    T::try_from(map).map_err(|error| MarkerError::kernel("use the pinned maps", error))
+}
+
+pub(crate) fn classifier<'a>(
+    ebpf: &'a mut Ebpf,
+    name: &str,
+) -> Result<&'a mut SchedClassifier, MarkerError> {
+    let missing = || MarkerError::kernel(name, std::io::Error::other("not in the object"));
+    let program = ebpf.program_mut(name).ok_or_else(missing)?;
+    program.try_into().map_err(|error| program_error(name, error))
+}
+
+/// Refuses maps that something else pinned here: the loader takes them as they are.
+fn check_layout(directory: &Path) -> Result<(), MarkerError> {
+    for (name, key, value) in maps::SIZES {
+        let path = directory.join(name);
+        let info = MapInfo::from_pin(&path)
+            .map_err(|error| MarkerError::kernel(format!("open {}", path.display()), error))?;
+        if (info.key_size() as usize, info.value_size() as usize) != (key, value) {
+            let text = "is of another version: penstock tag stop --pin DIR removes it".to_owned();
+            return Err(MarkerError::Pin { path, text });
+        }
+    }
+    Ok(())
+}
+
+/// Checks that `pin` can hold pins, and makes it.
+fn prepare(pin: &Path) -> Result<(), MarkerError> {
+    let on = |path: &Path| {
+        let fs = rustix::fs::statfs(path).ok()?;
+        Some(i64::from(fs.f_type as u32) == BPF_FS_MAGIC)
+    };
+    let existing = pin.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    if on(existing) != Some(true) {
+        let text = format!(
+            "is not on a bpf file system: mount -t bpf bpf /sys/fs/bpf, or give another directory of one with --pin DIR ({} is not)",
+            existing.display()
+        );
+        return Err(MarkerError::Pin { path: pin.to_owned(), text });
+    }
+    make_directory(pin)
+}
+
+fn make_directory(path: &Path) -> Result<(), MarkerError> {
+    let dotted = path.file_name().is_some_and(|name| name.to_string_lossy().contains('.'));
+    let failed = |error: std::io::Error| {
+        let reason = penstock_sys::fs::describe(&error);
+        let more = if dotted { ": names with dots are not possible there" } else { "" };
+        MarkerError::Pin { path: path.to_owned(), text: format!("cannot make it: {reason}{more}") }
+    };
+    match fs::create_dir_all(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied && !dotted => {
+            Err(MarkerError::Privilege)
+        }
+        made => made.map_err(failed),
+    }
+}
+
+fn load_error(what: &str, error: aya::EbpfError) -> MarkerError {
+    MarkerError::kernel(format!("load the {what} of the marker"), error)
+}
+
+pub(crate) fn program_error(name: &str, error: ProgramError) -> MarkerError {
+    let ProgramError::LoadError { io_error, verifier_log } = error else {
+        return MarkerError::kernel(format!("use the program {name}"), error);
+    };
+    let log = verifier_log.to_string();
+    if log.trim().is_empty() && io_error.kind() == std::io::ErrorKind::PermissionDenied {
+        return MarkerError::Privilege;
+    }
+    // The last line is a summary of instructions; the one before says why.
+    let reason = log
+        .lines()
+        .rev()
+        .find(|line| !line.trim().is_empty() && !line.starts_with("processed "))
+        .unwrap_or_default();
+    let reason = if reason.is_empty() { io_error.to_string() } else { reason.trim().to_owned() };
+    MarkerError::Refused { program: name.to_owned(), reason, log }
+}
+
+/// Detaches everything that is pinned in `pin` and removes it; what is not ours stays. Tells what it
+/// removed.
+///
+/// # Errors
+/// When there is nothing, or it cannot be removed.
+pub fn remove(pin: &Path) -> Result<Vec<String>, MarkerError> {
+    if !pin.join(FORMAT).is_dir() {
+        return Err(MarkerError::Absent(pin.to_owned()));
+    }
+    let removed = crate::attach::detach_all(pin)?;
+    let failed = |path: &Path, error: std::io::Error| MarkerError::Pin {
+        path: path.to_owned(),
+        text: penstock_sys::fs::describe(&error),
+    };
+    let directory = pin.join(FORMAT);
+    for name in NAMES {
+        let path = directory.join(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(failed(&path, error));
+            }
+            _ => {}
+        }
+    }
+    fs::remove_dir(&directory).map_err(|error| failed(&directory, error))?;
+    // Somebody else may keep something there, too.
+    let _ = fs::remove_dir(pin);
+    Ok(removed)
+}

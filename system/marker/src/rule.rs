@@ -1,0 +1,309 @@
+//! Which packets, and what is done with them: plain values, nothing of the kernel.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr;
+
+use penstock_scitags::tag::FirefliesOnly;
+use penstock_scitags::{FlowLabel, Scitag};
+
+/// How packets carry the tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Method {
+    /// In the flow label.
+    Label,
+    /// In a destination option of 8 bytes.
+    Destination,
+    /// In both.
+    Both,
+    /// Not at all: the packet stays as it is, whatever less specific rules say.
+    None,
+}
+
+impl Method {
+    /// As bits: 1 the label, 2 the destination option, 4 neither on purpose.
+    #[must_use]
+    pub fn bits(self) -> u8 {
+        match self {
+            Self::Label => 1,
+            Self::Destination => 2,
+            Self::Both => 3,
+            Self::None => 4,
+        }
+    }
+
+    /// The method of these bits.
+    #[must_use]
+    pub fn from_bits(bits: u8) -> Option<Self> {
+        [Self::Label, Self::Destination, Self::Both, Self::None]
+            .into_iter()
+            .find(|method| method.bits() == bits)
+    }
+
+    /// Whether destination options are asked for.
+    #[must_use]
+    pub fn has_destination(self) -> bool {
+        self.bits() & 2 != 0
+    }
+
+    /// `label`, `destination`, `both` or `none`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Label => "label",
+            Self::Destination => "destination",
+            Self::Both => "both",
+            Self::None => "none",
+        }
+    }
+}
+
+/// `flow` and `label` are the same.
+impl FromStr for Method {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "label" | "flow" => Ok(Self::Label),
+            "destination" => Ok(Self::Destination),
+            "both" => Ok(Self::Both),
+            "none" => Ok(Self::None),
+            _ => Err(format!("'{text}' is no way to label: use flow, destination, both or none")),
+        }
+    }
+}
+
+/// A tag and how packets carry it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Action {
+    tag: Scitag,
+    method: Method,
+}
+
+impl Action {
+    /// This tag by this method.
+    ///
+    /// # Errors
+    /// For owners that packets cannot carry.
+    pub fn new(tag: Scitag, method: Method) -> Result<Self, FirefliesOnly> {
+        tag.fits_on_packets()?;
+        Ok(Self { tag, method })
+    }
+
+    /// The tag.
+    #[must_use]
+    pub fn tag(self) -> Scitag {
+        self.tag
+    }
+
+    /// The method.
+    #[must_use]
+    pub fn method(self) -> Method {
+        self.method
+    }
+
+    /// The label without entropy.
+    pub(crate) fn base_label(self) -> u32 {
+        FlowLabel::new(self.tag, 0).map_or(0, FlowLabel::value)
+    }
+}
+
+/// A prefix of IPv6 addresses; the bits beyond its length are zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix {
+    bits: u128,
+    length: u8,
+}
+
+impl Prefix {
+    /// All addresses.
+    pub const ALL: Self = Self { bits: 0, length: 0 };
+
+    /// The prefix of `length` bits, at most 128, that `address` lies in.
+    #[must_use]
+    pub fn new(address: Ipv6Addr, length: u8) -> Self {
+        let length = length.min(128);
+        Self { bits: address.to_bits() & mask(length), length }
+    }
+
+    /// Its first address.
+    #[must_use]
+    pub fn address(self) -> Ipv6Addr {
+        Ipv6Addr::from_bits(self.bits)
+    }
+
+    /// In bits, 0..=128.
+    #[must_use]
+    pub fn length(self) -> u8 {
+        self.length
+    }
+}
+
+/// The first `length` bits.
+pub(crate) fn mask(length: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
+}
+
+/// `2001:db8::/32`, or an address alone.
+impl FromStr for Prefix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (address, length) = text.split_once('/').unwrap_or((text, "128"));
+        let v4 = address.parse::<std::net::Ipv4Addr>().is_ok();
+        let address: Ipv6Addr = address.parse().map_err(|_| {
+            if v4 {
+                format!("'{text}' is IPv4, which has no flow label: rules are for IPv6 addresses")
+            } else {
+                format!("'{text}' is no IPv6 address or prefix: write it like 2001:db8::/32")
+            }
+        })?;
+        let length: u8 = length
+            .parse()
+            .ok()
+            .filter(|length| *length <= 128)
+            .ok_or_else(|| format!("'{text}': a prefix has 0 to 128 bits"))?;
+        let prefix = Self::new(address, length);
+        if prefix.address() != address {
+            return Err(format!("'{text}' has bits beyond its length: write {prefix}"));
+        }
+        Ok(prefix)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.length {
+            128 => write!(f, "{}", self.address()),
+            length => write!(f, "{}/{length}", self.address()),
+        }
+    }
+}
+
+/// What carries the ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// 6
+    Tcp,
+    /// 17
+    Udp,
+    /// 132
+    Sctp,
+}
+
+impl Protocol {
+    /// Its number in the IP header.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
+
+    /// The protocol of this number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        [Self::Tcp, Self::Udp, Self::Sctp].into_iter().find(|one| one.number() == number)
+    }
+
+    /// `tcp`, `udp` or `sctp`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::Tcp, Self::Udp, Self::Sctp]
+            .into_iter()
+            .find(|one| one.as_str().eq_ignore_ascii_case(text))
+            .ok_or_else(|| format!("'{text}' is no protocol with ports: use tcp, udp or sctp"))
+    }
+}
+
+/// Packets by addresses, ports and protocol; what is `None` may be anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AddressMatch {
+    /// Where they come from.
+    pub source: Prefix,
+    /// Where they go.
+    pub destination: Prefix,
+    /// Their port there.
+    pub source_port: Option<u16>,
+    /// And there.
+    pub destination_port: Option<u16>,
+    /// What carries the ports.
+    pub protocol: Option<Protocol>,
+}
+
+impl AddressMatch {
+    /// Every IPv6 packet.
+    pub const ALL: Self = Self {
+        source: Prefix::ALL,
+        destination: Prefix::ALL,
+        source_port: None,
+        destination_port: None,
+        protocol: None,
+    };
+}
+
+impl fmt::Display for AddressMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let port = |port: Option<u16>| port.map_or("any".to_owned(), |port| port.to_string());
+        let protocol = self.protocol.map_or("any", Protocol::as_str);
+        write!(
+            f,
+            "{protocol} from {} port {} to {} port {}",
+            self.source,
+            port(self.source_port),
+            self.destination,
+            port(self.destination_port)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_read_and_print_alike() {
+        for text in ["::/0", "2001:db8::/32", "2001:db8::1", "fe80::/10"] {
+            assert_eq!(text.parse::<Prefix>().unwrap().to_string(), text);
+        }
+        for (text, words) in [
+            ("192.0.2.1", "is IPv4"),
+            ("2001:db8::1/64", "write 2001:db8::/64"),
+            ("2001:db8::/129", "0 to 128"),
+            ("se1", "write it like"),
+        ] {
+            assert!(text.parse::<Prefix>().unwrap_err().contains(words), "{text}");
+        }
+        assert_eq!((mask(0), mask(1), mask(128)), (0, 1 << 127, u128::MAX));
+    }
+
+    #[test]
+    fn methods_go_there_and_back() {
+        for method in [Method::Label, Method::Destination, Method::Both, Method::None] {
+            assert_eq!(Method::from_bits(method.bits()), Some(method));
+            assert_eq!(method.as_str().parse(), Ok(method));
+        }
+        assert_eq!("flow".parse(), Ok(Method::Label));
+        assert_eq!(Method::from_bits(0), None);
+    }
+
+    #[test]
+    fn owners_that_do_not_fit_are_refused() {
+        let tag = Scitag::new(600, 1).unwrap();
+        assert!(Action::new(tag, Method::Label).is_err());
+    }
+}

@@ -1,0 +1,419 @@
+//! `cargo xtask bench marking`: what labelling costs, by iperf3 over a veth pair in namespaces of its own.
+//!
+//! Every round runs each contestant once, unmarked first; figures are medians over the rounds of the ratio
+//! to the unmarked run of the same round, so that a machine that others use, too, disturbs all alike. The
+//! cost per packet is the kernel's own count (bpf_stats_enabled), taken in a pass of its own. flowd-go is a
+//! contestant where its binary is given.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::machine;
+use crate::workspace_root;
+
+const STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
+const PORT: u16 = 5201;
+
+/// What `cargo xtask bench marking` takes.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Rounds; medians need at least 7.
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Seconds of each run.
+    #[arg(long, default_value_t = 4)]
+    seconds: u32,
+    /// MTU of the veth pair.
+    #[arg(long, default_value_t = 1500)]
+    mtu: u32,
+    /// The binary; what it was compiled with makes no difference to packets.
+    #[arg(long)]
+    penstock: Option<PathBuf>,
+    /// A binary of flowd-go with its eBPF programs, to stand beside.
+    #[arg(long)]
+    flowd_go: Option<PathBuf>,
+    /// Where the results go.
+    #[arg(long)]
+    results: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who {
+    Unmarked,
+    Ours { method: &'static str, rules: usize },
+    FlowdGo { method: &'static str },
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    gbit_per_s: f64,
+    cpu_s_per_gb: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    contestant: String,
+    gbit_per_s: f64,
+    throughput_ratio: f64,
+    throughput_ratio_least: f64,
+    throughput_ratio_most: f64,
+    cpu_s_per_gb: f64,
+    cpu_ratio: f64,
+    program_ns_per_packet: Option<f64>,
+    program_runs: Option<u64>,
+}
+
+struct Lab {
+    here: String,
+    there: String,
+    dir: tempfile::TempDir,
+    penstock: PathBuf,
+    flowd_go: Option<PathBuf>,
+    server: Option<Child>,
+}
+
+/// Measures and writes the results.
+///
+/// # Errors
+/// Without root, or when a program is missing or fails.
+pub fn run(options: &Options) -> Result<()> {
+    ensure!(rustix::process::geteuid().is_root(), "must run as root: namespaces and eBPF");
+    ensure!(options.rounds > 0, "--rounds must be at least 1");
+    let root = workspace_root();
+    let penstock = options.penstock.clone().unwrap_or_else(|| root.join("target/release/penstock"));
+    ensure!(penstock.exists(), "{} is missing: cargo build --release", penstock.display());
+    let lab = Lab::new(std::path::absolute(penstock)?, options.flowd_go.clone(), options.mtu)?;
+    let mut contestants = vec![
+        Who::Unmarked,
+        Who::Ours { method: "flow", rules: 1 },
+        Who::Ours { method: "flow", rules: 10_000 },
+        Who::Ours { method: "destination", rules: 1 },
+        Who::Ours { method: "destination", rules: 10_000 },
+    ];
+    if options.flowd_go.is_some() {
+        contestants.push(Who::FlowdGo { method: "label" });
+        contestants.push(Who::FlowdGo { method: "destination" });
+    }
+    lab.measure(Who::Unmarked, options.seconds)?;
+    let mut runs: Vec<Vec<Run>> = vec![Vec::new(); contestants.len()];
+    for round in 1..=options.rounds {
+        for (who, runs) in contestants.iter().zip(&mut runs) {
+            let run = lab.measure(*who, options.seconds)?;
+            println!("round {round}: {:<32} {:.2} Gbit/s", who.name(), run.gbit_per_s);
+            runs.push(run);
+        }
+    }
+    let mut rows = Vec::new();
+    for (who, theirs) in contestants.iter().zip(&runs) {
+        let cost = if *who == Who::Unmarked { None } else { lab.cost(*who, options.seconds)? };
+        rows.push(row(*who, &runs[0], theirs, cost));
+    }
+    let facts = machine::facts(&root, lab.dir.path())?;
+    let folder = options.results.clone().unwrap_or_else(|| root.join("bench/results"));
+    write(&folder, &facts, &rows, options)
+}
+
+impl Who {
+    fn name(self) -> String {
+        match self {
+            Self::Unmarked => "unmarked".to_owned(),
+            Self::Ours { method, rules } => {
+                let method = if method == "flow" { "flow label" } else { "destination option" };
+                format!("{method}, {rules} rule{}", if rules == 1 { "" } else { "s" })
+            }
+            Self::FlowdGo { method } => format!("flowd-go {method}"),
+        }
+    }
+
+    /// The kernel's name of its egress program.
+    fn program(self) -> &'static str {
+        match self {
+            Self::FlowdGo { .. } => "marker",
+            _ => "mark_frame",
+        }
+    }
+}
+
+fn row(who: Who, unmarked: &[Run], theirs: &[Run], cost: Option<(f64, u64)>) -> Row {
+    let pairs = || unmarked.iter().zip(theirs);
+    let ratios: Vec<f64> = pairs().map(|(none, run)| run.gbit_per_s / none.gbit_per_s).collect();
+    let cpu: Vec<f64> = pairs().map(|(none, run)| run.cpu_s_per_gb / none.cpu_s_per_gb).collect();
+    Row {
+        contestant: who.name(),
+        gbit_per_s: median(theirs.iter().map(|run| run.gbit_per_s)),
+        throughput_ratio: median(ratios.iter().copied()),
+        throughput_ratio_least: ratios.iter().copied().fold(f64::INFINITY, f64::min),
+        throughput_ratio_most: ratios.iter().copied().fold(0.0, f64::max),
+        cpu_s_per_gb: median(theirs.iter().map(|run| run.cpu_s_per_gb)),
+        cpu_ratio: median(cpu.into_iter()),
+        program_ns_per_packet: cost.map(|(ns, _)| ns),
+        program_runs: cost.map(|(_, runs)| runs),
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => 0.0,
+        length if length % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
+fn sh(line: &str) -> Result<String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let output = Command::new(words[0])
+        .args(&words[1..])
+        .output()
+        .with_context(|| format!("cannot run {}", words[0]))?;
+    if !output.status.success() {
+        bail!("{line}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+impl Lab {
+    fn new(penstock: PathBuf, flowd_go: Option<PathBuf>, mtu: u32) -> Result<Self> {
+        let name = format!("pb{}", std::process::id());
+        let flowd_go = flowd_go.map(std::path::absolute).transpose()?;
+        let mut lab = Self {
+            here: format!("{name}a"),
+            there: format!("{name}b"),
+            dir: tempfile::tempdir()?,
+            penstock,
+            flowd_go,
+            server: None,
+        };
+        std::fs::create_dir(lab.bpf())?;
+        sh(&format!("mount -t bpf bpf {}", lab.bpf().display()))?;
+        let (here, there) = (lab.here.clone(), lab.there.clone());
+        for ns in [&here, &there] {
+            sh(&format!("ip netns add {ns}"))?;
+            sh(&format!("ip -n {ns} link set lo up"))?;
+        }
+        sh(&format!("ip -n {here} link add pb0 type veth peer name pb0 netns {there}"))?;
+        for (ns, last) in [(&here, 1), (&there, 2)] {
+            sh(&format!("ip -n {ns} link set pb0 mtu {mtu}"))?;
+            sh(&format!("ip -n {ns} addr add fd00:78::{last}/64 dev pb0 nodad"))?;
+            sh(&format!("ip -n {ns} link set pb0 up"))?;
+        }
+        let server = lab.inside(&there, "iperf3").arg("-s").stdout(Stdio::null()).spawn();
+        lab.server = Some(server.context("cannot run iperf3")?);
+        Ok(lab)
+    }
+
+    fn bpf(&self) -> PathBuf {
+        self.dir.path().join("bpf")
+    }
+
+    fn inside(&self, ns: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{ns}")).arg(program);
+        command
+    }
+
+    fn measure(&self, who: Who, seconds: u32) -> Result<Run> {
+        let marker = self.begin(who)?;
+        let run = self.iperf(seconds);
+        self.end(who, marker)?;
+        run
+    }
+
+    /// Nanoseconds of the egress program per run, and its runs.
+    fn cost(&self, who: Who, seconds: u32) -> Result<Option<(f64, u64)>> {
+        let before = std::fs::read_to_string(STATS).unwrap_or_default();
+        let marker = self.begin(who)?;
+        std::fs::write(STATS, "1")?;
+        let run = self.iperf(seconds);
+        std::fs::write(STATS, before.trim())?;
+        let shown = sh("bpftool -j prog show");
+        self.end(who, marker)?;
+        run?;
+        let shown: Value = serde_json::from_str(&shown?)?;
+        let programs = shown.as_array().cloned().unwrap_or_default();
+        let found = programs.iter().filter(|one| one["name"] == who.program());
+        let counts = found.filter_map(|one| {
+            Some((one["run_time_ns"].as_u64()?, one["run_cnt"].as_u64().filter(|runs| *runs > 0)?))
+        });
+        let most = counts.max_by_key(|(_, runs)| *runs);
+        Ok(most.map(|(time, runs)| (time as f64 / runs as f64, runs)))
+    }
+
+    fn iperf(&self, seconds: u32) -> Result<Run> {
+        let mut last = String::new();
+        for _ in 0..20 {
+            let output = self
+                .inside(&self.here, "iperf3")
+                .args(["-6", "-c", "fd00:78::2", "-J", "-t", &seconds.to_string()])
+                .output()?;
+            let facts: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+            let end = &facts["end"];
+            if let (Some(bits), Some(bytes)) = (
+                end["sum_received"]["bits_per_second"].as_f64(),
+                end["sum_received"]["bytes"].as_f64(),
+            ) {
+                let cpu = &end["cpu_utilization_percent"];
+                let percent = cpu["host_total"].as_f64().unwrap_or(0.0)
+                    + cpu["remote_total"].as_f64().unwrap_or(0.0);
+                return Ok(Run {
+                    gbit_per_s: bits / 1e9,
+                    cpu_s_per_gb: percent / 100.0 * f64::from(seconds) / (bytes / 1e9),
+                });
+            }
+            last = facts["error"].as_str().unwrap_or("no result").to_owned();
+            // The server is still busy with the run before, or not up yet.
+            std::thread::sleep(Duration::from_millis(250));
+        }
+        bail!("iperf3: {last}")
+    }
+
+    fn begin(&self, who: Who) -> Result<Option<Child>> {
+        let log = self.dir.path().join("log");
+        let mut command = match who {
+            Who::Unmarked => return Ok(None),
+            Who::Ours { method, rules } => {
+                let file = self.dir.path().join("rules.toml");
+                std::fs::write(&file, rules_file(method, rules))?;
+                let mut command = self.inside(&self.here, &self.penstock);
+                command
+                    .args(["tag", "run", "--interface", "pb0", "--pin"])
+                    .arg(self.bpf().join("m"));
+                command
+                    .arg("--config")
+                    .arg(file)
+                    .env("PENSTOCK_STATE", self.dir.path().join("state"));
+                command
+            }
+            Who::FlowdGo { method } => {
+                let file = self.dir.path().join("conf.yaml");
+                std::fs::write(&file, flowd_go_file(method, self.dir.path()))?;
+                let binary = self.flowd_go.as_ref().context("no flowd-go")?;
+                let mut command = self.inside(&self.here, binary);
+                command.args(["run", "--conf"]).arg(file);
+                command
+            }
+        };
+        let output = std::fs::File::create(&log)?;
+        let child = command.stdout(output.try_clone()?).stderr(output).spawn()?;
+        let begun = Instant::now();
+        while !self.attached(who)? {
+            if begun.elapsed() > Duration::from_secs(20) {
+                bail!("{} does not start: {}", who.name(), std::fs::read_to_string(&log)?);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(Some(child))
+    }
+
+    fn attached(&self, who: Who) -> Result<bool> {
+        if matches!(who, Who::Ours { .. }) {
+            let log = std::fs::read_to_string(self.dir.path().join("log"))?;
+            return Ok(log.contains("rules in force"));
+        }
+        let shown =
+            sh(&format!("nsenter --net=/run/netns/{} tc filter show dev pb0 egress", self.here))?;
+        Ok(shown.contains("bpf"))
+    }
+
+    fn end(&self, who: Who, marker: Option<Child>) -> Result<()> {
+        let Some(mut marker) = marker else { return Ok(()) };
+        sh(&format!("kill -TERM {}", marker.id()))?;
+        marker.wait()?;
+        if matches!(who, Who::Ours { .. }) {
+            let pin = self.bpf().join("m");
+            sh(&format!("{} tag stop --pin {}", self.penstock.display(), pin.display()))?;
+        }
+        let _ = sh(&format!("nsenter --net=/run/netns/{} tc qdisc del dev pb0 clsact", self.here));
+        Ok(())
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        for ns in [&self.here, &self.there] {
+            let _ = sh(&format!("ip netns del {ns}"));
+        }
+        let _ = sh(&format!("umount -l {}", self.bpf().display()));
+    }
+}
+
+fn rules_file(method: &str, rules: usize) -> String {
+    let mut text = String::new();
+    for number in 0..rules {
+        let (to, port) = match number {
+            0 => ("fd00:78::2".to_owned(), PORT),
+            _ => (format!("fd00:1::{number:x}"), 1094),
+        };
+        let _ = write!(
+            text,
+            "[[rule]]\nscitag = \"3/14\"\nlabel = \"{method}\"\ndestination = \"{to}\"\ndestination_port = {port}\nprotocol = \"tcp\"\n"
+        );
+    }
+    text
+}
+
+/// Marks everything: the least that it can do per packet.
+fn flowd_go_file(method: &str, dir: &Path) -> String {
+    format!(
+        "pidPath: {}/pid\nworkDir: {}\nplugins:\n  perfsonar:\n    activityId: 14\n    experimentId: 3\nbackends:\n  marker:\n    targetInterfaces: [\"pb0\"]\n    markingStrategy: {method}\n    matchAll: true\n",
+        dir.display(),
+        dir.display()
+    )
+}
+
+fn write(folder: &Path, facts: &machine::Facts, rows: &[Row], options: &Options) -> Result<()> {
+    let mut text = format!(
+        "# Marking: what labels cost\n\niperf3, one TCP stream over veth in namespaces, MTU {}, {} rounds of {} s. Ratios are medians over the rounds\nof the ratio to the unmarked run of the same round (least to most). CPU is that of both iperf3 processes, in which\nveth does the work of the kernel, too. Cost is the egress program's, by the kernel's count, per packet that it\nsees (super-packets of up to 64 KiB).\n\n",
+        options.mtu, options.rounds, options.seconds
+    );
+    text.push_str("| contestant | Gbit/s | ratio | CPU s/GB | CPU ratio | program ns/packet |\n|---|---|---|---|---|---|\n");
+    for row in rows {
+        let cost = row.program_ns_per_packet.map_or("-".to_owned(), |ns| format!("{ns:.0}"));
+        let _ = writeln!(
+            text,
+            "| {} | {:.2} | {:.3} ({:.3} to {:.3}) | {:.3} | {:.3} | {cost} |",
+            row.contestant,
+            row.gbit_per_s,
+            row.throughput_ratio,
+            row.throughput_ratio_least,
+            row.throughput_ratio_most,
+            row.cpu_s_per_gb,
+            row.cpu_ratio
+        );
+    }
+    let _ = write!(
+        text,
+        "\nMachine: {}, {} CPUs, {} GiB, Linux {}, {}; commit {}; load at the end {}; {}.\n",
+        facts.cpu,
+        facts.cores,
+        facts.memory_gib,
+        facts.kernel,
+        facts.congestion_control,
+        facts.commit,
+        facts.load_at_end,
+        facts.date
+    );
+    std::fs::create_dir_all(folder)?;
+    let name = format!("marking-{}-{}", facts.date, facts.words());
+    std::fs::write(folder.join(format!("{name}.md")), &text)?;
+    let object = serde_json::json!({"machine": facts, "mtu": options.mtu, "rounds": options.rounds, "seconds": options.seconds, "rows": rows});
+    std::fs::write(
+        folder.join(format!("{name}.json")),
+        serde_json::to_string_pretty(&object)? + "\n",
+    )?;
+    println!("\n{text}");
+    Ok(())
+}
