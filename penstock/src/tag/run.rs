@@ -104,7 +104,7 @@ pub(super) fn run(args: Args, as_json: bool) -> Result<Code, Failure> {
     if let Err(error) = printed {
         tracing::warn!("cannot print what is attached: {error}");
     }
-    service.run()?;
+    service.run();
     Ok(Code::Done)
 }
 

@@ -290,6 +290,27 @@ fn short_connections_both_ways() {
 }
 
 #[test]
+fn options_have_room_where_the_own_way_is_the_narrow_one() {
+    if !possible("narrow ways") {
+        return;
+    }
+    for (name, command) in [
+        ("destination, MTU 1500 here, 9000 there", "ip link set pm0 mtu 1500"),
+        ("destination, a route of MTU 1400", "ip -6 route replace fd00:77::/64 dev pm0 mtu 1400"),
+    ] {
+        let mut lab = Lab::new();
+        let here = lab.here.clone();
+        lab.on_both("ip link set pm0 mtu 9000");
+        sh(&format!("nsenter --net=/run/netns/{here} {command}"));
+        let marker = lab.marker(&here, "m", &rule("destination"), &[]);
+        let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} -n 24M")));
+        let (all, good) = share(name, "destination", &packets);
+        assert!(all > 100 && good == all, "{name}: {good} of {all}: {}", lab.status("m"));
+        drop(marker);
+    }
+}
+
+#[test]
 fn ipv4_stays_and_is_counted() {
     if !possible("IPv4") {
         return;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use penstock_marker::{Attach, Attached, Marker, MarkerError};
 use penstock_sys::net::Link;
 use sd_notify::NotifyState;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::http::server::{self, Traffic};
@@ -85,6 +85,14 @@ pub struct Service {
     listeners: Vec<tokio::net::TcpListener>,
     http: Vec<SocketAddr>,
     credentials: Option<crate::state::Credentials>,
+    signals: Signals,
+}
+
+#[derive(Debug)]
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
 }
 
 impl Service {
@@ -136,9 +144,17 @@ impl Service {
         }
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let signals = runtime.block_on(async {
+            // Caught before anybody is told that it runs.
+            Ok::<_, io::Error>(Signals {
+                terminate: signal(SignalKind::terminate())?,
+                interrupt: signal(SignalKind::interrupt())?,
+                hangup: signal(SignalKind::hangup())?,
+            })
+        })?;
         let listeners = runtime.block_on(server::bind(&config.http))?;
         let http = listeners.iter().map(|one| one.local_addr()).collect::<io::Result<_>>()?;
-        Ok(Self { engine, config, attached, runtime, listeners, http, credentials })
+        Ok(Self { engine, config, attached, runtime, listeners, http, credentials, signals })
     }
 
     /// Where the programs are.
@@ -160,15 +176,9 @@ impl Service {
     }
 
     /// Runs until SIGTERM or SIGINT; labelling goes on after it. SIGHUP reads the file again.
-    ///
-    /// # Errors
-    /// When signals cannot be caught.
-    pub fn run(self) -> io::Result<()> {
-        let Self { engine, config, runtime, listeners, credentials, .. } = self;
+    pub fn run(self) {
+        let Self { engine, config, runtime, listeners, credentials, mut signals, .. } = self;
         runtime.block_on(async {
-            let mut terminate = signal(SignalKind::terminate())?;
-            let mut interrupt = signal(SignalKind::interrupt())?;
-            let mut hangup = signal(SignalKind::hangup())?;
             let (stop, stopped) = watch::channel(false);
             let serving = credentials.map(|credentials| {
                 let router =
@@ -182,9 +192,9 @@ impl Service {
             let mut ticks = tokio::time::interval(EXPIRY_TIME);
             loop {
                 tokio::select! {
-                    _ = terminate.recv() => break,
-                    _ = interrupt.recv() => break,
-                    _ = hangup.recv() => reload(&engine, &config),
+                    _ = signals.terminate.recv() => break,
+                    _ = signals.interrupt.recv() => break,
+                    _ = signals.hangup.recv() => reload(&engine, &config),
                     _ = ticks.tick() => locked(&engine).expire(),
                 }
             }
@@ -194,8 +204,7 @@ impl Service {
             if let Some(serving) = serving {
                 let _ = serving.await;
             }
-            Ok(())
-        })
+        });
     }
 }
 

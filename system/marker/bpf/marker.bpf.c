@@ -26,6 +26,8 @@ char LICENSE[] SEC("license") = "GPL";
 #define NEXT_SCTP 132
 
 #define IPV6_HEADER 40
+#define IPV6_MTU_MIN 1280
+#define TCP_HEADER 20
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02
 #define TCP_RST 0x04
@@ -634,6 +636,26 @@ __attribute__((noinline)) u32 mss_at(struct __sk_buff *skb, u32 l4, u32 words)
     return 0;
 }
 
+/* The MTU of the device, or of the route back where that has less; 0 where neither is known. */
+static ALWAYS_INLINE u32 way_mtu(struct __sk_buff *skb, const struct flow *flow)
+{
+    u32 mtu = 0;
+    check_mtu(skb, 0, &mtu, 0, 0);
+    struct bpf_fib_lookup way = {};
+    way.family = 10; /* AF_INET6 */
+    way.l4_protocol = flow->protocol;
+    way.sport = flow->destination_port;
+    way.dport = flow->source_port;
+    way.ifindex = skb->ifindex;
+    __builtin_memcpy(way.src, flow->destination, 16);
+    __builtin_memcpy(way.dst, flow->source, 16);
+    long found = fib_lookup(skb, &way, sizeof(way), FIB_LOOKUP_OUTPUT | FIB_LOOKUP_SKIP_NEIGH);
+    /* The field is the MTU on return. */
+    if (!found && way.tot_len && way.tot_len < mtu)
+        return way.tot_len;
+    return mtu;
+}
+
 /* Lowers the MSS that the other end offers, so that TCP leaves room for the option. */
 static ALWAYS_INLINE int clamp(struct __sk_buff *skb, u16 type, u32 l3)
 {
@@ -649,7 +671,12 @@ static ALWAYS_INLINE int clamp(struct __sk_buff *skb, u16 type, u32 l3)
     u16 old;
     if (!at || load_bytes(skb, at, &old, 2) || ntohs(old) < MSS_MIN)
         return TC_ACT_UNSPEC;
-    u16 mss = htons(ntohs(old) - OPTION_BYTES);
+    /* What goes back is bounded by the own way, too: the lesser of both has to become less. */
+    u32 mtu = way_mtu(skb, &flow);
+    u32 offered = ntohs(old);
+    if (mtu >= IPV6_MTU_MIN && offered > mtu - IPV6_HEADER - TCP_HEADER)
+        offered = mtu - IPV6_HEADER - TCP_HEADER;
+    u16 mss = htons(offered - OPTION_BYTES);
     if (store_bytes(skb, at, &mss, 2, 0))
         return TC_ACT_UNSPEC;
     /* RFC 1624 sums 16-bit words: at an odd offset the bytes belong to the other halves. */
