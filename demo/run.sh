@@ -3,7 +3,7 @@
 #
 #   demo/run.sh target/release/penstock
 #
-# Everything lies in target/demo and is made again at each run. Takes about 5 GiB there. Two agents run on
+# Everything lies in target/demo and is made again at each run. Takes about 6 GiB there. Two agents run on
 # free loopback ports, each with its own state directory, and end with the script.
 set -eu
 
@@ -107,7 +107,8 @@ done
 
 cd "$work/source-site"
 say "on the source's host: push the dataset to the target agent"
-shown "$penstock" cp -r run7 "penstock://$target/" --protect integrity --json >"$work/push.json"
+shown "$penstock" cp -r run7 "penstock://$target/" --protect integrity \
+    --scitag cms/analysis-input --json >"$work/push.json"
 # number NAME: a number of the JSON object that cp printed.
 number() { sed -n "s/.*\"$1\":\([0-9.]*\).*/\1/p" "$work/push.json"; }
 text() { sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" "$work/push.json"; }
@@ -123,12 +124,16 @@ awk -v bytes="$(number bytes)" -v files="$(number files)" -v seconds="$(number s
 say "the same command again sends nothing"
 shown "$penstock" cp -r run7 "penstock://$target/"
 
+say "from anywhere: the source's agent sends it to the target's, and nothing passes this command"
+shown "$penstock" cp -r "penstock://$source/run7" "penstock://$target/again/" --scitag cms/analysis-input
+
 cd "$work"
 say "from anywhere: pull it from the source agent, encrypted"
 shown "$penstock" cp -r "penstock://$source/run7" back/
 
-say "both copies are the dataset"
+say "all copies are the dataset"
 diff -r source-site/run7 target-site/run7
+diff -r source-site/run7 target-site/again/run7
 diff -r source-site/run7 back/run7
 echo "diff -r finds no difference"
 
@@ -136,6 +141,7 @@ say "what to open next"
 cat <<NEXT
 README.md              quick start, also between hosts and by ssh
 docs/operations.md     running an agent for many users; what the metrics mean
+docs/scitags.md        whose data it is: labels on packets, fireflies, the marker
 docs/help/cp.txt       every flag of penstock cp
 curl http://127.0.0.1:8621/api/v1/transfers   of an agent that you start yourself
                        (penstock serve --root DIR), with its token; or: penstock transfers --watch

@@ -82,6 +82,7 @@ fn serve(args: &FarEndArgs) -> anyhow::Result<()> {
             state: super::plan::state_directory().map_err(anyhow::Error::msg)?,
             limits: Limits { transfers: 2, ..Limits::default() },
             collectors: Vec::new(),
+            marker: penstock_marker::DEFAULT_PIN.into(),
         })
     };
     // A machine without IPv6 has the same port on IPv4.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use penstock_marker::{Action, Method, SocketTags};
 use penstock_scitags::Scitag;
 
+use crate::common::{Agent, PENSTOCK, run};
 use crate::lab::{HERE, Lab, Packet, THERE, inside, labelled, possible, sh, wait_for};
 
 const BASE: u32 = 0x30038;
@@ -486,4 +487,69 @@ fn what_cannot_be_is_one_line() {
             assert_eq!(output.status.code(), Some(5));
         }
     }
+}
+
+/// An agent that sends a pull has accepted its connections: the marker labels them, from the first block on.
+#[test]
+fn what_an_agent_sends_is_labelled_through_the_map_of_sockets() {
+    /// Packets of a connection before its first block: handshakes and the join.
+    const BEFORE: usize = 20;
+    if !possible("an agent that sends") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let here = lab.here.clone();
+    let path = |name: &str| lab.dir.path().join(name);
+    let (root, config, asking) = (path("root"), path("agent.toml"), path("asking"));
+    std::fs::create_dir(&root).unwrap();
+    std::fs::write(root.join("file"), vec![7; 6 << 20]).unwrap();
+    let text = format!(
+        "[scitags]\nmarker = \"{}\"\n[[export]]\nname = \"/\"\npath = \"{}\"\nwho = [\"*\"]\n",
+        lab.pin("m").display(),
+        root.display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let inside = |ns: &str, state: &std::path::Path| {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{ns}")).arg(PENSTOCK).env("PENSTOCK_STATE", state);
+        command.env_remove("JOURNAL_STREAM");
+        command
+    };
+    let state = path("agent");
+    let (far, target) = (lab.there.clone(), path("copy"));
+    let listen = format!("[{HERE}]:0");
+    let mut serve = inside(&here, &state);
+    serve.args(["serve", "--listen", &listen, "--http", "none", "--json", "--config"]).arg(&config);
+    let agent = Agent::spawn(serve);
+    let mut login = inside(&far, &asking);
+    login.args(["login", &agent.listen, "--fingerprint", &agent.fingerprint, "--token-file"]);
+    run(login.arg(state.join("token"))).good();
+    let copy = || {
+        let mut command = inside(&far, &asking);
+        command.args(["cp", "--json", "--scitag", "cms/analysis-input", "--streams", "2"]);
+        run(command.arg(agent.url("file")).arg(&target)).good()
+    };
+    let done = copy();
+    assert_eq!(done.json["label"], "none", "{done:?}");
+    assert!(done.json["label_note"].as_str().unwrap().contains("tag run"), "{done:?}");
+    std::fs::remove_file(&target).unwrap();
+
+    let marker = lab.marker(&here, "m", "", &[]);
+    let packets = lab.capture(|| assert_eq!(copy().json["label"], "flow"));
+    let port: u32 = agent.listen.rsplit_once(':').unwrap().1.parse().unwrap();
+    let mut streams = std::collections::BTreeMap::<u32, Vec<&Packet>>::new();
+    for packet in
+        packets.iter().filter(|packet| packet.source == HERE && packet.source_port == port)
+    {
+        streams.entry(packet.destination_port).or_default().push(packet);
+    }
+    // The control connection is none of them.
+    let mut labelled = 0;
+    for packets in streams.values().filter(|packets| packets.len() > 2 * BEFORE) {
+        let rest = &packets[BEFORE..];
+        assert!(rest.iter().all(|packet| packet.has_label(BASE)), "{rest:?}");
+        labelled += rest.len();
+    }
+    assert!(labelled > 2 * BEFORE, "{labelled} of {}", packets.len());
+    marker.end();
 }

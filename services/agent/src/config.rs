@@ -136,6 +136,8 @@ pub struct Config {
     pub registry: Option<Url>,
     /// Where fireflies go, besides to the peers of what is sent.
     pub collectors: Vec<SocketAddr>,
+    /// Where a marker on this host pins its maps.
+    pub marker: PathBuf,
     /// Whose data the bearers of tokens move.
     pub token_tags: HashMap<String, TagRule>,
 }
@@ -218,7 +220,7 @@ fn lower(
     contents: file::Contents,
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Config, ConfigError> {
-    let file::Contents { layer, mut exports, mut tokens, token_tags, registry, collectors } =
+    let file::Contents { layer, mut exports, mut tokens, token_tags, registry, collectors, marker } =
         contents;
     let collectors = collectors.iter().map(fireflies::address);
     let collectors = collectors.collect::<Result<_, _>>().map_err(whole)?;
@@ -279,6 +281,7 @@ fn lower(
         metrics: layer.metrics.unwrap_or(MetricsAccess::Loopback),
         registry,
         collectors,
+        marker: marker.unwrap_or_else(|| penstock_marker::DEFAULT_PIN.into()),
         token_tags,
     })
 }

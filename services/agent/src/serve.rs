@@ -137,6 +137,7 @@ impl Server {
             state: config.state.clone(),
             limits: config.limits.clone(),
             collectors: config.collectors.clone(),
+            marker: config.marker.clone(),
         })
         .map_err(|error| start_error(&error))?;
 

@@ -133,6 +133,8 @@ pub struct Config {
     pub limits: Limits,
     /// Where fireflies go, besides to the peers of what is sent.
     pub collectors: Vec<SocketAddr>,
+    /// Where a marker on this host pins its maps.
+    pub marker: PathBuf,
 }
 
 impl std::fmt::Debug for Config {
@@ -398,7 +400,8 @@ impl Inner {
         if let AnyEnd::Send(_) = running.end {
             let session = running.end.session();
             let mark = session.options.mark;
-            session.name_label(firefly::label_of(mark, channel.transport(), false));
+            let pin = &self.config.marker;
+            session.name_label(firefly::label_accepted(mark, channel.transport(), pin));
         }
         // What ends a stream concerns its session alone, which has noticed.
         let _ = running.end.run_stream(join.stream, channel, &nonces);

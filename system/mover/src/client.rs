@@ -450,7 +450,7 @@ impl Shared {
             let label = firefly::flow_label(mark, number);
             let joined = self.plan.contact.join(opened, number, label);
             let result = joined.and_then(|(channel, nonces)| {
-                session.name_label(firefly::label_of(mark, channel.transport(), true));
+                session.name_label(firefly::label_of(mark, channel.transport()));
                 end.run_stream_while(number, channel, &nonces, wanted)
             });
             if session.is_over() {

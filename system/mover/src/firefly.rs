@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use penstock_marker::{Action, Method, SocketTags};
 use penstock_protocol::open::{Label, Mark};
 use penstock_protocol::sender::StreamId;
 use penstock_scitags::Scitag;
@@ -34,10 +36,10 @@ pub fn flow_label(mark: Option<Mark>, stream: StreamId) -> Option<u32> {
     FlowLabel::new(tag, entropy).ok().map(FlowLabel::value)
 }
 
-/// How the packets that this end sends on a connection are labelled, or why they are not; empty where
-/// nobody asked. `dialled`: this end made the connection.
+/// How the packets that this end sends on a connection that it made are labelled, or why they are not;
+/// empty where nobody asked.
 #[must_use]
-pub fn label_of(mark: Option<Mark>, transport: &Transport, dialled: bool) -> String {
+pub fn label_of(mark: Option<Mark>, transport: &Transport) -> String {
     let Some(mark) = mark else { return String::new() };
     if mark.label == Label::None {
         return "none: fireflies alone were asked for".to_owned();
@@ -51,12 +53,26 @@ pub fn label_of(mark: Option<Mark>, transport: &Transport, dialled: bool) -> Str
         Err(error) => format!("none: {error}"),
         Ok(Err(error)) => format!("none: {error}"),
         Ok(Ok(())) if !ipv6 => "none: IPv4 packets have no flow label, fireflies tell".to_owned(),
-        Ok(Ok(())) if dialled => "flow".to_owned(),
-        Ok(Ok(())) => {
-            "none: the sending end accepted its connections, and labels only those that it \
-                       makes: run the marker there (penstock tag run)"
-                .to_owned()
-        }
+        Ok(Ok(())) => "flow".to_owned(),
+    }
+}
+
+/// As [`label_of`] for a connection that this end accepted: the marker labels it from now on, where one
+/// runs that pinned its maps in `pin` and lets this process use them.
+#[must_use]
+pub fn label_accepted(mark: Option<Mark>, transport: &Transport, pin: &Path) -> String {
+    let label = label_of(mark, transport);
+    let (Some(mark), Transport::Tcp(tcp), "flow") = (mark, transport, label.as_str()) else {
+        return label;
+    };
+    let action = Scitag::from_number(u64::from(mark.scitag))
+        .ok()
+        .and_then(|tag| Action::new(tag, Method::Label).ok());
+    match SocketTags::open(pin).and_then(|mut tags| tags.set(tcp, action)) {
+        Ok(()) => label,
+        Err(error) => format!(
+            "none: the sending end accepted its connections, which only the marker labels: {error}"
+        ),
     }
 }
 

@@ -88,6 +88,7 @@ impl Site {
             state: state.clone(),
             limits: Limits::default(),
             collectors: Vec::new(),
+            marker: PathBuf::from("/nonexistent"),
         })
         .expect("a port");
         Self { _temporary: temporary, source, export, state, agent, identity }

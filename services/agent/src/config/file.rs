@@ -26,6 +26,7 @@ pub(super) struct Contents {
     pub(super) token_tags: HashMap<String, TagRule>,
     pub(super) registry: Option<Url>,
     pub(super) collectors: Vec<Listen>,
+    pub(super) marker: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -72,6 +73,7 @@ struct ScitagsTable {
     registry: Option<Url>,
     #[serde(default, deserialize_with = "one_or_many")]
     collectors: Option<Vec<Listen>>,
+    marker: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -204,6 +206,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
         token_tags,
         registry: document.scitags.registry,
         collectors: document.scitags.collectors.unwrap_or_default(),
+        marker: document.scitags.marker.map(beside),
     })
 }
 
