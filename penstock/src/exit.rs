@@ -1,6 +1,7 @@
 //! Exit codes, and failures that carry one.
 
-use std::io;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// How the program ends; scripts rely on the numbers.
@@ -26,6 +27,11 @@ impl From<Code> for ExitCode {
     }
 }
 
+/// Tells the user something, in one line; there is nothing to be done about a reader that is gone.
+pub(crate) fn say(what: impl Display) {
+    let _ = writeln!(io::stderr(), "penstock: {what}");
+}
+
 /// Why a verb did not do what it was asked.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -47,7 +53,7 @@ impl Failure {
         if self.error.chain().any(closed) {
             return Code::Done.into();
         }
-        eprintln!("penstock: {:#}", self.error);
+        say(format_args!("{:#}", self.error));
         self.code.into()
     }
 }

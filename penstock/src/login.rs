@@ -15,7 +15,7 @@ use penstock_protocol::open::Protection;
 use serde_json::json;
 
 use crate::credentials::{self, Address, Known, Own};
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, Failure, OrExit, say};
 
 /// Remember the certificate of an agent, and the token or certificate to show it
 #[derive(Debug, clap::Args)]
@@ -95,9 +95,12 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
         return Ok(Code::Done);
     }
     let name = name.map_or(String::new(), |name| format!(" and knows you as {name}"));
-    println!("{address} is known now{name}; copy with: penstock cp FILE penstock://{address}/");
+    writeln!(
+        std::io::stdout(),
+        "{address} is known now{name}; copy with: penstock cp FILE penstock://{address}/"
+    )?;
     if let Some(why) = why {
-        eprintln!("penstock: {why}; the login is kept all the same, unchecked");
+        say(format_args!("{why}; the login is kept all the same, unchecked"));
     }
     Ok(Code::Done)
 }

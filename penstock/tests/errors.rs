@@ -447,6 +447,44 @@ fn names_that_are_taken_are_not_overrun() {
     fails(&done, 1, "add -r");
 }
 
+/// Nobody reads what is said: the exit code is the same, and a result that is lost is a failure.
+#[test]
+fn outputs_that_take_nothing_change_no_code() {
+    let house = House::new();
+    let data = dataset(&house, &[("dir/one", 9000), ("two", 9000)]);
+    let data = data.to_str().unwrap();
+    let to = house.path("to");
+    fs::create_dir_all(to.join("data")).unwrap();
+    fs::write(to.join("data/dir"), b"a file").unwrap();
+    let to = to.to_str().unwrap();
+    let closed = || std::io::pipe().unwrap().1;
+    for (arguments, code) in [
+        (&["cp", "-r", data, to][..], 3),
+        (&["cp", "/nonexistent", to], 1),
+        (&["cp", "--frobnicate"], 2),
+    ] {
+        let status = house.penstock().args(arguments).stdout(closed()).stderr(closed()).status();
+        assert_eq!(status.unwrap().code(), Some(code), "{arguments:?}");
+    }
+    let two = format!("{data}/two");
+    let full = || -> std::process::Stdio {
+        fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into()
+    };
+    for (output, words) in [(full(), "No space left"), (closed().into(), "Broken pipe")] {
+        let mut command = house.cp(&[two.as_str(), to]);
+        let done = command.stdout(output).output().unwrap();
+        let error = String::from_utf8(done.stderr).unwrap();
+        assert_eq!((done.status.code(), error.lines().count()), (Some(1), 1), "{error}");
+        assert!(
+            error.contains("JSON") && error.to_lowercase().contains(&words.to_lowercase()),
+            "{error}"
+        );
+    }
+    let mut human = house.penstock();
+    let human = human.args(["cp", &two, to]).stdout(closed()).output().unwrap();
+    assert!(human.status.success() && human.stderr.is_empty(), "{human:?}");
+}
+
 #[test]
 fn whoever_is_not_known_is_refused() {
     let house = House::new();
