@@ -16,6 +16,7 @@ use penstock_mover::sending::{SenderControl, SenderEnd};
 use penstock_mover::session::Session;
 use penstock_mover::third_party;
 use penstock_protocol::control::Settings;
+use penstock_protocol::digest::Algorithm;
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Label, Mark, Opened, Options, Protection, Pull, Push, Request};
 use penstock_protocol::proof::SessionKey;
@@ -137,6 +138,7 @@ fn refuse_into_itself(sources: &[PathBuf], target: &Path) -> Result<(), StartErr
 }
 
 fn options(args: &CpArgs) -> Result<Options, StartError> {
+    refuse_digests_of_none(args)?;
     let block_bytes = u32::try_from(args.block.0).unwrap_or(u32::MAX);
     let Streams(streams) = args.streams;
     let options = Options {
@@ -164,6 +166,22 @@ fn options(args: &CpArgs) -> Result<Options, StartError> {
         )));
     }
     Ok(options)
+}
+
+/// What compares or writes digests needs some.
+fn refuse_digests_of_none(args: &CpArgs) -> Result<(), StartError> {
+    let needs = [
+        ("--verify readback", args.verify.is_some()),
+        ("--compare digest", args.compare.is_some()),
+        ("--checksum-file", args.checksum_file.is_some()),
+    ];
+    match needs.iter().find(|(_, given)| *given) {
+        Some((option, _)) if args.checksum == Algorithm::None => Err(usage(format!(
+            "{option} needs digests and --checksum none makes none: name one, such as crc32c, or \
+             leave --checksum out"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Whose data it is, if the arguments say so.
