@@ -20,6 +20,7 @@ mod generate;
 mod log;
 mod login;
 mod nettest;
+mod numbers;
 mod serve;
 mod tag;
 mod transfers;

@@ -14,6 +14,7 @@ use penstock_units::{BitRate, ByteCount, display_duration};
 use crate::copies::{self, Ask};
 use crate::credentials::{self, Address};
 use crate::exit::{Code, Failure, OrExit};
+use crate::numbers;
 
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
@@ -68,10 +69,10 @@ struct Set {
     /// Number of the transfer, or cp and the number of the copy's process
     id: Id,
     /// Most bits per second, such as 2G; none for no limit
-    #[arg(long, value_parser = rate_or_none)]
+    #[arg(long, value_parser = numbers::rate_or_none)]
     rate: Option<BitRate>,
     /// Data streams
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = numbers::streams)]
     streams: Option<NonZeroU16>,
     /// Reader threads per device
     #[arg(long, value_name = "N")]
@@ -100,13 +101,6 @@ impl std::str::FromStr for Id {
         };
         id.ok_or_else(|| "write the number of a transfer, or cp and that of a process".to_owned())
     }
-}
-
-fn rate_or_none(text: &str) -> Result<BitRate, String> {
-    if text == "none" {
-        return Ok(BitRate(0));
-    }
-    text.parse().map_err(|error| format!("{error}"))
 }
 
 pub(crate) fn run(args: Args) -> Result<Code, Failure> {

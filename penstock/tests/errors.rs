@@ -536,7 +536,12 @@ fn a_command_that_makes_no_sense_is_usage() {
         vec!["/etc/hostname"],
         vec!["--block", "5000", "/etc/hostname", &url],
         vec!["--streams", "0", "/etc/hostname", &url],
+        vec!["--streams", "257", "/etc/hostname", &url],
         vec!["--rate", "quick", "/etc/hostname", &url],
+        vec!["--rate", "0", "/etc/hostname", &url],
+        vec!["--checksum", "none", "--verify", "readback", "/etc/hostname", &url],
+        vec!["--checksum", "none", "--compare", "digest", "/etc/hostname", &url],
+        vec!["--checksum", "none", "--checksum-file", "/dev/null", "/etc/hostname", &url],
         vec!["--checksum", "crc16", "/etc/hostname", &url],
         vec!["--protect", "none", "/etc/hostname", &url],
         vec!["--memory", "1MiB", "/etc/hostname", &url],
@@ -547,6 +552,13 @@ fn a_command_that_makes_no_sense_is_usage() {
     ] {
         let done = run(house.penstock().arg("cp").args(&arguments));
         assert_eq!((done.code, done.lines().len()), (2, 1), "{arguments:?}: {done:?}");
+    }
+    for (arguments, words) in [
+        (&["nettest", "localhost", "--rate", "0"][..], "leave --rate out"),
+        (&["transfers", "set", "7", "--rate", "0"], "write none"),
+        (&["transfers", "set", "7", "--streams", "257"], "from 1 to 256"),
+    ] {
+        fails(&run(house.penstock().args(arguments)), 2, words);
     }
 }
 
