@@ -3,8 +3,10 @@
 //! It listens on a port of its own, tells ssh's output how to reach it, and ends when its input does.
 //! The token is made for this one start; data then flows to the port directly, or inside ssh.
 
+use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +16,7 @@ use penstock_mover::agent::{Agent, Caller, Config, Gatekeeper, Limits, Place};
 use penstock_mover::dial::{Dial, SshDial};
 use penstock_mover::exchange::random;
 use penstock_mover::identity::{Fingerprint, Identity};
+use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Refusal, RefusalKind};
 use serde::{Deserialize, Serialize};
 
@@ -57,11 +60,30 @@ impl Gatekeeper for OneToken {
     }
 
     fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<Place, Refusal> {
-        place_of_user(path)
+        place_of_user(&at_home(path)?)
     }
 
     fn trusts_owners(&self) -> bool {
         true
+    }
+}
+
+/// The path with the user's home for a `~` at its beginning: no shell of theirs has seen it.
+fn at_home(path: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
+    let Some(rest) = path.strip_prefix(b"~") else { return Ok(Cow::Borrowed(path)) };
+    let refuse = |why: &str| {
+        Err(Refusal::new(RefusalKind::NotFound, format!("{}: {why}", display_path(path))))
+    };
+    if !matches!(rest, [] | [b'/', ..]) {
+        return refuse(
+            "the homes of others are not looked up: write the whole path, or ./~ for a name",
+        );
+    }
+    match std::env::home_dir() {
+        Some(home) if home.is_absolute() => {
+            Ok(Cow::Owned([home.as_os_str().as_bytes(), rest].concat()))
+        }
+        _ => refuse("this user has no home there: write the whole path"),
     }
 }
 

@@ -335,11 +335,9 @@ pub(super) fn reach(
             let tls = known.tls().map_err(identity)?;
             (dial, address, known.token, known.fingerprint, tls, None)
         }
-        Location::Ssh { login, .. } => {
+        Location::Ssh { login, host, .. } => {
             let started = far_end::start(args, login).map_err(failed)?;
-            let host =
-                places::host_of(std::ffi::OsStr::new(&format!("{login}:"))).unwrap_or_default();
-            let address = (host, started.port());
+            let address = (host.clone(), started.port());
             let dial = if args.via_ssh { started.dial(args, login) } else { tcp(&address)? };
             let (token, fingerprint) = (started.token().to_owned(), started.fingerprint());
             let tls =
