@@ -7,8 +7,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use common::{House, PENSTOCK, run};
+use common::{House, PENSTOCK, Run, run, until};
 
 /// Passes over options, notes the host, and leaves the command to its last line.
 const SSH: &str = r#"#!/bin/sh
@@ -72,4 +73,37 @@ fn an_address_in_brackets_is_reached() {
         run(far.cp(&["file", &format!("{host}:~/")])).good();
         assert_eq!(far.login(), login);
     }
+}
+
+#[test]
+fn a_far_end_that_dies_is_not_waited_for() {
+    let far = Far::new(
+        r#"exec 3<&0
+sh -c "exec $*" <&3 &
+until [ -e "$HOME/die" ]; do sleep 0.01; done
+kill -9 $!
+exit 7"#,
+    );
+    fs::write(far.house.source.join("file"), vec![7; 8 << 20]).unwrap();
+    let slow = ["--rate", "4M", "--block", "64KiB", "--memory", "512KiB"];
+    let client = Run::start(far.cp(&slow).args(["file", "127.0.0.1:~/new/"]));
+    until("it moves", Duration::from_secs(20), || {
+        let listed = run(far.house.penstock().args(["transfers", "--json"]));
+        let moved = listed.json["copies"][0]["moved_bytes"].as_u64();
+        (moved > Some(0)).then_some(())
+    });
+    let begun = Instant::now();
+    fs::write(far.home.join("die"), b"").unwrap();
+    let done = client.wait();
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.error.contains("penstock on 127.0.0.1 ended: exit status: 7"), "{done:?}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn an_ssh_that_does_not_end_is_ended() {
+    let far = Far::new("sh -c \"$*\"\nexec sleep 60");
+    let begun = Instant::now();
+    run(far.cp(&["file", "127.0.0.1:~/new/"])).good();
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }

@@ -74,7 +74,7 @@ pub(super) fn start(
     };
     let transfer =
         Transfer::start(plan).map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
-    Ok(Running::ThirdParty { transfer, _far_ends: [source.far_end, destination.far_end] })
+    Ok(Running::ThirdParty { transfer, far_ends: [source.far_end, destination.far_end] })
 }
 
 /// Of one agent, a directory copied into itself would be walked for ever, and a file onto itself lost.

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use penstock_mover::agent::{Agent, Caller, Config, Gatekeeper, Limits, Place};
@@ -31,6 +31,9 @@ pub(crate) struct FarEndArgs {
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:0")]
     pub listen: SocketAddr,
 }
+
+/// How long ssh has to end by itself.
+const GONE_WITHIN: Duration = Duration::from_secs(2);
 
 /// What the far end says on its output.
 #[derive(Debug, Serialize, Deserialize)]
@@ -133,6 +136,7 @@ fn serve(args: &FarEndArgs) -> anyhow::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Started {
     child: Child,
+    login: String,
     greeting: Greeting,
     fingerprint: Fingerprint,
 }
@@ -141,11 +145,23 @@ impl Drop for Started {
     fn drop(&mut self) {
         // The end of its input tells the far end to go.
         drop(self.child.stdin.take());
+        let begun = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < GONE_WITHIN {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Of no effect on one that is gone.
+        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Started {
+    /// What became of it, once it ended by itself.
+    pub(crate) fn ended(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok().flatten()?;
+        Some(format!("penstock on {} ended: {status}", self.login))
+    }
+
     /// The port on which it listens.
     pub(crate) fn port(&self) -> u16 {
         self.greeting.port
@@ -207,5 +223,5 @@ pub(crate) fn start(args: &CpArgs, login: &str) -> Result<Started, String> {
         }
     };
     let fingerprint = greeting.fingerprint.parse().map_err(|error| format!("{login}: {error}"))?;
-    Ok(Started { child, greeting, fingerprint })
+    Ok(Started { child, login: login.to_owned(), greeting, fingerprint })
 }

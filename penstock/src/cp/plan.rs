@@ -66,14 +66,14 @@ pub(crate) enum Running {
         /// The transfer.
         transfer: Transfer,
         /// The far end that ssh started; it ends when this is dropped.
-        _far_end: Option<Started>,
+        far_end: Option<Started>,
     },
     /// Between two other ends.
     ThirdParty {
         /// The transfer as it is followed from here.
         transfer: third_party::Transfer,
         /// Far ends that ssh started.
-        _far_ends: [Option<Started>; 2],
+        far_ends: [Option<Started>; 2],
     },
     /// Within this process.
     Local(LocalCopy),
@@ -356,7 +356,7 @@ fn begin(reach: Reach, request: Request, make_end: Box<MakeEnd>) -> Result<Runni
     let plan = Plan { contact: reach.contact, begin: Begin::Ask(request), make_end };
     let transfer =
         Transfer::start(plan).map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
-    Ok(Running::Remote { transfer, _far_end: reach.far_end })
+    Ok(Running::Remote { transfer, far_end: reach.far_end })
 }
 
 pub(super) fn remote_path(place: &Location) -> Vec<u8> {

@@ -19,6 +19,7 @@ use penstock_units::{BitRate, ByteCount, display_duration};
 use serde_json::{Map, Value, json};
 
 use super::CpArgs;
+use super::far_end::Started;
 use super::plan::{Running, StartError};
 use super::steer::Steering;
 use crate::exit::{Code, Failure, say};
@@ -105,6 +106,17 @@ impl Running {
             Self::Remote { transfer, .. } => transfer.snapshot(),
             Self::ThirdParty { transfer, .. } => transfer.snapshot(),
             Self::Local(copy) => copy.snapshot(),
+        }
+    }
+
+    /// What became of a far end of ssh that is gone.
+    fn far_end_ended(&mut self) -> Option<String> {
+        match self {
+            Self::Remote { far_end, .. } => far_end.as_mut()?.ended(),
+            Self::ThirdParty { far_ends, .. } => {
+                far_ends.iter_mut().flatten().find_map(Started::ended)
+            }
+            Self::Local(_) => None,
         }
     }
 
@@ -228,6 +240,12 @@ pub(crate) fn follow(
         }
         next_draw = Instant::now() + Duration::from_millis(200);
         let now = running.snapshot();
+        // Nobody starts it again. While streams live it may be ssh alone that is gone.
+        if now.streams == 0
+            && let Some(why) = running.far_end_ended()
+        {
+            running.cancel(&why);
+        }
         if now.bits_per_second > 0 {
             *bounds.entry(now.bound_by).or_default() += 1;
         }
