@@ -184,7 +184,7 @@ pub(crate) fn run(args: &CpArgs) -> Result<Code, Failure> {
     let shown = show::Shown::of(args);
     match plan::start(args) {
         Ok(running) => show::follow(running, &shown, &steer::Steering::start(args)),
-        Err(error) => Err(show::failed(&shown, error)),
+        Err(error) => show::not_started(&shown, error),
     }
 }
 

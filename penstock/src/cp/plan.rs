@@ -41,6 +41,8 @@ pub(crate) enum StartError {
     Usage(String),
     /// Nobody here is known there.
     Identity(String),
+    /// There is nothing to copy.
+    Nothing,
     /// It makes sense and cannot be done.
     Copy(CopyError),
 }
@@ -48,6 +50,16 @@ pub(crate) enum StartError {
 impl From<CopyError> for StartError {
     fn from(error: CopyError) -> Self {
         Self::Copy(error)
+    }
+}
+
+impl From<StartError> for CopyError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Copy(error) => error,
+            StartError::Usage(text) | StartError::Identity(text) => Self::Failed(text),
+            StartError::Nothing => Self::Failed("there is nothing to copy".to_owned()),
+        }
     }
 }
 
@@ -272,12 +284,13 @@ fn listed(args: &CpArgs, list: &Path, paths: &[PathBuf]) -> Result<Vec<Source>, 
     // The directory itself is all that it holds, and that is asked for with -r alone.
     let named = list::read(args, list)?.into_iter();
     let named = named.filter(|path| args.recursive || !path.is_empty());
-    Ok(named
+    let sources: Vec<_> = named
         .map(|path| Source {
             dir: Arc::clone(&dir),
             path: PathBuf::from(std::ffi::OsString::from_vec(path)),
         })
-        .collect())
+        .collect();
+    if sources.is_empty() { Err(StartError::Nothing) } else { Ok(sources) }
 }
 
 fn local_target(path: &Path, into_directory: bool, key: [u8; 16]) -> Result<Target, StartError> {
@@ -393,12 +406,7 @@ fn push(
         let failed = |text: String| CopyError::Failed(text);
         let sources = match &listed {
             Some(listed) => listed.clone(),
-            None => local.iter().map(|path| source(path)).collect::<Result<_, _>>().map_err(
-                |error| match error {
-                    StartError::Copy(error) => error,
-                    StartError::Usage(text) | StartError::Identity(text) => CopyError::Failed(text),
-                },
-            )?,
+            None => local.iter().map(|path| source(path)).collect::<Result<_, _>>()?,
         };
         let key = SessionKey(opened.key);
         let options = Options { mark: opened.mark, ..options.clone() };
@@ -437,6 +445,9 @@ pub(super) fn one_host(places: &[Location]) -> Result<&Location, StartError> {
 /// A list for the other end, which keeps it while it looks at what it names.
 fn remote_list(args: &CpArgs, file: &Path) -> Result<Vec<Bytes>, StartError> {
     let list = list::read(args, file)?;
+    if list.is_empty() {
+        return Err(StartError::Nothing);
+    }
     if list.iter().any(Vec::is_empty) {
         return Err(usage("the list names the directory itself: copy that with -r and no list"));
     }
@@ -474,10 +485,7 @@ fn pull(
     let sums = args.checksum_file.is_some();
     let keep = args.json || sums;
     let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
-        let base = local_target(&target, into_directory, key).map_err(|error| match error {
-            StartError::Copy(error) => error,
-            StartError::Usage(text) | StartError::Identity(text) => CopyError::Failed(text),
-        })?;
+        let base = local_target(&target, into_directory, key)?;
         let caller = local::caller();
         let grant = Grant {
             keeper: &UserGate,

@@ -59,20 +59,23 @@ impl Shown {
     }
 }
 
-/// Says why a copy did not start.
-pub(crate) fn failed(shown: &Shown, error: StartError) -> Failure {
+/// Says why a copy did not start; one of nothing is done.
+pub(crate) fn not_started(shown: &Shown, error: StartError) -> Result<Code, Failure> {
+    let print = |error: Option<&CopyError>| {
+        if !shown.json {
+            return Ok(());
+        }
+        let (snapshot, seconds) = (Snapshot::default(), shown.started.elapsed().as_secs_f64());
+        print_json(&json_of(shown, &snapshot, &BTreeMap::new(), seconds, error, "start"))
+    };
     match error {
-        StartError::Usage(text) => Failure::new(Code::Usage, anyhow!(text)),
-        StartError::Identity(text) => Failure::new(Code::Refused, anyhow!(text)),
+        StartError::Usage(text) => Err(Failure::new(Code::Usage, anyhow!(text))),
+        StartError::Identity(text) => Err(Failure::new(Code::Refused, anyhow!(text))),
+        StartError::Nothing => print(None).map(|()| Code::Done),
         StartError::Copy(error) => {
-            if shown.json {
-                let seconds = shown.started.elapsed().as_secs_f64();
-                let (snapshot, none) = (Snapshot::default(), BTreeMap::new());
-                let object = json_of(shown, &snapshot, &none, seconds, Some(&error), "start");
-                // Why nothing was copied matters more than that the object is lost.
-                let _ = print_json(&object);
-            }
-            failure(error)
+            // Why nothing was copied matters more than that the object is lost.
+            let _ = print(Some(&error));
+            Err(failure(error))
         }
     }
 }
