@@ -548,6 +548,7 @@ fn a_command_that_makes_no_sense_is_usage() {
         vec!["--frobnicate", "/etc/hostname", &url],
         vec!["/etc/hostname", "ftp://x/"],
         vec!["/etc/hostname", "penstock://h:0/"],
+        vec!["/etc/hostname", "penstock://me@h/"],
         vec!["-r", &url, &url],
     ] {
         let done = run(house.penstock().arg("cp").args(&arguments));

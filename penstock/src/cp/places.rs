@@ -96,6 +96,13 @@ fn agent(rest: &[u8], whole: &str) -> Result<Location, String> {
     let slash = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
     let (authority, path) = rest.split_at(slash);
     let authority = std::str::from_utf8(authority).map_err(|_| wrong("the host is not text"))?;
+    if let Some((_, host)) = authority.rsplit_once('@') {
+        return Err(format!(
+            "{whole}: an agent knows you by a token, not by a user's name: write penstock://{host}{}, \
+             and run penstock login {host} once",
+            display_path(path)
+        ));
+    }
     let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, after)) => (host, after.strip_prefix(':')),
         None => match authority.rsplit_once(':') {
@@ -231,6 +238,7 @@ mod tests {
             "penstock://h:0/",
             "penstock://h:x/",
             "penstock://::1/",
+            "penstock://me@h/x",
             "",
             "-oProxyCommand=x:y",
             "me@:x",
