@@ -35,6 +35,19 @@ pub(crate) enum Location {
     },
 }
 
+impl Location {
+    /// Whether both are remote and name the same host in the same way.
+    pub(crate) fn has_host_of(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Agent { host, port, .. }, Self::Agent { host: other, port: there, .. }) => {
+                host.eq_ignore_ascii_case(other) && port == there
+            }
+            (Self::Ssh { login, .. }, Self::Ssh { login: other, .. }) => login == other,
+            _ => false,
+        }
+    }
+}
+
 /// Reads a place. A colon before any slash means ssh, as scp and rsync have it; `./a:b` is local.
 ///
 /// # Errors

@@ -427,15 +427,7 @@ fn push(
 /// The first of some remote places, which must lie on one host.
 pub(super) fn one_host(places: &[Location]) -> Result<&Location, StartError> {
     let Some(first) = places.first() else { return Err(usage("a copy needs a source")) };
-    let same_host = |place: &Location| match (first, place) {
-        (
-            Location::Agent { host, port, .. },
-            Location::Agent { host: other, port: other_port, .. },
-        ) => host == other && port == other_port,
-        (Location::Ssh { login, .. }, Location::Ssh { login: other, .. }) => login == other,
-        _ => false,
-    };
-    if places.iter().all(same_host) {
+    if places.iter().all(|place| place.has_host_of(first)) {
         Ok(first)
     } else {
         Err(usage("sources lie on different hosts: copy from one host at a time"))
