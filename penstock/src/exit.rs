@@ -44,6 +44,11 @@ impl Failure {
         Self { code, error: error.into() }
     }
 
+    /// The failure as one line.
+    pub(crate) fn line(&self) -> String {
+        format!("{:#}", self.error)
+    }
+
     /// Prints the failure as one line and gives its code.
     pub(crate) fn report(self) -> ExitCode {
         // Whoever reads our output has seen enough (penstock transfers | head).
@@ -53,7 +58,7 @@ impl Failure {
         if self.error.chain().any(closed) {
             return Code::Done.into();
         }
-        say(format_args!("{:#}", self.error));
+        say(self.line());
         self.code.into()
     }
 }

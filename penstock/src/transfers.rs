@@ -13,7 +13,7 @@ use penstock_units::{BitRate, ByteCount, display_duration};
 
 use crate::copies::{self, Ask};
 use crate::credentials::{self, Address};
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, Failure, OrExit, say};
 use crate::numbers;
 
 const WATCH_EVERY: Duration = Duration::from_secs(1);
@@ -109,7 +109,8 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     match args.change {
         None if args.watch => watch(http, args.json, output),
         None => {
-            let text = listing(http, args.json)?;
+            let (text, warning) = listing(http, args.json)?;
+            warning.iter().for_each(say);
             output.write_all(text.as_bytes())?;
             Ok(Code::Done)
         }
@@ -187,28 +188,38 @@ struct Listing {
     copies: Vec<Transfer>,
 }
 
-fn listing(http: Option<&str>, json: bool) -> Result<String, Failure> {
+/// What is listed, and a warning where an agent gave nothing to it.
+fn listing(http: Option<&str>, json: bool) -> Result<(String, Option<String>), Failure> {
     let asked = client(http).and_then(|client| client.transfers().map_err(failure));
     // Copies are on this machine, whichever agent was named.
     let copies = copies::running()?;
-    let transfers = match asked {
-        Ok(transfers) => transfers.transfers,
+    let (transfers, warning) = match asked {
+        Ok(transfers) => (transfers.transfers, None),
         // Without an agent there are copies all the same.
-        Err(_) if http.is_none() && !copies.is_empty() => Vec::new(),
+        Err(failure) if !copies.is_empty() => {
+            (Vec::new(), Some(format!("warning: {}", failure.line())))
+        }
         Err(failure) => return Err(failure),
     };
     if json {
         let all = Listing { transfers, copies };
-        return Ok(format!("{}\n", serde_json::to_string(&all).context("plain data")?));
+        let text = serde_json::to_string(&all).context("plain data")?;
+        return Ok((format!("{text}\n"), warning));
     }
     let transfers = transfers.into_iter().map(Row::of_agent);
-    Ok(table(&transfers.chain(copies.into_iter().map(Row::of_copy)).collect::<Vec<_>>()))
+    let rows: Vec<_> = transfers.chain(copies.into_iter().map(Row::of_copy)).collect();
+    Ok((table(&rows), warning))
 }
 
 fn watch(http: Option<&str>, json: bool, mut output: impl Write) -> Result<Code, Failure> {
     let terminal = io::stdout().is_terminal() && !json;
+    let mut told = None;
     loop {
-        let text = listing(http, json)?;
+        let (text, warning) = listing(http, json)?;
+        if warning != told {
+            warning.iter().for_each(say);
+            told = warning;
+        }
         if terminal {
             // Home, the lines with the rest of each cleared, and everything below cleared.
             let text = text.replace('\n', "\x1b[K\n");
