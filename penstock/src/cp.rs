@@ -14,6 +14,7 @@ use penstock_protocol::digest::Algorithm;
 use penstock_units::{BitRate, ByteCount, parse_duration};
 
 use crate::exit::{Code, Failure};
+use crate::numbers;
 
 mod between;
 mod far_end;
@@ -52,7 +53,7 @@ pub(crate) struct CpArgs {
     #[arg(long, value_name = "N", default_value = "auto", value_parser = streams)]
     pub streams: Streams,
     /// Total rate, such as 10G
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = numbers::rate)]
     pub rate: Option<BitRate>,
     /// Protect data streams by encryption (full) or against changes only (integrity)
     #[arg(long, value_enum, default_value_t = Protect::Full)]
@@ -150,9 +151,9 @@ pub(crate) struct Streams(pub Option<u16>);
 fn streams(text: &str) -> Result<Streams, String> {
     match text {
         "auto" => Ok(Streams(None)),
-        number => match number.parse() {
-            Ok(count @ 1..=256) => Ok(Streams(Some(count))),
-            _ => Err("use a number from 1 to 256, or auto".to_owned()),
+        number => match numbers::streams(number) {
+            Ok(count) => Ok(Streams(Some(count.get()))),
+            Err(error) => Err(format!("{error}, or auto")),
         },
     }
 }
@@ -183,7 +184,7 @@ pub(crate) fn run(args: &CpArgs) -> Result<Code, Failure> {
     let shown = show::Shown::of(args);
     match plan::start(args) {
         Ok(running) => show::follow(running, &shown, &steer::Steering::start(args)),
-        Err(error) => Err(show::failed(&shown, error)),
+        Err(error) => show::not_started(&shown, error),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Exit codes, and failures that carry one.
 
-use std::io;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// How the program ends; scripts rely on the numbers.
@@ -26,6 +27,11 @@ impl From<Code> for ExitCode {
     }
 }
 
+/// Tells the user something, in one line; there is nothing to be done about a reader that is gone.
+pub(crate) fn say(what: impl Display) {
+    let _ = writeln!(io::stderr(), "penstock: {what}");
+}
+
 /// Why a verb did not do what it was asked.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -38,6 +44,11 @@ impl Failure {
         Self { code, error: error.into() }
     }
 
+    /// The failure as one line.
+    pub(crate) fn line(&self) -> String {
+        format!("{:#}", self.error)
+    }
+
     /// Prints the failure as one line and gives its code.
     pub(crate) fn report(self) -> ExitCode {
         // Whoever reads our output has seen enough (penstock transfers | head).
@@ -47,7 +58,7 @@ impl Failure {
         if self.error.chain().any(closed) {
             return Code::Done.into();
         }
-        eprintln!("penstock: {:#}", self.error);
+        say(self.line());
         self.code.into()
     }
 }

@@ -16,7 +16,9 @@ pub(crate) fn start(daemon: bool) {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false);
+        .with_target(false)
+        // A line that cannot be written would be told on the same standard error, with a panic.
+        .log_internal_errors(false);
     // systemd sets it for services whose output is the journal, which has its own clock.
     if std::env::var_os("JOURNAL_STREAM").is_some() {
         lines.without_time().init();

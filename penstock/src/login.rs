@@ -1,11 +1,13 @@
 //! `penstock login`: remembers an agent's certificate and what to show it, so that `cp` may go there.
 
 use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use penstock_agent::client::{Client, ClientError};
 use penstock_agent::config::MOVER_PORT;
 use penstock_agent::tokens::{TOKEN_BYTES_MAX, check_token};
 use penstock_mover::contact::{Contact, CopyError};
@@ -15,14 +17,17 @@ use penstock_protocol::open::Protection;
 use serde_json::json;
 
 use crate::credentials::{self, Address, Known, Own};
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, Failure, OrExit, say};
+
+/// How long whoever may be there has to take a connection.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Remember the certificate of an agent, and the token or certificate to show it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 An agent prints the whole line when it starts for the first time; its operator finds the token in the \
 agent's state directory, or gives you one of your own. The agent is asked whether it knows you: when it \
-has another certificate or does not know the token, nothing is kept. When nobody answers, it is kept all \
+has another certificate or does not know the token, or is no agent, nothing is kept. When nobody answers, it is kept all \
 the same. It is kept in hosts.toml in your state directory, for your eyes only.
 
 A certificate of your own takes the place of a token where the agent's operator has named its \
@@ -80,7 +85,9 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     let asked = ask(&address, &known)?;
     let why = match &asked {
         Ok(_) => None,
-        Err(error @ CopyError::Unreachable(..)) => Some(error.to_string()),
+        Err(error @ CopyError::Unreachable(..)) if !is_stranger(&address, known.fingerprint) => {
+            Some(error.to_string())
+        }
         Err(error) => {
             if args.json {
                 print_json(&address, None, Some(&error.to_string()))?;
@@ -95,9 +102,12 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
         return Ok(Code::Done);
     }
     let name = name.map_or(String::new(), |name| format!(" and knows you as {name}"));
-    println!("{address} is known now{name}; copy with: penstock cp FILE penstock://{address}/");
+    writeln!(
+        std::io::stdout(),
+        "{address} is known now{name}; copy with: penstock cp FILE penstock://{address}/"
+    )?;
     if let Some(why) = why {
-        eprintln!("penstock: {why}; the login is kept all the same, unchecked");
+        say(format_args!("{why}; the login is kept all the same, unchecked"));
     }
     Ok(Code::Done)
 }
@@ -122,12 +132,27 @@ fn ask(address: &Address, known: &Known) -> Result<Result<String, CopyError>, Fa
     Ok(contact.check())
 }
 
+/// Whether a program takes connections there that has no HTTP API of an agent either. It is asked
+/// without the token, which is not for strangers; an agent refuses that.
+fn is_stranger(address: &Address, fingerprint: Fingerprint) -> bool {
+    let Ok(mut all) = (address.host.as_str(), address.port).to_socket_addrs() else { return false };
+    all.any(|one| TcpStream::connect_timeout(&one, ANSWER_WITHIN).is_ok())
+        && Client::new(&address.to_string(), "", Some(fingerprint))
+            .is_ok_and(|client| !matches!(client.agent(), Err(ClientError::Refused { .. })))
+}
+
 fn refused(address: &Address, known: &Known, error: &CopyError) -> Failure {
     let error = match error {
         CopyError::Certificate(_) => anyhow!(
             "{address} has not the certificate {}: take the fingerprint that its agent prints; nothing is kept",
             known.fingerprint
         ),
+        CopyError::Unreachable(_, why) => {
+            let error = anyhow!(
+                "{address} answers, but not as an agent does: {why}: check host and port; nothing is kept"
+            );
+            return Failure::new(Code::Failed, error);
+        }
         error => anyhow!("{error}; nothing is kept"),
     };
     Failure::new(Code::Refused, error)

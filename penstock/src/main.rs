@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, say};
 
 mod copies;
 mod cp;
@@ -20,6 +20,7 @@ mod generate;
 mod log;
 mod login;
 mod nettest;
+mod numbers;
 mod serve;
 mod tag;
 mod transfers;
@@ -95,7 +96,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return if error.use_stderr() { Code::Usage.into() } else { Code::Done.into() };
     }
-    eprintln!("penstock: {}", usage_line(&error.to_string()));
+    say(usage_line(&error.to_string()));
     Code::Usage.into()
 }
 

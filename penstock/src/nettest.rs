@@ -64,7 +64,7 @@ pub(crate) struct NettestArgs {
     bytes: Option<ByteCount>,
 
     /// Limit all streams of a direction together, in bits per second, as 10G.
-    #[arg(short = 'b', long, value_name = "RATE")]
+    #[arg(short = 'b', long, value_name = "RATE", value_parser = crate::numbers::rate)]
     rate: Option<BitRate>,
 
     /// Label what this end sends, in the IPv6 flow label: OWNER/ACTIVITY by name or number, or a scitag number.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::PathBuf;
 
-use penstock_agent::config::{Config, Keep, Layer, Listen, MetricsAccess};
+use penstock_agent::config::{Config, Keep, Layer, Listen, MetricsAccess, parse_count};
 use penstock_agent::serve::Server;
 use penstock_units::{BitRate, ByteCount};
 use serde_json::json;
@@ -53,10 +53,10 @@ pub(crate) struct Args {
     #[arg(long)]
     rate: Option<BitRate>,
     /// Most transfers at once
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_count::<NonZeroUsize>)]
     transfers: Option<NonZeroUsize>,
     /// Most streams of all transfers together
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_count::<NonZeroU16>)]
     streams: Option<NonZeroU16>,
     /// Memory for the buffers of all transfers, such as 2GiB
     #[arg(long, value_name = "BYTES")]

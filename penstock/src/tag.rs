@@ -10,7 +10,7 @@ use penstock_agent::state::default_directory;
 use penstock_scitags::registry::LookupError;
 use penstock_scitags::{Registry, Scitag};
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, say};
 
 mod decode;
 mod encode;
@@ -100,7 +100,7 @@ fn current() -> Current {
     let directory = default_directory().unwrap_or_else(|_| PathBuf::from("/var/lib/penstock"));
     let (current, line) = Current::load(&directory);
     if let Some(line) = line {
-        eprintln!("penstock: {line}");
+        say(line);
     }
     current
 }

@@ -13,7 +13,8 @@ use penstock_units::{BitRate, ByteCount, display_duration};
 
 use crate::copies::{self, Ask};
 use crate::credentials::{self, Address};
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, Failure, OrExit, say};
+use crate::numbers;
 
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
@@ -68,10 +69,10 @@ struct Set {
     /// Number of the transfer, or cp and the number of the copy's process
     id: Id,
     /// Most bits per second, such as 2G; none for no limit
-    #[arg(long, value_parser = rate_or_none)]
+    #[arg(long, value_parser = numbers::rate_or_none)]
     rate: Option<BitRate>,
     /// Data streams
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = numbers::streams)]
     streams: Option<NonZeroU16>,
     /// Reader threads per device
     #[arg(long, value_name = "N")]
@@ -102,20 +103,14 @@ impl std::str::FromStr for Id {
     }
 }
 
-fn rate_or_none(text: &str) -> Result<BitRate, String> {
-    if text == "none" {
-        return Ok(BitRate(0));
-    }
-    text.parse().map_err(|error| format!("{error}"))
-}
-
 pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     let http = args.http.as_deref();
     let mut output = io::stdout();
     match args.change {
         None if args.watch => watch(http, args.json, output),
         None => {
-            let text = listing(http, args.json)?;
+            let (text, warning) = listing(http, args.json)?;
+            warning.iter().for_each(say);
             output.write_all(text.as_bytes())?;
             Ok(Code::Done)
         }
@@ -193,28 +188,38 @@ struct Listing {
     copies: Vec<Transfer>,
 }
 
-fn listing(http: Option<&str>, json: bool) -> Result<String, Failure> {
+/// What is listed, and a warning where an agent gave nothing to it.
+fn listing(http: Option<&str>, json: bool) -> Result<(String, Option<String>), Failure> {
     let asked = client(http).and_then(|client| client.transfers().map_err(failure));
     // Copies are on this machine, whichever agent was named.
     let copies = copies::running()?;
-    let transfers = match asked {
-        Ok(transfers) => transfers.transfers,
+    let (transfers, warning) = match asked {
+        Ok(transfers) => (transfers.transfers, None),
         // Without an agent there are copies all the same.
-        Err(_) if http.is_none() && !copies.is_empty() => Vec::new(),
+        Err(failure) if !copies.is_empty() => {
+            (Vec::new(), Some(format!("warning: {}", failure.line())))
+        }
         Err(failure) => return Err(failure),
     };
     if json {
         let all = Listing { transfers, copies };
-        return Ok(format!("{}\n", serde_json::to_string(&all).context("plain data")?));
+        let text = serde_json::to_string(&all).context("plain data")?;
+        return Ok((format!("{text}\n"), warning));
     }
     let transfers = transfers.into_iter().map(Row::of_agent);
-    Ok(table(&transfers.chain(copies.into_iter().map(Row::of_copy)).collect::<Vec<_>>()))
+    let rows: Vec<_> = transfers.chain(copies.into_iter().map(Row::of_copy)).collect();
+    Ok((table(&rows), warning))
 }
 
 fn watch(http: Option<&str>, json: bool, mut output: impl Write) -> Result<Code, Failure> {
     let terminal = io::stdout().is_terminal() && !json;
+    let mut told = None;
     loop {
-        let text = listing(http, json)?;
+        let (text, warning) = listing(http, json)?;
+        if warning != told {
+            warning.iter().for_each(say);
+            told = warning;
+        }
         if terminal {
             // Home, the lines with the rest of each cleared, and everything below cleared.
             let text = text.replace('\n', "\x1b[K\n");

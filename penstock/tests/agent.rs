@@ -1,6 +1,6 @@
 //! The agent as its operator meets it: started, asked, steered and stopped through the command line.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -173,10 +173,16 @@ fn bad_starts_get_one_line_and_their_code() {
     let config = directory.path().join("penstock.toml");
     std::fs::write(&config, "[agent]\nlisten = \"127.0.0.1:0\"\nhtpp = \"x\"\n").unwrap();
     let config = config.to_str().unwrap();
+    let empty = directory.path().join("empty.toml");
+    std::fs::write(&empty, "").unwrap();
+    let empty = empty.to_str().unwrap();
     let here = ["--root", ".", "--http", "none"];
     for (arguments, code, words) in [
         (vec!["--http", "none"], 2, "give --root DIR"),
         (vec!["--root", "/nonexistent"], 2, "is not a directory"),
+        (vec!["--config", empty], 2, &format!("[[export]] in {empty}")),
+        (vec!["--root", ".", "--transfers", "0"], 2, "at least 1"),
+        (vec!["--root", ".", "--keep-unfinished", "0"], 2, "forever"),
         (vec!["--config", config], 2, "penstock.toml:3: unknown field `htpp`"),
         (vec!["--root", ".", "--http", &taken, "--listen", "127.0.0.1:0"], 1, "--http ADDR:PORT"),
         ([&here[..], &["--listen", &taken]].concat(), 1, "--listen ADDR:PORT"),
@@ -319,6 +325,17 @@ fn a_login_is_checked_with_the_agent() {
     let (code, _, error) = login(&listen, &"x".repeat(64), &fingerprint);
     assert!(code == 5 && error.contains("not one of this agent's"), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
+    let other_program = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let there = other_program.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut socket in other_program.incoming().flatten() {
+            let _ = socket.read_exact(&mut [0; 16]);
+            let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let (code, json, error) = login(&there, &token, &fingerprint);
+    assert!(code == 1 && error.contains("not as an agent does"), "{error}");
+    assert!(json["error"].is_string() && error.lines().count() == 1, "{json} {error}");
     assert!(!client.join("hosts.toml").exists());
 
     let (code, json, error) = login(&listen, &token, &fingerprint);

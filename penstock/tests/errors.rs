@@ -495,6 +495,44 @@ fn names_that_are_taken_are_not_overrun() {
     fails(&done, 1, "add -r");
 }
 
+/// Nobody reads what is said: the exit code is the same, and a result that is lost is a failure.
+#[test]
+fn outputs_that_take_nothing_change_no_code() {
+    let house = House::new();
+    let data = dataset(&house, &[("dir/one", 9000), ("two", 9000)]);
+    let data = data.to_str().unwrap();
+    let to = house.path("to");
+    fs::create_dir_all(to.join("data")).unwrap();
+    fs::write(to.join("data/dir"), b"a file").unwrap();
+    let to = to.to_str().unwrap();
+    let closed = || std::io::pipe().unwrap().1;
+    for (arguments, code) in [
+        (&["cp", "-r", data, to][..], 3),
+        (&["cp", "/nonexistent", to], 1),
+        (&["cp", "--frobnicate"], 2),
+    ] {
+        let status = house.penstock().args(arguments).stdout(closed()).stderr(closed()).status();
+        assert_eq!(status.unwrap().code(), Some(code), "{arguments:?}");
+    }
+    let two = format!("{data}/two");
+    let full = || -> std::process::Stdio {
+        fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into()
+    };
+    for (output, words) in [(full(), "No space left"), (closed().into(), "Broken pipe")] {
+        let mut command = house.cp(&[two.as_str(), to]);
+        let done = command.stdout(output).output().unwrap();
+        let error = String::from_utf8(done.stderr).unwrap();
+        assert_eq!((done.status.code(), error.lines().count()), (Some(1), 1), "{error}");
+        assert!(
+            error.contains("JSON") && error.to_lowercase().contains(&words.to_lowercase()),
+            "{error}"
+        );
+    }
+    let mut human = house.penstock();
+    let human = human.args(["cp", &two, to]).stdout(closed()).output().unwrap();
+    assert!(human.status.success() && human.stderr.is_empty(), "{human:?}");
+}
+
 #[test]
 fn whoever_is_not_known_is_refused() {
     let house = House::new();
@@ -546,17 +584,30 @@ fn a_command_that_makes_no_sense_is_usage() {
         vec!["/etc/hostname"],
         vec!["--block", "5000", "/etc/hostname", &url],
         vec!["--streams", "0", "/etc/hostname", &url],
+        vec!["--streams", "257", "/etc/hostname", &url],
         vec!["--rate", "quick", "/etc/hostname", &url],
+        vec!["--rate", "0", "/etc/hostname", &url],
+        vec!["--checksum", "none", "--verify", "readback", "/etc/hostname", &url],
+        vec!["--checksum", "none", "--compare", "digest", "/etc/hostname", &url],
+        vec!["--checksum", "none", "--checksum-file", "/dev/null", "/etc/hostname", &url],
         vec!["--checksum", "crc16", "/etc/hostname", &url],
         vec!["--protect", "none", "/etc/hostname", &url],
         vec!["--memory", "1MiB", "/etc/hostname", &url],
         vec!["--frobnicate", "/etc/hostname", &url],
         vec!["/etc/hostname", "ftp://x/"],
         vec!["/etc/hostname", "penstock://h:0/"],
+        vec!["/etc/hostname", "penstock://me@h/"],
         vec!["-r", &url, &url],
     ] {
         let done = run(house.penstock().arg("cp").args(&arguments));
         assert_eq!((done.code, done.lines().len()), (2, 1), "{arguments:?}: {done:?}");
+    }
+    for (arguments, words) in [
+        (&["nettest", "localhost", "--rate", "0"][..], "leave --rate out"),
+        (&["transfers", "set", "7", "--rate", "0"], "write none"),
+        (&["transfers", "set", "7", "--streams", "257"], "from 1 to 256"),
+    ] {
+        fails(&run(house.penstock().args(arguments)), 2, words);
     }
 }
 

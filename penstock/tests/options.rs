@@ -391,6 +391,13 @@ fn lists_names_and_directions() {
         }
     }
 
+    // An empty one is done at once, in either direction.
+    fs::write(&list, "\n").unwrap();
+    for (from, to) in [(text(&data), agent.url("none/")), (&agent.url("listed"), "none".into())] {
+        let done = run(house.cp(&["--files-from", text(&list), from, &to])).good();
+        assert!(done.json["ok"] == true && done.number("files") == 0, "{done:?}");
+    }
+
     // A file under another name, into a directory, and several at once.
     let one = data.join("large0");
     let bytes = fs::read(&one).unwrap();

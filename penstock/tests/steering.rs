@@ -80,6 +80,11 @@ fn what_was_killed_is_not_listed() {
     let to = house.path("local");
     let mut client = slow(&house, &file, to.to_str().unwrap());
     copy(&house, &mut client);
+    // An agent that is asked and does not answer is a line beside them.
+    let listed = transfers(&house, &["--json", "--http", "127.0.0.1:1"]);
+    assert_eq!((listed.code, listed.lines().len()), (0, 1), "{listed:?}");
+    assert!(listed.error.starts_with("penstock: warning: no token for 127.0.0.1:1"), "{listed:?}");
+    assert_eq!(listed.json["copies"].as_array().map(Vec::len), Some(1), "{listed:?}");
     client.kill();
     let listed = transfers(&house, &[]);
     // No agent and no copies: what is wrong is that there is no agent.

@@ -80,6 +80,13 @@ fn one_agent_may_be_both() {
     let agent = house.agent();
     run(house.cp(&["-r", &agent.url("data"), &agent.url("copy/")])).good();
     assert_same(&data, &house.root.join("copy/data"));
+    // Into itself, in other words.
+    let port = agent.listen.rsplit(':').next().unwrap();
+    for to in [agent.url("/./data//in"), format!("penstock://localhost:{port}/data/in/")] {
+        let done = run(house.penstock().args(["cp", "-r", &agent.url("data/"), &to]));
+        assert_eq!((done.code, done.lines().len()), (2, 1), "{to}: {done:?}");
+        assert!(done.error.contains("lies inside"), "{done:?}");
+    }
 }
 
 #[test]

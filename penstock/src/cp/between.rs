@@ -36,9 +36,15 @@ pub(super) fn start(
              line, or run the command on one of the two hosts",
         ));
     }
-    refuse_into_itself(from, to)?;
+    if first.has_host_of(to) {
+        refuse_into_itself(from, to)?;
+    }
     let source = reach(args, first, false)?;
     let destination = reach(args, to, false)?;
+    // An agent may have several names.
+    if source.fingerprint == destination.fingerprint {
+        refuse_into_itself(from, to)?;
+    }
     let push = Push {
         target: Bytes(remote_path(to)),
         into_directory,
@@ -75,30 +81,49 @@ pub(super) fn start(
     };
     let transfer =
         Transfer::start(plan).map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
-    Ok(Running::ThirdParty { transfer, _far_ends: [source.far_end, destination.far_end] })
+    Ok(Running::ThirdParty { transfer, far_ends: [source.far_end, destination.far_end] })
 }
 
-/// Of one agent, a directory copied into itself would be walked for ever, and a file onto itself lost.
+/// On one host, a directory copied into itself would be walked for ever, and a file onto itself lost.
 fn refuse_into_itself(from: &[Location], to: &Location) -> Result<(), StartError> {
     let target = remote_path(to);
-    let inside = |place: &&Location| {
-        let source = remote_path(place);
-        let source = source.strip_suffix(b"/").unwrap_or(&source);
-        target.strip_prefix(source).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
-    };
-    let same = |place: &&Location| match (place, to) {
-        (Location::Agent { host, port, .. }, Location::Agent { host: other, port: there, .. }) => {
-            host.eq_ignore_ascii_case(other) && port == there
-        }
-        (Location::Ssh { login, .. }, Location::Ssh { login: other, .. }) => login == other,
-        _ => false,
-    };
-    match from.iter().filter(same).find(inside) {
+    match from.iter().find(|place| is_inside(&target, &remote_path(place))) {
         None => Ok(()),
         Some(source) => Err(usage(format!(
             "{} lies inside {}: a directory cannot be copied into itself",
             display_path(&target),
             display_path(&remote_path(source)),
         ))),
+    }
+}
+
+/// Whether a path is another one or below it, however often a slash or `.` is written.
+fn is_inside(path: &[u8], above: &[u8]) -> bool {
+    let names = |path: &[u8]| -> Vec<Vec<u8>> {
+        let names =
+            path.split(|byte| *byte == b'/').filter(|name| ![&b""[..], b"."].contains(name));
+        names.map(<[u8]>::to_vec).collect()
+    };
+    path.starts_with(b"/") == above.starts_with(b"/") && names(path).starts_with(&names(above))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_inside;
+
+    #[test]
+    fn paths_are_compared_by_their_names() {
+        for (path, above) in [
+            ("/data", "/data"),
+            ("//data/./x/", "/data/"),
+            ("/data/x", "/./data//"),
+            ("/data", "/"),
+            ("x", "."),
+        ] {
+            assert!(is_inside(path.as_bytes(), above.as_bytes()), "{path} {above}");
+        }
+        for (path, above) in [("/data2", "/data"), ("/", "/data"), ("/x", "."), ("x", "/")] {
+            assert!(!is_inside(path.as_bytes(), above.as_bytes()), "{path} {above}");
+        }
     }
 }

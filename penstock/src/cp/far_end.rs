@@ -3,17 +3,20 @@
 //! It listens on a port of its own, tells ssh's output how to reach it, and ends when its input does.
 //! The token is made for this one start; data then flows to the port directly, or inside ssh.
 
+use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use penstock_mover::agent::{Agent, Caller, Config, Gatekeeper, Limits, Place};
 use penstock_mover::dial::{Dial, SshDial};
 use penstock_mover::exchange::random;
 use penstock_mover::identity::{Fingerprint, Identity};
+use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Refusal, RefusalKind};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +31,9 @@ pub(crate) struct FarEndArgs {
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:0")]
     pub listen: SocketAddr,
 }
+
+/// How long ssh has to end by itself.
+const GONE_WITHIN: Duration = Duration::from_secs(2);
 
 /// What the far end says on its output.
 #[derive(Debug, Serialize, Deserialize)]
@@ -57,11 +63,30 @@ impl Gatekeeper for OneToken {
     }
 
     fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<Place, Refusal> {
-        place_of_user(path)
+        place_of_user(&at_home(path)?)
     }
 
     fn trusts_owners(&self) -> bool {
         true
+    }
+}
+
+/// The path with the user's home for a `~` at its beginning: no shell of theirs has seen it.
+fn at_home(path: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
+    let Some(rest) = path.strip_prefix(b"~") else { return Ok(Cow::Borrowed(path)) };
+    let refuse = |why: &str| {
+        Err(Refusal::new(RefusalKind::NotFound, format!("{}: {why}", display_path(path))))
+    };
+    if !matches!(rest, [] | [b'/', ..]) {
+        return refuse(
+            "the homes of others are not looked up: write the whole path, or ./~ for a name",
+        );
+    }
+    match std::env::home_dir() {
+        Some(home) if home.is_absolute() => {
+            Ok(Cow::Owned([home.as_os_str().as_bytes(), rest].concat()))
+        }
+        _ => refuse("this user has no home there: write the whole path"),
     }
 }
 
@@ -112,6 +137,7 @@ fn serve(args: &FarEndArgs) -> anyhow::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Started {
     child: Child,
+    login: String,
     greeting: Greeting,
     fingerprint: Fingerprint,
 }
@@ -120,11 +146,23 @@ impl Drop for Started {
     fn drop(&mut self) {
         // The end of its input tells the far end to go.
         drop(self.child.stdin.take());
+        let begun = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < GONE_WITHIN {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Of no effect on one that is gone.
+        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Started {
+    /// What became of it, once it ended by itself.
+    pub(crate) fn ended(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok().flatten()?;
+        Some(format!("penstock on {} ended: {status}", self.login))
+    }
+
     /// The port on which it listens.
     pub(crate) fn port(&self) -> u16 {
         self.greeting.port
@@ -186,5 +224,5 @@ pub(crate) fn start(args: &CpArgs, login: &str) -> Result<Started, String> {
         }
     };
     let fingerprint = greeting.fingerprint.parse().map_err(|error| format!("{login}: {error}"))?;
-    Ok(Started { child, greeting, fingerprint })
+    Ok(Started { child, login: login.to_owned(), greeting, fingerprint })
 }

@@ -16,7 +16,7 @@ const LIST_BYTES_MAX: u64 = 1 << 30;
 /// itself is an empty path.
 ///
 /// # Errors
-/// When it cannot be read, or names nothing.
+/// When it cannot be read, or has NUL bytes where lines are meant.
 pub(crate) fn read(args: &CpArgs, list: &Path) -> Result<Vec<Vec<u8>>, StartError> {
     let mut text = Vec::new();
     let read = if list == Path::new("-") {
@@ -34,9 +34,6 @@ pub(crate) fn read(args: &CpArgs, list: &Path) -> Result<Vec<Vec<u8>>, StartErro
             list.display(),
             display_path(path.split(|byte| *byte == 0).next().unwrap_or_default()),
         )));
-    }
-    if paths.is_empty() {
-        return Err(usage(format!("{}: the list is empty", list.display())));
     }
     Ok(paths)
 }

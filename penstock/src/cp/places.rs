@@ -26,11 +26,26 @@ pub(crate) enum Location {
     },
     /// On a host that ssh reaches.
     Ssh {
-        /// `[user@]host`.
+        /// `[user@]host`, as ssh takes it.
         login: String,
+        /// The host alone.
+        host: String,
         /// The path there, as bytes.
         path: Vec<u8>,
     },
+}
+
+impl Location {
+    /// Whether both are remote and name the same host in the same way.
+    pub(crate) fn has_host_of(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Agent { host, port, .. }, Self::Agent { host: other, port: there, .. }) => {
+                host.eq_ignore_ascii_case(other) && port == there
+            }
+            (Self::Ssh { login, .. }, Self::Ssh { login: other, .. }) => login == other,
+            _ => false,
+        }
+    }
 }
 
 /// Reads a place. A colon before any slash means ssh, as scp and rsync have it; `./a:b` is local.
@@ -48,25 +63,44 @@ pub(crate) fn parse(text: &OsStr) -> Result<Location, String> {
             "{scheme}:// is not a place penstock copies to: use penstock://HOST/PATH, HOST:PATH or a local path"
         ));
     }
-    let slash = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
-    // An IPv6 address of an ssh host stands in brackets.
-    let after_bracket = match bytes {
-        [b'[', ..] => bytes.iter().position(|byte| *byte == b']').unwrap_or(0),
-        _ => 0,
-    };
-    match bytes[after_bracket..slash.max(after_bracket)].iter().position(|byte| *byte == b':') {
-        Some(colon) if after_bracket + colon > 0 => {
-            let (login, path) = bytes.split_at(after_bracket + colon);
-            let login = String::from_utf8(login.to_vec())
-                .map_err(|_| "the host of an ssh place is not text".to_owned())?;
-            if login.starts_with('-') {
-                return Err(format!("'{login}' is no host: it begins with a dash"));
-            }
-            Ok(Location::Ssh { login: login.replace(['[', ']'], ""), path: path[1..].to_vec() })
-        }
-        _ if bytes.is_empty() => Err("an empty path names nothing".to_owned()),
-        _ => Ok(Location::Local(PathBuf::from(OsString::from_vec(bytes.to_vec())))),
+    match colon_of_host(bytes) {
+        Some(colon) => ssh(&bytes[..colon], &bytes[colon + 1..]),
+        None if bytes.is_empty() => Err("an empty path names nothing".to_owned()),
+        None => Ok(Location::Local(PathBuf::from(OsString::from_vec(bytes.to_vec())))),
     }
+}
+
+/// Where `[user@]host` ends, before any slash: an IPv6 address in brackets has colons of its own.
+fn colon_of_host(bytes: &[u8]) -> Option<usize> {
+    let colon_from = |start: usize| {
+        let colon = bytes[start..].iter().position(|byte| b":/".contains(byte))? + start;
+        (bytes[colon] == b':' && colon > 0).then_some(colon)
+    };
+    let colon = colon_from(0)?;
+    let host = bytes[..colon].iter().rposition(|byte| *byte == b'@').map_or(0, |at| at + 1);
+    match bytes[host..].iter().position(|byte| *byte == b']') {
+        Some(bracket) if bytes[host] == b'[' => colon_from(host + bracket),
+        _ => Some(colon),
+    }
+}
+
+fn ssh(login: &[u8], path: &[u8]) -> Result<Location, String> {
+    let login = std::str::from_utf8(login)
+        .map_err(|_| "the host of an ssh place is not text".to_owned())?;
+    if login.starts_with('-') {
+        return Err(format!("'{login}' is no host: it begins with a dash"));
+    }
+    let (user, host) = match login.rsplit_once('@') {
+        Some((user, host)) => (format!("{user}@"), host),
+        None => (String::new(), login),
+    };
+    // ssh has no port there, and so no brackets.
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    if bare.is_empty() {
+        return Err(format!("'{login}:' names no host: write it like user@host:path"));
+    }
+    let (login, host) = (format!("{user}{bare}"), bare.to_owned());
+    Ok(Location::Ssh { login, host, path: path.to_vec() })
 }
 
 fn agent(rest: &[u8], whole: &str) -> Result<Location, String> {
@@ -75,6 +109,13 @@ fn agent(rest: &[u8], whole: &str) -> Result<Location, String> {
     let slash = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
     let (authority, path) = rest.split_at(slash);
     let authority = std::str::from_utf8(authority).map_err(|_| wrong("the host is not text"))?;
+    if let Some((_, host)) = authority.rsplit_once('@') {
+        return Err(format!(
+            "{whole}: an agent knows you by a token, not by a user's name: write penstock://{host}{}, \
+             and run penstock login {host} once",
+            display_path(path)
+        ));
+    }
     let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, after)) => (host, after.strip_prefix(':')),
         None => match authority.rsplit_once(':') {
@@ -105,10 +146,7 @@ fn agent(rest: &[u8], whole: &str) -> Result<Location, String> {
 pub(crate) fn host_of(text: &OsStr) -> Option<String> {
     match parse(text).ok()? {
         Location::Local(_) => None,
-        Location::Agent { host, .. } => Some(host),
-        Location::Ssh { login, .. } => {
-            Some(login.rsplit_once('@').map_or(login.clone(), |(_, host)| host.to_owned()))
-        }
+        Location::Agent { host, .. } | Location::Ssh { host, .. } => Some(host),
     }
 }
 
@@ -189,14 +227,18 @@ mod tests {
         assert_eq!(place("penstock://dtn/store/x"), agent("dtn", 8620, "/store/x"));
         assert_eq!(place("penstock://dtn:99"), agent("dtn", 99, "/"));
         assert_eq!(place("penstock://[::1]:99/a"), agent("::1", 99, "/a"));
-        assert_eq!(
-            place("me@host:dir/x"),
-            Location::Ssh { login: "me@host".into(), path: b"dir/x".to_vec() }
-        );
-        assert_eq!(
-            place("[fe80::1]:x"),
-            Location::Ssh { login: "fe80::1".into(), path: b"x".to_vec() }
-        );
+        let ssh = |login: &str, host: &str, path: &str| Location::Ssh {
+            login: login.into(),
+            host: host.into(),
+            path: path.into(),
+        };
+        assert_eq!(place("host:"), ssh("host", "host", ""));
+        assert_eq!(place("me@host:dir/x:y"), ssh("me@host", "host", "dir/x:y"));
+        assert_eq!(place("me@site@host:x"), ssh("me@site@host", "host", "x"));
+        assert_eq!(place("[fe80::1]:x"), ssh("fe80::1", "fe80::1", "x"));
+        assert_eq!(place("u@[::1]:/x"), ssh("u@::1", "::1", "/x"));
+        assert_eq!(place("host:[a]:b"), ssh("host", "host", "[a]:b"));
+        assert_eq!(place(":x"), Location::Local(":x".into()));
         assert_eq!(place("./a:b"), Location::Local("./a:b".into()));
         assert_eq!(place("dir/a:b"), Location::Local("dir/a:b".into()));
     }
@@ -209,8 +251,11 @@ mod tests {
             "penstock://h:0/",
             "penstock://h:x/",
             "penstock://::1/",
+            "penstock://me@h/x",
             "",
             "-oProxyCommand=x:y",
+            "me@:x",
+            "[]:x",
         ] {
             assert!(parse(OsStr::new(text)).is_err(), "{text}");
         }

@@ -16,6 +16,7 @@ use penstock_mover::sending::{SenderControl, SenderEnd};
 use penstock_mover::session::Session;
 use penstock_mover::third_party;
 use penstock_protocol::control::Settings;
+use penstock_protocol::digest::Algorithm;
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Label, Mark, Opened, Options, Protection, Pull, Push, Request};
 use penstock_protocol::proof::SessionKey;
@@ -40,6 +41,8 @@ pub(crate) enum StartError {
     Usage(String),
     /// Nobody here is known there.
     Identity(String),
+    /// There is nothing to copy.
+    Nothing,
     /// It makes sense and cannot be done.
     Copy(CopyError),
 }
@@ -47,6 +50,16 @@ pub(crate) enum StartError {
 impl From<CopyError> for StartError {
     fn from(error: CopyError) -> Self {
         Self::Copy(error)
+    }
+}
+
+impl From<StartError> for CopyError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Copy(error) => error,
+            StartError::Usage(text) | StartError::Identity(text) => Self::Failed(text),
+            StartError::Nothing => Self::Failed("there is nothing to copy".to_owned()),
+        }
     }
 }
 
@@ -65,14 +78,14 @@ pub(crate) enum Running {
         /// The transfer.
         transfer: Transfer,
         /// The far end that ssh started; it ends when this is dropped.
-        _far_end: Option<Started>,
+        far_end: Option<Started>,
     },
     /// Between two other ends.
     ThirdParty {
         /// The transfer as it is followed from here.
         transfer: third_party::Transfer,
         /// Far ends that ssh started.
-        _far_ends: [Option<Started>; 2],
+        far_ends: [Option<Started>; 2],
     },
     /// Within this process.
     Local(LocalCopy),
@@ -137,6 +150,7 @@ fn refuse_into_itself(sources: &[PathBuf], target: &Path) -> Result<(), StartErr
 }
 
 fn options(args: &CpArgs) -> Result<Options, StartError> {
+    refuse_digests_of_none(args)?;
     let block_bytes = u32::try_from(args.block.0).unwrap_or(u32::MAX);
     let Streams(streams) = args.streams;
     let options = Options {
@@ -164,6 +178,22 @@ fn options(args: &CpArgs) -> Result<Options, StartError> {
         )));
     }
     Ok(options)
+}
+
+/// What compares or writes digests needs some.
+fn refuse_digests_of_none(args: &CpArgs) -> Result<(), StartError> {
+    let needs = [
+        ("--verify readback", args.verify.is_some()),
+        ("--compare digest", args.compare.is_some()),
+        ("--checksum-file", args.checksum_file.is_some()),
+    ];
+    match needs.iter().find(|(_, given)| *given) {
+        Some((option, _)) if args.checksum == Algorithm::None => Err(usage(format!(
+            "{option} needs digests and --checksum none makes none: name one, such as crc32c, or \
+             leave --checksum out"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Whose data it is, if the arguments say so.
@@ -254,12 +284,13 @@ fn listed(args: &CpArgs, list: &Path, paths: &[PathBuf]) -> Result<Vec<Source>, 
     // The directory itself is all that it holds, and that is asked for with -r alone.
     let named = list::read(args, list)?.into_iter();
     let named = named.filter(|path| args.recursive || !path.is_empty());
-    Ok(named
+    let sources: Vec<_> = named
         .map(|path| Source {
             dir: Arc::clone(&dir),
             path: PathBuf::from(std::ffi::OsString::from_vec(path)),
         })
-        .collect())
+        .collect();
+    if sources.is_empty() { Err(StartError::Nothing) } else { Ok(sources) }
 }
 
 fn local_target(path: &Path, into_directory: bool, key: [u8; 16]) -> Result<Target, StartError> {
@@ -317,11 +348,9 @@ pub(super) fn reach(
             let tls = known.tls().map_err(identity)?;
             (dial, address, known.token, known.fingerprint, tls, None)
         }
-        Location::Ssh { login, .. } => {
+        Location::Ssh { login, host, .. } => {
             let started = far_end::start(args, login).map_err(failed)?;
-            let host =
-                places::host_of(std::ffi::OsStr::new(&format!("{login}:"))).unwrap_or_default();
-            let address = (host, started.port());
+            let address = (host.clone(), started.port());
             let dial = if args.via_ssh { started.dial(args, login) } else { tcp(&address)? };
             let (token, fingerprint) = (started.token().to_owned(), started.fingerprint());
             let tls =
@@ -340,7 +369,7 @@ fn begin(reach: Reach, request: Request, make_end: Box<MakeEnd>) -> Result<Runni
     let plan = Plan { contact: reach.contact, begin: Begin::Ask(request), make_end };
     let transfer =
         Transfer::start(plan).map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
-    Ok(Running::Remote { transfer, _far_end: reach.far_end })
+    Ok(Running::Remote { transfer, far_end: reach.far_end })
 }
 
 pub(super) fn remote_path(place: &Location) -> Vec<u8> {
@@ -377,12 +406,7 @@ fn push(
         let failed = |text: String| CopyError::Failed(text);
         let sources = match &listed {
             Some(listed) => listed.clone(),
-            None => local.iter().map(|path| source(path)).collect::<Result<_, _>>().map_err(
-                |error| match error {
-                    StartError::Copy(error) => error,
-                    StartError::Usage(text) | StartError::Identity(text) => CopyError::Failed(text),
-                },
-            )?,
+            None => local.iter().map(|path| source(path)).collect::<Result<_, _>>()?,
         };
         let key = SessionKey(opened.key);
         let options = Options { mark: opened.mark, ..options.clone() };
@@ -403,15 +427,7 @@ fn push(
 /// The first of some remote places, which must lie on one host.
 pub(super) fn one_host(places: &[Location]) -> Result<&Location, StartError> {
     let Some(first) = places.first() else { return Err(usage("a copy needs a source")) };
-    let same_host = |place: &Location| match (first, place) {
-        (
-            Location::Agent { host, port, .. },
-            Location::Agent { host: other, port: other_port, .. },
-        ) => host == other && port == other_port,
-        (Location::Ssh { login, .. }, Location::Ssh { login: other, .. }) => login == other,
-        _ => false,
-    };
-    if places.iter().all(same_host) {
+    if places.iter().all(|place| place.has_host_of(first)) {
         Ok(first)
     } else {
         Err(usage("sources lie on different hosts: copy from one host at a time"))
@@ -421,6 +437,9 @@ pub(super) fn one_host(places: &[Location]) -> Result<&Location, StartError> {
 /// A list for the other end, which keeps it while it looks at what it names.
 fn remote_list(args: &CpArgs, file: &Path) -> Result<Vec<Bytes>, StartError> {
     let list = list::read(args, file)?;
+    if list.is_empty() {
+        return Err(StartError::Nothing);
+    }
     if list.iter().any(Vec::is_empty) {
         return Err(usage("the list names the directory itself: copy that with -r and no list"));
     }
@@ -458,10 +477,7 @@ fn pull(
     let sums = args.checksum_file.is_some();
     let keep = args.json || sums;
     let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
-        let base = local_target(&target, into_directory, key).map_err(|error| match error {
-            StartError::Copy(error) => error,
-            StartError::Usage(text) | StartError::Identity(text) => CopyError::Failed(text),
-        })?;
+        let base = local_target(&target, into_directory, key)?;
         let caller = local::caller();
         let grant = Grant {
             keeper: &UserGate,

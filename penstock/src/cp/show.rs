@@ -19,9 +19,10 @@ use penstock_units::{BitRate, ByteCount, display_duration};
 use serde_json::{Map, Value, json};
 
 use super::CpArgs;
+use super::far_end::Started;
 use super::plan::{Running, StartError};
 use super::steer::Steering;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, say};
 
 /// Digests that the JSON object lists at most; a sum file has them all.
 const DIGESTS_MAX: usize = 10_000;
@@ -58,18 +59,23 @@ impl Shown {
     }
 }
 
-/// Says why a copy did not start.
-pub(crate) fn failed(shown: &Shown, error: StartError) -> Failure {
+/// Says why a copy did not start; one of nothing is done.
+pub(crate) fn not_started(shown: &Shown, error: StartError) -> Result<Code, Failure> {
+    let print = |error: Option<&CopyError>| {
+        if !shown.json {
+            return Ok(());
+        }
+        let (snapshot, seconds) = (Snapshot::default(), shown.started.elapsed().as_secs_f64());
+        print_json(&json_of(shown, &snapshot, &BTreeMap::new(), seconds, error, "start"))
+    };
     match error {
-        StartError::Usage(text) => Failure::new(Code::Usage, anyhow!(text)),
-        StartError::Identity(text) => Failure::new(Code::Refused, anyhow!(text)),
+        StartError::Usage(text) => Err(Failure::new(Code::Usage, anyhow!(text))),
+        StartError::Identity(text) => Err(Failure::new(Code::Refused, anyhow!(text))),
+        StartError::Nothing => print(None).map(|()| Code::Done),
         StartError::Copy(error) => {
-            if shown.json {
-                let seconds = shown.started.elapsed().as_secs_f64();
-                let (snapshot, none) = (Snapshot::default(), BTreeMap::new());
-                print_json(&json_of(shown, &snapshot, &none, seconds, Some(&error), "start"));
-            }
-            failure(error)
+            // Why nothing was copied matters more than that the object is lost.
+            let _ = print(Some(&error));
+            Err(failure(error))
         }
     }
 }
@@ -103,6 +109,17 @@ impl Running {
             Self::Remote { transfer, .. } => transfer.snapshot(),
             Self::ThirdParty { transfer, .. } => transfer.snapshot(),
             Self::Local(copy) => copy.snapshot(),
+        }
+    }
+
+    /// What became of a far end of ssh that is gone.
+    fn far_end_ended(&mut self) -> Option<String> {
+        match self {
+            Self::Remote { far_end, .. } => far_end.as_mut()?.ended(),
+            Self::ThirdParty { far_ends, .. } => {
+                far_ends.iter_mut().flatten().find_map(Started::ended)
+            }
+            Self::Local(_) => None,
         }
     }
 
@@ -226,6 +243,12 @@ pub(crate) fn follow(
         }
         next_draw = Instant::now() + Duration::from_millis(200);
         let now = running.snapshot();
+        // Nobody starts it again. While streams live it may be ssh alone that is gone.
+        if now.streams == 0
+            && let Some(why) = running.far_end_ended()
+        {
+            running.cancel(&why);
+        }
         if now.bits_per_second > 0 {
             *bounds.entry(now.bound_by).or_default() += 1;
         }
@@ -255,24 +278,31 @@ pub(crate) fn follow(
     let bound = if bound == "starting" { "latency" } else { bound };
     if !shown.quiet {
         for warning in &snapshot.tally.warnings {
-            eprintln!("penstock: warning: {}: {}", warning.path, warning.failure.text);
+            say(format_args!("warning: {}: {}", warning.path, warning.failure.text));
         }
     }
     for error in &snapshot.tally.errors {
-        eprintln!("penstock: {}: {}", error.path, error.failure.text);
+        say(format_args!("{}: {}", error.path, error.failure.text));
     }
-    if shown.json {
-        print_json(&json_of(shown, &snapshot, &sums.listed, seconds, result.as_ref().err(), bound));
-    } else if result.is_ok() && !shown.quiet {
-        summary(&snapshot, seconds, bound, shown);
-    }
+    let error = result.as_ref().err();
+    let told = match () {
+        () if shown.json => {
+            print_json(&json_of(shown, &snapshot, &sums.listed, seconds, error, bound))
+        }
+        () if error.is_none() && !shown.quiet => {
+            // A closed pipe ends a summary, not a copy.
+            let _ = summary(&snapshot, seconds, bound, shown);
+            Ok(())
+        }
+        () => Ok(()),
+    };
     match (result, written) {
         (Err(CopyError::Cancelled(reason)), _) => {
             Err(anyhow!("{reason}: run the same command again to go on from here").into())
         }
         (Err(error), _) => Err(failure(error)),
         (Ok(_), Err(error)) => Err(anyhow!("the sum file is not complete: {error}").into()),
-        (Ok(_), Ok(())) => Ok(outcome(&snapshot)),
+        (Ok(_), Ok(())) => told.map(|()| outcome(&snapshot)),
     }
 }
 
@@ -316,7 +346,7 @@ impl Progress {
             display_duration(elapsed),
             now.bound_by,
         );
-        eprint!("\r\x1b[K{text}");
+        let _ = write!(io::stderr(), "\r\x1b[K{text}");
         self.drawn = true;
     }
 
@@ -326,18 +356,18 @@ impl Progress {
             && !shown.quiet
         {
             self.clear();
-            eprintln!("penstock: waiting: {why}");
+            say(format_args!("waiting: {why}"));
         }
     }
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.drawn) {
-            eprint!("\r\x1b[K");
+            let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 }
 
-fn summary(snapshot: &Snapshot, seconds: f64, bound: &str, shown: &Shown) {
+fn summary(snapshot: &Snapshot, seconds: f64, bound: &str, shown: &Shown) -> io::Result<()> {
     let tally = &snapshot.tally;
     let rate = BitRate((tally.moved_bytes as f64 * 8.0 / seconds.max(1e-9)) as u64);
     let mut out = io::stdout().lock();
@@ -345,37 +375,37 @@ fn summary(snapshot: &Snapshot, seconds: f64, bound: &str, shown: &Shown) {
         0 => String::new(),
         count => format!(", {count} failed"),
     };
-    // A closed pipe ends a summary, not a copy.
-    let _ = writeln!(
+    writeln!(
         out,
         "copied {} in {} files{failed} in {:.1} s: {rate}, bound by {bound}",
         ByteCount(tally.bytes),
         tally.files,
         seconds,
-    );
+    )?;
     if tally.resumed_bytes > 0 {
-        let _ = writeln!(
+        writeln!(
             out,
             "  {} were there already ({} whole files)",
             ByteCount(tally.resumed_bytes),
             tally.skipped_files
-        );
+        )?;
     }
-    let _ = writeln!(
+    writeln!(
         out,
         "  {} on every file, {} protection, {} to {}",
         shown.checksum,
         shown.protect,
         engine(&snapshot.engines.0),
         engine(&snapshot.engines.1),
-    );
+    )?;
     if let Some(mark) = snapshot.mark {
         let tag = crate::tag::name_of(mark.scitag);
-        let _ = writeln!(out, "  scitag {tag}, flow label: {}", labelled(&snapshot.label));
+        writeln!(out, "  scitag {tag}, flow label: {}", labelled(&snapshot.label))?;
     }
     for address in &snapshot.dropped {
-        let _ = writeln!(out, "  path given up, it stayed dead: {address}");
+        writeln!(out, "  path given up, it stayed dead: {address}")?;
     }
+    Ok(())
 }
 
 fn labelled(label: &str) -> &str {
@@ -454,6 +484,12 @@ fn json_of(
     })
 }
 
-fn print_json(value: &Value) {
-    let _ = writeln!(io::stdout(), "{value}");
+/// The object is the result for whoever asked for it: lost, even to a closed pipe, it is a failure.
+fn print_json(value: &Value) -> Result<(), Failure> {
+    let lost = |error: io::Error| {
+        let why = penstock_sys::fs::describe(&error);
+        anyhow!("the JSON object cannot be written: {why}; what was copied is there")
+    };
+    let mut out = io::stdout().lock();
+    writeln!(out, "{value}").and_then(|()| out.flush()).map_err(|error| lost(error).into())
 }

@@ -25,7 +25,7 @@ use crate::tokens::{OWNER, TokenSource};
 mod file;
 mod words;
 
-pub use words::{ExportName, Keep, Listen, MetricsAccess, Mode, Tag, Who};
+pub use words::{ExportName, Keep, Listen, MetricsAccess, Mode, Tag, Who, parse_count};
 
 /// Read when it is there and no other file is named.
 pub const DEFAULT_FILE: &str = "/etc/penstock/penstock.toml";
@@ -156,12 +156,13 @@ impl Config {
         let variable = &|name: &str| variable(name).filter(|value| !value.is_empty());
         let named = file.map(PathBuf::from).or_else(|| variable("PENSTOCK_CONFIG").map(Into::into));
         let default = || Some(PathBuf::from(DEFAULT_FILE)).filter(|file| file.exists());
-        let mut contents = match named.or_else(default) {
-            Some(file) => file::read(&file)?,
+        let file = named.or_else(default);
+        let mut contents = match &file {
+            Some(file) => file::read(file)?,
             None => file::Contents::default(),
         };
         contents.layer = flags.over(Layer::from_variables(variable)?).over(contents.layer);
-        lower(contents, variable)
+        lower(contents, file.as_deref().unwrap_or(Path::new(DEFAULT_FILE)), variable)
     }
 
     /// The export of this name.
@@ -197,8 +198,8 @@ impl Layer {
             metrics: parsed(variable, "PENSTOCK_METRICS", MetricsAccess::from_str)?,
             tokens: variable("PENSTOCK_TOKENS").map(Into::into),
             rate: parsed(variable, "PENSTOCK_RATE", BitRate::from_str)?,
-            transfers: parsed(variable, "PENSTOCK_TRANSFERS", NonZeroUsize::from_str)?,
-            streams: parsed(variable, "PENSTOCK_STREAMS", NonZeroU16::from_str)?,
+            transfers: parsed(variable, "PENSTOCK_TRANSFERS", parse_count::<NonZeroUsize>)?,
+            streams: parsed(variable, "PENSTOCK_STREAMS", parse_count::<NonZeroU16>)?,
             memory: parsed(variable, "PENSTOCK_MEMORY", ByteCount::from_str)?,
             keep_unfinished: parsed(variable, "PENSTOCK_KEEP_UNFINISHED", Keep::from_str)?,
         })
@@ -218,6 +219,7 @@ fn parsed<T, E: std::fmt::Display>(
 
 fn lower(
     contents: file::Contents,
+    file: &Path,
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Config, ConfigError> {
     let file::Contents { layer, mut exports, mut tokens, token_tags, registry, collectors, marker } =
@@ -242,7 +244,8 @@ fn lower(
     }
     if exports.is_empty() {
         return Err(whole(format!(
-            "nothing is exported: give --root DIR, or [[export]] in {DEFAULT_FILE}"
+            "nothing is exported: give --root DIR, or [[export]] in {}",
+            file.display()
         )));
     }
     for export in &exports {

@@ -8,7 +8,9 @@ use penstock_units::{BitRate, ByteCount};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::words::{ExportName, Keep, Listen, MetricsAccess, Mode, Tag, Who, one_or_many};
+use super::words::{
+    ExportName, Keep, Listen, MetricsAccess, Mode, Tag, Who, count, one_or_many, quantity,
+};
 use super::{ConfigError, Export, Layer};
 use crate::fetch::Url;
 use crate::fireflies::TagRule;
@@ -61,9 +63,13 @@ struct AgentTable {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LimitsTable {
+    #[serde(default, deserialize_with = "quantity")]
     rate: Option<BitRate>,
+    #[serde(default, deserialize_with = "count")]
     transfers: Option<NonZeroUsize>,
+    #[serde(default, deserialize_with = "count")]
     streams: Option<NonZeroU16>,
+    #[serde(default, deserialize_with = "quantity")]
     memory: Option<ByteCount>,
 }
 

@@ -72,7 +72,11 @@ fn errors_name_the_line() {
         ("[agent]\nlisten = \"x:1\"\nlistem = \"y\"\n".to_owned(), 3, "unknown field `listem`"),
         ("[agents]\n".to_owned(), 1, "unknown field `agents`"),
         ("\n[limits]\nrate = \"fast\"\n".to_owned(), 3, "10G"),
-        ("[limits]\nstreams = 0\n".to_owned(), 2, "nonzero"),
+        ("[limits]\nrate = -1\n".to_owned(), 2, "'-1' is not a rate"),
+        ("[limits]\nmemory = true\n".to_owned(), 2, "a number, or text in quotes"),
+        ("[limits]\nstreams = 0\n".to_owned(), 2, "'0' is no count: write a whole"),
+        ("[limits]\ntransfers = 1.5\n".to_owned(), 2, "'1.5' is no count"),
+        ("[agent]\nkeep_unfinished = \"0\"\n".to_owned(), 2, "7d, 12h or forever"),
         ("[agent]\nlisten = [\"127.0.0.1:1\",\n  \"127.0.0.1:x\"]\n".to_owned(), 3, "no address"),
         ("[agent]\nlisten = 8620\n".to_owned(), 2, "an address such as"),
         ("[agent\n".to_owned(), 1, ""),
@@ -105,7 +109,7 @@ fn errors_of_the_whole_say_what_to_do() {
     let mut setting = Setting::new();
     let export = "[[export]]\nname = \"/\"\npath = \"data\"\nwho = [\"*\"]\n";
     for (text, words) in [
-        (String::new(), "give --root DIR"),
+        (String::new(), "or [[export]] in "),
         (export.replace("data", "none"), "is not a directory"),
         (format!("{export}[agent]\nroot = \"data\"\n"), "drop one"),
         (format!("{export}[limits]\nmemory = \"1MiB\"\n"), "at least 16.0 MiB"),

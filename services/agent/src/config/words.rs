@@ -237,11 +237,12 @@ impl FromStr for Keep {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "forever" => Ok(Self(None)),
-            text => {
-                penstock_units::parse_duration(text).map(|time| Self(Some(time))).map_err(|_| {
-                    format!("'{text}' is no time to keep something: write 7d, 12h or forever")
-                })
-            }
+            text => match penstock_units::parse_duration(text) {
+                Ok(time) if !time.is_zero() => Ok(Self(Some(time))),
+                _ => {
+                    Err(format!("'{text}' is no time to keep something: write 7d, 12h or forever"))
+                }
+            },
         }
     }
 }
@@ -305,4 +306,53 @@ pub(super) fn one_or_many<'de, D: Deserializer<'de>>(
         }
     }
     deserializer.deserialize_any(Visitor).map(Some)
+}
+
+/// Reads how many there may be of something.
+///
+/// # Errors
+/// When it is no whole number, is zero, or is more than there can be.
+pub fn parse_count<T: FromStr>(text: &str) -> Result<T, String> {
+    let wrong = || format!("'{text}' is no count: write a whole number, at least 1");
+    text.parse().map_err(|_| wrong())
+}
+
+/// How many, as a number or as text.
+pub(super) fn count<'de, D: Deserializer<'de>, T: FromStr>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    deserializer.deserialize_any(Number(parse_count)).map(Some)
+}
+
+/// A rate or a size, as a number or as text.
+pub(super) fn quantity<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    let parse = |text: &str| text.parse().map_err(|error: T::Err| error.to_string());
+    deserializer.deserialize_any(Number(parse)).map(Some)
+}
+
+/// Takes a number for its text, so that a wrong one is told in the words that text gets.
+struct Number<P>(P);
+
+impl<T, P: Fn(&str) -> Result<T, String>> de::Visitor<'_> for Number<P> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number, or text in quotes")
+    }
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        (self.0)(text).map_err(E::custom)
+    }
 }

@@ -1,0 +1,109 @@
+//! The far end that ssh starts, with a stand-in for ssh that runs its command on this machine: homes,
+//! addresses, and far ends that end too early or too late.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{House, PENSTOCK, Run, run, until};
+
+/// Passes over options, notes the host, and leaves the command to its last line.
+const SSH: &str = r#"#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+echo "$2" > "$(dirname "$0")/login"
+shift 2
+"#;
+
+struct Far {
+    house: House,
+    ssh: PathBuf,
+    home: PathBuf,
+}
+
+impl Far {
+    /// `last` is the line of the stand-in that runs the command in `$*`.
+    fn new(last: &str) -> Self {
+        let house = House::new();
+        let (ssh, home) = (house.path("ssh"), house.path("home"));
+        fs::create_dir(&home).unwrap();
+        fs::write(&ssh, format!("{SSH}{last}\n")).unwrap();
+        fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(house.source.join("file"), b"of the user").unwrap();
+        Self { house, ssh, home }
+    }
+
+    fn cp(&self, arguments: &[&str]) -> Command {
+        let mut command = self.house.cp(&["--remote-command", PENSTOCK, "--ssh"]);
+        command.arg(&self.ssh).args(arguments).env("HOME", &self.home);
+        command.current_dir(&self.house.source);
+        command
+    }
+
+    fn login(&self) -> String {
+        fs::read_to_string(self.house.path("login")).unwrap()
+    }
+}
+
+const RUNS: &str = r#"exec sh -c "$*""#;
+
+#[test]
+fn a_tilde_is_the_users_home() {
+    let far = Far::new(RUNS);
+    run(far.cp(&["file", "127.0.0.1:~/new/"])).good();
+    assert_eq!(fs::read(far.home.join("new/file")).unwrap(), b"of the user");
+    let back = far.house.path("back");
+    run(far.cp(&["-r", "127.0.0.1:~", back.to_str().unwrap()])).good();
+    assert_eq!(fs::read(back.join("home/new/file")).unwrap(), b"of the user");
+    let other = run(far.cp(&["file", "127.0.0.1:~other/file"]));
+    assert_eq!(other.code, 1, "{other:?}");
+    assert!(other.error.contains("write the whole path"), "{other:?}");
+}
+
+#[test]
+fn an_address_in_brackets_is_reached() {
+    let far = Far::new(RUNS);
+    for (host, login) in [("[::1]", "::1\n"), ("me@[::1]", "me@::1\n")] {
+        if std::net::TcpListener::bind("[::1]:0").is_err() {
+            return common::skip("this machine has no IPv6");
+        }
+        run(far.cp(&["file", &format!("{host}:~/")])).good();
+        assert_eq!(far.login(), login);
+    }
+}
+
+#[test]
+fn a_far_end_that_dies_is_not_waited_for() {
+    let far = Far::new(
+        r#"exec 3<&0
+sh -c "exec $*" <&3 &
+until [ -e "$HOME/die" ]; do sleep 0.01; done
+kill -9 $!
+exit 7"#,
+    );
+    fs::write(far.house.source.join("file"), vec![7; 8 << 20]).unwrap();
+    let slow = ["--rate", "4M", "--block", "64KiB", "--memory", "512KiB"];
+    let client = Run::start(far.cp(&slow).args(["file", "127.0.0.1:~/new/"]));
+    until("it moves", Duration::from_secs(20), || {
+        let listed = run(far.house.penstock().args(["transfers", "--json"]));
+        let moved = listed.json["copies"][0]["moved_bytes"].as_u64();
+        (moved > Some(0)).then_some(())
+    });
+    let begun = Instant::now();
+    fs::write(far.home.join("die"), b"").unwrap();
+    let done = client.wait();
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.error.contains("penstock on 127.0.0.1 ended: exit status: 7"), "{done:?}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn an_ssh_that_does_not_end_is_ended() {
+    let far = Far::new("sh -c \"$*\"\nexec sleep 60");
+    let begun = Instant::now();
+    run(far.cp(&["file", "127.0.0.1:~/new/"])).good();
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
