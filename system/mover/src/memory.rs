@@ -3,7 +3,8 @@
 //! Each transfer has a pool of its own, of which the size changes as others come and go. A newcomer is
 //! let in once the pools of the others have come down to their new shares; a pool never grows beyond
 //! what the sum allows. What a transfer cannot do with less than is four blocks: when even that is not
-//! there, the newcomer is told to come again.
+//! there, the newcomer is told to come again. A quarter of the memory is for newcomers and nobody grows
+//! into it: blocks of a slow transfer may take minutes to come back.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -155,6 +156,11 @@ impl Parts {
         self.parts.iter().map(Part::held).sum()
     }
 
+    /// What only newcomers may take, and of it no more than the least.
+    const fn reserve(&self) -> u64 {
+        self.limit_bytes / 4
+    }
+
     fn tidy(&mut self) {
         self.parts.retain(|part| !part.over || part.held() > 0);
     }
@@ -171,8 +177,11 @@ impl Parts {
         }
         for (index, share) in shares.into_iter().enumerate() {
             let free = self.limit_bytes.saturating_sub(self.held());
+            let spare = free.saturating_sub(self.reserve());
             let part = &mut self.parts[index];
-            let blocks = share.min(part.blocks + free / part.block_bytes);
+            let is_new = part.blocks == 0 && free >= BLOCKS_MIN * part.block_bytes;
+            let least = if is_new { BLOCKS_MIN } else { 0 };
+            let blocks = share.min(least.max(part.blocks + spare / part.block_bytes));
             // Less than the least would be a transfer that stands still.
             if !part.over && blocks > part.blocks && blocks >= BLOCKS_MIN {
                 part.resize(blocks);
@@ -183,7 +192,7 @@ impl Parts {
     /// Blocks for each: the least, and of what is left as much as the others, up to what is of use.
     fn shares(&self) -> Vec<u64> {
         let least: u64 = self.alive().map(|part| BLOCKS_MIN * part.block_bytes).sum();
-        let mut left = self.limit_bytes.saturating_sub(least);
+        let mut left = self.limit_bytes.saturating_sub(self.reserve()).saturating_sub(least);
         let mut takers = self.alive().count() as u64;
         let share = |part: &Part| {
             if part.over {
@@ -254,12 +263,12 @@ mod tests {
         // A second one gets what is free at once, and no more than that while the first holds its own.
         let second = memory.enter(1 << 20).expect("the second");
         let second_pool = pool(&second, MIB);
-        assert_eq!((second.bytes(), first_pool.limit()), (36 * MIB, 14));
-        assert_eq!(memory.held_bytes(), 100 * MIB);
+        assert_eq!((second.bytes(), first_pool.limit()), (11 * MIB, 10));
+        assert_eq!(memory.held_bytes(), 75 * MIB);
         drop(taken);
         memory.share_out();
-        assert_eq!(first_pool.allocated(), 14);
-        assert!(second_pool.limit() > 36 && memory.held_bytes() <= 100 * MIB);
+        assert_eq!(first_pool.allocated(), 10);
+        assert!(second_pool.limit() > 11 && memory.held_bytes() <= 75 * MIB);
         // Others come until nobody could have four blocks of his own.
         let more: Vec<_> = std::iter::from_fn(|| memory.enter(4 << 20).ok()).take(20).collect();
         assert_eq!(more.len(), 5);
@@ -272,12 +281,28 @@ mod tests {
     }
 
     #[test]
+    fn those_who_give_nothing_back_leave_room_for_newcomers() {
+        let memory = Memory::new(1024 * MIB);
+        let slow = || {
+            let hold = memory.enter(4 << 20).ok()?;
+            let pool = pool(&hold, 4 * MIB);
+            let taken: Vec<_> = std::iter::from_fn(|| pool.try_take()).collect();
+            Some((hold, taken))
+        };
+        let all: Vec<_> = std::iter::from_fn(slow).take(28).collect();
+        assert_eq!(all.len(), 28);
+        assert_eq!(memory.held_bytes(), 1024 * MIB);
+        let blocks: Vec<_> = all.iter().map(|(_, taken)| taken.len()).collect();
+        assert_eq!((blocks[0], blocks[11], blocks[12], blocks[27]), (16, 16, 4, 4));
+    }
+
+    #[test]
     fn a_newcomer_waits_for_the_least_that_it_needs() {
         let memory = Memory::new(32 * MIB);
         let first = memory.enter(4 << 20).expect("the first");
         let first_pool = pool(&first, 4 * MIB);
         let taken: Vec<_> = std::iter::from_fn(|| first_pool.try_take()).collect();
-        assert_eq!(taken.len(), 8);
+        assert_eq!(taken.len(), 6);
         let waits = std::thread::spawn({
             let memory = memory.clone();
             move || memory.enter(4 << 20).map(|hold| hold.bytes())

@@ -253,7 +253,9 @@ impl Lab {
         for _ in 0..20 {
             let output = self
                 .inside(&self.here, "iperf3")
-                .args(["-6", "-c", "fd00:78::2", "-J", "-t", &seconds.to_string()])
+                .args(["-6", "-c", "fd00:78::2", "-J", "-C", "cubic"])
+                // Each end on a processor of its own: where they land otherwise makes more difference than labels.
+                .args(["-A", "0,1", "-t", &seconds.to_string()])
                 .output()?;
             let facts: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
             let end = &facts["end"];

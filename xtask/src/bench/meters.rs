@@ -178,7 +178,7 @@ impl Device {
         if find_program("fio").is_none() {
             bail!("fio is not installed: --install gets it");
         }
-        self.work.reset()?;
+        self.work.reset(self.data.is_folder)?;
         let mut command = Command::new("fio");
         command.args(["--output-format=json", "--direct=1", "--bs=4M", "--time_based"]);
         command.args([format!("--ioengine={engine}"), format!("--runtime={}", self.seconds)]);

@@ -102,19 +102,19 @@ impl Work {
 
     /// Puts away what the last run delivered and forgets what was read: each run of each program starts alike.
     ///
-    /// Folders are moved aside and not removed: for minutes after a removal, ext4 steps around the inodes that were
-    /// freed, and creating files would cost several times what it costs on a file system at rest.
-    pub(super) fn reset(&self) -> Result<()> {
+    /// Folders of `many` files are moved aside and not removed: for minutes after a removal, ext4 steps around the
+    /// inodes that were freed, and creating files would cost several times what it costs on a file system at rest.
+    pub(super) fn reset(&self, many: bool) -> Result<()> {
         let destination = self.destination();
         let aside = self.root.join("aside");
         std::fs::create_dir_all(&aside)?;
         for entry in std::fs::read_dir(&destination)? {
             let entry = entry?;
             let number = PUT_AWAY.fetch_add(1, Ordering::Relaxed);
-            let gone = if entry.file_type()?.is_dir() {
-                std::fs::rename(entry.path(), aside.join(number.to_string()))
-            } else {
-                std::fs::remove_file(entry.path())
+            let gone = match entry.file_type()?.is_dir() {
+                true if many => std::fs::rename(entry.path(), aside.join(number.to_string())),
+                true => std::fs::remove_dir_all(entry.path()),
+                false => std::fs::remove_file(entry.path()),
             };
             gone.with_context(|| format!("cannot put away {}", entry.path().display()))?;
         }

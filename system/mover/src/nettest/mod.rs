@@ -8,6 +8,7 @@
 //!
 //! Nothing here prints: results are values, progress goes to callbacks.
 
+mod block;
 mod client;
 mod listener;
 pub mod message;

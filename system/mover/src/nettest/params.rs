@@ -187,8 +187,8 @@ impl TestParams {
     /// Bytes to hand to the kernel at once, where `usual` is best without a limit: under a rate
     /// limit at most what 5 ms carry, which keeps the flow smooth.
     #[must_use]
-    pub fn send_block_bytes(&self, usual: u32) -> u64 {
-        let block = u64::from(self.block_bytes.unwrap_or(usual));
+    pub fn send_block_bytes(&self, usual: u64) -> u64 {
+        let block = self.block_bytes.map_or(usual, u64::from);
         match self.stream_bytes_per_second() {
             Some(rate) => block.min((rate / 200).max(1_024)),
             None => block,

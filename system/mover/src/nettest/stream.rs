@@ -14,6 +14,7 @@ use penstock_protocol::pace::Pacer;
 use penstock_sys::machine::thread_cpu;
 use penstock_sys::net::{PatternMemory, TcpInfo, options};
 
+use super::block::BlockSize;
 use super::message::{Role, StreamReport};
 use super::params::TestParams;
 use super::source::Source;
@@ -22,8 +23,6 @@ use super::source::Source;
 const TICK: Duration = Duration::from_millis(200);
 /// Longest sleep of a paced sender, for the same reason.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// Handed to the kernel at once unless the test says otherwise.
-const SEND_BLOCK_BYTES: u32 = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 
 /// What all streams of one end share.
@@ -153,14 +152,17 @@ impl Stream {
     }
 
     fn send(&mut self, report: &mut StreamReport, tally: &mut Tally) -> io::Result<()> {
-        let params = &self.shared.params;
-        let block = params.send_block_bytes(SEND_BLOCK_BYTES);
+        let shared = Arc::clone(&self.shared);
+        let params = &shared.params;
+        let mut block = BlockSize::new(self.shared.started.elapsed());
         let rate_bps = params.stream_bytes_per_second().map(|bytes| bytes.saturating_mul(8));
         let mut pacer = Pacer::new(rate_bps, self.shared.started.elapsed());
         let mut source = Source::new(params.path, self.memory.clone());
         self.socket.set_write_timeout(Some(TICK))?;
         let result = loop {
-            let claimed = self.shared.claim(block);
+            let passed = self.shared.passed[self.slot].0.load(Relaxed);
+            let usual = block.next(passed, self.shared.started.elapsed());
+            let claimed = self.shared.claim(params.send_block_bytes(usual));
             if claimed == 0 {
                 break Ok(());
             }
