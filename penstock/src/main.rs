@@ -23,6 +23,7 @@ mod nettest;
 mod numbers;
 mod serve;
 mod tag;
+mod topology;
 mod transfers;
 
 const AFTER_HELP: &str = "\
@@ -49,6 +50,7 @@ enum Verb {
     /// Measure what TCP carries between two machines, memory to memory.
     Nettest(nettest::NettestArgs),
     Tag(tag::Args),
+    Topology(topology::Args),
     Generate(generate::Args),
     #[command(hide = true)]
     FarEnd(cp::FarEndArgs),
@@ -62,6 +64,7 @@ impl Verb {
             Self::Login(args) => login::run(args),
             Self::Transfers(args) => transfers::run(args),
             Self::Tag(args) => tag::run(args),
+            Self::Topology(args) => topology::run(&args),
             Self::Generate(args) => generate::run(args),
             Self::FarEnd(args) => cp::run_far_end(&args),
             Self::Nettest(args) => return Ok(nettest::run(args)),

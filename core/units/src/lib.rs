@@ -118,6 +118,19 @@ pub fn display_duration(duration: Duration) -> String {
     }
 }
 
+/// Prints how long something takes to get somewhere, in three digits: `850 ns`, `12.3 us`, `65.0 ms`.
+#[must_use]
+pub fn display_latency(latency: Duration) -> String {
+    const UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+    let seconds = latency.as_secs_f64();
+    if seconds == 0.0 {
+        return "0".to_owned();
+    }
+    let fits = |(_, unit): &&(&str, f64)| seconds < unit * 999.5;
+    let (name, unit) = UNITS.iter().find(fits).unwrap_or(&UNITS[3]);
+    format!("{} {name}", three_digits(seconds / unit))
+}
+
 impl fmt::Display for ByteCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -303,6 +316,9 @@ mod tests {
         assert_eq!(BitRate(9_999_999_999).to_string(), "10.0 Gb/s");
         assert_eq!(BitRate(812).to_string(), "812 b/s");
         assert_eq!(display_duration(Duration::from_secs(125)), "2m05s");
+        let latency = |nanoseconds| display_latency(Duration::from_nanos(nanoseconds));
+        let shown = [0, 850, 12_340, 999_600, 65_000_000, 2_500_000_000].map(latency);
+        assert_eq!(shown, ["0", "850 ns", "12.3 us", "1.00 ms", "65.0 ms", "2.50 s"]);
     }
 
     proptest! {

@@ -1,0 +1,172 @@
+//! Good files are read whole; each fault has its place and its remedy.
+
+use super::*;
+
+const GOOD: &str = r#"
+name = "sc14"
+title = "One server on 100G"
+source = "SC14"
+
+[[site]]
+name = "victoria"
+latitude = 48.463
+longitude = -123.312
+
+[[site]]
+name = "new-orleans"
+latitude = 29.951
+longitude = -90.064
+
+[[host]]
+name = "r920"
+site = "victoria"
+interface = [
+    { name = "eth0", rate = "40G", mtu = 9000, numa_node = 0 },
+    { name = "eth1", rate = "40G", mtu = 9000, numa_node = 1 },
+]
+
+[[host]]
+name = "floor"
+site = "new-orleans"
+
+[[switch]]
+name = "mlxe"
+site = "victoria"
+buffer = "64MiB"
+
+[[link]]
+ends = ["r920:eth0", "mlxe"]
+
+[[link]]
+name = "second"
+ends = ["r920:eth1", "mlxe"]
+delay = "5us"
+
+[[link]]
+ends = ["mlxe", "floor"]
+rate = "100G"
+loss = "0.01%"
+vlan = 2026
+risk_groups = ["duct-7"]
+operator = "CANARIE"
+"#;
+
+fn faults(text: &str) -> Vec<String> {
+    match Topology::read(text) {
+        Ok(_) => Vec::new(),
+        Err(faults) => faults.0.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// The file with one line replaced.
+fn with(line: &str, other: &str) -> Vec<String> {
+    assert!(GOOD.contains(line), "{line}");
+    faults(&GOOD.replacen(line, other, 1))
+}
+
+#[test]
+fn a_file_is_read_whole() {
+    let read = Topology::read(GOOD).expect("it is good");
+    assert_eq!((read.sites.len(), read.nodes.len(), read.links.len()), (2, 3, 3));
+    let names: Vec<_> = read.links.iter().map(|link| link.name.as_str()).collect();
+    assert_eq!(names, ["r920--mlxe", "second", "mlxe--floor.2026"]);
+    assert_eq!(read.links[0].rate, BitRate(40_000_000_000));
+    assert_eq!(read.links[0].delay_source, DelaySource::None);
+    assert_eq!(read.links[1].delay, Duration::from_micros(5));
+    let far = &read.links[2];
+    assert!((far.loss - 1e-4).abs() < 1e-12);
+    assert_eq!((far.vlan, far.delay_source), (Some(2026), DelaySource::GreatCircle));
+    // 3,430 km in fibre.
+    assert!((16.0..17.5).contains(&(far.delay.as_secs_f64() * 1e3)), "{:?}", far.delay);
+    assert_eq!(read.show_end(read.links[1].ends[0]), "r920:eth1");
+}
+
+#[test]
+fn each_fault_has_its_place_and_its_remedy() {
+    let cases = [
+        ("name = \"mlxe\"", "name = \"r920\"", "29:8: there is another host or switch 'r920'"),
+        (
+            "site = \"victoria\"\ninter",
+            "site = \"victria\"\ninter",
+            "there is no site 'victria'; did you mean 'victoria'?",
+        ),
+        (
+            "\"r920:eth0\"",
+            "\"r902:eth0\"",
+            "there is no host or switch 'r902'; did you mean 'r920'?",
+        ),
+        (
+            "\"r920:eth0\"",
+            "\"r920:eth7\"",
+            "host 'r920' has no interface 'eth7'; did you mean 'eth0'?",
+        ),
+        (
+            "\"r920:eth0\"",
+            "\"r920\"",
+            "host 'r920' has several interfaces: write r920:eth0 or r920:eth1",
+        ),
+        ("\"r920:eth0\"", "\"mlxe\"", "a link joins two different nodes"),
+        (
+            "[\"r920:eth1\", \"mlxe\"]",
+            "[\"r920:eth0\", \"mlxe\"]",
+            "is an end of link 'r920--mlxe' already",
+        ),
+        ("[\"r920:eth0\", \"mlxe\"]", "[\"r920:eth0\"]", "a link has two ends"),
+        ("\"mlxe\"]\n\n", "\"mlxe:1\"]\n\n", "'mlxe' is a switch: its ports have no names"),
+        ("delay = \"5us\"", "delay = \"5us\"\nlength = \"1km\"", "delay and length say the same"),
+        ("delay = \"5us\"", "delay = \"11s\"", "a delay is up to 10"),
+        ("delay = \"5us\"", "length = \"5\"", "'5' is not a length: write it like 120km"),
+        ("delay = \"5us\"", "length = \"-5km\"", "a length is 0 to 100000km"),
+        ("delay = \"5us\"", "rate = \"50G\"", "faster than its interface r920:eth1 (40.0 Gb/s)"),
+        ("rate = \"100G\"", "rate = \"0\"", "a rate is above 0"),
+        ("rate = \"100G\"\n", "", "how fast is the link?"),
+        ("\"0.01%\"", "\"100%\"", "a loss is at least 0 and less than 1"),
+        ("\"0.01%\"", "\"much\"", "is not a share of packets"),
+        ("vlan = 2026", "vlan = 4095", "a VLAN is 1 to 4094"),
+        ("vlan = 2026", "vlam = 2026", "unknown field `vlam`"),
+        ("latitude = 48.463", "latitude = 98.463", "a latitude is between -90 and 90 degrees"),
+        ("latitude = 48.463\n", "", "latitude and longitude stand together"),
+        ("mtu = 9000, numa_node = 0", "mtu = 576", "an MTU is 1280"),
+        ("\"eth1\", rate", "\"eth0\", rate", "the host has another interface 'eth0'"),
+        ("\"eth1\", rate", "\"a-name-too-long-for-linux\", rate", "cannot name an interface"),
+        ("name = \"floor\"", "name = \"../floor\"", "'../floor' cannot name a host"),
+        ("name = \"second\"", "name = \"r920--mlxe\"", "there is another link 'r920--mlxe'"),
+        ("name = \"sc14\"", "name = \"\"", "'' cannot name a topology"),
+    ];
+    for (line, other, expected) in cases {
+        let found = with(line, other);
+        assert!(found.iter().any(|fault| fault.contains(expected)), "{other}: {found:?}");
+    }
+}
+
+#[test]
+fn all_faults_come_at_once_in_their_order() {
+    let text = GOOD
+        .replace("vlan = 2026", "vlan = 0")
+        .replace("latitude = 29.951", "latitude = 100")
+        .replace("delay = \"5us\"", "delay = \"1h\"");
+    let found = faults(&text);
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(
+        found[0].contains("latitude") && found[1].contains("delay") && found[2].contains("VLAN")
+    );
+}
+
+#[test]
+fn what_is_no_toml_has_one_fault() {
+    let found = faults("name = \"x\"\n[[link]\n");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("2:"), "{found:?}");
+    assert_eq!(faults("").len(), 1);
+    let large = " ".repeat(FILE_BYTES_MAX + 1);
+    assert!(faults(&large)[0].contains("larger than"));
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_panics(cut in 0..GOOD.len(), other in "\\PC{0,8}") {
+        let cut = (0..=cut).rev().find(|cut| GOOD.is_char_boundary(*cut)).unwrap_or(0);
+        let text = format!("{}{other}{}", &GOOD[..cut], &GOOD[cut..]);
+        let _ = Topology::read(&text);
+    }
+}

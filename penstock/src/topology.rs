@@ -1,0 +1,371 @@
+//! `penstock topology`: reads the description of a network, says what is wrong with it, shows and draws
+//! it, and finds ways through it.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use penstock_topology::paths::{Disjoint, Path as Way, disjoint};
+use penstock_topology::{DelaySource, FILE_BYTES_MAX, Kind, Node, NodeId, Scale, Topology, draw};
+use penstock_units::display_latency;
+use serde_json::{Value, json};
+
+use crate::exit::{Code, Failure, OrExit, say};
+
+/// Check, show and draw the description of a network, and find ways through it
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A topology is a TOML file of sites, hosts with interfaces, switches and links; docs/topology.md has all \
+of its words. FILE may be - for standard input.
+
+Examples:
+  penstock topology check experiments/topologies/*.toml
+  penstock topology show experiments/topologies/sc25-scitags.toml
+  penstock topology draw experiments/topologies/sc25-scitags.toml > sc25.svg
+  penstock topology paths experiments/topologies/gp4l.toml cern caltech --count 2 --disjoint risks
+  penstock topology show big.toml --scale 1/1000 --json")]
+pub(crate) struct Args {
+    /// Print one JSON object
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Say everything that is wrong, with line and column
+    Check {
+        /// Files to check
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Print sites, nodes and links with what was worked out of them
+    Show {
+        #[command(flatten)]
+        input: Input,
+    },
+    /// Draw to standard output
+    Draw {
+        #[command(flatten)]
+        input: Input,
+        /// As what
+        #[arg(long, value_enum, default_value_t = Format::Svg)]
+        format: Format,
+    },
+    /// Find the shortest way, or several that share nothing
+    Paths {
+        #[command(flatten)]
+        input: Input,
+        /// Host or switch at the beginning
+        from: String,
+        /// Host or switch at the end
+        to: String,
+        /// How many ways at most
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+        count: u16,
+        /// What two ways may not share
+        #[arg(long, value_enum, default_value_t = Share::Links)]
+        disjoint: Share,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Input {
+    /// The topology, or - for standard input
+    file: PathBuf,
+    /// Rates and queues times this factor, as 1/1000
+    #[arg(long, default_value = "1")]
+    scale: Scale,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Format {
+    /// A picture for browsers and printers
+    Svg,
+    /// A flowchart for Markdown
+    Mermaid,
+    /// The topology file of containerlab
+    Containerlab,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Share {
+    /// A link
+    Links,
+    /// A switch
+    Nodes,
+    /// A risk group; searched for among the 64 shortest ways
+    Risks,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
+    let text = match &args.what {
+        What::Check { files } => return check(files, args.json),
+        What::Show { input } => {
+            let topology = input.read()?;
+            if args.json { line(&object(&topology)) } else { table(&topology) }
+        }
+        What::Draw { input, format } => {
+            let topology = input.read()?;
+            match format {
+                Format::Svg => draw::svg(&topology),
+                Format::Mermaid => draw::mermaid(&topology),
+                Format::Containerlab => draw::containerlab(&topology),
+            }
+        }
+        What::Paths { input, from, to, count, disjoint } => {
+            let topology = input.read()?;
+            let (from, to) = (node(&topology, from)?, node(&topology, to)?);
+            let by = match disjoint {
+                Share::Links => Disjoint::Links,
+                Share::Nodes => Disjoint::Nodes,
+                Share::Risks => Disjoint::Risks,
+            };
+            paths(&topology, [from, to], usize::from(*count), by, args.json)?
+        }
+    };
+    io::stdout().write_all(text.as_bytes())?;
+    Ok(Code::Done)
+}
+
+impl Input {
+    fn read(&self) -> Result<Topology, Failure> {
+        let text = text(&self.file)?;
+        let read = Topology::read(&text).map_err(|faults| {
+            let first = faults.0.first().map(ToString::to_string).unwrap_or_default();
+            let more = match faults.0.len() {
+                0 | 1 => String::new(),
+                count => format!(" (and {} more: penstock topology check)", count - 1),
+            };
+            anyhow!("{}:{first}{more}", self.file.display())
+        });
+        Ok(read.or_exit(Code::Usage)?.scaled(self.scale))
+    }
+}
+
+fn text(file: &Path) -> Result<String, Failure> {
+    let most = FILE_BYTES_MAX as u64 + 1;
+    let mut text = String::new();
+    let read = if file == Path::new("-") {
+        io::stdin().take(most).read_to_string(&mut text)
+    } else {
+        std::fs::File::open(file).and_then(|open| open.take(most).read_to_string(&mut text))
+    };
+    read.with_context(|| format!("cannot read {}", file.display())).or_exit(Code::Usage)?;
+    Ok(text)
+}
+
+fn node(topology: &Topology, name: &str) -> Result<NodeId, Failure> {
+    let found = topology.node(name).ok_or_else(|| {
+        let known: Vec<_> = topology.nodes.iter().take(20).map(|node| node.name.as_str()).collect();
+        anyhow!("there is no host or switch '{name}': there are {}", known.join(", "))
+    });
+    found.or_exit(Code::Usage)
+}
+
+fn check(files: &[PathBuf], json: bool) -> Result<Code, Failure> {
+    let mut code = Code::Done;
+    let mut results = Vec::new();
+    for file in files {
+        let name = file.display().to_string();
+        let faults = match Topology::read(&text(file)?) {
+            Ok(topology) => {
+                if !json {
+                    println_out(&format!("{name}: good: {}\n", summary(&topology)))?;
+                }
+                Vec::new()
+            }
+            Err(faults) => faults.0,
+        };
+        for fault in &faults {
+            code = Code::Failed;
+            if !json {
+                say(format!("{name}:{fault}"));
+            }
+        }
+        let faults = faults
+            .iter()
+            .map(|fault| json!({"line": fault.line, "column": fault.column, "text": fault.text}));
+        results.push(json!({"file": name, "faults": faults.collect::<Vec<_>>()}));
+    }
+    if json {
+        println_out(&line(&json!({ "files": results })))?;
+    }
+    Ok(code)
+}
+
+fn println_out(text: &str) -> io::Result<()> {
+    io::stdout().write_all(text.as_bytes())
+}
+
+fn line(value: &Value) -> String {
+    format!("{value}\n")
+}
+
+fn summary(topology: &Topology) -> String {
+    let hosts = topology.hosts().count();
+    let count = |count: usize, one: &str| match count {
+        1 => format!("1 {one}"),
+        _ => format!("{count} {one}{}", if one.ends_with("ch") { "es" } else { "s" }),
+    };
+    [
+        count(topology.sites.len(), "site"),
+        count(hosts, "host"),
+        count(topology.nodes.len() - hosts, "switch"),
+        count(topology.links.len(), "link"),
+    ]
+    .join(", ")
+}
+
+fn table(topology: &Topology) -> String {
+    let mut text = topology.title.as_deref().unwrap_or(&topology.name).to_owned();
+    let _ = write!(text, "\n{}", summary(topology));
+    if let Some(source) = &topology.source {
+        let _ = write!(text, "\nafter {source}");
+    }
+    text += "\n\n";
+    let width = |names: &mut dyn Iterator<Item = usize>| names.max().unwrap_or(0);
+    let nodes = width(&mut topology.nodes.iter().map(|node| node.name.chars().count()));
+    for node in &topology.nodes {
+        let kind = if node.kind == Kind::Host { "host" } else { "switch" };
+        let site = node.site.map_or("", |site| topology.sites[site.0].name.as_str());
+        let row = format!("{:nodes$}  {kind:6}  {site}{}", node.name, interfaces(node));
+        let _ = writeln!(text, "{}", row.trim_end());
+    }
+    text.push('\n');
+    let links = width(&mut topology.links.iter().map(|link| link.name.chars().count()));
+    for link in &topology.links {
+        let [a, b] = link.ends.map(|end| topology.show_end(end));
+        let mut row = format!("{:links$}  {a} - {b}  {}", link.name, draw::describe(link));
+        if let Some(operator) = &link.operator {
+            let _ = write!(row, ", {operator}");
+        }
+        if !link.risk_groups.is_empty() {
+            let _ = write!(row, ", risks: {}", link.risk_groups.join(" "));
+        }
+        let _ = writeln!(text, "{row}");
+    }
+    text
+}
+
+fn interfaces(node: &Node) -> String {
+    let mut text = String::new();
+    for interface in &node.interfaces {
+        let _ = write!(text, "  {} mtu {}", interface.name, interface.mtu);
+        if let Some(rate) = interface.rate {
+            let _ = write!(text, " {rate}");
+        }
+        if let Some(numa_node) = interface.numa_node {
+            let _ = write!(text, " numa {numa_node}");
+        }
+    }
+    text
+}
+
+fn object(topology: &Topology) -> Value {
+    let sites = topology.sites.iter().map(|site| {
+        json!({
+            "name": site.name,
+            "title": site.title,
+            "latitude": site.position.map(|at| at.latitude),
+            "longitude": site.position.map(|at| at.longitude),
+        })
+    });
+    let nodes = topology.nodes.iter().map(|node| {
+        let interfaces = node.interfaces.iter().map(|interface| {
+            json!({
+                "name": interface.name,
+                "rate_bits_per_second": interface.rate.map(|rate| rate.0),
+                "mtu_bytes": interface.mtu,
+                "numa_node": interface.numa_node,
+            })
+        });
+        json!({
+            "name": node.name,
+            "kind": if node.kind == Kind::Host { "host" } else { "switch" },
+            "site": node.site.map(|site| &topology.sites[site.0].name),
+            "buffer_bytes": node.buffer.map(|buffer| buffer.0),
+            "interfaces": interfaces.collect::<Vec<_>>(),
+        })
+    });
+    let links = topology.links.iter().map(|link| {
+        json!({
+            "name": link.name,
+            "ends": link.ends.map(|end| topology.show_end(end)),
+            "rate_bits_per_second": link.rate.0,
+            "delay_seconds": link.delay.as_secs_f64(),
+            "delay_source": match link.delay_source {
+                DelaySource::Given => "given",
+                DelaySource::Fibre => "fibre",
+                DelaySource::GreatCircle => "great_circle",
+                DelaySource::None => "none",
+            },
+            "loss": link.loss,
+            "queue_bytes": link.queue.map(|queue| queue.0),
+            "vlan": link.vlan,
+            "risk_groups": link.risk_groups,
+            "operator": link.operator,
+        })
+    });
+    json!({
+        "name": topology.name,
+        "title": topology.title,
+        "source": topology.source,
+        "sites": sites.collect::<Vec<_>>(),
+        "nodes": nodes.collect::<Vec<_>>(),
+        "links": links.collect::<Vec<_>>(),
+    })
+}
+
+fn paths(
+    topology: &Topology,
+    [from, to]: [NodeId; 2],
+    count: usize,
+    by: Disjoint,
+    json: bool,
+) -> Result<String, Failure> {
+    let name = |node: NodeId| topology.nodes[node.0].name.as_str();
+    if from == to {
+        return Err(anyhow!("'{}' is there already: name two nodes", name(from)))
+            .or_exit(Code::Usage);
+    }
+    let ways = disjoint(topology, from, to, count, by);
+    if ways.is_empty() {
+        return Err(anyhow!("no way leads from '{}' to '{}'", name(from), name(to)).into());
+    }
+    if json {
+        let ways: Vec<Value> = ways.iter().map(|way| way_object(topology, way)).collect();
+        return Ok(line(&json!({"from": name(from), "to": name(to), "paths": ways})));
+    }
+    let mut text = String::new();
+    for way in &ways {
+        let nodes: Vec<_> = way.nodes.iter().map(|node| name(*node)).collect();
+        let rate = way.rate(topology).map(|rate| rate.to_string()).unwrap_or_default();
+        let round = display_latency(way.delay(topology) * 2);
+        let _ = write!(text, "{}  {rate}, round trip {round}", nodes.join(" - "));
+        if way.loss(topology) > 0.0 {
+            let _ = write!(text, ", {:.3} % lost", way.loss(topology) * 100.0);
+        }
+        text.push('\n');
+    }
+    if ways.len() < count {
+        let _ = writeln!(text, "there are {} of {count}", ways.len());
+    }
+    Ok(text)
+}
+
+fn way_object(topology: &Topology, way: &Way) -> Value {
+    let links = way.links.iter().map(|link| topology.links[link.0].name.as_str());
+    let nodes = way.nodes.iter().map(|node| topology.nodes[node.0].name.as_str());
+    json!({
+        "nodes": nodes.collect::<Vec<_>>(),
+        "links": links.collect::<Vec<_>>(),
+        "rate_bits_per_second": way.rate(topology).map(|rate| rate.0),
+        "delay_seconds": way.delay(topology).as_secs_f64(),
+        "loss": way.loss(topology),
+        "risk_groups": way.risks(topology),
+    })
+}
