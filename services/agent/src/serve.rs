@@ -110,6 +110,7 @@ impl Server {
             tokens,
             exports: config.exports,
             token_tags: config.token_tags,
+            destinations: config.destinations,
         }));
         let identity = Arc::new(credentials.identity);
         let runtime =
@@ -297,8 +298,8 @@ impl Running {
         }
         agent.set_limits(config.limits.clone());
         *api.limits.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
-        let (exports, token_tags) = (config.exports, config.token_tags);
-        api.gate.replace(Rules { tokens, exports, token_tags });
+        let Config { exports, token_tags, destinations, .. } = config;
+        api.gate.replace(Rules { tokens, exports, token_tags, destinations });
         Ok(())
     }
 }

@@ -94,6 +94,24 @@ impl TcpDial {
         })
     }
 
+    /// To those of its addresses alone that are allowed; they are not looked up again.
+    ///
+    /// # Errors
+    /// The first error of `allowed`, when it has no other address.
+    pub fn only_to<E>(mut self, allowed: impl Fn(SocketAddr) -> Result<(), E>) -> Result<Self, E> {
+        let mut why = None;
+        self.pairs.retain(|(to, _)| {
+            let answer = allowed(*to);
+            let is_allowed = answer.is_ok();
+            why = why.take().or(answer.err());
+            is_allowed
+        });
+        match why {
+            Some(why) if self.pairs.is_empty() => Err(why),
+            _ => Ok(self),
+        }
+    }
+
     /// The ways to try, in order, for a connection.
     fn ways(&self, number: u32) -> Vec<Way> {
         let failures = lock(&self.failures);
