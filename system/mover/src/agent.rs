@@ -703,6 +703,7 @@ impl Inner {
                 return;
             }
             for running in running {
+                lock(&running.rate).observe(&running.end);
                 let kept = if running.delegate.is_some() { DELEGATE_KEPT_FOR } else { KEPT_FOR };
                 let gone = lock(&running.lost).is_some_and(|since| since.elapsed() > kept);
                 if gone {
@@ -753,6 +754,10 @@ impl Running {
         };
         let mut rate = lock(&self.rate);
         rate.observe(&self.end);
+        let (bits_per_second, bound_by) = match session.ending() {
+            Some(_) => rate.of_all(&self.end),
+            None => (rate.bits_per_second, rate.bound_by),
+        };
         let (readers, writers) = self.end.threads();
         Transfer {
             id: self.id,
@@ -773,8 +778,8 @@ impl Running {
             readers,
             writers,
             rate_bps: session.pace.rate_bps(),
-            bits_per_second: rate.bits_per_second,
-            bound_by: rate.bound_by.to_owned(),
+            bits_per_second,
+            bound_by: bound_by.to_owned(),
             engine: session.engine(),
             retransmits: self.end.retransmits(),
         }

@@ -1,5 +1,6 @@
 //! From a granted request to an end that carries it out, at an agent or for a local copy.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
@@ -209,11 +210,19 @@ pub struct RateMeter {
     /// Whose counters `last` holds: those of another session begin at zero.
     session: Option<SessionId>,
     last: Option<(Instant, u64, u64, Report, Report)>,
+    /// For how many microseconds it was bounded by what.
+    bounded_us: HashMap<&'static str, u64>,
 }
 
 impl Default for RateMeter {
     fn default() -> Self {
-        Self { bits_per_second: 0, bound_by: "starting", session: None, last: None }
+        Self {
+            bits_per_second: 0,
+            bound_by: "starting",
+            session: None,
+            last: None,
+            bounded_us: HashMap::new(),
+        }
     }
 }
 
@@ -238,14 +247,48 @@ impl RateMeter {
             self.bits_per_second = (bits * 1e6 / elapsed_us as f64) as u64;
             let own_share = Share::between(own_before, &own, elapsed_us);
             let peer_share = Share::between(peer_before, &peer, elapsed_us);
-            let streams = f64::from(own.streams.max(1));
-            let rate = (rate_us - rate_before) as f64 / (elapsed_us as f64 * streams);
-            self.bound_by = match end {
-                AnyEnd::Send(_) => bound_by(own_share, peer_share, rate),
-                AnyEnd::Receive(_) => bound_by(peer_share, own_share, rate),
-            };
+            let rate = rate_share(rate_us - rate_before, elapsed_us, &own);
+            self.bound_by = bound_of(end, own_share, peer_share, rate);
+            *self.bounded_us.entry(self.bound_by).or_default() += elapsed_us;
         }
         self.last = Some((now, bytes, rate_us, own, peer));
+    }
+
+    /// The mean rate of a session from its start to now, and what bounded it most of that time; `-` where
+    /// nothing moved.
+    #[must_use]
+    pub fn of_all(&self, end: &AnyEnd) -> (u64, &'static str) {
+        let session = end.session();
+        let elapsed_us = u64::try_from(session.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let bits = session.meter.network_bytes.load(Ordering::Relaxed) as f64 * 8.0;
+        let mean = (bits * 1e6 / elapsed_us.max(1) as f64) as u64;
+        if mean == 0 {
+            return (0, "-");
+        }
+        if let Some((bound, _)) = self.bounded_us.iter().max_by_key(|(_, time)| **time) {
+            return (mean, bound);
+        }
+        // It was too short to be looked at twice; how busy its processors were is not known.
+        let share = |report: &Report| Share {
+            cpu: 0.0,
+            ..Share::between(&Report::default(), report, elapsed_us)
+        };
+        let (own, peer) = (session.report(), session.peer());
+        let rate_us = session.meter.waited_rate_us.load(Ordering::Relaxed);
+        let rate = rate_share(rate_us, elapsed_us, &own);
+        (mean, bound_of(end, share(&own), share(&peer), rate))
+    }
+}
+
+/// The part of its streams' time that an end waited for its rate limit.
+fn rate_share(waited_us: u64, elapsed_us: u64, report: &Report) -> f64 {
+    waited_us as f64 / (elapsed_us.max(1) as f64 * f64::from(report.streams.max(1)))
+}
+
+fn bound_of(end: &AnyEnd, own: Share, peer: Share, rate: f64) -> &'static str {
+    match end {
+        AnyEnd::Send(_) => bound_by(own, peer, rate),
+        AnyEnd::Receive(_) => bound_by(peer, own, rate),
     }
 }
 
