@@ -449,6 +449,7 @@ fn lists_names_and_directions() {
         assert!(to.join(name).join("large0").is_file(), "{from:?}");
     }
     // Streams of both address families.
+    drop(agent);
     let six = Agent::start(&house.state, &house.root, "[::1]:0", &[]);
     run(house.cp(&[text(&one), &six.url("six")])).good();
     assert_eq!(fs::read(house.root.join("six")).unwrap(), bytes);

@@ -594,7 +594,7 @@ impl Inner {
             keeper: keeper.as_ref(),
             caller: &caller,
             engine: self.engine,
-            state: &self.config.state,
+            state: Some(&self.config.state),
             memory_bytes: memory.bytes(),
             pace: Some(Arc::clone(&self.pace)),
             collectors: &self.config.collectors,

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use penstock_protocol::block::{BLOCK_BYTES_MIN, PAYLOAD_BYTES_MAX};
 use penstock_protocol::control::{Placed, Report, Settings, Tally};
 use penstock_protocol::journal::At;
+use penstock_protocol::list::PathList;
+use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{
     Options, Protection, Pull, Push, Refusal, RefusalKind, Request, SessionId,
 };
@@ -31,7 +33,7 @@ use crate::exchange::random;
 use crate::keeping::{Journal, JournalError};
 use crate::placing::{Place, Target};
 use crate::receiving::{ReceiverControl, ReceiverEnd};
-use crate::scan::Source;
+use crate::scan::{Missing, Source};
 use crate::sending::{SenderControl, SenderEnd};
 use crate::session::{Pace, Session};
 
@@ -84,7 +86,7 @@ impl AnyEnd {
     }
 
     /// Wants these paths of a sender that waits for a list; a sending end wants nothing.
-    pub fn want(&self, list: Vec<Bytes>) {
+    pub fn want(&self, list: Arc<PathList>) {
         if let Self::Receive(end) = self {
             end.0.with_machine(|machine| machine.want(list));
         }
@@ -329,8 +331,8 @@ pub struct Grant<'a> {
     pub caller: &'a Caller,
     /// How files are read and written.
     pub engine: Engine,
-    /// Where journals are kept.
-    pub state: &'a Path,
+    /// Where journals are kept; without it no transfer that breaks off resumes.
+    pub state: Option<&'a Path>,
     /// Memory for blocks.
     pub memory_bytes: u64,
     /// A rate shared with other sessions.
@@ -413,8 +415,15 @@ impl Grant<'_> {
             let text = "a list names what is below one source";
             return Err(Refusal::new(RefusalKind::Request, text));
         }
+        let mut missing = Vec::new();
         for path in &pull.sources {
-            let place = self.keeper.place(self.caller, &path.0, false)?;
+            let place = match self.keeper.place(self.caller, &path.0, false) {
+                Err(refusal) if refusal.kind == RefusalKind::NotFound => {
+                    missing.push((display_path(&path.0), refusal));
+                    continue;
+                }
+                place => place?,
+            };
             if pull.listed {
                 let path = PathBuf::from(OsString::from_vec(place.path));
                 let dir = if path.as_os_str().is_empty() {
@@ -427,12 +436,23 @@ impl Grant<'_> {
                 shown.push(place.shown);
                 continue;
             }
-            sources.push(source_at(place.root, &place.path, &place.shown)?);
-            shown.push(place.shown);
+            match source_at(place.root, &place.path, &place.shown) {
+                Ok(source) => {
+                    sources.push(source);
+                    shown.push(place.shown);
+                }
+                Err(refusal) => missing.push((place.shown, refusal)),
+            }
+        }
+        // One that is not there does not keep the others.
+        if sources.is_empty() && !missing.is_empty() {
+            return Err(missing.swap_remove(0).1);
         }
         let path = pull.sources.first().map_or(&[][..], |path| &path.0);
         let session = self.session(&self.marked(options, path)?, given)?;
+        let missing = missing.into_iter().map(|(path, refusal)| missing_source(path, refusal));
         let end = SenderEnd::new(session, self.engine, sources, pull.recursive);
+        let end = end.missing(missing.collect());
         let end = if pull.listed { end.listed() } else { end };
         let more = match shown.len() {
             0 | 1 => String::new(),
@@ -471,20 +491,21 @@ impl Grant<'_> {
         const LET_GO_WITHIN: Duration = Duration::from_secs(5);
         let start = Instant::now();
         let agent = |error: io::Error| Refusal::new(RefusalKind::Agent, fs::describe(&error));
-        let mark = format!(".penstock-{}-", &name[..name.len().min(16)]);
         let (path, stat) = (target.base.real_path(), target.base.stat_self().map_err(agent)?);
+        let marked = |name: &str| format!(".penstock-{}-", &name[..name.len().min(16)]);
         let at = At {
             path: Bytes(path.map_err(agent)?.into_os_string().into_vec()),
             device: stat.device,
             inode: stat.inode,
-            mark: mark.clone(),
+            mark: marked(name),
         };
         let (journal, unfinished) = loop {
+            let Some(state) = self.state else { break (Journal::none(), HashMap::new()) };
             // Whoever waits for nobody would keep the journal from the client's next attempt.
             if !forsaken(name) {
                 return Err(Refusal::new(RefusalKind::Busy, "its client is gone"));
             }
-            match Journal::open(self.state, name, at.clone(), options) {
+            match Journal::open(state, name, at.clone(), options) {
                 Ok(opened) => break opened,
                 Err(JournalError::Running) if start.elapsed() < LET_GO_WITHIN => {
                     std::thread::sleep(Duration::from_millis(50));
@@ -494,6 +515,11 @@ impl Grant<'_> {
                 }
                 Err(error) => return Err(Refusal::new(RefusalKind::Agent, error.to_string())),
             }
+        };
+        let mark = match self.state {
+            Some(_) => at.mark,
+            // Nothing keeps the same command from running twice: each has names of its own.
+            None => marked(&journal_name(&random(), name, "")),
         };
         let session = self.session(options, given)?;
         let place = Place::new(target, mark, options.clone(), self.engine, unfinished)
@@ -509,6 +535,12 @@ pub fn journal_name(transfer_key: &[u8; 16], caller: &str, shown: &str) -> Strin
     let mut hasher = blake3::Hasher::new();
     hasher.update(transfer_key).update(caller.as_bytes()).update(&[0]).update(shown.as_bytes());
     hasher.finalize().to_hex()[..32].to_owned()
+}
+
+/// A refusal names the path too.
+fn missing_source(path: String, refusal: Refusal) -> Missing {
+    let why = refusal.text.strip_prefix(&path).map(|why| why.trim_start_matches([':', ' ']));
+    Missing { why: why.unwrap_or(&refusal.text).to_owned(), path }
 }
 
 fn refuse(shown: &str, error: &io::Error) -> Refusal {

@@ -151,7 +151,7 @@ impl Site {
                 keeper: &keeper,
                 caller: &caller,
                 engine: Engine::probe(),
-                state: &state,
+                state: Some(&state),
                 memory_bytes: 16 << 20,
                 pace: None,
                 collectors: &[],
