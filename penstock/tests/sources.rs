@@ -4,6 +4,7 @@ mod common;
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
@@ -112,4 +113,79 @@ fn a_state_that_cannot_be_written_costs_resumption_alone() {
     }
     assert_same(&data, &to.join("data"));
     assert_eq!(parts(&to), Vec::<std::path::PathBuf>::new());
+}
+
+/// Links at the destination, in all directions: followed to a directory below the target, replaced by a
+/// file, never written through, and left where they are in the way.
+#[test]
+fn links_at_the_destination() {
+    let house = House::new();
+    let agent = house.agent();
+    for place in [&house.source, &house.root] {
+        fs::create_dir_all(place.join("d/sub")).unwrap();
+        for name in ["f", "d/x", "d/sub/y"] {
+            fs::write(place.join(name), "new").unwrap();
+        }
+    }
+    let pushed = house.root.join("to");
+    let to = house.path("to");
+    for (how, target) in [("local", &to), ("push", &pushed), ("pull", &to)] {
+        let read = |name: &str| fs::read_to_string(target.join(name)).unwrap();
+        let is_link = |name: &str| target.join(name).is_symlink();
+        let afresh = |lead: &[(&str, &str)]| {
+            let _ = fs::remove_dir_all(target);
+            fs::create_dir_all(target.join("d/real")).unwrap();
+            fs::write(target.join("old"), "old").unwrap();
+            for (name, leads_to) in lead {
+                symlink(leads_to, target.join(name)).unwrap();
+            }
+        };
+        let copy = |more: &[&str], name: &str, dst: &str| {
+            let from = match how {
+                "pull" => agent.url(name).into(),
+                _ => house.source.join(name).into_os_string(),
+            };
+            let to = match how {
+                "push" => agent.url(&format!("to/{dst}")).into(),
+                _ => target.join(dst).into_os_string(),
+            };
+            run(house.cp(more).args([from, to]))
+        };
+        // Named on the command line, a link to a directory is that directory.
+        afresh(&[("dst", "d/real"), ("file", "old"), ("nowhere", "none")]);
+        copy(&[], "f", "dst").good();
+        copy(&["-r"], "d", "dst").good();
+        assert_eq!((read("d/real/f"), read("d/real/d/sub/y")), ("new".into(), "new".into()));
+        // No directory can be there; a file takes the link's place.
+        for dst in ["file", "nowhere"] {
+            let done = copy(&["-r"], "d", dst);
+            assert_eq!((done.code, done.lines().len()), (1, 1), "{how}: {done:?}");
+            assert!(done.error.contains("a link that leads to no directory"), "{how}: {done:?}");
+            for more in [&[][..], &["--inplace"]] {
+                copy(more, "f", dst).good();
+                assert_eq!((read(dst), read("old")), ("new".into(), "old".into()), "{how}");
+                assert!(!is_link(dst) && !target.join("none").exists(), "{how}");
+                fs::remove_file(target.join(dst)).unwrap();
+                symlink(if dst == "file" { "old" } else { "none" }, target.join(dst)).unwrap();
+            }
+        }
+        // Below the target, a link to a directory there is followed, and keeps its mode.
+        for leads_to in ["real", "../d/real"] {
+            afresh(&[("d/sub", leads_to), ("d/x", "../old")]);
+            copy(&["-r"], "d", "").good();
+            assert!(is_link("d/sub") && read("d/real/y") == "new", "{how}");
+            assert!(!is_link("d/x") && read("d/x") == "new" && read("old") == "old", "{how}");
+        }
+        // One that leads out, to a file or nowhere, is in the way.
+        fs::create_dir_all(target.with_file_name("out")).unwrap();
+        for leads_to in ["../../out", "../old", "none", house.dir.path().to_str().unwrap()] {
+            afresh(&[("d/sub", leads_to)]);
+            let done = copy(&["-r"], "d", "");
+            assert_eq!(done.code, 3, "{how} {leads_to}: {done:?}");
+            let words = "d/sub: a link to no directory below the target of that name is in the way";
+            assert!(done.error.contains(words), "{how} {leads_to}: {done:?}");
+            assert!(is_link("d/sub") && read("d/x") == "new", "{how}");
+        }
+        assert_eq!(fs::read_dir(target.with_file_name("out")).unwrap().count(), 0);
+    }
 }

@@ -591,6 +591,12 @@ pub fn target_at(
         return Ok((root.open_dir(path)?, None));
     }
     if into_directory {
+        let is_link = |stat: fs::Stat| stat.kind == fs::Kind::Symlink;
+        if root.stat(path).is_ok_and(is_link) {
+            let text =
+                "it is a link that leads to no directory: name another place, or move it away";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
         root.create_dir_all(path, 0o777)?;
         return Ok((root.open_dir(path)?, None));
     }
