@@ -188,3 +188,22 @@ fn a_restart_may_overlap_the_end_of_the_former() {
     assert_eq!(former.child.wait().unwrap().code(), Some(0));
     assert!(next.transfers(&house.state).is_empty());
 }
+
+#[test]
+fn a_client_gives_up_in_the_time_it_was_given() {
+    let house = House::new();
+    let mut agent = house.agent();
+    let files = files(&house, 1, 4 << 20);
+    let options = ["--rate", "4M", "--block", "64KiB", "--give-up-after", "1s"];
+    let copy = start(&house, &agent, &files[0], &options);
+    until("it runs", Duration::from_secs(20), || {
+        let transfers = agent.transfers(&house.state);
+        transfers.iter().any(|one| one["moved_bytes"].as_u64() > Some(0)).then_some(())
+    });
+    agent.kill();
+    let begun = Instant::now();
+    let done = copy.wait();
+    assert_eq!((done.code, done.lines().len()), (1, 1), "{done:?}");
+    assert!(done.error.contains("cannot reach"), "{done:?}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}

@@ -12,6 +12,9 @@ use common::{
     House, Random, Run, assert_no_leftovers, assert_same, parts, run, until, write_file, write_tree,
 };
 
+/// Where something is, by its name.
+type Place<'a> = &'a dyn Fn(&str) -> OsString;
+
 /// The one that is not there is told, and the others come.
 #[test]
 fn a_source_that_is_not_there_does_not_keep_the_others() {
@@ -25,7 +28,7 @@ fn a_source_that_is_not_there_does_not_keep_the_others() {
     let here = |name: &str| house.source.join(name).into_os_string();
     let there = |name: &str| OsString::from(agent.url(name));
     let to = |name: &str| house.path(name).into_os_string();
-    let copies: [(&str, &dyn Fn(&str) -> OsString, OsString, &Path, &str); 4] = [
+    let copies: [(&str, Place<'_>, OsString, &Path, &str); 4] = [
         ("local", &here, to("local"), &house.path("local"), "source/none"),
         ("push", &here, there("pushed/"), &house.root.join("pushed"), "source/none"),
         ("pull", &there, to("pulled"), &house.path("pulled"), "/none"),

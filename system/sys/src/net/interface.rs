@@ -19,6 +19,8 @@ pub fn interface_towards(host: &str) -> Option<String> {
 
 /// Whether this machine has the address.
 pub fn is_own_address(address: IpAddr) -> bool {
+    // What comes to a socket for both families is IPv6 that maps IPv4.
+    let address = address.to_canonical();
     address.is_loopback() || interface_with(address).is_some()
 }
 
@@ -80,6 +82,7 @@ mod tests {
     fn own_addresses_are_those_of_interfaces() {
         assert!(is_own_address(Ipv4Addr::LOCALHOST.into()));
         assert!(is_own_address(Ipv4Addr::new(127, 9, 9, 9).into()));
+        assert!(is_own_address(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into()));
         assert!(!is_own_address(Ipv4Addr::new(192, 0, 2, 1).into()));
     }
 }
