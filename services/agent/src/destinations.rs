@@ -35,6 +35,7 @@ impl FromStr for Destination {
         match text {
             "any" => return Ok(Self::Any),
             "remote" => return Ok(Self::Remote),
+            "none" => return Err("'none' stands alone: write to = \"none\"".to_owned()),
             _ => {}
         }
         let bad = || {
@@ -220,7 +221,9 @@ mod tests {
 
     #[test]
     fn what_is_no_destination_is_told() {
-        for text in ["10.0.0.0/33", "10.0.0.1/8", "dtn/8", "a b", "10.0.0.0/", "dtn:port", ""] {
+        for text in
+            ["10.0.0.0/33", "10.0.0.1/8", "dtn/8", "a b", "10.0.0.0/", "dtn:port", "none", ""]
+        {
             assert!(text.parse::<Destination>().is_err(), "{text}");
         }
     }

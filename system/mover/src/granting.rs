@@ -606,3 +606,34 @@ pub fn target_at(
     let (dir, name) = root.parent(path)?;
     Ok((dir, Some(name)))
 }
+
+#[cfg(test)]
+mod tests {
+    use penstock_protocol::digest::Algorithm;
+
+    use super::*;
+
+    #[test]
+    fn a_block_is_a_power_of_two_within_its_limits() {
+        let answer = |block_bytes| {
+            check_options(&Options {
+                block_bytes,
+                algorithm: Algorithm::Crc32c,
+                protection: Protection::Full,
+                inplace: false,
+                xattrs: false,
+                compare_digest: false,
+                readback: false,
+                mark: None,
+                settings: Settings::default(),
+            })
+        };
+        for good in [64 << 10, 4 << 20, 64 << 20] {
+            answer(good).expect("a block size");
+        }
+        for bad in [0, 1, 32 << 10, (64 << 10) + 1, 3 << 20, 128 << 20, u32::MAX] {
+            let refusal = answer(bad).expect_err("no block size");
+            assert_eq!(refusal.kind, RefusalKind::Request, "{bad}: {}", refusal.text);
+        }
+    }
+}
