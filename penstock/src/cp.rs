@@ -23,6 +23,7 @@ mod local;
 mod places;
 mod plan;
 mod show;
+mod sources;
 mod steer;
 
 pub(crate) use far_end::{FarEndArgs, run as run_far_end};

@@ -7,7 +7,7 @@
 //!
 //! Fails with a line that says how to log in.
 
-use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use anyhow::{Context, anyhow, bail};
 use penstock_agent::config::{Listen, MOVER_PORT};
 use penstock_agent::state::{State, default_directory};
 use penstock_mover::identity::{Fingerprint, Identity, tls_client_config};
+use penstock_sys::net::is_own_address;
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +48,7 @@ impl Address {
     pub(crate) fn is_local(&self) -> bool {
         let Ok(addresses) = (self.host.as_str(), self.port).to_socket_addrs() else { return false };
         let mut addresses = addresses.peekable();
-        addresses.peek().is_some() && addresses.all(|address| is_own(address.ip()))
+        addresses.peek().is_some() && addresses.all(|address| is_own_address(address.ip()))
     }
 }
 
@@ -59,12 +60,6 @@ impl std::fmt::Display for Address {
             write!(f, "{}:{}", self.host, self.port)
         }
     }
-}
-
-/// Whether this machine has the address: only then can a socket be bound to it. With
-/// `net.ipv4.ip_nonlocal_bind` this is true of others too; those then fail at the certificate.
-fn is_own(ip: IpAddr) -> bool {
-    ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
 /// What is known of an agent.

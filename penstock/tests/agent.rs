@@ -153,15 +153,20 @@ fn the_token_is_shown_at_the_first_start_alone() {
 }
 
 #[test]
-fn two_agents_share_a_state_directory() {
+fn one_agent_at_a_time_has_a_state_directory() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
-    let (one, two) =
-        (Agent::start(&state, directory.path()), Agent::start(&state, directory.path()));
-    assert_eq!(one.facts["fingerprint"], two.facts["fingerprint"]);
-    for agent in [&one, &two] {
-        assert_eq!(output(penstock(&state).args(["transfers", "--http", agent.http()])).0, 0);
-    }
+    let one = Agent::start(&state, directory.path());
+    let mut second = penstock(&state);
+    second.args(["serve", "--listen", "127.0.0.1:0", "--http", "none", "--root"]);
+    let (code, _, error) = output(second.arg(directory.path()));
+    assert_eq!((code, error.lines().count()), (1, 1), "{error}");
+    let process = format!("(process {})", one.child.id());
+    assert!(error.contains(&process) && error.contains("--state DIR"), "{error}");
+    // One that was killed is no hindrance.
+    let fingerprint = one.facts["fingerprint"].clone();
+    drop(one);
+    assert_eq!(Agent::start(&state, directory.path()).facts["fingerprint"], fingerprint);
 }
 
 #[test]

@@ -346,6 +346,7 @@ fn attributes_of_everything_travel_or_are_named() {
         return skip("a file system without attributes cannot be mounted here");
     }
     let done = run(house.cp(&["-r", "--xattrs"]).arg(&data).arg(&ram));
+    drop(agent);
     let agent = Agent::start(&house.state, &ram, "127.0.0.1:0", &[]);
     let pushed = run(house.cp(&["-r", "--xattrs"]).arg(&data).arg(agent.url("pushed/")));
     let same = common::tree(&data) == common::tree(&ram.join("data"));
@@ -448,6 +449,7 @@ fn lists_names_and_directions() {
         assert!(to.join(name).join("large0").is_file(), "{from:?}");
     }
     // Streams of both address families.
+    drop(agent);
     let six = Agent::start(&house.state, &house.root, "[::1]:0", &[]);
     run(house.cp(&[text(&one), &six.url("six")])).good();
     assert_eq!(fs::read(house.root.join("six")).unwrap(), bytes);

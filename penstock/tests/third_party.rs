@@ -147,6 +147,43 @@ fn it_is_steered_and_stopped_from_where_it_was_asked_for() {
     until("the source has stopped", Duration::from_secs(10), || running().is_none().then_some(()));
 }
 
+/// A source that the operator lets send to some addresses alone; the list is read again at SIGHUP.
+#[test]
+fn the_operator_says_where_files_may_go() {
+    let mut random = Random::seeded(76);
+    let mut sites = Sites::new();
+    let data = sites.source.root.join("data");
+    write_tree(&mut random, &data, 1, 5);
+    let file = sites.source.path("penstock.toml");
+    let rule = |to: &str| fs::write(&file, format!("[third_party]\nto = {to}\n")).unwrap();
+    rule("[\"192.0.2.0/24\", \"127.0.0.0/8:1\"]");
+    sites.from.kill();
+    let listen = sites.from.listen.clone();
+    let more = ["--config", file.to_str().unwrap()];
+    sites.from = Agent::start(&sites.source.state, &sites.source.root, &listen, &more);
+    let done = run(sites.copy(&[]));
+    assert_eq!((done.code, done.lines().len()), (5, 1), "{done:?}");
+    for words in [&*sites.to.listen, "third_party.to", "ask its operator to add"] {
+        assert!(done.error.contains(words), "{done:?}");
+    }
+    assert!(!sites.destination.root.join("in/data").exists());
+    // What the client chooses of the host's addresses is judged, not what it calls the host.
+    let port = sites.to.listen.rsplit(':').next().unwrap();
+    rule(&format!("[\"127.0.0.0/24:{port}\"]"));
+    let hang_up = || {
+        let pid = sites.from.child.id().to_string();
+        assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+    };
+    hang_up();
+    until("the list is read", Duration::from_secs(20), || {
+        (run(sites.copy(&[])).code == 0).then_some(())
+    });
+    assert_same(&data, &sites.destination.root.join("in/data"));
+    let done = run(sites.copy(&["--to", "127.0.1.1"]));
+    assert_eq!(done.code, 5, "{done:?}");
+    assert!(done.error.contains("127.0.1.1"), "{done:?}");
+}
+
 /// Kills of the three in turn, at seeded moments; the same command brings it to its end.
 #[test]
 fn kills_of_any_of_the_three_are_survived() {

@@ -298,3 +298,26 @@ impl Tally {
 
 /// How often reports are sent.
 pub const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_and_warnings_are_kept_up_to_a_number_and_all_counted() {
+        let mut tally = Tally::default();
+        let one = |number: u64| {
+            let kind = if number == 10_001 { FailureKind::Integrity } else { FailureKind::Source };
+            (number.to_string(), Failure::new(kind, "gone"))
+        };
+        for (path, failure) in (1..=10_002).map(one) {
+            tally.fail(path.clone(), failure.clone());
+            tally.warn(path, failure);
+        }
+        assert_eq!((tally.failed, tally.warned), (10_002, 10_002));
+        for kept in [&tally.errors, &tally.warnings] {
+            assert_eq!((kept.len(), &*kept[9_999].path), (10_000, "10000"));
+        }
+        assert!(tally.integrity_failed, "one that is not kept counts too");
+    }
+}

@@ -14,7 +14,7 @@
 //! | control messages, kept in order and whole across lost connections | [`link`], [`control`] |
 //! | self-describing blocks on any stream | [`block`] |
 //! | a copy between two agents that somebody else asks for | [`third_party`] |
-//! | what a file is called, is made of, and adds up to | [`manifest`], [`extents`], [`digest`] |
+//! | what a file is called, is made of, and adds up to | [`manifest`], [`list`], [`extents`], [`digest`] |
 //! | what survives a crash of the receiver | [`journal`] |
 //!
 //! The bytes are described for other implementers in `docs/protocol.md`.
@@ -27,6 +27,7 @@ pub mod digest;
 pub mod extents;
 pub mod journal;
 pub mod link;
+pub mod list;
 pub mod manifest;
 pub mod open;
 pub mod pace;

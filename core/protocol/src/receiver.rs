@@ -14,6 +14,7 @@ use crate::control::{
 };
 use crate::digest::{Algorithm, Digest, Part};
 use crate::extents::{Extent, Extents};
+use crate::list::PathList;
 use crate::manifest::{Entry, Kind, RelativePath, display_path};
 use crate::wire::{self, Bytes};
 
@@ -96,8 +97,8 @@ pub struct Receiver {
     runs: Vec<Run>,
     notes: VecDeque<Note>,
     warnings: VecDeque<Note>,
-    /// Paths that are wanted of the sender, until all of them and their end are told.
-    list: Option<VecDeque<Bytes>>,
+    /// Paths that are wanted of the sender, until all of them and their end are told; how many were.
+    list: Option<(Arc<PathList>, usize)>,
     outbox: VecDeque<ToSender>,
     tally: Tally,
     /// Files in place, kept for a carrier that asks for them.
@@ -145,8 +146,8 @@ impl Receiver {
     }
 
     /// Wants these paths of a sender that waits for a list.
-    pub fn want(&mut self, list: Vec<Bytes>) {
-        self.list = Some(list.into());
+    pub fn want(&mut self, list: Arc<PathList>) {
+        self.list = Some((list, 0));
     }
 
     /// What was done so far.
@@ -502,8 +503,10 @@ impl Receiver {
         if let Some(message) = self.outbox.pop_front() {
             return Some(message);
         }
-        if let Some(list) = &mut self.list {
-            let some = wire::some_of(list);
+        if let Some((list, told)) = &mut self.list {
+            let rest = (*told..list.len()).filter_map(|number| list.get(number));
+            let some = wire::some_from(&mut rest.map(|path| Bytes(path.to_vec())));
+            *told += some.len();
             if some.is_empty() {
                 self.list = None;
                 return Some(ToSender::ListEnd(()));

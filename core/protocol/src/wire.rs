@@ -262,10 +262,15 @@ const LIST_BYTES: usize = 64 * 1024;
 
 /// Takes items with about as many bytes as one message should carry, one at least.
 pub(crate) fn some_of<T: Wire>(items: &mut VecDeque<T>) -> Vec<T> {
+    some_from(&mut std::iter::from_fn(|| items.pop_front()))
+}
+
+/// As [`some_of`], the next ones.
+pub(crate) fn some_from<T: Wire>(items: &mut dyn Iterator<Item = T>) -> Vec<T> {
     let mut bytes = 0;
     let mut some = Vec::new();
     while bytes < LIST_BYTES
-        && let Some(item) = items.pop_front()
+        && let Some(item) = items.next()
     {
         bytes += encode(&item).len();
         some.push(item);

@@ -48,7 +48,7 @@ pub(super) fn start(
     let push = Push {
         target: Bytes(remote_path(to)),
         into_directory,
-        transfer_key: transfer_key(args),
+        transfer_key: transfer_key(args, None),
         options: options.clone(),
     };
     let pull = Pull {

@@ -1,69 +1,76 @@
 //! What `--files-from` names: paths relative to the one source, a line or a NUL behind each.
 
-use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
+use penstock_protocol::list::{PathList, TEXT_BYTES_MAX};
 use penstock_protocol::manifest::display_path;
+use penstock_protocol::sender::LIST_BYTES_MAX;
+use penstock_units::ByteCount;
 
 use super::CpArgs;
 use super::plan::{StartError, failed, usage};
 
-/// Longest list.
-const LIST_BYTES_MAX: u64 = 1 << 30;
-
-/// Reads the list that the arguments name. A path that is there twice is taken once; the directory
-/// itself is an empty path.
+/// Reads the list that the arguments name, if they name one.
 ///
 /// # Errors
-/// When it cannot be read, or has NUL bytes where lines are meant.
-pub(crate) fn read(args: &CpArgs, list: &Path) -> Result<Vec<Vec<u8>>, StartError> {
+/// When it cannot be read, is too long, has NUL bytes where lines are meant, or more than one source is
+/// named beside it.
+pub(crate) fn read(args: &CpArgs, sources: usize) -> Result<Option<PathList>, StartError> {
+    let Some(file) = &args.files_from else { return Ok(None) };
+    if sources != 1 {
+        return Err(usage("--files-from takes one SRC, the directory its paths are relative to"));
+    }
     let mut text = Vec::new();
-    let read = if list == Path::new("-") {
-        std::io::stdin().take(LIST_BYTES_MAX).read_to_end(&mut text)
+    let most = TEXT_BYTES_MAX as u64 + 1;
+    let read = if file == Path::new("-") {
+        std::io::stdin().take(most).read_to_end(&mut text)
     } else {
-        std::fs::File::open(list).and_then(|file| file.take(LIST_BYTES_MAX).read_to_end(&mut text))
+        std::fs::File::open(file).and_then(|file| file.take(most).read_to_end(&mut text))
     };
-    read.map_err(|error| {
-        failed(format!("{}: {}", list.display(), penstock_sys::fs::describe(&error)))
-    })?;
-    let paths = paths(&text, if args.null { 0 } else { b'\n' });
-    if let Some(path) = paths.iter().find(|path| path.contains(&0)) {
+    let shown = file.display();
+    read.map_err(|error| failed(format!("{shown}: {}", penstock_sys::fs::describe(&error))))?;
+    if text.len() > TEXT_BYTES_MAX {
+        let most = ByteCount(TEXT_BYTES_MAX as u64);
+        return Err(usage(format!("{shown}: a list has at most {most}: split it")));
+    }
+    let list = PathList::of(text, if args.null { 0 } else { b'\n' });
+    if let Some(path) = list.iter().find(|path| path.contains(&0)) {
         return Err(usage(format!(
-            "{}: {} holds a NUL byte: give --null where NUL bytes separate paths",
-            list.display(),
+            "{shown}: {} holds a NUL byte: give --null where NUL bytes separate paths",
             display_path(path.split(|byte| *byte == 0).next().unwrap_or_default()),
         )));
     }
-    Ok(paths)
+    Ok(Some(list))
 }
 
-/// The paths of a list, without what means nothing in them: `./a//b/` is `a/b`.
-fn paths(text: &[u8], separator: u8) -> Vec<Vec<u8>> {
-    let mut seen = HashSet::new();
-    let plain = |path: &[u8]| {
-        let absolute = path.first() == Some(&b'/');
-        let names: Vec<_> =
-            path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b".")).collect();
-        let mut plain = if absolute { b"/".to_vec() } else { Vec::new() };
-        plain.extend(names.join(&b'/'));
-        plain
-    };
-    text.split(|byte| *byte == separator)
-        .filter(|path| !path.is_empty())
-        .map(plain)
-        .filter(|path| seen.insert(path.clone()))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_path_is_taken_once_and_plain() {
-        let list = paths(b"./a\n\nb//c/\na\n.\n/d\n../e\n", b'\n');
-        assert_eq!(list, [&b"a"[..], b"b/c", b"", b"/d", b"../e"]);
-        assert_eq!(paths(b"a\nb\0./c\0", 0), [&b"a\nb"[..], b"c"]);
+/// A list for this end, without the directory itself where that is not asked for: it is all that it
+/// holds.
+///
+/// # Errors
+/// When it names nothing.
+pub(crate) fn for_here(args: &CpArgs, mut list: PathList) -> Result<Arc<PathList>, StartError> {
+    if !args.recursive {
+        list.take_root();
     }
+    if list.is_empty() { Err(StartError::Nothing) } else { Ok(Arc::new(list)) }
+}
+
+/// A list for the other end, which keeps it while it looks at what it names.
+///
+/// # Errors
+/// When it names nothing, or what the other end does not take.
+pub(crate) fn for_there(mut list: PathList) -> Result<Arc<PathList>, StartError> {
+    if list.is_empty() {
+        return Err(StartError::Nothing);
+    }
+    if list.take_root() {
+        return Err(usage("the list names the directory itself: copy that with -r and no list"));
+    }
+    if list.bytes() > LIST_BYTES_MAX {
+        let most = ByteCount(LIST_BYTES_MAX as u64);
+        return Err(usage(format!("a list for a remote source has at most {most}: split it")));
+    }
+    Ok(Arc::new(list))
 }

@@ -9,14 +9,14 @@ use penstock_mover::contact::CopyError;
 use penstock_mover::granting::{self, AnyEnd, Grant, RateMeter};
 use penstock_mover::identity::Fingerprint;
 use penstock_mover::placing::Target;
-use penstock_mover::scan::Source;
-use penstock_mover::sending::{SenderControl, SenderEnd};
+use penstock_mover::sending::SenderControl;
 use penstock_mover::session::{Ending, Session};
 use penstock_protocol::open::{Options, Protection, Refusal, RefusalKind};
 use penstock_sys::fs::Dir;
 
 use super::CpArgs;
 use super::plan::StartError;
+use super::sources::Sources;
 
 /// The user of this process, who may do what the kernel lets them.
 pub(crate) fn caller() -> Caller {
@@ -79,19 +79,19 @@ pub(crate) struct LocalCopy {
 pub(crate) fn start(
     args: &CpArgs,
     mut options: Options,
-    sources: Vec<Source>,
+    sources: Sources,
     target: Target,
 ) -> Result<LocalCopy, StartError> {
     let failed = |text: String| StartError::Copy(CopyError::Failed(text));
     // Nobody is between two sockets of one process.
     options.protection = Protection::Integrity;
-    let state = super::plan::state_directory().map_err(failed)?;
+    let state = super::plan::journals();
     let caller = caller();
     let grant = Grant {
         keeper: &UserGate,
         caller: &caller,
         engine: args.engine,
-        state: &state,
+        state: state.as_deref(),
         memory_bytes: args.memory.0 / 2,
         pace: None,
         collectors: &[],
@@ -104,7 +104,7 @@ pub(crate) fn start(
     let session =
         Session::new(session.id, session.key().clone(), options.clone(), args.memory.0 / 2, None)
             .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
-    let end = SenderEnd::new(session, args.engine, sources, args.recursive);
+    let end = sources.sender(session, args.engine, args.recursive);
     let send = AnyEnd::Send(SenderControl(Arc::new(end)));
     if args.json || args.checksum_file.is_some() {
         send.keep_placed(args.checksum_file.is_some());

@@ -1,7 +1,7 @@
 //! From arguments to a transfer that runs.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use penstock_mover::contact::{Contact, CopyError};
 use penstock_mover::dial::{Dial, TcpDial};
 use penstock_mover::granting::{self, AnyEnd, Grant};
 use penstock_mover::identity::{Fingerprint, tls_client_config};
+use penstock_mover::keeping::Journal;
 use penstock_mover::placing::Target;
-use penstock_mover::scan::Source;
-use penstock_mover::sending::{SenderControl, SenderEnd};
+use penstock_mover::sending::SenderControl;
 use penstock_mover::session::Session;
 use penstock_mover::third_party;
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
+use penstock_protocol::list::PathList;
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Label, Mark, Opened, Options, Protection, Pull, Push, Request};
 use penstock_protocol::proof::SessionKey;
-use penstock_protocol::sender::LIST_BYTES_MAX;
 use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::Dir;
 
@@ -29,10 +29,10 @@ use super::far_end::{self, Started};
 use super::list;
 use super::local::{self, LocalCopy, UserGate};
 use super::places::{self, Location};
+use super::sources::Sources;
 use super::{CpArgs, Labels, Protect, Streams};
 use crate::credentials::{self, Address};
-
-const ONE_BASE: &str = "--files-from takes one SRC, the directory its paths are relative to";
+use crate::exit::say;
 
 /// Why a copy did not start.
 #[derive(Debug)]
@@ -119,9 +119,11 @@ pub(crate) fn start(args: &CpArgs) -> Result<Running, StartError> {
         .collect();
     match (local.len() == from.len(), &to) {
         (true, Location::Local(target)) => {
-            let key = transfer_key(args);
             refuse_into_itself(&local, target)?;
-            let sources = sources(args, &local)?;
+            let list = list::read(args, from.len())?;
+            let key = transfer_key(args, list.as_ref());
+            let list = list.map(|list| list::for_here(args, list)).transpose()?;
+            let sources = Sources::find(&local, list)?;
             let target = local_target(target, into_directory, key)?;
             Ok(Running::Local(local::start(args, options, sources, target)?))
         }
@@ -233,13 +235,14 @@ fn auto_streams(args: &CpArgs) -> u16 {
     u16::try_from(penstock_sys::machine::cores()).unwrap_or(8).clamp(2, 8)
 }
 
-/// The same for the same command on the same host, and for no other.
-pub(super) fn transfer_key(args: &CpArgs) -> [u8; 16] {
+/// The same for the same command with the same list on the same host, and for no other.
+pub(super) fn transfer_key(args: &CpArgs, list: Option<&PathList>) -> [u8; 16] {
     let mut hasher = penstock_mover::client::key_hasher();
     let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let here = std::env::current_dir().unwrap_or_default();
     let parts = [machine.as_bytes(), here.as_os_str().as_bytes(), &[u8::from(args.recursive)]];
-    for part in parts.into_iter().chain(args.paths.iter().map(|path| path.as_bytes())) {
+    let paths = args.paths.iter().map(|path| path.as_bytes());
+    for part in parts.into_iter().chain(paths).chain(list.into_iter().flat_map(PathList::iter)) {
         hasher.update(&(part.len() as u64).to_be_bytes());
         hasher.update(part);
     }
@@ -254,43 +257,19 @@ pub(crate) fn state_directory() -> Result<PathBuf, String> {
     credentials::state().map(|state| state.path().to_owned()).map_err(|error| format!("{error:#}"))
 }
 
-/// Local sources as the scanner takes them.
-fn sources(args: &CpArgs, paths: &[PathBuf]) -> Result<Vec<Source>, StartError> {
-    if let Some(list) = &args.files_from {
-        return listed(args, list, paths);
-    }
-    paths.iter().map(|path| source(path)).collect()
-}
-
-fn source(path: &Path) -> Result<Source, StartError> {
-    let shown = display_path(path.as_os_str().as_bytes());
-    let fail = |error: std::io::Error| {
-        failed(format!("{shown}: {}: check the path", penstock_sys::fs::describe(&error)))
-    };
-    let (above, name) = places::found_at(path).map_err(fail)?;
-    let dir = Dir::open(&above).map_err(fail)?;
-    if !name.as_os_str().is_empty() {
-        dir.stat(&name).map_err(fail)?;
-    }
-    Ok(Source { dir: Arc::new(dir), path: name })
-}
-
-fn listed(args: &CpArgs, list: &Path, paths: &[PathBuf]) -> Result<Vec<Source>, StartError> {
-    let [base] = paths else { return Err(usage(ONE_BASE)) };
-    let dir = Dir::open(base).map_err(|error| {
-        failed(format!("{}: {}", base.display(), penstock_sys::fs::describe(&error)))
-    })?;
-    let dir = Arc::new(dir);
-    // The directory itself is all that it holds, and that is asked for with -r alone.
-    let named = list::read(args, list)?.into_iter();
-    let named = named.filter(|path| args.recursive || !path.is_empty());
-    let sources: Vec<_> = named
-        .map(|path| Source {
-            dir: Arc::clone(&dir),
-            path: PathBuf::from(std::ffi::OsString::from_vec(path)),
+/// Where this user keeps journals of what is copied to here. Where none can be kept, a line says what
+/// that costs.
+pub(super) fn journals() -> Option<PathBuf> {
+    let found = state_directory().and_then(|state| {
+        Journal::can_be_kept(&state).map_err(|error| error.to_string()).map(|()| state)
+    });
+    found
+        .inspect_err(|why| {
+            say(format_args!(
+                "warning: {why}: this copy cannot be resumed (PENSTOCK_STATE names another directory)"
+            ));
         })
-        .collect();
-    if sources.is_empty() { Err(StartError::Nothing) } else { Ok(sources) }
+        .ok()
 }
 
 fn local_target(path: &Path, into_directory: bool, key: [u8; 16]) -> Result<Target, StartError> {
@@ -388,13 +367,15 @@ fn push(
 ) -> Result<Running, StartError> {
     // Sources that are not there are found before anybody is called. A list is read once: standard
     // input gives it no second time.
-    let found = sources(args, local)?;
-    let listed = args.files_from.is_some().then_some(found);
+    let list = list::read(args, local.len())?;
+    let key = transfer_key(args, list.as_ref());
+    let list = list.map(|list| list::for_here(args, list)).transpose()?;
+    Sources::find(local, list.clone())?;
     let reach = reach(args, remote, true)?;
     let push = Push {
         target: Bytes(remote_path(remote)),
         into_directory,
-        transfer_key: transfer_key(args),
+        transfer_key: key,
         options: options.clone(),
     };
     let (engine, memory, recursive) = (args.engine, args.memory.0, args.recursive);
@@ -404,18 +385,14 @@ fn push(
     let keep = args.json || sums;
     let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
         let failed = |text: String| CopyError::Failed(text);
-        let sources = match &listed {
-            Some(listed) => listed.clone(),
-            None => local.iter().map(|path| source(path)).collect::<Result<_, _>>()?,
-        };
+        let sources = Sources::find(&local, list.clone())?;
         let key = SessionKey(opened.key);
         let options = Options { mark: opened.mark, ..options.clone() };
         let session = Session::new(opened.session, key, options, memory, None)
             .map(|session| session.with_collectors(&collectors))
             .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
-        let end = AnyEnd::Send(SenderControl(Arc::new(SenderEnd::new(
-            session, engine, sources, recursive,
-        ))));
+        let end = sources.sender(session, engine, recursive);
+        let end = AnyEnd::Send(SenderControl(Arc::new(end)));
         if keep {
             end.keep_placed(sums);
         }
@@ -434,22 +411,6 @@ pub(super) fn one_host(places: &[Location]) -> Result<&Location, StartError> {
     }
 }
 
-/// A list for the other end, which keeps it while it looks at what it names.
-fn remote_list(args: &CpArgs, file: &Path) -> Result<Vec<Bytes>, StartError> {
-    let list = list::read(args, file)?;
-    if list.is_empty() {
-        return Err(StartError::Nothing);
-    }
-    if list.iter().any(Vec::is_empty) {
-        return Err(usage("the list names the directory itself: copy that with -r and no list"));
-    }
-    if list.iter().map(Vec::len).sum::<usize>() > LIST_BYTES_MAX {
-        let most = penstock_units::ByteCount(LIST_BYTES_MAX as u64);
-        return Err(usage(format!("a list for a remote source has at most {most}: split it")));
-    }
-    Ok(list.into_iter().map(Bytes).collect())
-}
-
 fn pull(
     args: &CpArgs,
     options: Options,
@@ -458,12 +419,9 @@ fn pull(
     into_directory: bool,
 ) -> Result<Running, StartError> {
     let first = one_host(from)?;
-    let list = match &args.files_from {
-        None => None,
-        Some(_) if from.len() > 1 => return Err(usage(ONE_BASE)),
-        Some(file) => Some(remote_list(args, file)?),
-    };
-    let key = transfer_key(args);
+    let list = list::read(args, from.len())?;
+    let key = transfer_key(args, list.as_ref());
+    let list = list.map(list::for_there).transpose()?;
     local_target(target, into_directory, key)?;
     let reach = reach(args, first, true)?;
     let pull = Pull {
@@ -472,7 +430,7 @@ fn pull(
         listed: list.is_some(),
         options: options.clone(),
     };
-    let state = state_directory().map_err(failed)?;
+    let state = journals();
     let (engine, memory_bytes, target) = (args.engine, args.memory.0, target.to_owned());
     let sums = args.checksum_file.is_some();
     let keep = args.json || sums;
@@ -483,7 +441,7 @@ fn pull(
             keeper: &UserGate,
             caller: &caller,
             engine,
-            state: &state,
+            state: state.as_deref(),
             memory_bytes,
             pace: None,
             collectors: &[],
@@ -498,7 +456,7 @@ fn pull(
             .receiver(base, &name, &options, Some(given), &|_| true)
             .map_err(|refusal| CopyError::Failed(refusal.text))?;
         if let Some(list) = &list {
-            end.want(list.clone());
+            end.want(Arc::clone(list));
         }
         if keep {
             end.keep_placed(sums);

@@ -18,6 +18,7 @@ use penstock_mover::agent::Limits;
 use penstock_mover::session::STREAMS_MAX;
 use penstock_units::{BitRate, ByteCount};
 
+use crate::destinations::Destinations;
 use crate::fetch::Url;
 use crate::fireflies::{self, TagRule};
 use crate::tokens::{OWNER, TokenSource};
@@ -140,6 +141,8 @@ pub struct Config {
     pub marker: PathBuf,
     /// Whose data the bearers of tokens move.
     pub token_tags: HashMap<String, TagRule>,
+    /// Where files go to in copies between agents.
+    pub destinations: Destinations,
 }
 
 impl Config {
@@ -191,8 +194,8 @@ impl Layer {
 
     fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, ConfigError> {
         Ok(Self {
-            listen: parsed(variable, "PENSTOCK_LISTEN", words::parse_listen_list)?,
-            http: parsed(variable, "PENSTOCK_HTTP", words::parse_listen_list)?,
+            listen: parsed(variable, "PENSTOCK_LISTEN", words::parse_list)?,
+            http: parsed(variable, "PENSTOCK_HTTP", words::parse_list)?,
             state: variable("PENSTOCK_STATE").map(Into::into),
             root: variable("PENSTOCK_ROOT").map(Into::into),
             metrics: parsed(variable, "PENSTOCK_METRICS", MetricsAccess::from_str)?,
@@ -222,8 +225,16 @@ fn lower(
     file: &Path,
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Config, ConfigError> {
-    let file::Contents { layer, mut exports, mut tokens, token_tags, registry, collectors, marker } =
-        contents;
+    let file::Contents {
+        layer,
+        mut exports,
+        mut tokens,
+        token_tags,
+        registry,
+        collectors,
+        marker,
+        destinations,
+    } = contents;
     let collectors = collectors.iter().map(fireflies::address);
     let collectors = collectors.collect::<Result<_, _>>().map_err(whole)?;
     if let Some(path) = layer.root {
@@ -286,6 +297,7 @@ fn lower(
         collectors,
         marker: marker.unwrap_or_else(|| penstock_marker::DEFAULT_PIN.into()),
         token_tags,
+        destinations,
     })
 }
 

@@ -11,6 +11,7 @@
 //! operator can do. It names no export that the client may not use.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use penstock_mover::agent::{Caller, Gatekeeper, Place};
@@ -19,6 +20,7 @@ use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_sys::fs::Dir;
 
 use crate::config::{Export, Who};
+use crate::destinations::Destinations;
 use crate::fireflies::{self, TagRule};
 use crate::tokens::Tokens;
 
@@ -37,6 +39,8 @@ pub struct Rules {
     pub exports: Vec<Export>,
     /// Whose data the bearers of tokens move.
     pub token_tags: HashMap<String, TagRule>,
+    /// Where files go to in copies between agents.
+    pub destinations: Destinations,
 }
 
 impl Gate {
@@ -121,6 +125,10 @@ impl Gatekeeper for Gate {
         let token = rules.token_tags.get(&caller.name).copied();
         let export = rules.find(&components(path)).and_then(|export| export.scitag);
         Ok(fireflies::decide(token, export, asked))
+    }
+
+    fn may_send_to(&self, to: SocketAddr, from_here: bool) -> Result<(), Refusal> {
+        self.rules().destinations.check(to, from_here)
     }
 }
 
@@ -233,7 +241,12 @@ mod tests {
             export("/store/cms", Mode::Read, &["alice", "owner"]),
             export("/drop", Mode::Write, &[&certificate]),
         ];
-        Gate::new(Rules { tokens, exports, token_tags: HashMap::new() })
+        Gate::new(Rules {
+            tokens,
+            exports,
+            token_tags: HashMap::new(),
+            destinations: Destinations::default(),
+        })
     }
 
     fn caller(name: &str) -> Caller {

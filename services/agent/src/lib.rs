@@ -1,6 +1,7 @@
 //! The daemon of a data transfer node: what `penstock serve` runs.
 //!
-//! For: who may move which files ([`gate`], [`tokens`]), what the operator set ([`config`]), what is
+//! For: who may move which files ([`gate`], [`tokens`]), what the operator set ([`config`]), where copies
+//! between agents may go ([`destinations`]), what is
 //! kept between runs ([`state`]), scitags ([`registry`], [`fetch`], [`fireflies`]), watching and steering transfers over HTTP ([`http`], with its
 //! [`client`]), and running it all ([`serve`]). The bytes themselves are moved by `penstock-mover`.
 //!
@@ -12,6 +13,7 @@
 
 pub mod client;
 pub mod config;
+pub mod destinations;
 pub mod fetch;
 pub mod fireflies;
 pub mod gate;

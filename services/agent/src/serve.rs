@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use penstock_mover::agent::{self, Agent};
 use penstock_mover::identity::Fingerprint;
+use penstock_sys::lock::FileLock;
 use sd_notify::NotifyState;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -61,6 +62,8 @@ pub struct Server {
     serving: JoinHandle<()>,
     stop: watch::Sender<bool>,
     signals: Signals,
+    /// Keeps other agents off the state directory.
+    hold: FileLock,
     fingerprint: Fingerprint,
     token: String,
     first_start: bool,
@@ -103,6 +106,7 @@ impl Server {
             tracing::warn!("the limit on open files stays as it is: {error}");
         }
         let state = State::open(&config.state)?;
+        let hold = state.hold()?;
         let credentials = state.credentials()?;
         let running = Running::of(&config, &credentials.token);
         let tokens = Tokens::open(&credentials.token, &config.tokens)?;
@@ -110,6 +114,7 @@ impl Server {
             tokens,
             exports: config.exports,
             token_tags: config.token_tags,
+            destinations: config.destinations,
         }));
         let identity = Arc::new(credentials.identity);
         let runtime =
@@ -172,6 +177,7 @@ impl Server {
             serving,
             stop,
             signals,
+            hold,
             fingerprint,
             token,
             first_start,
@@ -212,7 +218,7 @@ impl Server {
     /// with exit code 1. At SIGHUP limits, exports and tokens become what `load` gives; when that is an
     /// error, everything stays as it was.
     pub fn run(self, load: &dyn Fn() -> Result<Config, ConfigError>) {
-        let Self { runtime, agent, api, running, serving, stop, mut signals, .. } = self;
+        let Self { runtime, agent, api, running, serving, stop, mut signals, hold, .. } = self;
         runtime.block_on(async {
             tell(&[NotifyState::Ready]);
             let watchdog = tokio::spawn(feed_watchdog(agent.clone()));
@@ -229,6 +235,8 @@ impl Server {
             };
             tracing::info!("{name}: shutting down; transfers stay resumable");
             tell(&[NotifyState::Stopping]);
+            // A successor may start: each transfer that still ends here holds its own journal.
+            drop(hold);
             watchdog.abort();
             let _ = stop.send(true);
             let down = async {
@@ -297,8 +305,8 @@ impl Running {
         }
         agent.set_limits(config.limits.clone());
         *api.limits.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
-        let (exports, token_tags) = (config.exports, config.token_tags);
-        api.gate.replace(Rules { tokens, exports, token_tags });
+        let Config { exports, token_tags, destinations, .. } = config;
+        api.gate.replace(Rules { tokens, exports, token_tags, destinations });
         Ok(())
     }
 }

@@ -4,8 +4,8 @@
 //! directory. It is made with mode 0700. One that is there already may be readable by others (what is
 //! secret in it has mode 0600 itself), but not writable by others: who can swap the key is the agent.
 //!
-//! An agent's identity and its own token are made once, under a lock, and shared by all agents that run
-//! on the same directory. Every file comes into being under a temporary name and is renamed, so that a
+//! An agent's identity and its own token are made once, under a lock. One agent runs on a directory at a
+//! time. Every file comes into being under a temporary name and is renamed, so that a
 //! crash leaves the old one or the new one.
 //!
 //! Not for: journals of transfers, which the mover keeps in the same directory.
@@ -36,6 +36,9 @@ pub const TOKEN: &str = "token";
 
 /// How long another process may hold the lock: making a key takes milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
+
+/// How long an agent that was just told to end may take to hear it, or one that was killed to go.
+const AGENT_WAIT: Duration = Duration::from_secs(2);
 
 /// A state directory that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -283,21 +286,45 @@ impl State {
     /// # Errors
     /// When the directory cannot be written, or another process holds the lock for long.
     pub fn lock(&self) -> Result<FileLock, StateError> {
-        let path = self.path.join("lock");
+        self.lock_within("lock", LOCK_WAIT, |_| {
+            "another process holds it for long: see who with fuser".to_owned()
+        })
+    }
+
+    /// Keeps other agents from running on the directory, until dropped.
+    ///
+    /// # Errors
+    /// When one does.
+    pub fn hold(&self) -> Result<FileLock, StateError> {
+        let lock = self.lock_within("agent.lock", AGENT_WAIT, |path| {
+            let process = fs::read_to_string(path).unwrap_or_default();
+            format!(
+                "an agent runs on this directory already (process {}): stop it, or give this one another \
+                 with --state DIR",
+                process.trim()
+            )
+        })?;
+        // Who it is matters to people alone.
+        let _ = lock.file().set_len(0);
+        let _ = writeln!(lock.file(), "{}", std::process::id());
+        Ok(lock)
+    }
+
+    fn lock_within(
+        &self,
+        name: &str,
+        within: Duration,
+        held: impl Fn(&Path) -> String,
+    ) -> Result<FileLock, StateError> {
+        let path = self.path.join(name);
         let begun = Instant::now();
         loop {
-            let file =
-                OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
-            let lock = file.and_then(FileLock::try_lock);
-            match lock
+            match FileLock::try_lock_at(&path)
                 .map_err(|error| StateError::io(&path, "the directory cannot be written", &error))?
             {
                 Some(lock) => return Ok(lock),
-                None if begun.elapsed() > LOCK_WAIT => {
-                    return Err(StateError::new(
-                        &path,
-                        "another process holds it for long: see who with fuser",
-                    ));
+                None if begun.elapsed() > within => {
+                    return Err(StateError::new(&path, held(&path)));
                 }
                 None => std::thread::sleep(Duration::from_millis(10)),
             }

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use penstock_agent::client::{Client, ClientError};
 use penstock_agent::config::{Export, MetricsAccess, Mode, Who};
+use penstock_agent::destinations::Destinations;
 use penstock_agent::gate::{Gate, Rules};
 use penstock_agent::http::api::Change;
 use penstock_agent::http::server::{self, Traffic};
@@ -110,6 +111,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
             tokens,
             exports: vec![export],
             token_tags: HashMap::new(),
+            destinations: Destinations::default(),
         })),
         metrics,
         listen: vec!["[::1]:8620".parse().unwrap()],

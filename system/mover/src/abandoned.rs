@@ -5,10 +5,9 @@
 //! Nothing else is looked at, and no export is walked.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -124,11 +123,12 @@ fn is_older(path: &Path, before: SystemTime) -> bool {
 
 fn remove_one(path: &Path, before: SystemTime) -> io::Result<Option<Removed>> {
     let lock_path = path.with_extension("lock");
-    let mut how = OpenOptions::new();
-    how.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let Some(_running) = FileLock::try_lock(how.open(&lock_path)?)? else { return Ok(None) };
-    // Somebody may have taken it up since it was looked at.
+    let Some(_running) = FileLock::try_lock_at(&lock_path)? else { return Ok(None) };
+    // Somebody may have taken it up since it was looked at, or brought it to its end.
     if !is_older(path, before) {
+        if !path.exists() {
+            let _ = fs::remove_file(lock_path);
+        }
         return Ok(None);
     }
     let mut bytes = Vec::new();

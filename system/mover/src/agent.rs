@@ -22,6 +22,7 @@ use penstock_protocol::open::{
 use penstock_protocol::preamble::{ConnectionKind, Preamble};
 use penstock_protocol::proof::{Nonces, SessionKey};
 use penstock_sys::fs::Dir;
+use penstock_sys::net::is_own_address;
 use socket2::SockRef;
 
 use crate::abandoned;
@@ -111,6 +112,15 @@ pub trait Gatekeeper: Send + Sync {
         asked: Option<Mark>,
     ) -> Result<Option<Mark>, Refusal> {
         Ok(asked)
+    }
+
+    /// Whether this agent may send files to `to`, because a client asks for a copy between two agents.
+    /// `from_here`: the client is on this host, or `to` is this very agent.
+    ///
+    /// # Errors
+    /// When it may not.
+    fn may_send_to(&self, _to: SocketAddr, _from_here: bool) -> Result<(), Refusal> {
+        Ok(())
     }
 
     /// Whether clients act for the very user who runs this process, and so may choose owners.
@@ -422,6 +432,15 @@ impl Inner {
         }
     }
 
+    /// Whether this agent is reached at an address.
+    fn listens_on(&self, address: SocketAddr) -> bool {
+        let own = self.listeners.iter().filter_map(|listener| listener.local_addr().ok());
+        own.filter(|own| own.port() == address.port()).any(|own| {
+            let ip = address.ip().to_canonical();
+            own.ip().to_canonical() == ip || own.ip().is_unspecified() && is_own_address(ip)
+        })
+    }
+
     /// Streams that a transfer to another agent may have, which makes them itself.
     fn streams_free(&self, limits: &Limits) -> u16 {
         let all: Vec<_> = lock(&self.sessions).values().cloned().collect();
@@ -575,7 +594,7 @@ impl Inner {
             keeper: keeper.as_ref(),
             caller: &caller,
             engine: self.engine,
-            state: &self.config.state,
+            state: Some(&self.config.state),
             memory_bytes: memory.bytes(),
             pace: Some(Arc::clone(&self.pace)),
             collectors: &self.config.collectors,
@@ -589,7 +608,9 @@ impl Inner {
             // The session has its name at the other agent, which may be this one too.
             Request::ThirdParty(request) => {
                 let free = self.streams_free(&limits);
-                let delegate = Delegate::start(request, granted.end.clone(), free)?;
+                let from_here = channel.transport().peer_address().is_none_or(is_own_address);
+                let allowed = |to| keeper.may_send_to(to, from_here || self.listens_on(to));
+                let delegate = Delegate::start(request, granted.end.clone(), free, &allowed)?;
                 (Some(delegate), exchange::random())
             }
             _ => (None, session.id),
@@ -682,6 +703,7 @@ impl Inner {
                 return;
             }
             for running in running {
+                lock(&running.rate).observe(&running.end);
                 let kept = if running.delegate.is_some() { DELEGATE_KEPT_FOR } else { KEPT_FOR };
                 let gone = lock(&running.lost).is_some_and(|since| since.elapsed() > kept);
                 if gone {
@@ -732,6 +754,10 @@ impl Running {
         };
         let mut rate = lock(&self.rate);
         rate.observe(&self.end);
+        let (bits_per_second, bound_by) = match session.ending() {
+            Some(_) => rate.of_all(&self.end),
+            None => (rate.bits_per_second, rate.bound_by),
+        };
         let (readers, writers) = self.end.threads();
         Transfer {
             id: self.id,
@@ -752,8 +778,8 @@ impl Running {
             readers,
             writers,
             rate_bps: session.pace.rate_bps(),
-            bits_per_second: rate.bits_per_second,
-            bound_by: rate.bound_by.to_owned(),
+            bits_per_second,
+            bound_by: bound_by.to_owned(),
             engine: session.engine(),
             retransmits: self.end.retransmits(),
         }

@@ -78,8 +78,12 @@ impl Default for Backoff {
 impl Backoff {
     /// Waits before the next attempt.
     pub fn pause(&mut self) {
-        std::thread::sleep(self.0);
-        self.0 = (self.0 * 2).min(PAUSE_MAX);
+        std::thread::sleep(self.next());
+    }
+
+    fn next(&mut self) -> Duration {
+        let longer = (self.0 * 2).min(PAUSE_MAX);
+        std::mem::replace(&mut self.0, longer)
     }
 }
 
@@ -261,4 +265,16 @@ impl Contact {
 /// Whether the peer is a penstock of another version, or no penstock.
 fn is_stranger(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|cause| cause.is::<PreambleError>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_two_seconds() {
+        let mut backoff = Backoff::default();
+        let pauses: Vec<_> = (0..9).map(|_| backoff.next().as_millis()).collect();
+        assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1280, 2000, 2000]);
+    }
 }

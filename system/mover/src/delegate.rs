@@ -5,7 +5,7 @@
 //! files. When the requester stays away the agent ends the session, and the same request resumes.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -66,16 +66,22 @@ fn addresses(texts: &[String]) -> Result<Vec<IpAddr>, Refusal> {
 
 impl Delegate {
     /// Starts to send what `end` reads into the session that the request names, over as many streams as
-    /// the destination and this agent allow.
+    /// the destination and this agent allow, to such of its addresses as are `allowed`.
     ///
     /// # Errors
-    /// When the destination has no address, or this process no more descriptors.
-    pub fn start(request: &ThirdParty, end: AnyEnd, streams_max: u16) -> Result<Self, Refusal> {
+    /// When the destination has no address or none that is allowed, or this process no more descriptors.
+    pub fn start(
+        request: &ThirdParty,
+        end: AnyEnd,
+        streams_max: u16,
+        allowed: &dyn Fn(SocketAddr) -> Result<(), Refusal>,
+    ) -> Result<Self, Refusal> {
         let refuse = |error: std::io::Error| Refusal::new(RefusalKind::Request, error.to_string());
         let (to, from) = (addresses(&request.to)?, addresses(&request.from)?);
         let congestion = request.congestion.clone();
         let dial =
             TcpDial::new(&request.host, request.port, &to, &from, congestion).map_err(refuse)?;
+        let dial = dial.only_to(allowed)?;
         let tls = tls_client_config(Fingerprint(request.fingerprint), None)
             .map_err(|error| Refusal::new(RefusalKind::Agent, error.to_string()))?;
         if request.keep_placed {

@@ -94,6 +94,24 @@ impl TcpDial {
         })
     }
 
+    /// To those of its addresses alone that are allowed; they are not looked up again.
+    ///
+    /// # Errors
+    /// The first error of `allowed`, when it has no other address.
+    pub fn only_to<E>(mut self, allowed: impl Fn(SocketAddr) -> Result<(), E>) -> Result<Self, E> {
+        let mut why = None;
+        self.pairs.retain(|(to, _)| {
+            let answer = allowed(*to);
+            let is_allowed = answer.is_ok();
+            why = why.take().or(answer.err());
+            is_allowed
+        });
+        match why {
+            Some(why) if self.pairs.is_empty() => Err(why),
+            _ => Ok(self),
+        }
+    }
+
     /// The ways to try, in order, for a connection.
     fn ways(&self, number: u32) -> Vec<Way> {
         let failures = lock(&self.failures);
@@ -205,5 +223,48 @@ impl Dial for SshDial {
 
     fn shown(&self) -> String {
         format!("{} (inside ssh)", self.host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn dial(port: u16, to: &[&str]) -> TcpDial {
+        let to: Vec<_> = to.iter().map(|text| text.parse().expect(text)).collect();
+        TcpDial::new("localhost", port, &to, &[], None).expect("addresses")
+    }
+
+    #[test]
+    fn an_address_that_stays_dead_is_left_alone_while_others_live() {
+        let listener = TcpListener::bind("127.0.0.2:0").expect("loopback");
+        let port = listener.local_addr().expect("its address").port();
+        let dead = SocketAddr::from(([127, 0, 0, 3], port));
+        let two = dial(port, &["127.0.0.3", "127.0.0.2"]);
+        for failures in 0..5 {
+            // Those with an even number begin at the dead one.
+            two.dial(0, None).expect("the other one answers");
+            assert_eq!(two.dropped().len(), usize::from(failures >= 2));
+        }
+        assert_eq!(two.dropped(), [dead.to_string()]);
+        assert_eq!(lock(&two.failures)[&(dead, None)], FAILURES_MAX);
+        // Alone, it is tried again.
+        let one = dial(port, &["127.0.0.3"]);
+        for failures in 1..=5 {
+            assert!(one.dial(0, None).is_err());
+            assert_eq!(lock(&one.failures)[&(dead, None)], failures);
+        }
+    }
+
+    #[test]
+    fn only_what_is_allowed_is_connected_to() {
+        let allowed =
+            |to: SocketAddr| if to.ip().to_string() == "127.0.0.2" { Ok(()) } else { Err(to) };
+        let some = dial(9, &["127.0.0.3", "127.0.0.2"]).only_to(allowed).expect("one is allowed");
+        assert_eq!(some.pairs, [(SocketAddr::from(([127, 0, 0, 2], 9)), None)]);
+        let none = dial(9, &["127.0.0.3", "127.0.0.4"]).only_to(allowed).unwrap_err();
+        assert_eq!(none, SocketAddr::from(([127, 0, 0, 3], 9)));
     }
 }

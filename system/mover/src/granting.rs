@@ -1,5 +1,6 @@
 //! From a granted request to an end that carries it out, at an agent or for a local copy.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 use penstock_protocol::block::{BLOCK_BYTES_MIN, PAYLOAD_BYTES_MAX};
 use penstock_protocol::control::{Placed, Report, Settings, Tally};
 use penstock_protocol::journal::At;
+use penstock_protocol::list::PathList;
+use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{
     Options, Protection, Pull, Push, Refusal, RefusalKind, Request, SessionId,
 };
@@ -30,7 +33,7 @@ use crate::exchange::random;
 use crate::keeping::{Journal, JournalError};
 use crate::placing::{Place, Target};
 use crate::receiving::{ReceiverControl, ReceiverEnd};
-use crate::scan::Source;
+use crate::scan::{Missing, Source};
 use crate::sending::{SenderControl, SenderEnd};
 use crate::session::{Pace, Session};
 
@@ -83,7 +86,7 @@ impl AnyEnd {
     }
 
     /// Wants these paths of a sender that waits for a list; a sending end wants nothing.
-    pub fn want(&self, list: Vec<Bytes>) {
+    pub fn want(&self, list: Arc<PathList>) {
         if let Self::Receive(end) = self {
             end.0.with_machine(|machine| machine.want(list));
         }
@@ -209,11 +212,19 @@ pub struct RateMeter {
     /// Whose counters `last` holds: those of another session begin at zero.
     session: Option<SessionId>,
     last: Option<(Instant, u64, u64, Report, Report)>,
+    /// For how many microseconds it was bounded by what.
+    bounded_us: HashMap<&'static str, u64>,
 }
 
 impl Default for RateMeter {
     fn default() -> Self {
-        Self { bits_per_second: 0, bound_by: "starting", session: None, last: None }
+        Self {
+            bits_per_second: 0,
+            bound_by: "starting",
+            session: None,
+            last: None,
+            bounded_us: HashMap::new(),
+        }
     }
 }
 
@@ -238,14 +249,48 @@ impl RateMeter {
             self.bits_per_second = (bits * 1e6 / elapsed_us as f64) as u64;
             let own_share = Share::between(own_before, &own, elapsed_us);
             let peer_share = Share::between(peer_before, &peer, elapsed_us);
-            let streams = f64::from(own.streams.max(1));
-            let rate = (rate_us - rate_before) as f64 / (elapsed_us as f64 * streams);
-            self.bound_by = match end {
-                AnyEnd::Send(_) => bound_by(own_share, peer_share, rate),
-                AnyEnd::Receive(_) => bound_by(peer_share, own_share, rate),
-            };
+            let rate = rate_share(rate_us - rate_before, elapsed_us, &own);
+            self.bound_by = bound_of(end, own_share, peer_share, rate);
+            *self.bounded_us.entry(self.bound_by).or_default() += elapsed_us;
         }
         self.last = Some((now, bytes, rate_us, own, peer));
+    }
+
+    /// The mean rate of a session from its start to now, and what bounded it most of that time; `-` where
+    /// nothing moved.
+    #[must_use]
+    pub fn of_all(&self, end: &AnyEnd) -> (u64, &'static str) {
+        let session = end.session();
+        let elapsed_us = u64::try_from(session.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let bits = session.meter.network_bytes.load(Ordering::Relaxed) as f64 * 8.0;
+        let mean = (bits * 1e6 / elapsed_us.max(1) as f64) as u64;
+        if mean == 0 {
+            return (0, "-");
+        }
+        if let Some((bound, _)) = self.bounded_us.iter().max_by_key(|(_, time)| **time) {
+            return (mean, bound);
+        }
+        // It was too short to be looked at twice; how busy its processors were is not known.
+        let share = |report: &Report| Share {
+            cpu: 0.0,
+            ..Share::between(&Report::default(), report, elapsed_us)
+        };
+        let (own, peer) = (session.report(), session.peer());
+        let rate_us = session.meter.waited_rate_us.load(Ordering::Relaxed);
+        let rate = rate_share(rate_us, elapsed_us, &own);
+        (mean, bound_of(end, share(&own), share(&peer), rate))
+    }
+}
+
+/// The part of its streams' time that an end waited for its rate limit.
+fn rate_share(waited_us: u64, elapsed_us: u64, report: &Report) -> f64 {
+    waited_us as f64 / (elapsed_us.max(1) as f64 * f64::from(report.streams.max(1)))
+}
+
+fn bound_of(end: &AnyEnd, own: Share, peer: Share, rate: f64) -> &'static str {
+    match end {
+        AnyEnd::Send(_) => bound_by(own, peer, rate),
+        AnyEnd::Receive(_) => bound_by(peer, own, rate),
     }
 }
 
@@ -286,8 +331,8 @@ pub struct Grant<'a> {
     pub caller: &'a Caller,
     /// How files are read and written.
     pub engine: Engine,
-    /// Where journals are kept.
-    pub state: &'a Path,
+    /// Where journals are kept; without it no transfer that breaks off resumes.
+    pub state: Option<&'a Path>,
     /// Memory for blocks.
     pub memory_bytes: u64,
     /// A rate shared with other sessions.
@@ -370,8 +415,15 @@ impl Grant<'_> {
             let text = "a list names what is below one source";
             return Err(Refusal::new(RefusalKind::Request, text));
         }
+        let mut missing = Vec::new();
         for path in &pull.sources {
-            let place = self.keeper.place(self.caller, &path.0, false)?;
+            let place = match self.keeper.place(self.caller, &path.0, false) {
+                Err(refusal) if refusal.kind == RefusalKind::NotFound => {
+                    missing.push((display_path(&path.0), refusal));
+                    continue;
+                }
+                place => place?,
+            };
             if pull.listed {
                 let path = PathBuf::from(OsString::from_vec(place.path));
                 let dir = if path.as_os_str().is_empty() {
@@ -384,12 +436,23 @@ impl Grant<'_> {
                 shown.push(place.shown);
                 continue;
             }
-            sources.push(source_at(place.root, &place.path, &place.shown)?);
-            shown.push(place.shown);
+            match source_at(place.root, &place.path, &place.shown) {
+                Ok(source) => {
+                    sources.push(source);
+                    shown.push(place.shown);
+                }
+                Err(refusal) => missing.push((place.shown, refusal)),
+            }
+        }
+        // One that is not there does not keep the others.
+        if sources.is_empty() && !missing.is_empty() {
+            return Err(missing.swap_remove(0).1);
         }
         let path = pull.sources.first().map_or(&[][..], |path| &path.0);
         let session = self.session(&self.marked(options, path)?, given)?;
+        let missing = missing.into_iter().map(|(path, refusal)| missing_source(path, refusal));
         let end = SenderEnd::new(session, self.engine, sources, pull.recursive);
+        let end = end.missing(missing.collect());
         let end = if pull.listed { end.listed() } else { end };
         let more = match shown.len() {
             0 | 1 => String::new(),
@@ -428,20 +491,21 @@ impl Grant<'_> {
         const LET_GO_WITHIN: Duration = Duration::from_secs(5);
         let start = Instant::now();
         let agent = |error: io::Error| Refusal::new(RefusalKind::Agent, fs::describe(&error));
-        let mark = format!(".penstock-{}-", &name[..name.len().min(16)]);
         let (path, stat) = (target.base.real_path(), target.base.stat_self().map_err(agent)?);
+        let marked = |name: &str| format!(".penstock-{}-", &name[..name.len().min(16)]);
         let at = At {
             path: Bytes(path.map_err(agent)?.into_os_string().into_vec()),
             device: stat.device,
             inode: stat.inode,
-            mark: mark.clone(),
+            mark: marked(name),
         };
         let (journal, unfinished) = loop {
+            let Some(state) = self.state else { break (Journal::none(), HashMap::new()) };
             // Whoever waits for nobody would keep the journal from the client's next attempt.
             if !forsaken(name) {
                 return Err(Refusal::new(RefusalKind::Busy, "its client is gone"));
             }
-            match Journal::open(self.state, name, at.clone(), options) {
+            match Journal::open(state, name, at.clone(), options) {
                 Ok(opened) => break opened,
                 Err(JournalError::Running) if start.elapsed() < LET_GO_WITHIN => {
                     std::thread::sleep(Duration::from_millis(50));
@@ -451,6 +515,11 @@ impl Grant<'_> {
                 }
                 Err(error) => return Err(Refusal::new(RefusalKind::Agent, error.to_string())),
             }
+        };
+        let mark = match self.state {
+            Some(_) => at.mark,
+            // Nothing keeps the same command from running twice: each has names of its own.
+            None => marked(&journal_name(&random(), name, "")),
         };
         let session = self.session(options, given)?;
         let place = Place::new(target, mark, options.clone(), self.engine, unfinished)
@@ -466,6 +535,12 @@ pub fn journal_name(transfer_key: &[u8; 16], caller: &str, shown: &str) -> Strin
     let mut hasher = blake3::Hasher::new();
     hasher.update(transfer_key).update(caller.as_bytes()).update(&[0]).update(shown.as_bytes());
     hasher.finalize().to_hex()[..32].to_owned()
+}
+
+/// A refusal names the path too.
+fn missing_source(path: String, refusal: Refusal) -> Missing {
+    let why = refusal.text.strip_prefix(&path).map(|why| why.trim_start_matches([':', ' ']));
+    Missing { why: why.unwrap_or(&refusal.text).to_owned(), path }
 }
 
 fn refuse(shown: &str, error: &io::Error) -> Refusal {
@@ -516,6 +591,12 @@ pub fn target_at(
         return Ok((root.open_dir(path)?, None));
     }
     if into_directory {
+        let is_link = |stat: fs::Stat| stat.kind == fs::Kind::Symlink;
+        if root.stat(path).is_ok_and(is_link) {
+            let text =
+                "it is a link that leads to no directory: name another place, or move it away";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
         root.create_dir_all(path, 0o777)?;
         return Ok((root.open_dir(path)?, None));
     }
@@ -524,4 +605,35 @@ pub fn target_at(
     }
     let (dir, name) = root.parent(path)?;
     Ok((dir, Some(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_protocol::digest::Algorithm;
+
+    use super::*;
+
+    #[test]
+    fn a_block_is_a_power_of_two_within_its_limits() {
+        let answer = |block_bytes| {
+            check_options(&Options {
+                block_bytes,
+                algorithm: Algorithm::Crc32c,
+                protection: Protection::Full,
+                inplace: false,
+                xattrs: false,
+                compare_digest: false,
+                readback: false,
+                mark: None,
+                settings: Settings::default(),
+            })
+        };
+        for good in [64 << 10, 4 << 20, 64 << 20] {
+            answer(good).expect("a block size");
+        }
+        for bad in [0, 1, 32 << 10, (64 << 10) + 1, 3 << 20, 128 << 20, u32::MAX] {
+            let refusal = answer(bad).expect_err("no block size");
+            assert_eq!(refusal.kind, RefusalKind::Request, "{bad}: {}", refusal.text);
+        }
+    }
 }

@@ -35,10 +35,10 @@ pub struct Journal {
     earlier: Vec<Bytes>,
     state: Mutex<State>,
     /// Held as long as the transfer runs.
-    _running: FileLock,
+    running: Option<FileLock>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     file: Option<File>,
     length: u64,
@@ -61,6 +61,29 @@ pub enum JournalError {
 }
 
 impl Journal {
+    /// No journal: nothing is resumed from it.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { path: PathBuf::new(), earlier: Vec::new(), state: Mutex::default(), running: None }
+    }
+
+    /// Whether journals can be kept in the state directory `state`.
+    ///
+    /// # Errors
+    /// When not.
+    pub fn can_be_kept(state: &Path) -> Result<(), JournalError> {
+        let directory = state.join("transfers");
+        let probe = directory.join(format!("probe.{}", std::process::id()));
+        let try_it = || {
+            fs::create_dir_all(&directory)?;
+            File::create(&probe)?;
+            fs::remove_file(&probe)
+        };
+        try_it().map_err(|error: io::Error| {
+            JournalError::State(directory.clone(), penstock_sys::fs::describe(&error))
+        })
+    }
+
     /// Opens the journal of the transfer `name` to `at` in the state directory `state` and gives what it
     /// knows of unfinished files.
     ///
@@ -77,11 +100,8 @@ impl Journal {
             JournalError::State(directory.clone(), penstock_sys::fs::describe(&error))
         };
         fs::create_dir_all(&directory).map_err(failed)?;
-        let mut how = OpenOptions::new();
-        how.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let lock_file = how.open(directory.join(format!("{name}.lock"))).map_err(failed)?;
-        let running = FileLock::try_lock(lock_file).map_err(failed)?;
-        let running = running.ok_or(JournalError::Running)?;
+        let running = FileLock::try_lock_at(&directory.join(format!("{name}.lock")));
+        let running = running.map_err(failed)?.ok_or(JournalError::Running)?;
         let path = directory.join(format!("{name}.journal"));
         let boot = machine::boot_id().unwrap_or_default();
         let mut bytes = Vec::new();
@@ -94,7 +114,9 @@ impl Journal {
         let earlier = earlier.map(|places| places.directories).unwrap_or_default();
         let fresh = begin(&unfinished, &earlier, boot, at, options);
         let beside = directory.join(format!("{name}.new"));
-        let mut file = how.clone().truncate(true).open(&beside).map_err(failed)?;
+        let mut how = OpenOptions::new();
+        how.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = how.open(&beside).map_err(failed)?;
         file.write_all(&fresh.bytes)
             .and_then(|()| file.sync_data())
             .and_then(|()| fs::rename(&beside, &path))
@@ -106,7 +128,7 @@ impl Journal {
             numbers: fresh.numbers,
             directories: earlier.iter().cloned().collect(),
         };
-        Ok((Self { path, earlier, state: Mutex::new(state), _running: running }, unfinished))
+        Ok((Self { path, earlier, state: Mutex::new(state), running: Some(running) }, unfinished))
     }
 
     /// Temporary files may be made in this directory below the target from here on.
@@ -169,8 +191,11 @@ impl Journal {
     /// The transfer is complete.
     pub fn remove(&self) {
         lock(&self.state).file = None;
+        if self.running.is_none() {
+            return;
+        }
         let _ = fs::remove_file(&self.path);
-        // The lock file goes too; whoever waits for it finds the name gone and makes another.
+        // The lock file goes too; whoever has it open finds the name gone and makes another.
         let _ = fs::remove_file(self.path.with_extension("lock"));
     }
 

@@ -188,6 +188,10 @@ impl<'a> Packer<'a> {
         }
         let mut in_pack = self.batch.read(buffer, &in_pack).into_iter();
         let mut in_sectors = self.batch.read(&mut self.sectors, &in_sectors).into_iter();
+        if let Some(fault) = self.batch.take_fault() {
+            let why = fs::describe(&fault);
+            tracing::warn!("io_uring takes no more ({why}): small files are read one by one");
+        }
         let mut read = |place: &Place| match place {
             Place::Pack(_) => in_pack.next(),
             Place::Sectors(_) => in_sectors.next(),

@@ -235,9 +235,20 @@ impl Place {
                 lock(&self.made).insert(native(&entry.path).to_owned());
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let there = parent.dir.stat_follow(&name).map_err(|error| destination(&error))?;
-                if there.kind != fs::Kind::Directory {
-                    return Err(in_the_way("something that is not a directory"));
+                let there = parent.dir.stat(&name).map_err(|error| destination(&error))?;
+                let leads_to = || self.base.dir.stat_follow(native(&entry.path));
+                match there.kind {
+                    fs::Kind::Directory => {}
+                    // It keeps its own mode, owner and times.
+                    fs::Kind::Symlink
+                        if leads_to().is_ok_and(|stat| stat.kind == fs::Kind::Directory) =>
+                    {
+                        return Ok(());
+                    }
+                    fs::Kind::Symlink => {
+                        return Err(in_the_way("a link to no directory below the target"));
+                    }
+                    _ => return Err(in_the_way("something that is not a directory")),
                 }
             }
             Err(error) => return Err(destination(&error)),
@@ -297,6 +308,10 @@ impl Place {
         }
         if let Some(fs::Kind::Other(what)) = there.map(|stat| stat.kind) {
             return Err(in_the_way(&format!("a {what}")));
+        }
+        // What arrives is never written through a link; a rename takes its place by itself.
+        if self.options.inplace && there.is_some_and(|stat| stat.kind == fs::Kind::Symlink) {
+            parent.dir.remove_file(&name).map_err(|error| destination(&error))?;
         }
         let same = there.is_some_and(|stat| {
             stat.kind == fs::Kind::File

@@ -25,6 +25,15 @@ pub struct Source {
     pub path: PathBuf,
 }
 
+/// A source that is not there, beside others that are.
+#[derive(Debug, Clone)]
+pub struct Missing {
+    /// Its path, printable.
+    pub path: String,
+    /// Why, and what to do.
+    pub why: String,
+}
+
 /// What a walk gives.
 #[derive(Debug)]
 pub enum Found {

@@ -1,10 +1,10 @@
 //! The sending end of a session: scanner, readers and streams around the sending machine.
 
 use std::collections::{HashMap, VecDeque};
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
@@ -16,6 +16,7 @@ use penstock_protocol::control::{
     Failure, FailureKind, Placed, Settings, Tally, ToReceiver, ToSender,
 };
 use penstock_protocol::digest::{Algorithm, Digest, Serial};
+use penstock_protocol::list::PathList;
 use penstock_protocol::manifest::{RelativePath, display_path};
 use penstock_protocol::proof::Authenticator;
 use penstock_protocol::sender::{Read, Sender, Source, StreamId, Work};
@@ -30,7 +31,7 @@ use crate::crew::Crew;
 use crate::engine::Engine;
 use crate::frame::FrameWriter;
 use crate::reading::{self, OpenSources};
-use crate::scan::{self, Found, Walk};
+use crate::scan::{self, Found, Missing, Walk};
 use crate::session::{DEAD_AFTER, Ending, Session, add_since, lock};
 
 /// Reader threads per device when nobody says how many.
@@ -98,6 +99,17 @@ pub fn wait<'a, T>(
         .map_or_else(|poisoned| poisoned.into_inner().0, |(guard, _)| guard)
 }
 
+/// What is to be sent of the sources.
+#[derive(Debug)]
+enum Listed {
+    /// All that they hold.
+    All,
+    /// Of the one source, what is listed here.
+    Here(Arc<PathList>),
+    /// Of the one source, what the receiver lists.
+    There,
+}
+
 /// The sending end.
 #[derive(Debug)]
 pub struct SenderEnd {
@@ -111,8 +123,8 @@ pub struct SenderEnd {
     pub open: OpenSources,
     sources: Vec<scan::Source>,
     recursive: bool,
-    /// The receiver lists what is to be sent of the one source.
-    listed: bool,
+    missing: Vec<Missing>,
+    listed: Listed,
     machine: Mutex<Sender>,
     work: Condvar,
     room: Condvar,
@@ -141,7 +153,8 @@ impl SenderEnd {
             open: OpenSources::default(),
             sources,
             recursive,
-            listed: false,
+            missing: Vec::new(),
+            listed: Listed::All,
             machine: Mutex::new(machine),
             work: Condvar::new(),
             room: Condvar::new(),
@@ -154,8 +167,22 @@ impl SenderEnd {
     /// Sends what the receiver lists of the one source, and not all of it.
     #[must_use]
     pub fn listed(mut self) -> Self {
-        self.listed = true;
+        self.listed = Listed::There;
         lock(&self.machine).expect_list();
+        self
+    }
+
+    /// Sends what the list names of the one source, and not all of it.
+    #[must_use]
+    pub fn listed_here(mut self, list: Arc<PathList>) -> Self {
+        self.listed = Listed::Here(list);
+        self
+    }
+
+    /// Reports what is not there as failed.
+    #[must_use]
+    pub fn missing(mut self, missing: Vec<Missing>) -> Self {
+        self.missing = missing;
         self
     }
 
@@ -196,12 +223,22 @@ impl SenderEnd {
     }
 
     fn scan(self: &Arc<Self>) {
-        if self.listed {
-            self.scan_list();
-        } else {
-            for (root, source) in self.sources.iter().enumerate() {
-                self.scan_source(u32::try_from(root).unwrap_or(u32::MAX), source);
+        for Missing { path, why } in &self.missing {
+            let failure = Failure::new(FailureKind::Source, why.clone());
+            lock(&self.machine).scan_failed(path.clone(), failure);
+        }
+        match &self.listed {
+            Listed::All => {
+                for (root, source) in self.sources.iter().enumerate() {
+                    self.scan_source(u32::try_from(root).unwrap_or(u32::MAX), source);
+                }
             }
+            Listed::Here(list) => {
+                for path in list.iter().take_while(|_| !self.session.is_over()) {
+                    self.scan_below_base(path);
+                }
+            }
+            Listed::There => self.scan_list(),
         }
         lock(&self.machine).manifest_end();
         self.session.wake_control();
@@ -209,7 +246,6 @@ impl SenderEnd {
 
     /// Scans what the receiver lists, as it comes.
     fn scan_list(self: &Arc<Self>) {
-        let Some(base) = self.sources.first() else { return };
         while !self.session.is_over() {
             let mut machine = lock(&self.machine);
             let Some(next) = machine.next_listed() else { return };
@@ -224,9 +260,15 @@ impl SenderEnd {
                 continue;
             }
             drop(machine);
-            let path = PathBuf::from(OsString::from_vec(path));
-            self.scan_source(0, &scan::Source { dir: Arc::clone(&base.dir), path });
+            self.scan_below_base(&path);
         }
+    }
+
+    /// Scans what a list names of the one source.
+    fn scan_below_base(self: &Arc<Self>, path: &[u8]) {
+        let Some(base) = self.sources.first() else { return };
+        let path = PathBuf::from(OsStr::from_bytes(path));
+        self.scan_source(0, &scan::Source { dir: Arc::clone(&base.dir), path });
     }
 
     fn scan_source(self: &Arc<Self>, root: u32, source: &scan::Source) {

@@ -151,7 +151,7 @@ impl Site {
                 keeper: &keeper,
                 caller: &caller,
                 engine: Engine::probe(),
-                state: &state,
+                state: Some(&state),
                 memory_bytes: 16 << 20,
                 pace: None,
                 collectors: &[],
@@ -257,4 +257,23 @@ fn a_dataset_goes_there_and_comes_back() {
         assert_eq!(fs::read_dir(site.state.join("transfers")).expect("journals").count(), 0);
         site.agent.shut_down(Duration::from_secs(5));
     }
+}
+
+#[test]
+fn ended_transfers_are_listed_up_to_a_number() {
+    let site = Site::new();
+    let options = options(Algorithm::None, Protection::Integrity);
+    // There is nothing to copy.
+    for _ in 0..203 {
+        site.push(&options).expect("a copy");
+    }
+    let start = std::time::Instant::now();
+    let last =
+        || site.agent.transfers().last().is_some_and(|one| (one.id, one.state) == (203, "done"));
+    while !last() {
+        assert!(start.elapsed() < Duration::from_secs(20), "the last one has not ended");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let listed: Vec<_> = site.agent.transfers().iter().map(|one| one.id).collect();
+    assert_eq!(listed, (4..=203).collect::<Vec<_>>());
 }

@@ -6,8 +6,10 @@
 //!
 //! Fails as opening the file does; a lock held elsewhere is an answer, not an error.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -31,6 +33,25 @@ impl FileLock {
         }
     }
 
+    /// Locks the file at `path`, which is made where there is none and read by nobody else. Whoever holds the lock may remove
+    /// the file: a lock on one that is not there any more is none.
+    pub fn try_lock_at(path: &Path) -> io::Result<Option<Self>> {
+        let mut how = OpenOptions::new();
+        how.read(true).write(true).create(true).truncate(false).mode(0o600);
+        loop {
+            let Some(lock) = Self::try_lock(how.open(path)?)? else { return Ok(None) };
+            let held = lock.file.metadata()?;
+            match path.metadata() {
+                Ok(there) if (there.dev(), there.ino()) == (held.dev(), held.ino()) => {
+                    return Ok(Some(lock));
+                }
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                // It was removed, or is another, since it was opened.
+                _ => {}
+            }
+        }
+    }
+
     /// The locked file.
     pub fn file(&self) -> &File {
         &self.file
@@ -48,6 +69,7 @@ impl Drop for FileLock {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
     fn one_holder_at_a_time() {
@@ -60,5 +82,27 @@ mod tests {
         drop(held);
         assert!(FileLock::try_lock(open()).unwrap().is_some());
         drop(clone);
+    }
+
+    #[test]
+    fn one_holder_at_a_time_while_files_come_and_go() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.lock");
+        let (holders, held) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while held.load(Ordering::SeqCst) < 4000 {
+                        let Some(lock) = FileLock::try_lock_at(&path).unwrap() else { continue };
+                        assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two hold it");
+                        held.fetch_add(1, Ordering::SeqCst);
+                        holders.fetch_sub(1, Ordering::SeqCst);
+                        // From here on somebody else may hold the next file.
+                        std::fs::remove_file(&path).unwrap();
+                        drop(lock);
+                    }
+                });
+            }
+        });
     }
 }

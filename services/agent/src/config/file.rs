@@ -12,6 +12,7 @@ use super::words::{
     ExportName, Keep, Listen, MetricsAccess, Mode, Tag, Who, count, one_or_many, quantity,
 };
 use super::{ConfigError, Export, Layer};
+use crate::destinations::{Destination, Destinations};
 use crate::fetch::Url;
 use crate::fireflies::TagRule;
 use crate::tokens::{TokenSource, check_token_name};
@@ -29,6 +30,7 @@ pub(super) struct Contents {
     pub(super) registry: Option<Url>,
     pub(super) collectors: Vec<Listen>,
     pub(super) marker: Option<PathBuf>,
+    pub(super) destinations: Destinations,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -41,6 +43,8 @@ struct Document {
     limits: LimitsTable,
     #[serde(default)]
     scitags: ScitagsTable,
+    #[serde(default)]
+    third_party: ThirdPartyTable,
     #[serde(default)]
     export: Vec<Spanned<ExportTable>>,
     #[serde(default)]
@@ -80,6 +84,13 @@ struct ScitagsTable {
     #[serde(default, deserialize_with = "one_or_many")]
     collectors: Option<Vec<Listen>>,
     marker: Option<PathBuf>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ThirdPartyTable {
+    #[serde(default, deserialize_with = "one_or_many")]
+    to: Option<Vec<Destination>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -213,6 +224,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
         registry: document.scitags.registry,
         collectors: document.scitags.collectors.unwrap_or_default(),
         marker: document.scitags.marker.map(beside),
+        destinations: document.third_party.to.map(Destinations).unwrap_or_default(),
     })
 }
 

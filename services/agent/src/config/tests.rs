@@ -81,6 +81,7 @@ fn errors_name_the_line() {
         ("[agent]\nlisten = 8620\n".to_owned(), 2, "an address such as"),
         ("[agent\n".to_owned(), 1, ""),
         ("[scitags]\nregistry = \"api.json\"\n".to_owned(), 2, "no address to fetch from"),
+        ("[third_party]\nto = [\"any\",\n \"10.0.0.0/33\"]\n".to_owned(), 3, "no destination"),
         (format!("{export}{export}"), 5, "a second export is called /a"),
         (format!("{export}mode = \"append\"\n"), 5, "read-write"),
         ("[[export]]\nname = \"a\"\npath = \"data\"\n".to_owned(), 2, "write it like /store"),
@@ -147,6 +148,21 @@ fn places_to_listen() {
     for text in ["", ":1", "[::1", "[x]:1", "a b", "h:70000", "http://x", "::1:x"] {
         assert!(text.parse::<Listen>().is_err(), "{text}");
     }
+}
+
+#[test]
+fn destinations_of_copies_between_agents() {
+    let setting = Setting::new();
+    let load = |line: &str| {
+        let text = format!("[third_party]\n{line}\n[agent]\nroot = \"data\"\n");
+        setting.load(&text, Layer::default()).unwrap().destinations
+    };
+    let list =
+        |words: &[&str]| Destinations(words.iter().map(|word| word.parse().unwrap()).collect());
+    assert_eq!(load(""), list(&["remote"]));
+    assert_eq!(load("to = \"none\""), list(&[]));
+    assert_eq!(load("to = \"any\""), list(&["any"]));
+    assert_eq!(load("to = [\"dtn2\", \"::1\"]"), list(&["dtn2", "::1"]));
 }
 
 #[test]

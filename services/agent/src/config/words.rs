@@ -1,6 +1,7 @@
 //! Words of the configuration: each parses from its text and says what would have been right.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use penstock_mover::identity::Fingerprint;
 use penstock_scitags::{Registry, Scitag};
 use serde::de::{self, Deserialize, Deserializer};
 
+use crate::destinations::Destination;
 use crate::fetch::Url;
 use crate::tokens::{OWNER, check_token_name};
 
@@ -59,8 +61,8 @@ impl FromStr for Listen {
     }
 }
 
-/// Reads `none`, or addresses separated by commas.
-pub(super) fn parse_listen_list(text: &str) -> Result<Vec<Listen>, String> {
+/// Reads `none`, or places separated by commas.
+pub(super) fn parse_list<T: FromStr>(text: &str) -> Result<Vec<T>, T::Err> {
     match text.trim() {
         "none" => Ok(Vec::new()),
         text => text.split(',').map(str::parse).collect(),
@@ -281,23 +283,28 @@ macro_rules! deserialize_from_text {
     )*};
 }
 
-deserialize_from_text!(Listen, ExportName, Mode, Who, MetricsAccess, Keep, Tag, Url);
+deserialize_from_text!(Listen, ExportName, Mode, Who, MetricsAccess, Keep, Tag, Url, Destination);
 
 /// A list of places, or one of them as plain text.
-pub(super) fn one_or_many<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Vec<Listen>>, D::Error> {
-    struct Visitor;
-    impl<'de> de::Visitor<'de> for Visitor {
-        type Value = Vec<Listen>;
+pub(super) fn one_or_many<'de, D, T>(deserializer: D) -> Result<Option<Vec<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: fmt::Display> + Deserialize<'de>,
+{
+    struct Visitor<T>(PhantomData<T>);
+    impl<'de, T> de::Visitor<'de> for Visitor<T>
+    where
+        T: FromStr<Err: fmt::Display> + Deserialize<'de>,
+    {
+        type Value = Vec<T>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("an address such as \"127.0.0.1:8620\", or a list of them")
         }
-        fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<Listen>, E> {
-            parse_listen_list(text).map_err(E::custom)
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<T>, E> {
+            parse_list(text).map_err(E::custom)
         }
-        fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Vec<Listen>, A::Error> {
+        fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
             let mut places = Vec::new();
             while let Some(place) = list.next_element()? {
                 places.push(place);
@@ -305,7 +312,7 @@ pub(super) fn one_or_many<'de, D: Deserializer<'de>>(
             Ok(places)
         }
     }
-    deserializer.deserialize_any(Visitor).map(Some)
+    deserializer.deserialize_any(Visitor(PhantomData)).map(Some)
 }
 
 /// Reads how many there may be of something.

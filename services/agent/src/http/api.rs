@@ -59,9 +59,9 @@ pub struct Transfer {
     pub writers: u16,
     /// Limit on its rate; null for none.
     pub rate_bps: Option<u64>,
-    /// Its rate now.
+    /// Its rate now; over all its time once it has ended.
     pub bits_per_second: u64,
-    /// What holds it back, as measured.
+    /// What holds it back, as measured; what did for most of the time once it has ended, "-" where nothing moved.
     pub bound_by: String,
     /// Storage engine of this end.
     pub engine: String,

@@ -65,6 +65,18 @@ fn agents_that_start_together_share_one_identity() {
 }
 
 #[test]
+fn one_agent_at_a_time_runs_on_a_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = State::open(directory.path()).unwrap();
+    let hold = state.hold().unwrap();
+    let error = state.hold().unwrap_err().to_string();
+    let process = format!("already (process {}): stop it", std::process::id());
+    assert!(error.contains(&process) && error.contains("--state DIR"), "{error}");
+    drop(hold);
+    state.hold().unwrap();
+}
+
+#[test]
 fn a_directory_that_others_may_write_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     for mode in [0o770, 0o757, 0o1777] {

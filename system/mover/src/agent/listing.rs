@@ -43,9 +43,9 @@ pub struct Transfer {
     pub writers: u16,
     /// Its rate limit.
     pub rate_bps: Option<u64>,
-    /// Mean rate over the last second or so.
+    /// Mean rate over the last second or so; of one that has ended, over all its time.
     pub bits_per_second: u64,
-    /// What bounds it.
+    /// What bounds it; what did most of the time, where it has ended, and `-` where nothing moved.
     pub bound_by: String,
     /// Storage engine of this end.
     pub engine: String,

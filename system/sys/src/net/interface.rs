@@ -1,4 +1,4 @@
-//! Through which interface a host is reached.
+//! Through which interface a host is reached, and which addresses this machine has.
 //!
 //! Fails by giving nothing: the answer is a hint for placement, never needed.
 
@@ -15,6 +15,13 @@ pub fn interface_towards(host: &str) -> Option<String> {
     let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect(peer).ok()?;
     interface_with(socket.local_addr().ok()?.ip())
+}
+
+/// Whether this machine has the address.
+pub fn is_own_address(address: IpAddr) -> bool {
+    // What comes to a socket for both families is IPv6 that maps IPv4.
+    let address = address.to_canonical();
+    address.is_loopback() || interface_with(address).is_some()
 }
 
 /// Name of the interface that has an address.
@@ -69,5 +76,13 @@ mod tests {
     fn loopback_is_reached_through_itself() {
         assert_eq!(interface_towards("127.0.0.1").as_deref(), Some("lo"));
         assert_eq!(interface_towards("no such host"), None);
+    }
+
+    #[test]
+    fn own_addresses_are_those_of_interfaces() {
+        assert!(is_own_address(Ipv4Addr::LOCALHOST.into()));
+        assert!(is_own_address(Ipv4Addr::new(127, 9, 9, 9).into()));
+        assert!(is_own_address(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into()));
+        assert!(!is_own_address(Ipv4Addr::new(192, 0, 2, 1).into()));
     }
 }

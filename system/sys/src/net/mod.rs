@@ -15,7 +15,7 @@ mod pattern;
 mod splice_pipe;
 mod tcp_info;
 
-pub use interface::interface_towards;
+pub use interface::{interface_towards, is_own_address};
 pub use link::Link;
 pub use memory_file::MemoryFile;
 pub use pattern::PatternMemory;

@@ -3,7 +3,7 @@
 //! For: thousands of small files past the page cache, where one read after the other would leave the device idle.
 //! Not for: writing, which a file that grows makes wait anyhow.
 //!
-//! Fails per part. Without io_uring the parts are read one after the other.
+//! Fails per part. Without io_uring, or once that takes no more, the parts are read one after the other.
 
 use std::fmt;
 use std::fs::File;
@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::thread;
+use std::time::Duration;
 
 use io_uring::{IoUring, opcode, types};
 
@@ -28,7 +29,11 @@ pub struct Part<'a> {
 pub struct Batch {
     ring: Option<IoUring>,
     depth: usize,
+    fault: Option<io::Error>,
 }
+
+/// What the kernel says to each part: bytes or an error's number; nothing where it was not asked.
+type Answers = Vec<Option<Result<usize, i32>>>;
 
 impl Batch {
     /// For `depth` parts at the device at a time; one, where there is no io_uring.
@@ -36,7 +41,12 @@ impl Batch {
         let ring = IoUring::builder().setup_clamp().dontfork().build(depth.max(1)).ok();
         let ring = ring.filter(|_| super::Ring::probe().is_ok());
         let depth = ring.as_ref().map_or(1, |ring| ring.params().sq_entries() as usize);
-        Self { ring, depth }
+        Self { ring, depth, fault: None }
+    }
+
+    /// Why io_uring took no more, once, if that has happened; from there on it is done without.
+    pub fn take_fault(&mut self) -> Option<io::Error> {
+        self.fault.take()
     }
 
     /// Reads each part from the beginning of its file. How many bytes came, in the order of `parts`: all that were asked
@@ -66,7 +76,7 @@ impl Batch {
     }
 
     /// One read for each part, at most `depth`; nothing where it could not be asked.
-    fn ask(&mut self, memory: &mut [u8], parts: &[Part<'_>]) -> Vec<Option<Result<usize, i32>>> {
+    fn ask(&mut self, memory: &mut [u8], parts: &[Part<'_>]) -> Answers {
         let mut answers = vec![None; parts.len()];
         let Some(ring) = &mut self.ring else { return answers };
         let base = memory.as_mut_ptr();
@@ -78,31 +88,48 @@ impl Batch {
             let entry = read.offset(0).build().user_data(number as u64);
             // SAFETY: the descriptor is open as long as `parts` is borrowed and the range lies within `memory`, as `read`
             // has made sure. Both are borrowed until this function returns, which it does only after the kernel has
-            // answered everything it was asked. Meanwhile nothing here touches the memory.
+            // answered everything it was handed. Meanwhile nothing here touches the memory.
             match unsafe { ring.submission().push(&entry) } {
                 Ok(()) => asked += 1,
                 Err(_) => break,
             }
         }
-        while asked > 0 {
-            if let Err(error) = ring.submit_and_wait(asked) {
-                match error.raw_os_error() {
-                    Some(libc::EINTR) => {}
-                    Some(libc::EAGAIN | libc::EBUSY) => thread::yield_now(),
-                    // The kernel may still write into memory that is only borrowed.
-                    _ => std::process::abort(),
-                }
-            }
-            for entry in ring.completion() {
-                asked -= 1;
-                let count = usize::try_from(entry.result()).map_err(|_| -entry.result());
-                if let Some(answer) = answers.get_mut(entry.user_data() as usize) {
-                    *answer = Some(count);
-                }
-            }
+        if let Err(error) = collect(ring, asked, &mut answers) {
+            // What the kernel was never handed goes with the ring.
+            self.ring = None;
+            self.fault = Some(error);
         }
         answers
     }
+}
+
+/// Hands over the `asked` reads that are queued and takes the answers to all. Where the kernel takes no more, what it
+/// was handed before is waited for nevertheless: it may still write into memory that is only borrowed.
+fn collect(ring: &mut IoUring, mut asked: usize, answers: &mut Answers) -> io::Result<()> {
+    let mut result = Ok(());
+    while asked > 0 {
+        if result.is_err() {
+            // Answers come at any system call of this thread.
+            thread::sleep(Duration::from_millis(1));
+        } else if let Err(error) = ring.submit_and_wait(asked) {
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN | libc::EBUSY) => thread::yield_now(),
+                _ => {
+                    asked -= ring.submission().len();
+                    result = Err(error);
+                }
+            }
+        }
+        for entry in ring.completion() {
+            asked -= 1;
+            let count = usize::try_from(entry.result()).map_err(|_| -entry.result());
+            if let Some(answer) = answers.get_mut(entry.user_data() as usize) {
+                *answer = Some(count);
+            }
+        }
+    }
+    result
 }
 
 /// Reads on behind the first `done` bytes until the end of the file or of `into`.
@@ -123,5 +150,63 @@ fn finish(file: &File, into: &mut [u8], mut done: usize) -> io::Result<usize> {
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch").field("depth", &self.depth).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::{FromRawFd, OwnedFd};
+
+    use super::*;
+
+    /// Has the kernel take no more; it goes on with what it has as long as the second descriptor is there.
+    fn break_ring(ring: &IoUring) -> OwnedFd {
+        let fd = ring.as_raw_fd();
+        let nothing = File::open("/dev/null").unwrap();
+        // SAFETY: the descriptor is open, and what `dup` makes is nobody else's.
+        let kept = unsafe { OwnedFd::from_raw_fd(libc::dup(fd)) };
+        // SAFETY: both are open; the ring goes on to own the number.
+        assert_eq!(unsafe { libc::dup2(nothing.as_raw_fd(), fd) }, fd);
+        kept
+    }
+
+    #[test]
+    fn a_ring_that_breaks_costs_speed_alone() {
+        let mut batch = Batch::new(8);
+        let Some(ring) = &mut batch.ring else {
+            eprintln!("SKIPPED: no io_uring here");
+            return;
+        };
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"0123456789").unwrap();
+        let mut memory = [0_u8; 30];
+        let base = memory.as_mut_ptr();
+        let push = |ring: &mut IoUring, number: usize| {
+            let start = base.wrapping_add(number * 10);
+            let read = opcode::Read::new(types::Fd(file.as_raw_fd()), start, 10);
+            let entry = read.offset(0).build().user_data(number as u64);
+            // SAFETY: file and memory outlive the answer, which `collect` waits for; what is not handed over is not read.
+            unsafe { ring.submission().push(&entry) }.unwrap();
+        };
+        push(ring, 0);
+        push(ring, 1);
+        ring.submit().unwrap();
+        let _kept = break_ring(ring);
+        push(ring, 2);
+        let mut answers = vec![None; 3];
+        collect(ring, 3, &mut answers).unwrap_err();
+        assert_eq!(answers, [Some(Ok(10)), Some(Ok(10)), None]);
+
+        let mut batch = Batch::new(8);
+        let _kept = batch.ring.as_ref().map(break_ring);
+        for _ in 0..2 {
+            memory.fill(0);
+            let part = |number: usize| Part { file: &file, range: number * 10..number * 10 + 10 };
+            let read = batch.read(&mut memory, &[part(0), part(1), part(2)]);
+            assert!(read.iter().all(|read| *read.as_ref().unwrap() == 10));
+            assert_eq!(&memory, b"012345678901234567890123456789");
+        }
+        assert!(batch.take_fault().is_some() && batch.ring.is_none());
     }
 }

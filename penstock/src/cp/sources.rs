@@ -1,0 +1,72 @@
+//! What is sent from here: the sources on the command line, or what a list names below one of them.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use penstock_mover::engine::Engine;
+use penstock_mover::scan::{Missing, Source};
+use penstock_mover::sending::SenderEnd;
+use penstock_mover::session::Session;
+use penstock_protocol::list::PathList;
+use penstock_protocol::manifest::display_path;
+use penstock_sys::fs::{Dir, describe};
+
+use super::places;
+use super::plan::{StartError, failed};
+
+/// Sources that were found.
+pub(super) struct Sources {
+    found: Vec<Source>,
+    /// What is not there, beside others that are.
+    missing: Vec<Missing>,
+    list: Option<Arc<PathList>>,
+}
+
+impl Sources {
+    /// Finds `paths`, or the one of them that `list` is about.
+    ///
+    /// # Errors
+    /// When none is there.
+    pub(super) fn find(paths: &[PathBuf], list: Option<Arc<PathList>>) -> Result<Self, StartError> {
+        let mut sources = Self { found: Vec::new(), missing: Vec::new(), list };
+        for path in paths {
+            let found = if sources.list.is_some() { base(path) } else { source(path) };
+            match found {
+                Ok(source) => sources.found.push(source),
+                Err(error) => sources.missing.push(Missing {
+                    path: display_path(path.as_os_str().as_bytes()),
+                    why: format!("{}: check the path", describe(&error)),
+                }),
+            }
+        }
+        match sources.missing.first() {
+            Some(Missing { path, why }) if sources.found.is_empty() => {
+                Err(failed(format!("{path}: {why}")))
+            }
+            _ => Ok(sources),
+        }
+    }
+
+    /// The end of a session that sends them.
+    pub(super) fn sender(self, session: Session, engine: Engine, recursive: bool) -> SenderEnd {
+        let end = SenderEnd::new(session, engine, self.found, recursive).missing(self.missing);
+        match self.list {
+            Some(list) => end.listed_here(list),
+            None => end,
+        }
+    }
+}
+
+fn base(path: &Path) -> std::io::Result<Source> {
+    Ok(Source { dir: Arc::new(Dir::open(path)?), path: PathBuf::new() })
+}
+
+fn source(path: &Path) -> std::io::Result<Source> {
+    let (above, name) = places::found_at(path)?;
+    let dir = Dir::open(&above)?;
+    if !name.as_os_str().is_empty() {
+        dir.stat(&name)?;
+    }
+    Ok(Source { dir: Arc::new(dir), path: name })
+}

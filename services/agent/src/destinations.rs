@@ -1,0 +1,230 @@
+//! Where this agent sends files to because a third party asks: `third_party.to`.
+//!
+//! For: keeping clients from having the agent connect to hosts and ports that only the agent reaches.
+//! An address is judged after names are resolved, as it is connected to.
+//!
+//! Not for: what a client may read ([`crate::gate`]), nor copies that go through the client.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+
+use penstock_marker::Prefix;
+use penstock_protocol::open::{Refusal, RefusalKind};
+use penstock_sys::net::is_own_address;
+
+use crate::config::Listen;
+
+/// Some addresses that files may be sent to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destination {
+    /// All.
+    Any,
+    /// All but those of this host, of its links and of groups.
+    Remote,
+    /// Those of a prefix; IPv4 as IPv6 maps it.
+    Prefix(Prefix, Option<u16>),
+    /// Those that a name has at the time.
+    Name(String, Option<u16>),
+}
+
+impl FromStr for Destination {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "any" => return Ok(Self::Any),
+            "remote" => return Ok(Self::Remote),
+            "none" => return Err("'none' stands alone: write to = \"none\"".to_owned()),
+            _ => {}
+        }
+        let bad = || {
+            format!(
+                "'{text}' is no destination: write any, remote, a name, or an address or prefix like \
+                 10.0.0.0/8, each with or without a port ([2001:db8::/32]:8620)"
+            )
+        };
+        let (address, length) = match text.split_once('/') {
+            Some((address, rest)) => {
+                let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+                let (length, rest) = rest.split_at(digits);
+                (format!("{address}{rest}"), Some(length.parse::<u8>().map_err(|_| bad())?))
+            }
+            None => (text.to_owned(), None),
+        };
+        let Listen { host, port } = address.parse().map_err(|_| bad())?;
+        let Ok(ip) = host.parse::<IpAddr>() else {
+            return if length.is_none() { Ok(Self::Name(host, port)) } else { Err(bad()) };
+        };
+        let most = if ip.is_ipv4() { 32 } else { 128 };
+        let length = length.unwrap_or(most);
+        if length > most {
+            return Err(bad());
+        }
+        let prefix = Prefix::new(mapped(ip), length + (128 - most));
+        if prefix.address() != mapped(ip) {
+            return Err(format!("'{text}' has bits beyond the length of its prefix: drop them"));
+        }
+        Ok(Self::Prefix(prefix, port))
+    }
+}
+
+fn mapped(ip: IpAddr) -> std::net::Ipv6Addr {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
+}
+
+/// Whether an address is of this host, of one of its links, or of a group.
+fn is_near(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    let on_link = match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast() || ip.octets()[0] == 0,
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    on_link || ip.is_unspecified() || ip.is_multicast() || is_own_address(ip)
+}
+
+impl Destination {
+    fn holds(&self, to: SocketAddr, from_here: bool) -> bool {
+        let is_port = |port: &Option<u16>| port.is_none_or(|port| port == to.port());
+        match self {
+            Self::Any => true,
+            Self::Remote => from_here || !is_near(to.ip()),
+            Self::Prefix(prefix, port) => {
+                let ip = mapped(to.ip());
+                is_port(port) && Prefix::new(ip, prefix.length()) == *prefix
+            }
+            Self::Name(name, port) => {
+                let has = |mut all: std::vec::IntoIter<SocketAddr>| {
+                    all.any(|one| one.ip().to_canonical() == to.ip().to_canonical())
+                };
+                is_port(port) && (name.as_str(), to.port()).to_socket_addrs().is_ok_and(has)
+            }
+        }
+    }
+}
+
+/// What `third_party.to` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destinations(pub Vec<Destination>);
+
+impl Default for Destinations {
+    fn default() -> Self {
+        Self(vec![Destination::Remote])
+    }
+}
+
+impl Destinations {
+    /// Whether files may be sent to `to`. `from_here`: whoever asks is on this host, and could connect
+    /// there itself, or `to` is this very agent.
+    ///
+    /// # Errors
+    /// When not; the refusal names the address, the rule and the remedy.
+    pub fn check(&self, to: SocketAddr, from_here: bool) -> Result<(), Refusal> {
+        if self.0.iter().any(|one| one.holds(to, from_here)) {
+            return Ok(());
+        }
+        let why = match self.0.as_slice() {
+            [] => "third_party.to = \"none\", so it sends to no other agent",
+            list if list.contains(&Destination::Remote) => {
+                "third_party.to has \"remote\", which leaves out addresses of its own host and links"
+            }
+            _ => "third_party.to does not have it",
+        };
+        let text = format!(
+            "it does not send to {}: {why}: ask its operator to add \"{0}\" there",
+            Shown(to)
+        );
+        Err(Refusal::new(RefusalKind::Permission, text))
+    }
+}
+
+/// An address with its port, IPv4 as such.
+struct Shown(SocketAddr);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        SocketAddr::new(self.0.ip().to_canonical(), self.0.port()).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(words: &[&str]) -> Destinations {
+        Destinations(words.iter().map(|word| word.parse().expect(word)).collect())
+    }
+
+    #[track_caller]
+    fn check(list: &Destinations, to: &str, from_here: bool, allowed: bool) {
+        let answer = list.check(to.parse().expect(to), from_here);
+        assert_eq!(answer.is_ok(), allowed, "{list:?} {to}: {answer:?}");
+    }
+
+    #[test]
+    fn by_default_nothing_of_this_host_and_its_links_is_reached_for_strangers() {
+        let default = Destinations::default();
+        for far in ["192.0.2.7:8620", "10.1.2.3:22", "[2001:db8::1]:8620", "[::ffff:192.0.2.7]:1"] {
+            check(&default, far, false, true);
+        }
+        for near in [
+            "127.0.0.1:8620",
+            "127.9.9.9:22",
+            "0.0.0.0:22",
+            "0.1.2.3:22",
+            "169.254.169.254:80",
+            "224.0.0.1:80",
+            "255.255.255.255:80",
+            "[::1]:22",
+            "[::]:22",
+            "[fe80::1]:22",
+            "[ff02::1]:22",
+            "[::ffff:127.0.0.1]:22",
+            "[::ffff:169.254.169.254]:80",
+        ] {
+            check(&default, near, false, false);
+            check(&default, near, true, true);
+        }
+    }
+
+    #[test]
+    fn what_is_listed_is_reached_and_nothing_else() {
+        let some =
+            list(&["10.0.0.0/8:8620", "2001:db8::/32", "[fd00::/8]:1", "192.0.2.7", "localhost:9"]);
+        for (to, allowed) in [
+            ("10.1.2.3:8620", true),
+            ("10.1.2.3:22", false),
+            ("[::ffff:10.1.2.3]:8620", true),
+            ("11.1.2.3:8620", false),
+            ("[2001:db8::5]:22", true),
+            ("[2001:db9::5]:22", false),
+            ("[fd12::1]:1", true),
+            ("[fd12::1]:2", false),
+            ("192.0.2.7:1", true),
+            ("192.0.2.8:1", false),
+            ("127.0.0.1:9", true),
+            ("127.0.0.1:10", false),
+        ] {
+            // Being here does not widen what somebody has listed.
+            check(&some, to, true, allowed);
+        }
+        check(&list(&["any"]), "127.0.0.1:22", false, true);
+        check(&list(&["remote", "127.0.0.1:22"]), "127.0.0.1:22", false, true);
+        let refusal = list(&[]).check("[::ffff:10.0.0.1]:22".parse().unwrap(), true).unwrap_err();
+        for words in ["10.0.0.1:22", "third_party.to = \"none\"", "ask its operator to add"] {
+            assert!(refusal.text.contains(words), "{}", refusal.text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_destination_is_told() {
+        for text in
+            ["10.0.0.0/33", "10.0.0.1/8", "dtn/8", "a b", "10.0.0.0/", "dtn:port", "none", ""]
+        {
+            assert!(text.parse::<Destination>().is_err(), "{text}");
+        }
+    }
+}
