@@ -202,6 +202,7 @@ fn mark(args: &CpArgs) -> Result<Option<Mark>, StartError> {
     let tag = crate::tag::lookup(name).map_err(|error| usage(format!("--scitag {error:#}")))?;
     let label = match args.label {
         Labels::Flow => Label::Flow,
+        Labels::Destination => Label::Destination,
         Labels::None => Label::None,
     };
     let scitag = u16::try_from(tag.number()).unwrap_or(u16::MAX);

@@ -30,9 +30,9 @@ use crate::control::{self, End, Stopped};
 use crate::delegate::Delegate;
 use crate::engine::Engine;
 use crate::exchange::{self, Joined};
-use crate::firefly;
 use crate::granting::{self, AnyEnd};
 use crate::identity::{Fingerprint, Identity};
+use crate::labels::{Labelling, label_accepted};
 use crate::memory::{Hold, Memory};
 use crate::nettest;
 use crate::sending::spawn;
@@ -401,7 +401,10 @@ impl Inner {
             let session = running.end.session();
             let mark = session.options.mark;
             let pin = &self.config.marker;
-            session.name_label(firefly::label_accepted(mark, channel.transport(), pin));
+            session.name_label(match channel.transport() {
+                Transport::Tcp(tcp) => label_accepted(mark, tcp, pin),
+                Transport::Local(_) => Labelling::inside(mark).told,
+            });
         }
         // What ends a stream concerns its session alone, which has noticed.
         let _ = running.end.run_stream(join.stream, channel, &nonces);

@@ -1,21 +1,18 @@
-//! Tells what the streams of a session carry: a label for their packets, and fireflies about them.
+//! Tells what the streams of a session carry, beside the data: fireflies.
 //!
-//! The end that sends data does both, whichever end made the connection. A firefly goes out when a stream
+//! The end that sends data tells, whichever end made the connection. A firefly goes out when a stream
 //! begins, once a minute while it runs and when it ends, to the stream's peer and to the site's collectors.
 //! It is one datagram that nobody answers: whatever becomes of it, data goes on.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use penstock_marker::{Action, Method, SocketTags};
-use penstock_protocol::open::{Label, Mark};
+use penstock_protocol::open::Mark;
 use penstock_protocol::sender::StreamId;
 use penstock_scitags::Scitag;
 use penstock_scitags::firefly::{Count, Firefly, Flow, PORT, Phase, Protocol, TcpInfo};
-use penstock_scitags::label::{ENTROPY_MAX, FlowLabel};
 use penstock_scitags::time::UtcTime;
 use penstock_sys::net;
 
@@ -25,56 +22,6 @@ use crate::transport::Transport;
 
 /// How often a stream that runs is told about.
 const ONGOING_EVERY: Duration = Duration::from_secs(60);
-
-/// The label of the packets of a stream, where it has one. Streams of a session differ in the bits that
-/// spread them over parallel paths.
-#[must_use]
-pub fn flow_label(mark: Option<Mark>, stream: StreamId) -> Option<u32> {
-    let mark = mark.filter(|mark| mark.label == Label::Flow)?;
-    let tag = Scitag::from_number(u64::from(mark.scitag)).ok()?;
-    let entropy = u8::try_from(stream % (u32::from(ENTROPY_MAX) + 1)).ok()?;
-    FlowLabel::new(tag, entropy).ok().map(FlowLabel::value)
-}
-
-/// How the packets that this end sends on a connection that it made are labelled, or why they are not;
-/// empty where nobody asked.
-#[must_use]
-pub fn label_of(mark: Option<Mark>, transport: &Transport) -> String {
-    let Some(mark) = mark else { return String::new() };
-    if mark.label == Label::None {
-        return "none: fireflies alone were asked for".to_owned();
-    }
-    let tag = Scitag::from_number(u64::from(mark.scitag));
-    let ipv6 = match transport {
-        Transport::Tcp(tcp) => tcp.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_ipv6()),
-        Transport::Local(_) => return "none: data goes inside another program".to_owned(),
-    };
-    match tag.map(Scitag::fits_on_packets) {
-        Err(error) => format!("none: {error}"),
-        Ok(Err(error)) => format!("none: {error}"),
-        Ok(Ok(())) if !ipv6 => "none: IPv4 packets have no flow label, fireflies tell".to_owned(),
-        Ok(Ok(())) => "flow".to_owned(),
-    }
-}
-
-/// As [`label_of`] for a connection that this end accepted: the marker labels it from now on, where one
-/// runs that pinned its maps in `pin` and lets this process use them.
-#[must_use]
-pub fn label_accepted(mark: Option<Mark>, transport: &Transport, pin: &Path) -> String {
-    let label = label_of(mark, transport);
-    let (Some(mark), Transport::Tcp(tcp), "flow") = (mark, transport, label.as_str()) else {
-        return label;
-    };
-    let action = Scitag::from_number(u64::from(mark.scitag))
-        .ok()
-        .and_then(|tag| Action::new(tag, Method::Label).ok());
-    match SocketTags::open(pin).and_then(|mut tags| tags.set(tcp, action)) {
-        Ok(()) => label,
-        Err(error) => format!(
-            "none: the sending end accepted its connections, which only the marker labels: {error}"
-        ),
-    }
-}
 
 /// The fireflies of one sending end.
 #[derive(Debug)]
