@@ -8,8 +8,8 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::UdpSocket;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -96,7 +96,8 @@ fn fireflies_tell_whose_data_goes_either_way() {
     );
     fs::write(&config, text).unwrap();
     let mut command = house.penstock();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--http", "none", "--json", "--config"]);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"]);
+    command.arg("--config");
     command.arg(&config);
     let agent = Agent::spawn(command);
     let ours = Collector::new("127.0.0.1:0");
@@ -122,6 +123,23 @@ fn fireflies_tell_whose_data_goes_either_way() {
     assert_eq!(done.json["label"], "none");
     assert_same(&data, &back.join("data"));
     check(&agent_collector.take(2), 3, 14, 3 << 20);
+    // And counts: each went to the collector and to the peer.
+    until("the agent's counters", Duration::from_secs(10), || {
+        let text = metrics(&agent.http);
+        let has = |state: &str| {
+            let line = format!("penstock_mover_fireflies_sent_total{{state=\"{state}\"}} 4");
+            text.lines().any(|got| got == line)
+        };
+        (has("start") && has("end")).then_some(())
+    });
+}
+
+fn metrics(http: &str) -> String {
+    let mut stream = TcpStream::connect(http).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
 }
 
 #[test]

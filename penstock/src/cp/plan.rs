@@ -412,7 +412,7 @@ fn push(
         let key = SessionKey(opened.key);
         let options = Options { mark: opened.mark, ..options.clone() };
         let session = Session::new(opened.session, key, options, memory, None)
-            .map(|session| session.with_collectors(&collectors))
+            .map(|session| session.with_collectors(&collectors, &Arc::default()))
             .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
         let end = AnyEnd::Send(SenderControl(Arc::new(SenderEnd::new(
             session, engine, sources, recursive,
@@ -488,6 +488,7 @@ fn pull(
             memory_bytes,
             pace: None,
             collectors: &[],
+            fireflies: &Arc::default(),
         };
         let name = granting::journal_name(
             &key,

@@ -30,6 +30,7 @@ use crate::control::{self, End, Stopped};
 use crate::delegate::Delegate;
 use crate::engine::Engine;
 use crate::exchange::{self, Joined};
+use crate::firefly::Sent;
 use crate::granting::{self, AnyEnd};
 use crate::identity::{Fingerprint, Identity};
 use crate::labels::{Labelling, label_accepted};
@@ -161,6 +162,7 @@ struct Inner {
     sessions: Mutex<HashMap<SessionId, Arc<Running>>>,
     history: Mutex<VecDeque<Transfer>>,
     totals: Mutex<Counters>,
+    fireflies: Arc<Sent>,
     next_id: AtomicU64,
     /// Requests that are being granted.
     entering: AtomicUsize,
@@ -218,6 +220,7 @@ impl Agent {
             sessions: Mutex::default(),
             history: Mutex::default(),
             totals: Mutex::default(),
+            fireflies: Arc::default(),
             next_id: AtomicU64::new(1),
             entering: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
@@ -287,6 +290,7 @@ impl Agent {
         let mut counters = lock(&self.0.totals).clone();
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         running.iter().for_each(|running| running.end.count(&mut counters));
+        (counters.fireflies_sent, counters.fireflies_failed) = self.0.fireflies.counts();
         counters
     }
 
@@ -582,6 +586,7 @@ impl Inner {
             memory_bytes: memory.bytes(),
             pace: Some(Arc::clone(&self.pace)),
             collectors: &self.config.collectors,
+            fireflies: &self.fireflies,
         };
         let granted = grant.make(&open.request, &|journal| {
             self.end_forsaken(journal);

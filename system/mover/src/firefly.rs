@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use penstock_protocol::open::Mark;
@@ -23,11 +24,32 @@ use crate::transport::Transport;
 /// How often a stream that runs is told about.
 const ONGOING_EVERY: Duration = Duration::from_secs(60);
 
+/// The states of a flow that fireflies tell of.
+pub const STATES: [&str; 3] = ["start", "ongoing", "end"];
+
+/// How many datagrams were sent and how many could not be, of each of [`STATES`], by all sessions that share
+/// this. What becomes of a sent one nobody knows.
+#[derive(Debug, Default)]
+pub struct Sent {
+    sent: [AtomicU64; 3],
+    failed: [AtomicU64; 3],
+}
+
+impl Sent {
+    /// Sent ones and failed ones, in the order of [`STATES`].
+    #[must_use]
+    pub fn counts(&self) -> ([u64; 3], [u64; 3]) {
+        let load = |counts: &[AtomicU64; 3]| counts.each_ref().map(|one| one.load(Relaxed));
+        (load(&self.sent), load(&self.failed))
+    }
+}
+
 /// The fireflies of one sending end.
 #[derive(Debug)]
 pub struct Fireflies {
     tag: Scitag,
     collectors: Vec<SocketAddr>,
+    counts: Arc<Sent>,
     host: String,
     streams: Mutex<BTreeMap<StreamId, Lit>>,
 }
@@ -49,11 +71,12 @@ fn now() -> UtcTime {
 impl Fireflies {
     /// For a session with this mark; none without one.
     #[must_use]
-    pub fn new(mark: Option<Mark>, collectors: &[SocketAddr]) -> Option<Self> {
+    pub fn new(mark: Option<Mark>, collectors: &[SocketAddr], counts: Arc<Sent>) -> Option<Self> {
         let tag = Scitag::from_number(u64::from(mark?.scitag)).ok()?;
         Some(Self {
             tag,
             collectors: collectors.to_vec(),
+            counts,
             host: penstock_sys::machine::host_name(),
             streams: Mutex::default(),
         })
@@ -109,9 +132,18 @@ impl Fireflies {
         let datagram = firefly.datagram(&self.host, "penstock");
         let destination = SocketAddr::new(lit.flow.destination().ip(), PORT);
         for to in self.collectors.iter().copied().chain([destination]) {
-            if let Err(error) = send(&datagram, to) {
-                tracing::debug!("firefly to {to}: {error}");
-            }
+            let state = match phase {
+                Phase::Start => 0,
+                Phase::Ongoing => 1,
+                Phase::End(_) => 2,
+            };
+            match send(&datagram, to) {
+                Ok(()) => self.counts.sent[state].fetch_add(1, Relaxed),
+                Err(error) => {
+                    tracing::debug!("firefly to {to}: {error}");
+                    self.counts.failed[state].fetch_add(1, Relaxed)
+                }
+            };
         }
     }
 }
