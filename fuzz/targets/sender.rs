@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_protocol::control::ToSender;
-use penstock_protocol::digest::{Algorithm, Part};
+use penstock_protocol::control::{Failure, FailureKind, ToSender};
+use penstock_protocol::digest::{Algorithm, Digest, Part};
 use penstock_protocol::manifest::{Entry, Kind, RelativePath, Time};
 use penstock_protocol::sender::{Piece, Read, Sender};
 use penstock_protocol::wire::{Bytes, Input, Wire};
@@ -41,8 +41,15 @@ fn work(machine: &mut Sender, chance: u8) {
             }
         }
         Piece::Compare { source, .. } => machine.compared(source, chance % 2 == 0),
+        Piece::Digest(source) => machine.digested(
+            source,
+            match chance % 2 {
+                0 => Ok(Digest(vec![0; 4])),
+                _ => Err(Failure::new(FailureKind::Changed, "it changed")),
+            },
+        ),
     }
-    if !matches!(work.piece, Piece::Compare { .. }) {
+    if !matches!(work.piece, Piece::Compare { .. } | Piece::Digest(_)) {
         machine.sent(u32::from(chance % 3), work);
     }
 }
@@ -51,7 +58,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut input = Input::new(bytes);
     let Ok(algorithm) = Algorithm::take(&mut input) else { return };
     let mut machine = Sender::new(algorithm, 1 << 16);
-    machine.keep_placed();
+    machine.keep_placed(true);
     (0..8).for_each(|number| machine.announce(0, 0, entry(number)));
     machine.manifest_end();
     while let Ok(step) = u8::take(&mut input) {

@@ -62,7 +62,8 @@ pub(crate) struct CpArgs {
     /// Whose data it is: OWNER/ACTIVITY by name or number, or a scitag number
     #[arg(long, value_name = "OWNER/ACTIVITY")]
     pub scitag: Option<String>,
-    /// How packets say so: in their IPv6 flow label (flow) or not at all, fireflies alone (none)
+    /// How packets say so: in their IPv6 flow label (flow), in an IPv6 destination option (destination; the
+    /// sending end needs CAP_NET_RAW) or not at all, fireflies alone (none)
     #[arg(long, value_enum, default_value_t = Labels::Flow, requires = "scitag")]
     pub label: Labels,
     /// Send fireflies here too, besides to the destination of the data
@@ -173,6 +174,8 @@ pub(crate) enum Protect {
 pub(crate) enum Labels {
     /// In the flow label.
     Flow,
+    /// In a destination option.
+    Destination,
     /// Not.
     None,
 }

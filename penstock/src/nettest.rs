@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use penstock_mover::nettest::{
-    self, DEFAULT_PORT, Direction, Limits, Listener, NettestError, Progress, SendPath, Sweep,
-    SweepOptions, SweepPoint, Target, TestParams,
+    self, DEFAULT_PORT, Direction, LabelBy, Limits, Listener, NettestError, Progress, SendPath,
+    Sweep, SweepOptions, SweepPoint, Target, TestParams,
 };
-use penstock_protocol::open::{Label, Mark};
 use penstock_units::{BitRate, ByteCount, parse_duration};
 use serde_json::json;
+
+use crate::cp::Labels;
 
 mod show;
 
@@ -67,9 +68,13 @@ pub(crate) struct NettestArgs {
     #[arg(short = 'b', long, value_name = "RATE", value_parser = crate::numbers::rate)]
     rate: Option<BitRate>,
 
-    /// Label what this end sends, in the IPv6 flow label: OWNER/ACTIVITY by name or number, or a scitag number.
+    /// Label what is sent, whichever end sends: OWNER/ACTIVITY by name or number, or a scitag number.
     #[arg(long, value_name = "OWNER/ACTIVITY")]
     scitag: Option<String>,
+
+    /// How packets say so: in their IPv6 flow label, in an IPv6 destination option, or not.
+    #[arg(long, value_enum, default_value_t = Labels::Flow, requires = "scitag")]
+    label: Labels,
 
     /// The listener sends.
     #[arg(short = 'R', long, conflicts_with = "bidir")]
@@ -228,24 +233,20 @@ impl Signals {
 }
 
 impl NettestArgs {
-    /// Whose traffic it is said to be.
-    fn mark(&self) -> Result<Option<Mark>, NettestError> {
+    /// Whose traffic it is said to be, as a scitag number.
+    fn scitag(&self) -> Result<Option<u16>, NettestError> {
         let Some(name) = &self.scitag else { return Ok(None) };
         let wrong =
             |text: String| NettestError::Option(io::Error::other(format!("--scitag: {text}")));
-        if self.reverse {
-            let text = "it labels what this end sends, and with --reverse the listener sends: run \
-                        the test from the other host";
-            return Err(wrong(text.to_owned()));
-        }
         let tag = crate::tag::lookup(name).map_err(|error| wrong(error.to_string()))?;
-        tag.fits_on_packets().map_err(|error| wrong(error.to_string()))?;
-        Ok(u16::try_from(tag.number()).ok().map(|scitag| Mark { scitag, label: Label::Flow }))
+        if self.label != Labels::None {
+            tag.fits_on_packets().map_err(|error| wrong(error.to_string()))?;
+        }
+        Ok(u16::try_from(tag.number()).ok())
     }
 
-    fn target(&self) -> Result<Target, NettestError> {
-        Ok(Target {
-            mark: self.mark()?,
+    fn target(&self) -> Target {
+        Target {
             host: self.host.clone().unwrap_or_default(),
             port: self.port,
             source: self.bind,
@@ -254,13 +255,13 @@ impl NettestArgs {
                 (_, true) => Some(false),
                 _ => None,
             },
-        })
+        }
     }
 
-    fn params(&self) -> TestParams {
+    fn params(&self) -> Result<TestParams, NettestError> {
         let defaults = TestParams::default();
         let seconds = if self.sweep { Some(3.0) } else { defaults.seconds };
-        TestParams {
+        Ok(TestParams {
             direction: match (self.reverse, self.bidir) {
                 (true, _) => Direction::Reverse,
                 (_, true) => Direction::Bidir,
@@ -287,16 +288,22 @@ impl NettestArgs {
                 .interval
                 .map_or(defaults.interval_seconds, |time| time.as_secs_f64()),
             omit_seconds: self.omit.unwrap_or_default().as_secs_f64(),
-        }
+            scitag: self.scitag()?,
+            label: match self.label {
+                Labels::Flow => LabelBy::Flow,
+                Labels::Destination => LabelBy::Destination,
+                Labels::None => LabelBy::None,
+            },
+        })
     }
 }
 
 fn test(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
-    let params = args.params();
+    let params = args.params()?;
     let lines = !args.json && (args.interval.is_some() || io::stdout().is_terminal());
     let mut broken = None;
     let stop = &signals.stop;
-    let report = nettest::run(&args.target()?, &params, stop, &mut |progress| match progress {
+    let report = nettest::run(&args.target(), &params, stop, &mut |progress| match progress {
         Progress::Started => signals.started(),
         Progress::Interval(interval) => {
             if lines
@@ -325,7 +332,7 @@ fn sweep(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
         knee_percent: args.sweep_within,
         rise_percent: args.sweep_within,
     };
-    let mut params = args.params();
+    let mut params = args.params()?;
     (params.streams, params.interval_seconds) = (args.sweep_max, 1.0);
     params.validate().map_err(NettestError::from)?;
     let mut out = io::stdout();
@@ -336,7 +343,7 @@ fn sweep(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
     let mut last = None;
     while let Some(streams) = sweep.next().filter(|_| !signals.stop.load(Relaxed)) {
         params.streams = streams;
-        let report = nettest::run(&args.target()?, &params, &signals.stop, &mut |progress| {
+        let report = nettest::run(&args.target(), &params, &signals.stop, &mut |progress| {
             if matches!(progress, Progress::Started) {
                 signals.started();
             }
@@ -364,11 +371,13 @@ fn sweep(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
         let object = json!({
             "peer": last.peer, "direction": last.direction, "congestion": last.congestion,
             "path": last.path, "seconds_each": params.seconds,
+            "label": last.flows.first().map(|flow| &flow.label),
+            "label_note": last.flows.first().map(|flow| &flow.label_note),
             "bits_per_second": found.best_bits_per_second, "sweep": found,
         });
         print_json(&object)?;
     } else {
-        print_sweep(&found)?;
+        print_sweep(&found, &last)?;
     }
     Ok(())
 }

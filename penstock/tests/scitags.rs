@@ -1,21 +1,28 @@
-//! The mover says whose data it moves: flow labels on what it sends, fireflies about its streams.
+//! The mover says whose data it moves: flow labels or destination options on what it sends, fireflies about
+//! its streams.
 //!
 //! Labels are read from a capture by tshark, which knows nothing of this project. Where the network
 //! needs its own addresses it is a namespace that ends with the test.
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::UdpSocket;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::{Agent, House, Random, assert_same, is_root, run, skip, until, write_file};
+use common::{Agent, Done, House, Random, assert_same, is_root, run, skip, until, write_file};
 use serde_json::Value;
 
 /// rev9(3) << 9 | 14 << 2, the label of cms/analysis-input without entropy.
 const CMS_ANALYSIS_INPUT: u32 = 0x30038;
+
+/// The same as an option: owner 3, activity 14.
+const CMS_OPTION: &str = "00030e";
 
 /// All bits of a label but those that spread streams over paths.
 const PAYLOAD: u32 = 0x3FEFC;
@@ -89,7 +96,8 @@ fn fireflies_tell_whose_data_goes_either_way() {
     );
     fs::write(&config, text).unwrap();
     let mut command = house.penstock();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--http", "none", "--json", "--config"]);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"]);
+    command.arg("--config");
     command.arg(&config);
     let agent = Agent::spawn(command);
     let ours = Collector::new("127.0.0.1:0");
@@ -115,6 +123,23 @@ fn fireflies_tell_whose_data_goes_either_way() {
     assert_eq!(done.json["label"], "none");
     assert_same(&data, &back.join("data"));
     check(&agent_collector.take(2), 3, 14, 3 << 20);
+    // And counts: each went to the collector and to the peer.
+    until("the agent's counters", Duration::from_secs(10), || {
+        let text = metrics(&agent.http);
+        let has = |state: &str| {
+            let line = format!("penstock_mover_fireflies_sent_total{{state=\"{state}\"}} 4");
+            text.lines().any(|got| got == line)
+        };
+        (has("start") && has("end")).then_some(())
+    });
+}
+
+fn metrics(http: &str) -> String {
+    let mut stream = TcpStream::connect(http).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
 }
 
 #[test]
@@ -137,31 +162,41 @@ fn a_tag_that_cannot_be_is_one_line() {
     }
 }
 
-/// A namespace with two ends of a veth pair, ours and the far one in another namespace; both gone with
-/// the value.
+/// Two namespaces joined by a veth pair; both gone with the value.
 struct Pair {
     near: String,
     far: String,
 }
 
+const NEAR: &str = "fd00:91::1";
+const FAR: &str = "fd00:91::2";
+
+fn ip(arguments: &str) -> bool {
+    let output = Command::new("ip").args(arguments.split_whitespace()).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
 impl Pair {
     fn new() -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         if !is_root() {
             skip("only root makes network namespaces");
             return None;
         }
-        let id = std::process::id();
+        for program in ["tshark", "tcpdump", "ethtool", "setpriv"] {
+            if Command::new(program).arg("--version").output().is_err() {
+                skip(&format!("{program} is not installed"));
+                return None;
+            }
+        }
+        let id = format!("{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let pair = Self { near: format!("pst-near-{id}"), far: format!("pst-far-{id}") };
-        let ip = |arguments: &str| {
-            let output = Command::new("ip").args(arguments.split_whitespace()).output();
-            output.is_ok_and(|output| output.status.success())
-        };
         let (near, far) = (&pair.near, &pair.far);
         let made = ip(&format!("netns add {near}"))
             && ip(&format!("netns add {far}"))
             && ip(&format!("-n {near} link add pst0 type veth peer name pst1 netns {far}"))
-            && ip(&format!("-n {near} addr add fd00:91::1/64 dev pst0 nodad"))
-            && ip(&format!("-n {far} addr add fd00:91::2/64 dev pst1 nodad"))
+            && ip(&format!("-n {near} addr add {NEAR}/64 dev pst0 nodad"))
+            && ip(&format!("-n {far} addr add {FAR}/64 dev pst1 nodad"))
             && [(near, "pst0"), (near, "lo"), (far, "pst1"), (far, "lo")]
                 .iter()
                 .all(|(space, device)| ip(&format!("-n {space} link set {device} up")));
@@ -169,6 +204,14 @@ impl Pair {
             skip("network namespaces cannot be made here");
         }
         made.then_some(pair)
+    }
+
+    /// Runs a command in both; it must succeed.
+    fn on_both(&self, command: impl Fn(&str) -> String) {
+        for (space, device) in [(&self.near, "pst0"), (&self.far, "pst1")] {
+            let command = command(device);
+            assert!(ip(&format!("netns exec {space} {command}")), "{command}");
+        }
     }
 
     fn inside(space: &str, command: &Command) -> Command {
@@ -192,13 +235,72 @@ impl Drop for Pair {
     }
 }
 
-/// A capture that runs.
-struct Capture(Child);
+/// An agent at the far end, and a client at the near end that knows it.
+struct Site {
+    agent: Agent,
+    house: House,
+    data: PathBuf,
+    state: PathBuf,
+    pair: Pair,
+}
 
-impl Capture {
-    fn start(space: &str, file: &std::path::Path) -> Self {
-        let mut command = Command::new("tcpdump");
-        command.args([
+impl Site {
+    fn new(seed: u64) -> Option<Self> {
+        let pair = Pair::new()?;
+        let mut random = Random::seeded(seed);
+        let house = House::new();
+        let data = house.source.join("data");
+        fs::create_dir(&data).unwrap();
+        write_file(&mut random, &data.join("one"), 6 << 20);
+        let mut serve = house.penstock();
+        serve.args(["serve", "--http", "none", "--json", "--listen"]).arg(format!("[{FAR}]:0"));
+        serve.arg("--root").arg(&house.root);
+        let agent = Agent::spawn(Pair::inside(&pair.far, &serve));
+        let state = house.path("asking");
+        let site = Self { agent, house, data, state, pair };
+        site.login(&site.agent, &site.house);
+        Some(site)
+    }
+
+    /// The client at the near end gets the token of an agent.
+    fn login(&self, agent: &Agent, house: &House) {
+        let token = fs::read_to_string(house.state.join("token")).unwrap();
+        let mut login = common::penstock(&self.state);
+        login.args(["login", &agent.listen, "--token", token.trim()]);
+        login.args(["--fingerprint", &agent.fingerprint]);
+        run(Pair::inside(&self.pair.near, &login)).good();
+    }
+
+    /// A copy at the near end; the program that runs it may be another one first.
+    fn copy(&self, through: &[&str], label: &str, from: &str, to: &str) -> Done {
+        let copy = common::penstock(&self.state);
+        let mut command = Command::new(through.first().unwrap_or(&"env"));
+        command.args(through.get(1..).unwrap_or_default()).arg(copy.get_program());
+        command.args(["cp", "--json", "-r", "--streams", "3", "--block", "256KiB"]);
+        // Slow enough that all streams have their part.
+        command.args(["--rate", "200M"]);
+        command.args(["--scitag", "cms/analysis-input", "--label", label, from, to]);
+        command.env("PENSTOCK_STATE", &self.state);
+        run(Pair::inside(&self.pair.near, &command)).good()
+    }
+
+    fn push(&self, through: &[&str], label: &str) -> Done {
+        let _ = fs::remove_dir_all(self.house.root.join("data"));
+        self.copy(through, label, self.data.to_str().unwrap(), &self.agent.url(""))
+    }
+
+    fn pull(&self, label: &str) -> Done {
+        let back = self.house.path("back");
+        let _ = fs::remove_dir_all(&back);
+        fs::create_dir(&back).unwrap();
+        self.copy(&[], label, &self.agent.url("data"), back.to_str().unwrap())
+    }
+
+    /// What passes the far end while `work` runs.
+    fn capture<T>(&self, work: impl FnOnce() -> T) -> (T, Vec<Packet>) {
+        let file = self.house.path("capture.pcap");
+        let mut tcpdump = Command::new("tcpdump");
+        tcpdump.args([
             "-i",
             "pst1",
             "-n",
@@ -210,88 +312,201 @@ impl Capture {
             "-U",
             "-w",
         ]);
-        command.arg(file).arg("ip6");
-        let mut child = Pair::inside(space, &command).stderr(Stdio::piped()).spawn().unwrap();
+        tcpdump.arg(&file).arg("ip6");
+        let mut child =
+            Pair::inside(&self.pair.far, &tcpdump).stderr(Stdio::piped()).spawn().unwrap();
         // It says so when it listens.
         let mut line = String::new();
-        let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
-        std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
-        std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
-        Self(child)
-    }
-
-    /// Stops it; how many packets with data came from the near end to the mover's port, by label.
-    fn labels(mut self, file: &std::path::Path, port: &str) -> BTreeMap<u32, usize> {
-        let pid = self.0.id().to_string();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        stderr.read_line(&mut line).unwrap();
+        let rest = std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
+        let done = work();
+        let pid = child.id().to_string();
         assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-        self.0.wait().unwrap();
-        let output = Command::new("tshark")
-            .args(["-r", file.to_str().unwrap(), "-Y"])
-            .arg(format!("ipv6.src == fd00:91::1 && tcp.dstport == {port} && tcp.len > 0"))
-            .args(["-T", "fields", "-e", "ipv6.flow", "-e", "tcp.stream", "-e", "tcp.len"])
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let mut labels = BTreeMap::new();
-        // Streams that carry files are those with much data; the control connection has no label of ours.
-        let mut streams: BTreeMap<String, (u64, Vec<u32>)> = BTreeMap::new();
-        for line in String::from_utf8(output.stdout).unwrap().lines() {
-            let fields: Vec<_> = line.split('\t').collect();
-            let label = u32::from_str_radix(fields[0].trim_start_matches("0x"), 16).unwrap();
-            let stream = streams.entry(fields[1].to_owned()).or_default();
-            stream.0 += fields[2].parse::<u64>().unwrap();
-            stream.1.push(label);
-        }
-        for (_, (bytes, seen)) in streams {
-            if bytes > 100_000 {
-                seen.into_iter().for_each(|label| *labels.entry(label).or_default() += 1);
-            }
-        }
-        labels
+        child.wait().unwrap();
+        rest.join().unwrap().unwrap();
+        (done, read(&file))
     }
+}
+
+/// A packet with data, as tshark reads it.
+struct Packet {
+    source: String,
+    label: u32,
+    /// Data of option 0x1E; empty without one.
+    option: String,
+    class: u32,
+    data_bytes: u64,
+}
+
+/// Packets with data of the streams that carry much; the control connection has no label of ours.
+fn read(file: &std::path::Path) -> Vec<Packet> {
+    let fields =
+        ["tcp.stream", "ipv6.src", "ipv6.flow", "ipv6.opt.experimental", "ipv6.tclass", "tcp.len"];
+    let mut command = Command::new("tshark");
+    command.arg("-r").arg(file).args(["-Y", "ipv6 && tcp.len > 0", "-T", "fields"]);
+    for field in fields {
+        command.args(["-e", field]);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let hex = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
+    let mut streams: BTreeMap<(String, String), Vec<Packet>> = BTreeMap::new();
+    for line in String::from_utf8(output.stdout).unwrap().lines() {
+        let [stream, source, label, option, class, bytes] =
+            line.split('\t').collect::<Vec<_>>().try_into().unwrap();
+        let packet = Packet {
+            source: source.to_owned(),
+            label: hex(label),
+            option: option.replace(':', ""),
+            class: hex(class),
+            data_bytes: bytes.parse().unwrap(),
+        };
+        streams.entry((stream.to_owned(), packet.source.clone())).or_default().push(packet);
+    }
+    let is_much =
+        |packets: &Vec<Packet>| packets.iter().map(|one| one.data_bytes).sum::<u64>() > 100_000;
+    streams.into_values().filter(is_much).flatten().collect()
+}
+
+/// Every packet carries the option, and the segments left it room.
+#[track_caller]
+fn assert_option(packets: &[Packet], source: &str) {
+    let from: Vec<_> = packets.iter().filter(|one| one.source == source).collect();
+    assert!(from.len() > 20, "{} packets", from.len());
+    let options: BTreeSet<_> = from.iter().map(|one| one.option.as_str()).collect();
+    assert_eq!(options, BTreeSet::from([CMS_OPTION]));
+    // Of 1500: the headers of IPv6 and TCP, its timestamps, and the option.
+    let longest = from.iter().map(|one| one.data_bytes).max();
+    assert_eq!(longest, Some(1500 - 40 - 20 - 12 - 8));
+    // ECT(0), which TCP leaves off what it sends again (RFC 3168, 6.1.5).
+    assert!(from.iter().all(|one| one.class == 2 || one.class == 0));
+    assert!(from.iter().filter(|one| one.class == 2).count() > from.len() * 9 / 10);
+}
+
+/// Every packet carries the flow label, and none an option; the labels.
+#[track_caller]
+fn assert_label(packets: &[Packet], source: &str) -> BTreeSet<u32> {
+    let from: Vec<_> = packets.iter().filter(|one| one.source == source).collect();
+    assert!(from.len() > 20, "{} packets", from.len());
+    assert!(from.iter().all(|one| one.option.is_empty()));
+    let labels: BTreeSet<_> = from.iter().map(|one| one.label).collect();
+    assert!(labels.iter().all(|label| label & PAYLOAD == CMS_ANALYSIS_INPUT), "{labels:x?}");
+    labels
+}
+
+#[track_caller]
+fn assert_note(done: &Value, label: &str, words: &[&str]) {
+    assert_eq!(done["label"], label, "{done}");
+    let note = done["label_note"].as_str().unwrap_or_default();
+    assert!(words.iter().all(|word| note.contains(word)) && !note.contains('\n'), "{done}");
 }
 
 #[test]
 fn every_packet_of_a_push_carries_the_label() {
-    let Some(pair) = Pair::new() else { return };
-    if Command::new("tshark").arg("-v").output().is_err()
-        || Command::new("tcpdump").arg("--version").output().is_err()
-    {
-        return skip("tshark and tcpdump are not installed");
-    }
-    let mut random = Random::seeded(92);
-    let house = House::new();
-    let data = house.source.join("data");
-    fs::create_dir(&data).unwrap();
-    write_file(&mut random, &data.join("one"), 6 << 20);
-    let mut serve = house.penstock();
-    serve.args(["serve", "--listen", "[fd00:91::2]:0", "--http", "none", "--json", "--root"]);
-    serve.arg(&house.root);
-    let agent = Agent::spawn(Pair::inside(&pair.far, &serve));
-    let token = fs::read_to_string(house.state.join("token")).unwrap();
-    let port = agent.listen.rsplit_once(':').unwrap().1.to_owned();
-    let state = house.path("asking");
-    let mut login = common::penstock(&state);
-    login.args([
-        "login",
-        &agent.listen,
-        "--token",
-        token.trim(),
-        "--fingerprint",
-        &agent.fingerprint,
-    ]);
-    run(Pair::inside(&pair.near, &login)).good();
-    let collector_at = house.path("capture.pcap");
-    let capture = Capture::start(&pair.far, &collector_at);
-    let mut copy = common::penstock(&state);
-    copy.args(["cp", "--json", "-r", "--streams", "3", "--block", "256KiB"]);
-    copy.args(["--scitag", "cms/analysis-input"]).arg(&data).arg(agent.url(""));
-    let done = run(Pair::inside(&pair.near, &copy)).good();
-    assert_eq!(done.json["label"], "flow", "{done:?}");
-    assert_same(&data, &house.root.join("data"));
-    let labels = capture.labels(&collector_at, &port);
-    println!("labels of packets with data: {labels:x?}");
-    assert!(labels.values().sum::<usize>() > 20, "{labels:?}");
-    assert!(labels.keys().all(|label| label & PAYLOAD == CMS_ANALYSIS_INPUT), "{labels:x?}");
+    let Some(site) = Site::new(92) else { return };
+    let (done, packets) = site.capture(|| site.push(&[], "flow"));
+    assert_note(&done.json, "flow", &[]);
+    assert_same(&site.data, &site.house.root.join("data"));
+    let labels = assert_label(&packets, NEAR);
     assert!(labels.len() > 1, "streams differ in the bits that spread them: {labels:x?}");
+}
+
+#[test]
+fn every_packet_carries_the_option_where_the_sending_end_connects() {
+    let Some(site) = Site::new(93) else { return };
+    // Segments as on the wire, and ECN on.
+    site.pair.on_both(|device| format!("ethtool -K {device} tso off gso off gro off"));
+    site.pair.on_both(|_| "sysctl -q -w net.ipv4.tcp_ecn=1".to_owned());
+    let (done, packets) = site.capture(|| site.push(&[], "destination"));
+    assert_note(&done.json, "destination", &[]);
+    assert_same(&site.data, &site.house.root.join("data"));
+    assert_option(&packets, NEAR);
+    let listener = Listener::start(&site.pair);
+    let (done, packets) = site.capture(|| listener.test(&[], &["--label", "destination"]));
+    assert_note(&done.json["flows"][0], "destination", &[]);
+    assert_option(&packets, NEAR);
+    // Between two agents the source's connects.
+    let source = House::new();
+    let mut serve = source.penstock();
+    serve.args(["serve", "--http", "none", "--json", "--listen"]).arg(format!("[{NEAR}]:0"));
+    serve.arg("--root").arg(&site.house.source);
+    let near = Agent::spawn(Pair::inside(&site.pair.near, &serve));
+    site.login(&near, &source);
+    fs::remove_dir_all(site.house.root.join("data")).unwrap();
+    let (done, packets) =
+        site.capture(|| site.copy(&[], "destination", &near.url("data"), &site.agent.url("")));
+    assert_note(&done.json, "destination", &[]);
+    assert_same(&site.data, &site.house.root.join("data"));
+    assert_option(&packets, NEAR);
+}
+
+#[test]
+fn an_end_that_accepts_sends_no_option_and_says_why() {
+    let Some(site) = Site::new(95) else { return };
+    site.push(&[], "none");
+    let why = ["no destination option: Linux makes no room", "no flow label", "tag run"];
+    assert_note(&site.pull("destination").json, "none", &why);
+    let listener = Listener::start(&site.pair);
+    let done = listener.test(&[], &["--label", "destination", "--bidir"]);
+    let flows = done.json["flows"].as_array().unwrap();
+    assert_note(&flows[0], "destination", &[]);
+    assert_note(&flows[1], "none", &why);
+}
+
+#[test]
+fn an_option_that_would_harm_gives_way_to_the_flow_label() {
+    let Some(site) = Site::new(94) else { return };
+    let without = ["setpriv", "--bounding-set", "-net_raw"];
+    let (done, packets) = site.capture(|| site.push(&without, "destination"));
+    let instead = "flow label instead of destination option: ";
+    assert_note(&done.json, "flow", &[instead, "CAP_NET_RAW"]);
+    assert_label(&packets, NEAR);
+    let listener = Listener::start(&site.pair);
+    let done = listener.test(&without, &["--label", "destination"]);
+    assert_note(&done.json["flows"][0], "flow", &[instead, "CAP_NET_RAW"]);
+
+    assert!(ip(&format!("-n {} link set pst0 gso_max_size 100000", site.pair.near)));
+    let (done, packets) = site.capture(|| site.push(&[], "destination"));
+    assert_note(&done.json, "flow", &[instead, "BIG TCP is on at pst0 (gso_max_size 100000)"]);
+    assert_label(&packets, NEAR);
+    // Without any label nothing is said but that.
+    let done = listener.test(&[], &["--label", "none"]);
+    assert_note(&done.json["flows"][0], "none", &["asked for"]);
+}
+
+/// A `nettest --listen` at the far end.
+struct Listener<'a> {
+    child: Child,
+    address: String,
+    pair: &'a Pair,
+}
+
+impl<'a> Listener<'a> {
+    fn start(pair: &'a Pair) -> Self {
+        let mut command = Command::new(common::PENSTOCK);
+        command.args(["nettest", "--json", "--listen"]).arg(format!("[{FAR}]:0"));
+        let mut command = Pair::inside(&pair.far, &command);
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let facts: Value = serde_json::from_str(&line).unwrap();
+        Self { child, address: facts["listening"].as_str().unwrap().to_owned(), pair }
+    }
+
+    fn test(&self, through: &[&str], more: &[&str]) -> Done {
+        let mut command = Command::new(through.first().unwrap_or(&"env"));
+        command.args(through.get(1..).unwrap_or_default()).arg(common::PENSTOCK);
+        command.args(["nettest", &self.address, "-J", "-n", "2MiB"]);
+        command.args(["--scitag", "cms/analysis-input"]).args(more);
+        run(Pair::inside(&self.pair.near, &command)).good()
+    }
+}
+
+impl Drop for Listener<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

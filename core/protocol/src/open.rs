@@ -46,6 +46,8 @@ pub enum Label {
     /// In the flow label of IPv6.
     #[default]
     Flow,
+    /// In a destination option of IPv6.
+    Destination,
 }
 
 impl Wire for Label {
@@ -57,6 +59,7 @@ impl Wire for Label {
         match u8::take(input)? {
             0 => Ok(Self::None),
             1 => Ok(Self::Flow),
+            2 => Ok(Self::Destination),
             _ => Err(WireError::Invalid("label")),
         }
     }

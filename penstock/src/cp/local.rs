@@ -95,6 +95,7 @@ pub(crate) fn start(
         memory_bytes: args.memory.0 / 2,
         pace: None,
         collectors: &[],
+        fireflies: &Arc::default(),
     };
     let name = granting::journal_name(&target.key, &caller.name, "");
     let receive = grant

@@ -204,6 +204,7 @@ fn mark(args: &CpArgs) -> Result<Option<Mark>, StartError> {
     let tag = crate::tag::lookup(name).map_err(|error| usage(format!("--scitag {error:#}")))?;
     let label = match args.label {
         Labels::Flow => Label::Flow,
+        Labels::Destination => Label::Destination,
         Labels::None => Label::None,
     };
     let scitag = u16::try_from(tag.number()).unwrap_or(u16::MAX);
@@ -389,7 +390,7 @@ fn push(
         let key = SessionKey(opened.key);
         let options = Options { mark: opened.mark, ..options.clone() };
         let session = Session::new(opened.session, key, options, memory, None)
-            .map(|session| session.with_collectors(&collectors))
+            .map(|session| session.with_collectors(&collectors, &Arc::default()))
             .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
         let end = sources.sender(session, engine, recursive);
         let end = AnyEnd::Send(SenderControl(Arc::new(end)));
@@ -445,6 +446,7 @@ fn pull(
             memory_bytes,
             pace: None,
             collectors: &[],
+            fireflies: &Arc::default(),
         };
         let name = granting::journal_name(
             &key,

@@ -400,7 +400,7 @@ fn summary(snapshot: &Snapshot, seconds: f64, bound: &str, shown: &Shown) -> io:
     )?;
     if let Some(mark) = snapshot.mark {
         let tag = crate::tag::name_of(mark.scitag);
-        writeln!(out, "  scitag {tag}, flow label: {}", labelled(&snapshot.label))?;
+        writeln!(out, "  scitag {tag}, {}", labelled(&snapshot.label))?;
     }
     for address in &snapshot.dropped {
         writeln!(out, "  path given up, it stayed dead: {address}")?;
@@ -410,9 +410,11 @@ fn summary(snapshot: &Snapshot, seconds: f64, bound: &str, shown: &Shown) -> io:
 
 fn labelled(label: &str) -> &str {
     match label {
-        "flow" => "on every packet that carries data",
-        "" => "not known",
-        other => other,
+        "flow" => "in the flow label of every packet that carries data",
+        "destination" => "in a destination option of every packet that carries data",
+        "" => "how its packets are labelled is not known",
+        // The reason says what was done.
+        other => other.strip_prefix("flow: ").unwrap_or(other),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use penstock_mover::nettest::{Interval, ListenerEvent, Report, SweepPoint, SweepReport};
+use penstock_mover::nettest::{Flow, Interval, ListenerEvent, Report, SweepPoint, SweepReport};
 use penstock_units::{BitRate, ByteCount};
 use serde_json::json;
 
@@ -58,6 +58,9 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
             if report.interrupted { "  (interrupted)" } else { "" }
         )?;
     }
+    for flow in &report.flows {
+        print_label(&mut out, flow)?;
+    }
     let rtt = report.streams.first().map_or(0, |stream| stream.rtt_us);
     writeln!(
         out,
@@ -74,6 +77,14 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
     out.flush()
 }
 
+fn print_label(out: &mut impl Write, flow: &Flow) -> io::Result<()> {
+    match (&flow.label, &flow.label_note) {
+        (Some(label), Some(why)) => writeln!(out, "{}: label {label}: {why}", flow.direction),
+        (Some(label), None) => writeln!(out, "{}: label {label}", flow.direction),
+        (None, _) => Ok(()),
+    }
+}
+
 pub(super) fn print_point(point: &SweepPoint) -> io::Result<()> {
     let mut out = io::stdout();
     writeln!(
@@ -88,8 +99,12 @@ pub(super) fn print_point(point: &SweepPoint) -> io::Result<()> {
     out.flush()
 }
 
-pub(super) fn print_sweep(found: &SweepReport) -> io::Result<()> {
+/// The last report of the sweep has how it was labelled.
+pub(super) fn print_sweep(found: &SweepReport, last: &Report) -> io::Result<()> {
     let mut out = io::stdout();
+    for flow in &last.flows {
+        print_label(&mut out, flow)?;
+    }
     writeln!(
         out,
         "{} stream{} enough: {}, within {} % of the best ({} with {})",

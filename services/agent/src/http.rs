@@ -32,6 +32,7 @@
 //!
 //! Not for: moving files (the mover's port does), nor for many clients: it is the operator's window.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -112,6 +113,8 @@ pub struct Api {
     pub mover: Arc<dyn Mover>,
     /// Tokens and exports.
     pub gate: Arc<Gate>,
+    /// The state directory, which may hold the scitags registry.
+    pub state: PathBuf,
     /// Who reads metrics without a token.
     pub metrics: MetricsAccess,
     /// Addresses of the mover.

@@ -150,6 +150,7 @@ impl Server {
         let api = Arc::new(Api {
             mover: Arc::new(agent.clone()),
             gate,
+            state: config.state.clone(),
             metrics: config.metrics,
             listen: agent.addresses(),
             http: http.clone(),

@@ -46,7 +46,13 @@ impl Mover for Remembering {
         Ok(())
     }
     fn counters(&self) -> Counters {
-        Counters { received_bytes: 12_345, connections: 7, ..Counters::default() }
+        Counters {
+            received_bytes: 12_345,
+            connections: 7,
+            fireflies_sent: [4, 3, 2],
+            fireflies_failed: [0, 0, 1],
+            ..Counters::default()
+        }
     }
 }
 
@@ -113,6 +119,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
             token_tags: HashMap::new(),
             destinations: Destinations::default(),
         })),
+        state: "/nonexistent".into(),
         metrics,
         listen: vec!["[::1]:8620".parse().unwrap()],
         http: vec![address],
@@ -236,10 +243,17 @@ fn metrics_name_their_room_and_unit() {
         "penstock_mover_transfers_running 2",
         "penstock_mover_receive_rate_bits_per_second 2000000",
         "penstock_agent_http_connections 1",
+        "penstock_mover_fireflies_sent_total{state=\"start\"} 4",
+        "penstock_mover_fireflies_sent_total{state=\"end\"} 2",
+        "penstock_mover_fireflies_failed_total{state=\"end\"} 1",
+        "penstock_agent_scitags_info{source=\"https://www.scitags.org/api.json\",builtin=\"true\"} 1",
     ] {
         assert!(text.lines().any(|got| got.split(".0").next() == Some(line)), "{line} in\n{text}");
     }
     assert!(text.contains("penstock_agent_info{version="), "{text}");
+    // What is compiled in was changed at some time and never compared.
+    assert!(text.contains("penstock_agent_scitags_modified_time_seconds 1"), "{text}");
+    assert!(!text.contains("penstock_agent_scitags_checked_time_seconds"), "{text}");
     let closed = start("127.0.0.1:0", MetricsAccess::Token);
     assert_eq!(closed.request("GET", "/metrics", None, "").0, 401);
     assert_eq!(closed.request("GET", "/metrics", Some(TOKEN), "").0, 200);

@@ -31,9 +31,10 @@ use crate::control::{self, End, Stopped};
 use crate::delegate::Delegate;
 use crate::engine::Engine;
 use crate::exchange::{self, Joined};
-use crate::firefly;
+use crate::firefly::Sent;
 use crate::granting::{self, AnyEnd};
 use crate::identity::{Fingerprint, Identity};
+use crate::labels::{Labelling, label_accepted};
 use crate::memory::{Hold, Memory};
 use crate::nettest;
 use crate::sending::spawn;
@@ -171,6 +172,7 @@ struct Inner {
     sessions: Mutex<HashMap<SessionId, Arc<Running>>>,
     history: Mutex<VecDeque<Transfer>>,
     totals: Mutex<Counters>,
+    fireflies: Arc<Sent>,
     next_id: AtomicU64,
     /// Requests that are being granted.
     entering: AtomicUsize,
@@ -228,6 +230,7 @@ impl Agent {
             sessions: Mutex::default(),
             history: Mutex::default(),
             totals: Mutex::default(),
+            fireflies: Arc::default(),
             next_id: AtomicU64::new(1),
             entering: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
@@ -297,6 +300,7 @@ impl Agent {
         let mut counters = lock(&self.0.totals).clone();
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         running.iter().for_each(|running| running.end.count(&mut counters));
+        (counters.fireflies_sent, counters.fireflies_failed) = self.0.fireflies.counts();
         counters
     }
 
@@ -411,7 +415,10 @@ impl Inner {
             let session = running.end.session();
             let mark = session.options.mark;
             let pin = &self.config.marker;
-            session.name_label(firefly::label_accepted(mark, channel.transport(), pin));
+            session.name_label(match channel.transport() {
+                Transport::Tcp(tcp) => label_accepted(mark, tcp, pin),
+                Transport::Local(_) => Labelling::inside(mark).told,
+            });
         }
         // What ends a stream concerns its session alone, which has noticed.
         let _ = running.end.run_stream(join.stream, channel, &nonces);
@@ -598,6 +605,7 @@ impl Inner {
             memory_bytes: memory.bytes(),
             pace: Some(Arc::clone(&self.pace)),
             collectors: &self.config.collectors,
+            fireflies: &self.fireflies,
         };
         let granted = grant.make(&open.request, &|journal| {
             self.end_forsaken(journal);

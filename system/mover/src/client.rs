@@ -16,7 +16,6 @@ use crate::channel::Channel;
 use crate::contact::{Backoff, Contact, CopyError};
 use crate::control::{self, Stopped};
 use crate::exchange::random;
-use crate::firefly;
 use crate::granting::{AnyEnd, RateMeter};
 use crate::sending::spawn;
 use crate::session::{Ending, Session, lock};
@@ -447,10 +446,9 @@ impl Shared {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let start = Instant::now();
             let mark = session.options.mark.filter(|_| matches!(end, AnyEnd::Send(_)));
-            let label = firefly::flow_label(mark, number);
-            let joined = self.plan.contact.join(opened, number, label);
-            let result = joined.and_then(|(channel, nonces)| {
-                session.name_label(firefly::label_of(mark, channel.transport()));
+            let joined = self.plan.contact.join(opened, number, mark);
+            let result = joined.and_then(|(channel, nonces, label)| {
+                session.name_label(label);
                 end.run_stream_while(number, channel, &nonces, wanted)
             });
             if session.is_over() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_protocol::open::{
-    Answer, Join, Open, Opened, Protection, Refusal, RefusalKind, Request, Return,
+    Answer, Join, Mark, Open, Opened, Protection, Refusal, RefusalKind, Request, Return,
 };
 use penstock_protocol::preamble::{ConnectionKind, Preamble, PreambleError};
 use penstock_protocol::proof::{Nonces, SessionKey};
@@ -119,17 +119,18 @@ impl Contact {
         &self,
         kind: ConnectionKind,
         number: u32,
-        flow_label: Option<u32>,
-    ) -> io::Result<Channel> {
+        mark: Option<Mark>,
+    ) -> io::Result<(Channel, String)> {
         let tls = kind == ConnectionKind::Control || self.protection == Protection::Full;
-        let mut transport = self.dial.dial(number, flow_label)?;
+        let (mut transport, label) = self.dial.dial(number, mark)?;
         transport.set_timeouts(Some(ANSWER_WITHIN))?;
         exchange::send_preamble(&mut transport, Preamble { kind, tls })?;
-        if tls {
-            Channel::connect_tls(transport, Arc::clone(&self.tls))
+        let channel = if tls {
+            Channel::connect_tls(transport, Arc::clone(&self.tls))?
         } else {
-            Ok(Channel::clear(transport))
-        }
+            Channel::clear(transport)
+        };
+        Ok((channel, label))
     }
 
     fn ask(&self, request: Request) -> Result<(Channel, Answer), CopyError> {
@@ -150,7 +151,7 @@ impl Contact {
             }
             _ => CopyError::Unreachable(shown.clone(), penstock_sys::fs::describe(&error)),
         };
-        let mut channel = self.connect(ConnectionKind::Control, 0, None).map_err(failed)?;
+        let (mut channel, _) = self.connect(ConnectionKind::Control, 0, None).map_err(failed)?;
         let open =
             Open { software: software(), token: self.token.clone(), features: Vec::new(), request };
         let answer = exchange::ask(&mut channel, &open).map_err(failed)?;
@@ -232,7 +233,8 @@ impl Contact {
         }
     }
 
-    /// Joins a session with a data connection, whose packets from here carry a flow label.
+    /// Joins a session with a data connection; with a mark, what this end sends on it is labelled, and how
+    /// is told.
     ///
     /// # Errors
     /// When the agent refuses or cannot be reached.
@@ -240,9 +242,9 @@ impl Contact {
         &self,
         opened: &Opened,
         stream: u32,
-        flow_label: Option<u32>,
-    ) -> io::Result<(Channel, Nonces)> {
-        let mut channel = self.connect(ConnectionKind::Data, stream, flow_label)?;
+        mark: Option<Mark>,
+    ) -> io::Result<(Channel, Nonces, String)> {
+        let (mut channel, label) = self.connect(ConnectionKind::Data, stream, mark)?;
         let nonces =
             Nonces { acceptor: exchange::receive_challenge(&mut channel)?, connector: random() };
         let key = SessionKey(opened.key);
@@ -258,7 +260,7 @@ impl Contact {
         }
         channel.transport().set_timeouts(None)?;
         channel.transport().notice_death(DEAD_AFTER)?;
-        Ok((channel, nonces))
+        Ok((channel, nonces, label))
     }
 }
 

@@ -10,8 +10,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use penstock_protocol::open::Mark;
 use penstock_sys::net::connect::{ConnectOptions, connect};
 
+use crate::labels::Labelling;
 use crate::session::lock;
 use crate::transport::Transport;
 
@@ -23,12 +25,12 @@ const FAILURES_MAX: u32 = 3;
 
 /// A way to the other end.
 pub trait Dial: Send + Sync {
-    /// Connects; `number` spreads connections over what there is to choose from. With a flow label every
-    /// packet of the connection carries it, where it is IPv6.
+    /// Connects; `number` spreads connections over what there is to choose from. With a mark every packet
+    /// that this end sends carries it, where it can; how is told as [`Labelling::told`] is.
     ///
     /// # Errors
     /// When nothing answers.
-    fn dial(&self, number: u32, flow_label: Option<u32>) -> io::Result<Transport>;
+    fn dial(&self, number: u32, mark: Option<Mark>) -> io::Result<(Transport, String)>;
 
     /// Where it leads, for people.
     fn shown(&self) -> String;
@@ -145,13 +147,15 @@ fn pairs(to: &[SocketAddr], from: &[IpAddr]) -> Vec<Way> {
 }
 
 impl Dial for TcpDial {
-    fn dial(&self, number: u32, flow_label: Option<u32>) -> io::Result<Transport> {
+    fn dial(&self, number: u32, mark: Option<Mark>) -> io::Result<(Transport, String)> {
         let mut why = io::Error::from(io::ErrorKind::NotConnected);
         for way in self.ways(number) {
+            let label = Labelling::connecting(mark, number, way.0, way.1);
             let options = ConnectOptions {
                 source: way.1,
                 congestion: self.congestion.clone(),
-                flow_label,
+                flow_label: label.flow_label,
+                destination_option: label.destination_option,
                 ..ConnectOptions::default()
             };
             match connect(way.0, &options, CONNECT_WITHIN) {
@@ -160,7 +164,7 @@ impl Dial for TcpDial {
                     lock(&self.failures).remove(&way);
                     let place = self.pairs.iter().position(|pair| *pair == way).unwrap_or(0);
                     self.answers.store(place, Ordering::Relaxed);
-                    return Ok(Transport::Tcp(tcp));
+                    return Ok((Transport::Tcp(tcp), label.told));
                 }
                 Err(error) => {
                     *lock(&self.failures).entry(way).or_default() += 1;
@@ -202,7 +206,7 @@ impl SshDial {
 }
 
 impl Dial for SshDial {
-    fn dial(&self, _number: u32, _flow_label: Option<u32>) -> io::Result<Transport> {
+    fn dial(&self, _number: u32, mark: Option<Mark>) -> io::Result<(Transport, String)> {
         let (ours, theirs) = UnixStream::pair()?;
         let (program, options) = self.command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let output = theirs.try_clone()?;
@@ -218,7 +222,7 @@ impl Dial for SshDial {
             .spawn()?;
         // It ends when the connection does, and must not stay a zombie until we do.
         crate::sending::spawn("ssh", move || child.wait());
-        Ok(Transport::Local(ours))
+        Ok((Transport::Local(ours), Labelling::inside(mark).told))
     }
 
     fn shown(&self) -> String {

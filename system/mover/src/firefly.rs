@@ -1,21 +1,19 @@
-//! Tells what the streams of a session carry: a label for their packets, and fireflies about them.
+//! Tells what the streams of a session carry, beside the data: fireflies.
 //!
-//! The end that sends data does both, whichever end made the connection. A firefly goes out when a stream
+//! The end that sends data tells, whichever end made the connection. A firefly goes out when a stream
 //! begins, once a minute while it runs and when it ends, to the stream's peer and to the site's collectors.
 //! It is one datagram that nobody answers: whatever becomes of it, data goes on.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::path::Path;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use penstock_marker::{Action, Method, SocketTags};
-use penstock_protocol::open::{Label, Mark};
+use penstock_protocol::open::Mark;
 use penstock_protocol::sender::StreamId;
 use penstock_scitags::Scitag;
 use penstock_scitags::firefly::{Count, Firefly, Flow, PORT, Phase, Protocol, TcpInfo};
-use penstock_scitags::label::{ENTROPY_MAX, FlowLabel};
 use penstock_scitags::time::UtcTime;
 use penstock_sys::net;
 
@@ -26,53 +24,23 @@ use crate::transport::Transport;
 /// How often a stream that runs is told about.
 const ONGOING_EVERY: Duration = Duration::from_secs(60);
 
-/// The label of the packets of a stream, where it has one. Streams of a session differ in the bits that
-/// spread them over parallel paths.
-#[must_use]
-pub fn flow_label(mark: Option<Mark>, stream: StreamId) -> Option<u32> {
-    let mark = mark.filter(|mark| mark.label == Label::Flow)?;
-    let tag = Scitag::from_number(u64::from(mark.scitag)).ok()?;
-    let entropy = u8::try_from(stream % (u32::from(ENTROPY_MAX) + 1)).ok()?;
-    FlowLabel::new(tag, entropy).ok().map(FlowLabel::value)
+/// The states of a flow that fireflies tell of.
+pub const STATES: [&str; 3] = ["start", "ongoing", "end"];
+
+/// How many datagrams were sent and how many could not be, of each of [`STATES`], by all sessions that share
+/// this. What becomes of a sent one nobody knows.
+#[derive(Debug, Default)]
+pub struct Sent {
+    sent: [AtomicU64; 3],
+    failed: [AtomicU64; 3],
 }
 
-/// How the packets that this end sends on a connection that it made are labelled, or why they are not;
-/// empty where nobody asked.
-#[must_use]
-pub fn label_of(mark: Option<Mark>, transport: &Transport) -> String {
-    let Some(mark) = mark else { return String::new() };
-    if mark.label == Label::None {
-        return "none: fireflies alone were asked for".to_owned();
-    }
-    let tag = Scitag::from_number(u64::from(mark.scitag));
-    let ipv6 = match transport {
-        Transport::Tcp(tcp) => tcp.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_ipv6()),
-        Transport::Local(_) => return "none: data goes inside another program".to_owned(),
-    };
-    match tag.map(Scitag::fits_on_packets) {
-        Err(error) => format!("none: {error}"),
-        Ok(Err(error)) => format!("none: {error}"),
-        Ok(Ok(())) if !ipv6 => "none: IPv4 packets have no flow label, fireflies tell".to_owned(),
-        Ok(Ok(())) => "flow".to_owned(),
-    }
-}
-
-/// As [`label_of`] for a connection that this end accepted: the marker labels it from now on, where one
-/// runs that pinned its maps in `pin` and lets this process use them.
-#[must_use]
-pub fn label_accepted(mark: Option<Mark>, transport: &Transport, pin: &Path) -> String {
-    let label = label_of(mark, transport);
-    let (Some(mark), Transport::Tcp(tcp), "flow") = (mark, transport, label.as_str()) else {
-        return label;
-    };
-    let action = Scitag::from_number(u64::from(mark.scitag))
-        .ok()
-        .and_then(|tag| Action::new(tag, Method::Label).ok());
-    match SocketTags::open(pin).and_then(|mut tags| tags.set(tcp, action)) {
-        Ok(()) => label,
-        Err(error) => format!(
-            "none: the sending end accepted its connections, which only the marker labels: {error}"
-        ),
+impl Sent {
+    /// Sent ones and failed ones, in the order of [`STATES`].
+    #[must_use]
+    pub fn counts(&self) -> ([u64; 3], [u64; 3]) {
+        let load = |counts: &[AtomicU64; 3]| counts.each_ref().map(|one| one.load(Relaxed));
+        (load(&self.sent), load(&self.failed))
     }
 }
 
@@ -81,6 +49,7 @@ pub fn label_accepted(mark: Option<Mark>, transport: &Transport, pin: &Path) -> 
 pub struct Fireflies {
     tag: Scitag,
     collectors: Vec<SocketAddr>,
+    counts: Arc<Sent>,
     host: String,
     streams: Mutex<BTreeMap<StreamId, Lit>>,
 }
@@ -102,11 +71,12 @@ fn now() -> UtcTime {
 impl Fireflies {
     /// For a session with this mark; none without one.
     #[must_use]
-    pub fn new(mark: Option<Mark>, collectors: &[SocketAddr]) -> Option<Self> {
+    pub fn new(mark: Option<Mark>, collectors: &[SocketAddr], counts: Arc<Sent>) -> Option<Self> {
         let tag = Scitag::from_number(u64::from(mark?.scitag)).ok()?;
         Some(Self {
             tag,
             collectors: collectors.to_vec(),
+            counts,
             host: penstock_sys::machine::host_name(),
             streams: Mutex::default(),
         })
@@ -162,9 +132,18 @@ impl Fireflies {
         let datagram = firefly.datagram(&self.host, "penstock");
         let destination = SocketAddr::new(lit.flow.destination().ip(), PORT);
         for to in self.collectors.iter().copied().chain([destination]) {
-            if let Err(error) = send(&datagram, to) {
-                tracing::debug!("firefly to {to}: {error}");
-            }
+            let state = match phase {
+                Phase::Start => 0,
+                Phase::Ongoing => 1,
+                Phase::End(_) => 2,
+            };
+            match send(&datagram, to) {
+                Ok(()) => self.counts.sent[state].fetch_add(1, Relaxed),
+                Err(error) => {
+                    tracing::debug!("firefly to {to}: {error}");
+                    self.counts.failed[state].fetch_add(1, Relaxed)
+                }
+            };
         }
     }
 }

@@ -30,6 +30,7 @@ use crate::channel::Channel;
 use crate::control::End;
 use crate::engine::Engine;
 use crate::exchange::random;
+use crate::firefly::Sent;
 use crate::keeping::{Journal, JournalError};
 use crate::placing::{Place, Target};
 use crate::receiving::{ReceiverControl, ReceiverEnd};
@@ -339,6 +340,8 @@ pub struct Grant<'a> {
     pub pace: Option<Arc<Pace>>,
     /// Where fireflies go, besides to the peers of what is sent.
     pub collectors: &'a [SocketAddr],
+    /// Where they count.
+    pub fireflies: &'a Arc<Sent>,
 }
 
 impl std::fmt::Debug for Grant<'_> {
@@ -393,7 +396,7 @@ impl Grant<'_> {
         check_options(options)?;
         let (id, key) = given.unwrap_or_else(|| (random(), SessionKey(random())));
         Session::new(id, key, options.clone(), self.memory_bytes, self.pace.clone())
-            .map(|session| session.with_collectors(self.collectors))
+            .map(|session| session.with_collectors(self.collectors, self.fireflies))
             .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))
     }
 

@@ -30,6 +30,7 @@ pub mod frame;
 pub mod granting;
 pub mod identity;
 pub mod keeping;
+pub mod labels;
 pub mod memory;
 pub mod nettest;
 mod packing;

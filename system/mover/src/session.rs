@@ -19,7 +19,7 @@ use penstock_sys::event::Event;
 use penstock_sys::machine;
 use penstock_sys::net::TcpInfo;
 
-use crate::firefly::Fireflies;
+use crate::firefly::{Fireflies, Sent};
 use crate::transport::Transport;
 
 /// Data streams when nobody says how many.
@@ -171,7 +171,7 @@ impl Session {
             shared_pace,
             meter: Meter::default(),
             wake: Event::new()?,
-            fireflies: Fireflies::new(options.mark, &[]),
+            fireflies: Fireflies::new(options.mark, &[], Arc::default()),
             started: Instant::now(),
             wanted_streams: AtomicU16::new(streams.clamp(1, STREAMS_MAX)),
             streams_peak: AtomicU16::new(0),
@@ -189,10 +189,10 @@ impl Session {
         })
     }
 
-    /// Fireflies go to these collectors too.
+    /// Fireflies go to these collectors too, and count here.
     #[must_use]
-    pub fn with_collectors(mut self, collectors: &[SocketAddr]) -> Self {
-        self.fireflies = Fireflies::new(self.options.mark, collectors);
+    pub fn with_collectors(mut self, collectors: &[SocketAddr], counts: &Arc<Sent>) -> Self {
+        self.fireflies = Fireflies::new(self.options.mark, collectors, Arc::clone(counts));
         self
     }
 

@@ -155,6 +155,7 @@ impl Site {
                 memory_bytes: 16 << 20,
                 pace: None,
                 collectors: &[],
+                fireflies: &Arc::default(),
             };
             let name = granting::journal_name(&[6; 16], "local", "to");
             let identity = (opened.session, SessionKey(opened.key));

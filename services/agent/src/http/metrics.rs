@@ -16,7 +16,10 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
+use penstock_mover::firefly::STATES;
+
 use super::Api;
+use crate::registry::Current;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -103,6 +106,25 @@ impl Collector for Scrape {
             counter(&name, None, "HTTP requests answered with this class of status", answers)?;
         }
 
+        for (name, help, counts) in [
+            (
+                "penstock_mover_fireflies_sent",
+                "Fireflies sent, by state of the flow",
+                counters.fireflies_sent,
+            ),
+            (
+                "penstock_mover_fireflies_failed",
+                "Fireflies that could not be sent",
+                counters.fireflies_failed,
+            ),
+        ] {
+            let kind = ConstCounter::new(0_u64).metric_type();
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            for (state, count) in STATES.into_iter().zip(counts) {
+                ConstCounter::new(count).encode(family.encode_family(&[("state", state)])?)?;
+            }
+        }
+
         let mut gauge = |name: &str, unit: Option<&Unit>, help: &str, value: f64| {
             let metric = ConstGauge::new(value);
             metric.encode(encoder.encode_descriptor(name, help, unit, metric.metric_type())?)
@@ -158,14 +180,36 @@ impl Collector for Scrape {
             started,
         )?;
 
-        let info = ConstGauge::new(1_u64);
-        let mut descriptor = encoder.encode_descriptor(
-            "penstock_agent_info",
-            "Version",
-            None,
-            info.metric_type(),
+        // A damaged copy is told by `penstock tag registry`; the built-in one counts then.
+        let (tags, _) = Current::load(&api.state);
+        for (name, help, time) in [
+            (
+                "penstock_agent_scitags_modified_time",
+                "When the scitags registry that counts was last changed, since 1970",
+                tags.registry.modified(),
+            ),
+            (
+                "penstock_agent_scitags_checked_time",
+                "When it was last compared with its source, since 1970",
+                tags.checked,
+            ),
+        ] {
+            if let Some(time) = time {
+                gauge(name, Some(&Unit::Seconds), help, time.seconds() as f64)?;
+            }
+        }
+
+        let mut info = |name: &str, help: &str, labels: &[(&str, &str)]| {
+            let info = ConstGauge::new(1_u64);
+            let mut family = encoder.encode_descriptor(name, help, None, info.metric_type())?;
+            info.encode(family.encode_family(&labels)?)
+        };
+        let builtin = if tags.is_builtin() { "true" } else { "false" };
+        info(
+            "penstock_agent_scitags_info",
+            "Where the scitags registry is from",
+            &[("source", &tags.source), ("builtin", builtin)],
         )?;
-        let labels = [("version", env!("CARGO_PKG_VERSION"))];
-        info.encode(descriptor.encode_family(&labels)?)
+        info("penstock_agent_info", "Version", &[("version", env!("CARGO_PKG_VERSION"))])
     }
 }

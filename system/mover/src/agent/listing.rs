@@ -72,4 +72,8 @@ pub struct Counters {
     pub blocks_repeated: u64,
     /// Streams that broke.
     pub streams_lost: u64,
+    /// Fireflies sent, by [`crate::firefly::STATES`].
+    pub fireflies_sent: [u64; 3],
+    /// Fireflies that could not be sent.
+    pub fireflies_failed: [u64; 3],
 }

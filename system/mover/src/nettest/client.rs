@@ -5,17 +5,16 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use penstock_protocol::open::Mark;
 use penstock_protocol::preamble::{self, ConnectionKind, PREAMBLE_BYTES, Preamble};
 use penstock_sys::net::connect::{ConnectOptions, connect};
 
-use super::message::Message;
+use super::message::{Message, Role};
 use super::params::TestParams;
 use super::report::{Interval, Report, role_of};
-use super::session::{self, Control, hear_until};
+use super::session::{self, Connection, Control, hear_until};
 use super::share::MemoryShare;
 use super::{DEFAULT_PORT, NettestError};
-use crate::firefly::flow_label;
+use crate::labels::Labelling;
 
 /// For the listener to accept a connection, and to answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -31,8 +30,6 @@ pub struct Target {
     pub source: Option<IpAddr>,
     /// Only IPv4 (`Some(true)`) or only IPv6 (`Some(false)`).
     pub ipv4: Option<bool>,
-    /// Whose traffic the packets of this end say that it is.
-    pub mark: Option<Mark>,
 }
 
 impl Target {
@@ -97,7 +94,7 @@ pub fn run(
         source: target.source,
         congestion: params.congestion.clone(),
         window_bytes: params.window_bytes,
-        flow_label: None,
+        ..ConnectOptions::default()
     };
     let (peer, mut control) = connect_control(target, &options)?;
     let software = concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned();
@@ -112,10 +109,13 @@ pub fn run(
     on_progress(Progress::Started);
     let mut sockets = Vec::new();
     for index in 0..params.connections() {
-        let flow_label = flow_label(target.mark, index);
-        let options = ConnectOptions { flow_label, ..options.clone() };
+        let role = role_of(params, index, true);
+        let mark = params.mark().filter(|_| role == Role::Sender);
+        let Labelling { flow_label, destination_option, told: label } =
+            Labelling::connecting(mark, index, peer, target.source);
+        let options = ConnectOptions { flow_label, destination_option, ..options.clone() };
         let socket = connect_data(peer, &options, &test_id, index)?;
-        sockets.push((index, role_of(params, index, true), socket));
+        sockets.push(Connection { index, role, socket, label });
     }
     match hear_until(&control, Instant::now() + 2 * ANSWER)? {
         Message::Start => {}

@@ -6,12 +6,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use penstock_marker::DEFAULT_PIN;
 use penstock_protocol::preamble::{self, ConnectionKind, PREAMBLE_BYTES, PreambleError};
 use penstock_sys::net::connect::listen;
 use penstock_sys::net::options;
@@ -20,8 +22,9 @@ use super::NettestError;
 use super::message::{Message, Role, write_message};
 use super::params::TestParams;
 use super::report::role_of;
-use super::session::{self, Control, Event, Outcome, hear_until};
+use super::session::{self, Connection, Control, Event, Outcome, hear_until};
 use super::share::MemoryShare;
+use crate::labels::label_accepted;
 
 /// How often a listener looks whether it should stop.
 const TICK: Duration = Duration::from_millis(200);
@@ -367,10 +370,10 @@ impl Booking<'_> {
         params: &TestParams,
         control: &Control,
         deadline: Instant,
-    ) -> Result<Vec<(u32, Role, TcpStream)>, NettestError> {
+    ) -> Result<Vec<Connection>, NettestError> {
         let expected = params.connections() as usize;
         let connections = self.connections.take();
-        let mut sockets: Vec<(u32, Role, TcpStream)> = Vec::with_capacity(expected);
+        let mut sockets: Vec<Connection> = Vec::with_capacity(expected);
         while sockets.len() < expected {
             match control.hear(Duration::ZERO) {
                 Some(Event::Peer(Err(error))) => return Err(NettestError::ControlLost(error)),
@@ -383,10 +386,15 @@ impl Booking<'_> {
             }
             let next = connections.as_ref().map(|arrived| arrived.recv_timeout(wait.min(TICK / 4)));
             let Some(Ok((index, socket))) = next else { continue };
-            if index as usize >= expected || sockets.iter().any(|(known, ..)| *known == index) {
+            if index as usize >= expected || sockets.iter().any(|known| known.index == index) {
                 return Err(NettestError::Unexpected);
             }
-            sockets.push((index, role_of(params, index, false), socket));
+            let role = role_of(params, index, false);
+            let label = match role {
+                Role::Sender => label_accepted(params.mark(), &socket, Path::new(DEFAULT_PIN)),
+                Role::Receiver => String::new(),
+            };
+            sockets.push(Connection { index, role, socket, label });
         }
         Ok(sockets)
     }

@@ -104,6 +104,8 @@ pub struct StreamReport {
     pub path: String,
     /// Why it was not a faster path.
     pub path_reason: Option<String>,
+    /// How its packets are labelled, or why not; empty where nobody asked (sender).
+    pub label: String,
     /// Why the stream ended early.
     pub error: Option<String>,
 }

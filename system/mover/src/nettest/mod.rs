@@ -27,7 +27,7 @@ use thiserror::Error;
 
 pub use client::{Progress, Target, run};
 pub use listener::{Limits, Listener, ListenerEvent};
-pub use params::{Direction, SendPath, TestParams};
+pub use params::{Direction, LabelBy, SendPath, TestParams};
 pub use report::{Flow, Interval, Report, StreamResult};
 pub use sweep::{Sweep, SweepOptions, SweepPoint, SweepReport};
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use penstock_protocol::open::{Label, Mark};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -78,6 +79,23 @@ pub struct TestParams {
     pub interval_seconds: f64,
     /// Start of the test that is not counted.
     pub omit_seconds: f64,
+    /// Whose traffic the packets of the senders say that it is, as a scitag number.
+    pub scitag: Option<u16>,
+    /// How they say so.
+    pub label: LabelBy,
+}
+
+/// How packets say whose traffic they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LabelBy {
+    /// In the IPv6 flow label.
+    #[default]
+    Flow,
+    /// In an IPv6 destination option.
+    Destination,
+    /// Not.
+    None,
 }
 
 impl Default for TestParams {
@@ -94,6 +112,8 @@ impl Default for TestParams {
             path: SendPath::Auto,
             interval_seconds: 1.0,
             omit_seconds: 0.0,
+            scitag: None,
+            label: LabelBy::Flow,
         }
     }
 }
@@ -145,6 +165,17 @@ impl TestParams {
             return fail(format!("congestion control '{}': not a name", name.escape_default()));
         }
         Ok(())
+    }
+
+    /// The mark of what senders send.
+    #[must_use]
+    pub fn mark(&self) -> Option<Mark> {
+        let label = match self.label {
+            LabelBy::Flow => Label::Flow,
+            LabelBy::Destination => Label::Destination,
+            LabelBy::None => Label::None,
+        };
+        self.scitag.map(|scitag| Mark { scitag, label })
     }
 
     /// Streams in all directions together.

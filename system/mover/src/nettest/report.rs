@@ -81,6 +81,10 @@ pub struct Flow {
     pub bits_per_second: f64,
     /// Segments sent again.
     pub retransmits: u64,
+    /// `flow`, `destination` or `none`: how its packets say whose they are, where somebody asked.
+    pub label: Option<String>,
+    /// Why that is another than was asked for.
+    pub label_note: Option<String>,
 }
 
 /// The whole test.
@@ -172,7 +176,16 @@ impl Report {
             let bytes = receivers.iter().map(|receiver| receiver.bytes).sum();
             let seconds = span_seconds(&receivers);
             let bits_per_second = rate(bytes, seconds);
-            flows.push(Flow { direction, bytes, seconds, bits_per_second, retransmits });
+            let (label, label_note) = params.scitag.map(|_| label_of(&sample)).unzip();
+            flows.push(Flow {
+                direction,
+                bytes,
+                seconds,
+                bits_per_second,
+                retransmits,
+                label,
+                label_note: label_note.flatten(),
+            });
         }
         Self {
             peer,
@@ -192,6 +205,17 @@ impl Report {
             streams,
             intervals,
         }
+    }
+}
+
+/// The label of a sender, and why it is another than was asked for.
+fn label_of(sender: &StreamReport) -> (String, Option<String>) {
+    match sender.label.split_once(": ") {
+        Some((label, why)) => (label.to_owned(), Some(why.to_owned())),
+        None if sender.label.is_empty() => {
+            ("none".to_owned(), Some("the listener is of a version that labels nothing".to_owned()))
+        }
+        None => (sender.label.clone(), None),
     }
 }
 

@@ -94,10 +94,21 @@ pub(super) struct Outcome {
     pub(super) cpu_remote_percent: f64,
 }
 
+/// A data connection.
+pub(super) struct Connection {
+    /// Its number in the test.
+    pub(super) index: u32,
+    /// What this end does on it.
+    pub(super) role: Role,
+    pub(super) socket: TcpStream,
+    /// How what this end sends is labelled, as `Labelling::told`.
+    pub(super) label: String,
+}
+
 /// Runs one end to its end. `user_stop` ends it early and tells the other end so.
 pub(super) fn run(
     params: &TestParams,
-    sockets: Vec<(u32, Role, TcpStream)>,
+    sockets: Vec<Connection>,
     mut control: Control,
     share: MemoryShare,
     user_stop: &AtomicBool,
@@ -172,7 +183,7 @@ pub(super) fn run(
 /// The stream threads of this end. Dropping it shuts their sockets, which ends them.
 struct Running {
     shared: Arc<Shared>,
-    sockets: Vec<(u32, Role, TcpStream)>,
+    sockets: Vec<Connection>,
     samples: Vec<(u64, u64)>,
     next_tick: Duration,
     tick_index: u32,
@@ -184,11 +195,11 @@ struct Running {
 impl Running {
     fn start(
         params: &TestParams,
-        sockets: Vec<(u32, Role, TcpStream)>,
+        sockets: Vec<Connection>,
         share: MemoryShare,
         events: &SyncSender<Event>,
     ) -> Result<Self, NettestError> {
-        let senders = sockets.iter().filter(|(_, role, _)| *role == Role::Sender).count();
+        let senders = sockets.iter().filter(|one| one.role == Role::Sender).count();
         let receive_bytes = share.receive_bytes(sockets.len() - senders);
         let memories = (0..senders.clamp(1, share.memories))
             .map(|_| PatternMemory::new(CONTENT_BYTES).map(Arc::new))
@@ -206,12 +217,14 @@ impl Running {
             passed_before: vec![0; count],
             retransmits_before: 0,
         };
-        for (slot, (index, role, socket)) in running.sockets.iter().enumerate() {
+        for (slot, Connection { index, role, socket, label }) in running.sockets.iter().enumerate()
+        {
             prepare(params, socket).map_err(NettestError::Local)?;
             let stream = Stream {
                 index: *index,
                 slot,
                 role: *role,
+                label: label.clone(),
                 socket: socket.try_clone().map_err(NettestError::Local)?,
                 shared: running.shared.clone(),
                 receive_bytes,
@@ -240,7 +253,7 @@ impl Running {
         };
         let mut rtt = (0_u64, 0_u64);
         let mut retransmits = 0;
-        for (slot, (_, role, socket)) in self.sockets.iter().enumerate() {
+        for (slot, Connection { role, socket, .. }) in self.sockets.iter().enumerate() {
             let passed = self.shared.passed[slot].0.load(Relaxed);
             let bytes = passed - self.passed_before[slot];
             self.passed_before[slot] = passed;
@@ -271,7 +284,7 @@ impl Running {
 
     /// The average of the samples is worth more than the last moment's value.
     fn add_samples(&self, report: &mut StreamReport) {
-        let slot = self.sockets.iter().position(|(index, ..)| *index == report.index);
+        let slot = self.sockets.iter().position(|one| one.index == report.index);
         let (sum, count) = slot.map_or((0, 0), |slot| self.samples[slot]);
         if let Some(average) = sum.checked_div(count) {
             report.rtt_us = u32::try_from(average).unwrap_or(u32::MAX);
@@ -282,8 +295,8 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.shared.stop.store(true, Relaxed);
-        for (.., socket) in &self.sockets {
-            let _ = socket.shutdown(Shutdown::Both);
+        for one in &self.sockets {
+            let _ = one.socket.shutdown(Shutdown::Both);
         }
     }
 }

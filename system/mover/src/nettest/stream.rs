@@ -91,6 +91,8 @@ pub(super) struct Stream {
     /// Its place in [`Shared::passed`].
     pub(super) slot: usize,
     pub(super) role: Role,
+    /// How what it sends is labelled.
+    pub(super) label: String,
     pub(super) socket: TcpStream,
     pub(super) shared: Arc<Shared>,
     /// The most a receiver reads at once.
@@ -136,6 +138,7 @@ impl Stream {
             Role::Sender => self.send(&mut report, &mut tally),
             Role::Receiver => self.receive(&mut report, &mut tally),
         };
+        report.label = std::mem::take(&mut self.label);
         report.error = result.err().map(|error| error.to_string());
         report.cpu_us = micros(thread_cpu().saturating_sub(tally.cpu_before));
         report.bytes = tally.bytes;

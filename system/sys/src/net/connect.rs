@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{flow_label, options};
+use super::{destination_option, flow_label, options};
 
 /// What to set on a socket before it connects.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +20,8 @@ pub struct ConnectOptions {
     pub window_bytes: Option<u32>,
     /// IPv6 flow label of everything that is sent; IPv4 has none.
     pub flow_label: Option<u32>,
+    /// Destination Options header of everything that is sent; IPv4 has none.
+    pub destination_option: Option<[u8; 8]>,
 }
 
 /// Connects to `peer`, giving up after `timeout`.
@@ -40,6 +42,9 @@ pub fn connect(
     }
     if let Some(bytes) = options.window_bytes {
         options::set_window(&socket, bytes)?;
+    }
+    if let (Some(header), SocketAddr::V6(_)) = (&options.destination_option, peer) {
+        destination_option::set(&socket, header)?;
     }
     let peer = match (options.flow_label, peer) {
         (Some(label), SocketAddr::V6(to)) => flow_label::prepare(&socket, to, label)?,

@@ -4,23 +4,18 @@
 
 use std::io;
 
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
-};
+use super::netlink::{attributes, cut, put, u16_at, u32_at};
 
 /// rtnetlink(7): kinds of messages and attributes.
 const GETLINK: u16 = 18;
-const ERROR: u16 = 2;
 const IFNAME: u16 = 3;
 const MTU: u16 = 4;
 const GSO_MAX_SIZE: u16 = 41;
-const REQUEST: u16 = 1;
 
 /// if_arp(7): devices whose frames begin with an Ethernet header.
 const ETHERNET: u16 = 1;
 const LOOPBACK: u16 = 772;
 
-const HEADER_BYTES: usize = 16;
 const INFO_BYTES: usize = 16;
 const NAME_BYTES_MAX: usize = 15;
 
@@ -49,11 +44,7 @@ impl Link {
             return Err(io::ErrorKind::NotFound.into());
         }
         let mut attribute = Vec::new();
-        let length = 4 + name.len() + 1;
-        attribute.extend(u16::try_from(length).unwrap_or(0).to_ne_bytes());
-        attribute.extend(IFNAME.to_ne_bytes());
-        attribute.extend(name.as_bytes());
-        attribute.resize(length.next_multiple_of(4), 0);
+        put(&mut attribute, IFNAME, &[name.as_bytes(), &[0]].concat());
         ask(0, &attribute)
     }
 
@@ -67,47 +58,29 @@ impl Link {
 }
 
 fn ask(index: u32, attribute: &[u8]) -> io::Result<Link> {
-    // No protocol is NETLINK_ROUTE.
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-    let mut request = Vec::new();
-    let length = u32::try_from(HEADER_BYTES + INFO_BYTES + attribute.len()).unwrap_or(0);
-    request.extend(length.to_ne_bytes());
-    request.extend(GETLINK.to_ne_bytes());
-    request.extend(REQUEST.to_ne_bytes());
-    request.extend([0; 8]); // sequence and port
-    request.extend([0; 4]); // family, type
-    request.extend(index.to_ne_bytes());
-    request.extend([0; 8]); // flags, change
-    request.extend(attribute);
-    send(&socket, &request, SendFlags::empty())?;
-    let mut answer = vec![0; 256 << 10];
-    let (received, _) = recv(&socket, answer.as_mut_slice(), RecvFlags::empty())?;
-    read(&answer[..received.min(answer.len())])
+    let mut body = vec![0; 4]; // family, type
+    body.extend(index.to_ne_bytes());
+    body.extend([0; 8]); // flags, change
+    body.extend(attribute);
+    let answer = super::netlink::ask(GETLINK, &body).map_err(|error| {
+        // ENODEV is what an unknown device gives.
+        let unknown = error.raw_os_error() == Some(libc::ENODEV);
+        if unknown { io::ErrorKind::NotFound.into() } else { error }
+    })?;
+    read(&answer)
 }
 
-fn read(message: &[u8]) -> io::Result<Link> {
-    let cut = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is cut off");
-    let kind = u16_at(message, 4).ok_or_else(cut)?;
-    if kind == ERROR {
-        let code = u32_at(message, HEADER_BYTES).ok_or_else(cut)?.cast_signed();
-        let error = io::Error::from_raw_os_error(-code);
-        // ENODEV is what an unknown device gives.
-        let unknown = error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error());
-        return Err(if unknown { io::ErrorKind::NotFound.into() } else { error });
-    }
-    let hardware = u16_at(message, HEADER_BYTES + 2).ok_or_else(cut)?;
+fn read(body: &[u8]) -> io::Result<Link> {
+    let hardware = u16_at(body, 2).ok_or_else(cut)?;
     let mut link = Link {
-        index: u32_at(message, HEADER_BYTES + 4).ok_or_else(cut)?,
+        index: u32_at(body, 4).ok_or_else(cut)?,
         name: String::new(),
         ethernet: hardware == ETHERNET || hardware == LOOPBACK,
         mtu: 0,
         // Before IFLA_GSO_MAX_SIZE there was no more than this.
         gso_max_size: 65_536,
     };
-    let mut at = HEADER_BYTES + INFO_BYTES;
-    while let (Some(length), Some(kind)) = (u16_at(message, at), u16_at(message, at + 2)) {
-        let length = usize::from(length);
-        let Some(value) = message.get(at + 4..at + length) else { break };
+    for (kind, value) in attributes(body.get(INFO_BYTES..).unwrap_or_default()) {
         match kind {
             IFNAME => {
                 let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
@@ -117,17 +90,8 @@ fn read(message: &[u8]) -> io::Result<Link> {
             GSO_MAX_SIZE => link.gso_max_size = u32_at(value, 0).unwrap_or(link.gso_max_size),
             _ => {}
         }
-        at += length.next_multiple_of(4);
     }
     Ok(link)
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
 #[cfg(test)]
