@@ -368,6 +368,9 @@ fn flows_by_pipe_and_by_http_survive_a_restart() {
     assert!(of(&packets, local.port()).iter().all(|packet| packet.has_label(BASE)));
     write(&line("end"));
     wait_for(&lab, "m", "the end", |status| status["rules"]["addresses"] == 1);
+    let packets = lab.capture(|| exchange(&mut client, &mut server));
+    let ours = of(&packets, local.port());
+    assert!(ours.len() >= 10 && ours.iter().all(|packet| !packet.has_label(BASE)), "{ours:?}");
     let address = marker.facts["http"][0].as_str().unwrap().to_owned();
     let gone = inside(&here, || {
         let mut stream = TcpStream::connect(&address).unwrap();

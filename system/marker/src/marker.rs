@@ -116,6 +116,8 @@ impl Marker {
             rules: Rules::new(),
         };
         marker.take_over()?;
+        // The process before may have ended between a change and what makes it count.
+        marker.write_changed(2)?;
         // A kernel that refuses this one is told when a rule needs it.
         let _ = marker.load_sockets();
         Ok(marker)
@@ -125,7 +127,7 @@ impl Marker {
     fn take_over(&mut self) -> Result<(), MarkerError> {
         let failed = |error| MarkerError::kernel("read the rules in force", error);
         self.now = Settings::of(&self.settings.get(&0, 0).map_err(failed)?);
-        let generation = self.now.generation;
+        let generation = self.now.generation();
         self.shapes = shapes_of(&self.shapes_map.get(&generation.into(), 0).map_err(failed)?);
         for item in self.rules_map.iter() {
             let (key, value) = item.map_err(failed)?;
@@ -163,19 +165,14 @@ impl Marker {
     /// # Errors
     /// When there is no room for it.
     pub fn put(&mut self, rule: crate::AddressMatch, entry: Entry) -> Result<(), MarkerError> {
-        if let Some(index) = self.shapes.iter().position(|shape| *shape == Shape::of(&rule)) {
+        if let Some(index) = self.shape_of(&rule) {
             if self.rules.len() >= table::RULES_MAX && !self.rules.contains_key(&rule) {
                 let text =
                     format!("there are {} address rules: no more are possible", self.rules.len());
                 return Err(MarkerError::Rules(text));
             }
-            let key = maps::rule_key(&rule, index as u8, self.now.generation);
-            let value = maps::rule_value(entry.action, entry.origin, entry.until_s);
-            self.rules_map
-                .insert(key, value, 0)
-                .map_err(|e| MarkerError::kernel("write a rule", e))?;
-            self.rules.insert(rule, entry);
-            return self.note_destination();
+            self.insert(rule, entry, index)?;
+            return self.write_changed(2);
         }
         let mut rules = self.rules.clone();
         rules.insert(rule, entry);
@@ -187,14 +184,42 @@ impl Marker {
     /// # Errors
     /// When the kernel refuses.
     pub fn take(&mut self, rule: &crate::AddressMatch) -> Result<bool, MarkerError> {
+        let known = self.remove(rule)?;
+        if known {
+            self.write_changed(2)?;
+        }
+        Ok(known)
+    }
+
+    /// Writes a rule whose shape is known; it counts after [`Self::write_changed`].
+    fn insert(
+        &mut self,
+        rule: crate::AddressMatch,
+        entry: Entry,
+        shape: usize,
+    ) -> Result<(), MarkerError> {
+        let key = maps::rule_key(&rule, shape as u8, self.now.generation());
+        let value = maps::rule_value(entry.action, entry.origin, entry.until_s);
+        let written = self.rules_map.insert(key, value, 0);
+        written.map_err(|error| MarkerError::kernel("write a rule", error))?;
+        self.rules.insert(rule, entry);
+        Ok(())
+    }
+
+    /// The same for taking one away.
+    fn remove(&mut self, rule: &crate::AddressMatch) -> Result<bool, MarkerError> {
         if self.rules.remove(rule).is_none() {
             return Ok(false);
         }
-        if let Some(index) = self.shapes.iter().position(|shape| *shape == Shape::of(rule)) {
-            let key = maps::rule_key(rule, index as u8, self.now.generation);
+        if let Some(index) = self.shape_of(rule) {
+            let key = maps::rule_key(rule, index as u8, self.now.generation());
             gone(self.rules_map.remove(&key))?;
         }
         Ok(true)
+    }
+
+    fn shape_of(&self, rule: &crate::AddressMatch) -> Option<usize> {
+        self.shapes.iter().position(|shape| *shape == Shape::of(rule))
     }
 
     /// Puts exactly these address rules in force.
@@ -206,26 +231,27 @@ impl Marker {
         let failed = |error| MarkerError::kernel("write the rules", error);
         if shapes == self.shapes {
             for (rule, entry) in &rules {
-                if self.rules.get(rule) != Some(entry) {
-                    self.put(*rule, *entry)?;
+                if let Some(index) = self.shape_of(rule)
+                    && self.rules.get(rule) != Some(entry)
+                {
+                    self.insert(*rule, *entry, index)?;
                 }
             }
             let old: Vec<_> =
                 self.rules.keys().filter(|rule| !rules.contains_key(rule)).copied().collect();
             for rule in old {
-                self.take(&rule)?;
+                self.remove(&rule)?;
             }
-            return self.note_destination();
+            return self.write_changed(2);
         }
-        let generation = 1 - self.now.generation;
+        let generation = 1 - self.now.generation();
         for (key, value) in table::entries(&rules, &shapes, generation) {
             self.rules_map.insert(key, value, 0).map_err(failed)?;
         }
         self.shapes_map.set(generation.into(), shapes_value(&shapes), 0).map_err(failed)?;
         self.rules = rules;
         self.shapes = shapes;
-        self.now.generation = generation;
-        self.write_settings()?;
+        self.write_changed(1)?;
         std::thread::sleep(GRACE);
         let old: Vec<RuleKey> = self
             .rules_map
@@ -236,7 +262,7 @@ impl Marker {
         for key in old {
             gone(self.rules_map.remove(&key))?;
         }
-        self.note_destination()
+        Ok(())
     }
 
     /// Puts exactly these rules by cgroup and by program in force; cgroups as directories below the mount
@@ -284,16 +310,14 @@ impl Marker {
             || self.rules.values().any(|entry| entry.action.method().has_destination())
     }
 
-    fn note_destination(&mut self) -> Result<(), MarkerError> {
+    /// Makes a change of address rules count: `by` 2 in the same generation, 1 in the other.
+    fn write_changed(&mut self, by: u32) -> Result<(), MarkerError> {
         let has = |value: &ActionBytes| value[7] & 2 != 0;
         let owners = self.cgroups_map.iter().filter_map(Result::ok).any(|(_, value)| has(&value))
             || self.programs_map.iter().filter_map(Result::ok).any(|(_, value)| has(&value));
-        let destination = owners || self.wants_destination(std::iter::empty());
-        if destination != self.now.destination {
-            self.now.destination = destination;
-            self.write_settings()?;
-        }
-        Ok(())
+        self.now.destination = owners || self.wants_destination(std::iter::empty());
+        self.now.epoch = self.now.epoch.wrapping_add(by);
+        self.write_settings()
     }
 
     fn write_settings(&mut self) -> Result<(), MarkerError> {
