@@ -314,6 +314,22 @@ static ALWAYS_INLINE void exact(const struct flow *flow, struct rule *key)
     key->pad = 0;
 }
 
+/* The rule of the deepest cgroup that has one; `levels` has a bit for each level with rules. Kernels before 6.6
+ * take a loop only where its way back is a jump: clang makes one of a body without `continue`. */
+static NOINLINE struct action *by_cgroup(struct __sk_buff *skb, u32 levels)
+{
+    LOOP for (u32 i = 1; i <= CGROUP_LEVELS_MAX; i++) {
+        u32 level = CGROUP_LEVELS_MAX - i;
+        if (levels >> level & 1) {
+            u64 id = skb_ancestor_cgroup_id(skb, level);
+            struct action *action = map_lookup(&cgroups, &id);
+            if (action)
+                return action;
+        }
+    }
+    return 0;
+}
+
 static ALWAYS_INLINE struct action *find(
     struct __sk_buff *skb, const struct flow *flow, const struct settings *now, struct known *known)
 {
@@ -335,18 +351,9 @@ static ALWAYS_INLINE struct action *find(
     }
     if (known->action.method)
         return &known->action;
-    if (now->cgroup_levels) {
-        LOOP for (int level = CGROUP_LEVELS_MAX - 1; level >= 0; level--) {
-            if (!(now->cgroup_levels >> level & 1))
-                continue;
-            u64 id = skb_ancestor_cgroup_id(skb, level);
-            if (!id)
-                continue;
-            action = map_lookup(&cgroups, &id);
-            if (action)
-                goto of_socket;
-        }
-    }
+    action = now->cgroup_levels ? by_cgroup(skb, now->cgroup_levels) : 0;
+    if (action)
+        goto of_socket;
     if (tag && tag->program[0]) {
         action = map_lookup(&programs, tag->program);
         if (action)
@@ -611,6 +618,20 @@ SEC("classifier") int make_room_packet(struct __sk_buff *skb)
     return clamp(skb, skb->protocol, 0);
 }
 
+/* The id of the deepest cgroup with a rule that this process is in, or 0. */
+static NOINLINE u64 own_cgroup(u32 levels)
+{
+    LOOP for (u32 i = 1; i <= CGROUP_LEVELS_MAX; i++) {
+        u32 level = CGROUP_LEVELS_MAX - i;
+        if (levels >> level & 1) {
+            u64 id = get_current_ancestor_cgroup_id(level);
+            if (map_lookup(&cgroups, &id))
+                return id;
+        }
+    }
+    return 0;
+}
+
 /* Where a process makes a socket: notes its name and its cgroup, if a rule asks for them. The cgroup is
  * for make_room alone: a packet that arrives does not tell it. */
 SEC("cgroup/sock_create") int name_socket(struct bpf_sock *sock)
@@ -623,17 +644,8 @@ SEC("cgroup/sock_create") int name_socket(struct bpf_sock *sock)
     if (now->programs
         && (get_current_comm(tag.program, sizeof(tag.program)) || !map_lookup(&programs, tag.program)))
         __builtin_memset(tag.program, 0, sizeof(tag.program));
-    if (now->cgroup_levels && now->destination) {
-        LOOP for (int level = CGROUP_LEVELS_MAX - 1; level >= 0; level--) {
-            if (!(now->cgroup_levels >> level & 1))
-                continue;
-            u64 id = get_current_ancestor_cgroup_id(level);
-            if (id && map_lookup(&cgroups, &id)) {
-                tag.cgroup = id;
-                break;
-            }
-        }
-    }
+    if (now->cgroup_levels && now->destination)
+        tag.cgroup = own_cgroup(now->cgroup_levels);
     if (tag.program[0] || tag.cgroup)
         sk_storage_get(&sockets, sock, &tag, SK_STORAGE_GET_CREATE);
     return 1;
