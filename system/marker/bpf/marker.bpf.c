@@ -314,8 +314,8 @@ static ALWAYS_INLINE void exact(const struct flow *flow, struct rule *key)
     key->pad = 0;
 }
 
-/* The rule of the deepest cgroup that has one; `levels` has a bit for each level with rules. Kernels before 6.6
- * take a loop only where its way back is a jump: clang makes one of a body without `continue`. */
+/* The rule of the deepest cgroup that has one; `levels` has a bit for each level with rules. Linux 6.1 takes a
+ * loop only where its way back is a jump: clang makes one of a body without `continue`. */
 static NOINLINE struct action *by_cgroup(struct __sk_buff *skb, u32 levels)
 {
     LOOP for (u32 i = 1; i <= CGROUP_LEVELS_MAX; i++) {

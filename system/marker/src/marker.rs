@@ -59,6 +59,9 @@ pub struct Marker {
     now: Settings,
     shapes: Vec<Shape>,
     rules: Rules,
+    /// How many address rules ask for destination options, and whether any by cgroup or program does.
+    rules_with_options: usize,
+    owners_with_options: bool,
 }
 
 impl fmt::Debug for Marker {
@@ -114,6 +117,8 @@ impl Marker {
             now: Settings::default(),
             shapes: Vec::new(),
             rules: Rules::new(),
+            rules_with_options: 0,
+            owners_with_options: false,
         };
         marker.take_over()?;
         // The process before may have ended between a change and what makes it count.
@@ -140,6 +145,11 @@ impl Marker {
                 self.rules.insert(rule, Entry { action, origin, until_s });
             }
         }
+        self.rules_with_options = self.rules.values().filter(|entry| has_options(entry)).count();
+        let has = |value: &ActionBytes| value[7] & 2 != 0;
+        self.owners_with_options =
+            self.cgroups_map.iter().filter_map(Result::ok).any(|(_, value)| has(&value))
+                || self.programs_map.iter().filter_map(Result::ok).any(|(_, value)| has(&value));
         Ok(())
     }
 
@@ -202,15 +212,16 @@ impl Marker {
         let value = maps::rule_value(entry.action, entry.origin, entry.until_s);
         let written = self.rules_map.insert(key, value, 0);
         written.map_err(|error| MarkerError::kernel("write a rule", error))?;
-        self.rules.insert(rule, entry);
+        self.rules_with_options += usize::from(has_options(&entry));
+        let old = self.rules.insert(rule, entry);
+        self.rules_with_options -= usize::from(old.is_some_and(|old| has_options(&old)));
         Ok(())
     }
 
     /// The same for taking one away.
     fn remove(&mut self, rule: &crate::AddressMatch) -> Result<bool, MarkerError> {
-        if self.rules.remove(rule).is_none() {
-            return Ok(false);
-        }
+        let Some(old) = self.rules.remove(rule) else { return Ok(false) };
+        self.rules_with_options -= usize::from(has_options(&old));
         if let Some(index) = self.shape_of(rule) {
             let key = maps::rule_key(rule, index as u8, self.now.generation());
             gone(self.rules_map.remove(&key))?;
@@ -249,6 +260,7 @@ impl Marker {
             self.rules_map.insert(key, value, 0).map_err(failed)?;
         }
         self.shapes_map.set(generation.into(), shapes_value(&shapes), 0).map_err(failed)?;
+        self.rules_with_options = rules.values().filter(|entry| has_options(entry)).count();
         self.rules = rules;
         self.shapes = shapes;
         self.write_changed(1)?;
@@ -300,30 +312,27 @@ impl Marker {
         replace(&mut self.programs_map, &names)?;
         self.now.cgroup_levels = levels;
         self.now.programs = !programs.is_empty();
-        self.now.destination = self.wants_destination(cgroups.values().chain(programs.values()));
+        let mut actions = cgroups.values().chain(programs.values());
+        self.owners_with_options = actions.any(|action| action.method().has_destination());
         self.write_settings()
-    }
-
-    /// Whether the programs have to look at arriving connections, too.
-    fn wants_destination<'a>(&self, mut more: impl Iterator<Item = &'a Action>) -> bool {
-        more.any(|action| action.method().has_destination())
-            || self.rules.values().any(|entry| entry.action.method().has_destination())
     }
 
     /// Makes a change of address rules count: `by` 2 in the same generation, 1 in the other.
     fn write_changed(&mut self, by: u32) -> Result<(), MarkerError> {
-        let has = |value: &ActionBytes| value[7] & 2 != 0;
-        let owners = self.cgroups_map.iter().filter_map(Result::ok).any(|(_, value)| has(&value))
-            || self.programs_map.iter().filter_map(Result::ok).any(|(_, value)| has(&value));
-        self.now.destination = owners || self.wants_destination(std::iter::empty());
         self.now.epoch = self.now.epoch.wrapping_add(by);
         self.write_settings()
     }
 
     fn write_settings(&mut self) -> Result<(), MarkerError> {
+        // Whether the programs have to look at arriving connections, too.
+        self.now.destination = self.owners_with_options || self.rules_with_options > 0;
         let written = self.settings.set(0, self.now.value(), 0);
         written.map_err(|error| MarkerError::kernel("write the settings", error))
     }
+}
+
+fn has_options(entry: &Entry) -> bool {
+    entry.action.method().has_destination()
 }
 
 fn replace<K: aya::Pod + Eq + std::hash::Hash>(
