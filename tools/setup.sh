@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing on Debian for the purposes named: build, test, demo, bpf.
+# Installs what is missing on Debian for the purposes named: build, test, demo, bpf, kernels.
 #
 #   tools/setup.sh build test
 #
@@ -40,11 +40,17 @@ for purpose in "$@"; do
             need clang clang
             need llvm-strip llvm
             ;;
+        kernels)
+            need qemu-system-x86_64 qemu-system-x86
+            need busybox busybox-static
+            need modprobe kmod
+            need cpio cpio
+            ;;
         demo)
             need fio fio
             ;;
         *)
-            echo "setup: '$purpose' is no purpose: use build, test, demo or bpf" >&2
+            echo "setup: '$purpose' is no purpose: use build, test, demo, bpf or kernels" >&2
             exit 2
             ;;
     esac

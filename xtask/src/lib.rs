@@ -8,6 +8,7 @@
 pub mod bench;
 pub mod bpf;
 pub mod fuzz;
+pub mod kernels;
 pub mod tidy;
 
 use std::path::{Path, PathBuf};

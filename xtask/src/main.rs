@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{bench, bpf, fuzz, tidy, workspace_root};
+use xtask::{bench, bpf, fuzz, kernels, tidy, workspace_root};
 
 /// Build helpers of Penstock.
 #[derive(Debug, Parser)]
@@ -33,6 +33,8 @@ enum Verb {
     },
     /// Feed the parsers and state machines whatever breaks them: see fuzz/README.md.
     Fuzz(fuzz::Options),
+    /// Run the marker's tests on kernels of Debian, in a virtual machine without hardware help; needs root.
+    Kernels(kernels::Options),
 }
 
 #[derive(Debug, Subcommand)]
@@ -73,6 +75,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Bench { what: Bench::Mover(options) } => {
             bench::run(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Kernels(options) => {
+            kernels::run(&workspace_root(), &options)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Fuzz(options) => {

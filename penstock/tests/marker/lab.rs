@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,6 +19,10 @@ use crate::common::{PENSTOCK, until};
 
 /// Bits of a label with a meaning.
 pub const PAYLOAD_MASK: u32 = 0x3FEFC;
+
+/// What the last packet of a capture says, to the port for what nobody reads.
+const LAST: &[u8] = b"the last packet of this capture";
+const LAST_PORT: u16 = 9;
 
 pub const HERE: &str = "fd00:77::1";
 pub const THERE: &str = "fd00:77::2";
@@ -106,11 +111,23 @@ impl Lab {
 
     /// Starts a marker with these rules.
     pub fn marker(&mut self, ns: &str, pin: &str, rules: &str, more: &[&str]) -> Running {
+        self.marker_on("pm0", ns, pin, rules, more)
+    }
+
+    /// The same on another device.
+    pub fn marker_on(
+        &mut self,
+        device: &str,
+        ns: &str,
+        pin: &str,
+        rules: &str,
+        more: &[&str],
+    ) -> Running {
         let file = self.dir.path().join(format!("{pin}.toml"));
         std::fs::write(&file, rules).unwrap();
         let pin = self.pin(pin);
         let mut command = self.tag(ns);
-        command.args(["run", "--json", "--interface", "pm0", "--pin"]).arg(&pin);
+        command.args(["run", "--json", "--interface", device, "--pin"]).arg(&pin);
         command.arg("--config").arg(&file).args(more);
         self.markers.push((ns.to_owned(), pin));
         Running::start(command)
@@ -144,6 +161,16 @@ impl Lab {
         assert!(output.status.success(), "{line}: {output:?}");
     }
 
+    /// A packet behind all others: where it is in the capture they are, too. A broadcast waits for no neighbour
+    /// and gets no answer.
+    fn send_last(&self) {
+        inside(&self.here, || {
+            let socket = UdpSocket::bind("10.77.0.1:0").unwrap();
+            socket.set_broadcast(true).unwrap();
+            socket.send_to(LAST, ("10.77.0.255", LAST_PORT)).unwrap();
+        });
+    }
+
     /// Captures what arrives or leaves there while `work` runs.
     pub fn capture(&self, work: impl FnOnce()) -> Vec<Packet> {
         let file = self.dir.path().join("capture.pcap");
@@ -163,8 +190,11 @@ impl Lab {
             assert!(log.read_line(&mut line).unwrap() > 0, "dumpcap does not start");
         }
         work();
-        // What was sent has arrived; the capture reads it from its ring once more when it ends.
-        sh("sleep 0.3");
+        self.send_last();
+        until("the last packet in the capture", Duration::from_secs(20), || {
+            let text = std::fs::read(&file).unwrap();
+            text.windows(LAST.len()).any(|bytes| bytes == LAST).then_some(())
+        });
         sh(&format!("kill -INT {}", dumpcap.id()));
         let mut rest = String::new();
         while log.read_line(&mut rest).unwrap() > 0 {}
@@ -292,6 +322,7 @@ fn decode(file: &Path) -> Vec<Packet> {
             fragment: !words[9].is_empty(),
             v4: !words[10].is_empty(),
         })
+        .filter(|packet| !(packet.v4 && packet.destination_port == u32::from(LAST_PORT)))
         .collect()
 }
 

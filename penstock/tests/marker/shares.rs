@@ -289,6 +289,44 @@ fn short_connections_both_ways() {
     drop((one, other));
 }
 
+/// The tag of a VLAN device travels beside the packet, not in it.
+#[test]
+fn packets_of_vlan_devices() {
+    if !possible("VLAN devices") {
+        return;
+    }
+    for method in ["flow", "destination", "both"] {
+        let mut lab = Lab::new();
+        let here = lab.here.clone();
+        for (ns, last) in [(&lab.here, 1), (&lab.there, 2)] {
+            let add = format!("-n {ns} link add link pm0 name pm0.7 type vlan id 7");
+            if !Command::new("ip").args(add.split(' ')).output().unwrap().status.success() {
+                println!("skipped: VLAN devices: this kernel has none (module 8021q)");
+                return;
+            }
+            sh(&format!("ip -n {ns} addr add fd00:78::{last}/64 dev pm0.7 nodad"));
+            sh(&format!("ip -n {ns} link set pm0.7 up"));
+        }
+        let vlan = |text: &str| text.replace("fd00:77::", "fd00:78::");
+        for device in ["pm0", "pm0.7"] {
+            let rules = vlan(&rule(method));
+            let pin = device.replace('.', "-");
+            let marker = lab.marker_on(device, &here, &pin, &rules, &[]);
+            let packets = lab.capture(|| lab.iperf("-6 -c fd00:78::2 -n 8M"));
+            let packets: Vec<Packet> = packets
+                .into_iter()
+                .filter(|packet| packet.source.starts_with("fd00:78::"))
+                .map(|packet| Packet { source: packet.source.replace("78", "77"), ..packet })
+                .collect();
+            let (all, good) = share(&format!("{method}, VLAN, at {device}"), method, &packets);
+            assert!(all > 50 && good == all, "{device}, {method}: {good} of {all}");
+            marker.end();
+            let stopped = lab.tag(&here).args(["stop", "--pin"]).arg(lab.pin(&pin)).output();
+            assert!(stopped.unwrap().status.success());
+        }
+    }
+}
+
 #[test]
 fn options_have_room_where_the_own_way_is_the_narrow_one() {
     if !possible("narrow ways") {

@@ -14,6 +14,7 @@ typedef unsigned long long u64;
 
 #define SEC(name) __attribute__((section(name), used))
 #define ALWAYS_INLINE inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
 
 #define LOOP _Pragma("clang loop unroll(disable)")
 

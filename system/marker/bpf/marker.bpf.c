@@ -3,12 +3,15 @@
  *
  * `mark_frame` and `mark_packet` run at tc egress of devices with and without Ethernet header,
  * `make_room_frame` and `make_room_packet` at tc ingress, `name_socket` where a process makes a socket. Which packet gets
- * which label comes from the maps, which user space fills; see src/maps.rs for their layouts.
+ * which label comes from the maps, which user space fills; maps.h has their layouts.
+ *
+ * What a packet costs is cache lines more than instructions, so a CPU remembers what it found out about a flow
+ * (`flows`): rules are looked up once for each flow and change of rules, tags of sockets with every packet.
  *
  * Whatever goes wrong the packet goes on as it was, and the reason is counted. No verdict but "next".
  * Of a label only the 20 bits change: traffic class (DSCP, ECN) and everything else stay.
  */
-#include "kernel.h"
+#include "maps.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -37,176 +40,25 @@ char LICENSE[] SEC("license") = "GPL";
 #define TCP_OPTIONS_MAX 40
 
 #define EXTENSION_HEADERS_MAX 8
-#define SHAPES_MAX 32
 #define CGROUP_LEVELS_MAX 16
 
 #define OPTION_BYTES 8
 
-/* Methods of an action, and of a counter. */
-#define BY_LABEL 1
-#define BY_DESTINATION 2
-
-enum reason {
-    IS_IPV4,
-    IS_OTHER,
-    UNMATCHED,
-    NO_ROOM,
-    TOO_BIG,
-    UNSUPPORTED,
-    REFUSED,
-    MALFORMED,
-    UNCOUNTED,
-    EXCLUDED,
-    REASONS,
-};
-
-struct action {
-    u32 label; /* without entropy */
-    u8 owner[2];
-    u8 activity;
-    u8 method;
-};
-
-/* Of a socket: an explicit action where its method is not 0; the program and the cgroup that made it,
- * where there is a rule for them. */
-struct tag {
-    struct action action;
-    u8 program[16];
-    u64 cgroup;
-};
-
-struct shape {
-    u64 source[2]; /* masks */
-    u64 destination[2];
-    u16 source_port;
-    u16 destination_port;
-    u8 protocol;
-    u8 used;
-    u8 pad[2];
-};
-
-struct shapes {
-    struct shape shape[SHAPES_MAX];
-};
-
-struct rule {
-    u64 source[2];
-    u64 destination[2];
-    u16 source_port; /* network order */
-    u16 destination_port;
-    u8 protocol;
-    u8 shape;
-    u8 generation;
-    u8 pad;
-};
-
-/* What an address rule does; the rest is user space's. */
-struct kept {
-    struct action action;
-    u8 origin;
-    u8 pad[3];
-    u32 until_s;
-};
-
-struct settings {
-    u32 generation;
-    u32 cgroup_levels; /* a bit for each level that has rules */
-    u32 programs;      /* whether there are rules by program */
-    u32 destination;   /* whether any rule or socket may ask for destination options */
-};
-
-struct counted {
-    u8 owner[2];
-    u8 activity;
-    u8 method;
-};
-
-struct count {
-    u64 packets;
-    u64 bytes;
-};
-
-struct {
-    __uint(type, MAP_SK_STORAGE);
-    __uint(map_flags, F_NO_PREALLOC | F_CLONE);
-    __type(key, int);
-    __type(value, struct tag);
-} sockets SEC(".maps");
-
-struct {
-    __uint(type, MAP_ARRAY);
-    __uint(max_entries, 1);
-    __type(key, u32);
-    __type(value, struct settings);
-} settings SEC(".maps");
-
-struct {
-    __uint(type, MAP_ARRAY);
-    __uint(max_entries, 2);
-    __type(key, u32);
-    __type(value, struct shapes);
-} shapes SEC(".maps");
-
-struct {
-    __uint(type, MAP_HASH);
-    __uint(map_flags, F_NO_PREALLOC);
-    __uint(max_entries, 262144);
-    __type(key, struct rule);
-    __type(value, struct kept);
-} rules SEC(".maps");
-
-struct {
-    __uint(type, MAP_HASH);
-    __uint(map_flags, F_NO_PREALLOC);
-    __uint(max_entries, 4096);
-    __type(key, u64);
-    __type(value, struct action);
-} cgroups SEC(".maps");
-
-struct {
-    __uint(type, MAP_HASH);
-    __uint(map_flags, F_NO_PREALLOC);
-    __uint(max_entries, 1024);
-    __type(key, u8[16]);
-    __type(value, struct action);
-} programs SEC(".maps");
-
-/* The last packets of a connection leave after its socket is gone. */
-struct {
-    __uint(type, MAP_LRU_HASH);
-    __uint(max_entries, 16384);
-    __type(key, struct rule);
-    __type(value, struct action);
-} leaving SEC(".maps");
-
-struct {
-    __uint(type, MAP_PERCPU_HASH);
-    __uint(map_flags, F_NO_PREALLOC);
-    __uint(max_entries, 4096);
-    __type(key, struct counted);
-    __type(value, struct count);
-} labelled SEC(".maps");
-
-struct {
-    __uint(type, MAP_PERCPU_ARRAY);
-    __uint(max_entries, REASONS);
-    __type(key, u32);
-    __type(value, struct count);
-} passed SEC(".maps");
-
 struct flow {
+    /* These 40 bytes say which flow it is. */
     u64 source[2];
     u64 destination[2];
     u16 source_port;
     u16 destination_port;
     u8 protocol;
+    u8 zero[3];
+
     u8 plain;    /* the transport header follows the IPv6 header */
     u8 fragment; /* is one: only the first has ports */
     u8 jumbo;    /* has the temporary header of BIG TCP */
     u8 tcp_flags;
     u8 tcp_words;
     u8 traffic_class_low; /* the nibble that shares a byte with the label */
-    u8 pad;
     u16 payload; /* length field of the IPv6 header */
     u32 l3;      /* offsets in the packet */
     u32 l4;
@@ -214,29 +66,48 @@ struct flow {
 
 static ALWAYS_INLINE void add(struct count *count, u64 packets, u64 bytes)
 {
-    if (count) {
-        count->packets += packets;
-        count->bytes += bytes;
-    }
+    count->packets += packets;
+    count->bytes += bytes;
 }
 
 static ALWAYS_INLINE void pass(u32 reason, u64 packets, u64 bytes)
 {
-    add(map_lookup(&passed, &reason), packets, bytes);
+    struct count *count = map_lookup(&passed, &reason);
+    if (count)
+        add(count, packets, bytes);
 }
 
-static ALWAYS_INLINE void count_label(const struct action *action, u8 method, u64 packets, u64 bytes)
+/* The place of a tag in `labelled`, taken if it has none; LABELS_MAX where all are taken. */
+static NOINLINE u32 slot_of(const struct counted *tag)
 {
-    struct counted key = {{action->owner[0], action->owner[1]}, action->activity, method};
-    struct count *count = map_lookup(&labelled, &key);
-    if (!count) {
-        struct count zero = {};
-        map_update(&labelled, &key, &zero, MAP_NOEXIST);
-        count = map_lookup(&labelled, &key);
-        if (!count)
-            pass(UNCOUNTED, packets, bytes);
+    u32 *slot = map_lookup(&slots, tag);
+    if (slot)
+        return *slot;
+    u32 zero = 0;
+    u32 *taken = map_lookup(&slots_taken, &zero);
+    if (!taken || *taken >= LABELS_MAX)
+        return LABELS_MAX;
+    u32 next = __sync_fetch_and_add(taken, 1);
+    map_update(&slots, tag, &next, MAP_NOEXIST);
+    /* Another CPU may have been first. */
+    slot = map_lookup(&slots, tag);
+    return slot ? *slot : LABELS_MAX;
+}
+
+static ALWAYS_INLINE void count_label(
+    struct known *known, const struct action *action, u8 method, u64 packets, u64 bytes)
+{
+    struct counted tag = {{action->owner[0], action->owner[1]}, action->activity, method};
+    if (__builtin_memcmp(&known->counted, &tag, sizeof(tag))) {
+        known->slot = slot_of(&tag);
+        known->counted = tag;
     }
-    add(count, packets, bytes);
+    u32 slot = known->slot;
+    struct count *count = map_lookup(&labelled, &slot);
+    if (count)
+        add(count, packets, bytes);
+    else
+        pass(UNCOUNTED, packets, bytes);
 }
 
 /* What the frame carries and where it begins, behind at most two VLAN tags; 0 where it is cut off. */
@@ -312,48 +183,61 @@ static ALWAYS_INLINE int walk(struct __sk_buff *skb, struct flow *flow, u8 next)
     return 1;
 }
 
-static ALWAYS_INLINE int read_flow(struct __sk_buff *skb, u32 l3, struct flow *flow)
+/* An IPv6 header with TCP behind it. */
+struct start {
+    u8 version, class_low, label[2];
+    u16 payload;
+    u8 next, hops;
+    u64 source[2], destination[2];
+    u16 source_port, destination_port;
+    u8 sequence[8];
+    u8 words, flags;
+    u8 pad[2];
+};
+
+static ALWAYS_INLINE void read_header(const struct start *header, struct flow *flow)
 {
-    struct {
-        u8 version, class_low, label[2];
-        u16 payload;
-        u8 next, hops;
-        u64 source[2], destination[2];
-        u16 source_port, destination_port;
-        u8 sequence[8];
-        u8 words, flags;
-        u8 pad[2];
-    } header;
-    /* Nearly always TCP follows at once: one load for all of it. */
-    int whole = !load_bytes(skb, l3, &header, sizeof(header));
-    if (!whole && load_bytes(skb, l3, &header, IPV6_HEADER))
+    flow->source[0] = header->source[0];
+    flow->source[1] = header->source[1];
+    flow->destination[0] = header->destination[0];
+    flow->destination[1] = header->destination[1];
+    flow->traffic_class_low = header->class_low & 0xF0;
+    flow->payload = ntohs(header->payload);
+}
+
+/* Whatever it is and however the packet lies in memory. */
+static NOINLINE int read_any(struct __sk_buff *skb, struct flow *flow)
+{
+    struct start header;
+    if (load_bytes(skb, flow->l3, &header, IPV6_HEADER) || header.version >> 4 != 6)
         return 0;
-    if (header.version >> 4 != 6)
-        return 0;
-    flow->source[0] = header.source[0];
-    flow->source[1] = header.source[1];
-    flow->destination[0] = header.destination[0];
-    flow->destination[1] = header.destination[1];
-    flow->traffic_class_low = header.class_low & 0xF0;
-    flow->payload = ntohs(header.payload);
-    flow->l3 = l3;
-    if (whole && header.next == NEXT_TCP) {
-        flow->plain = 1;
-        flow->protocol = NEXT_TCP;
-        flow->l4 = l3 + IPV6_HEADER;
-        flow->source_port = header.source_port;
-        flow->destination_port = header.destination_port;
-        flow->tcp_words = header.words >> 4;
-        flow->tcp_flags = header.flags;
-        return 1;
-    }
+    read_header(&header, flow);
     return walk(skb, flow, header.next);
 }
 
-/* One masked look-up for each shape, most specific first. */
-static ALWAYS_INLINE struct action *by_address(const struct flow *flow, u32 generation)
+static ALWAYS_INLINE int read_flow(struct __sk_buff *skb, u32 l3, struct flow *flow)
 {
-    u32 index = generation & 1;
+    flow->l3 = l3;
+    const struct start *header = (void *)(u64)skb->data + l3;
+    if ((void *)(header + 1) > (void *)(u64)skb->data_end || header->version >> 4 != 6
+        || header->next != NEXT_TCP)
+        return read_any(skb, flow);
+    /* Nearly always. */
+    read_header(header, flow);
+    flow->plain = 1;
+    flow->protocol = NEXT_TCP;
+    flow->l4 = l3 + IPV6_HEADER;
+    flow->source_port = header->source_port;
+    flow->destination_port = header->destination_port;
+    flow->tcp_words = header->words >> 4;
+    flow->tcp_flags = header->flags;
+    return 1;
+}
+
+/* One masked look-up for each shape, most specific first. */
+static ALWAYS_INLINE struct action *by_address(const struct flow *flow, u32 epoch)
+{
+    u32 index = epoch & 1;
     struct shapes *all = map_lookup(&shapes, &index);
     if (!all)
         return 0;
@@ -379,6 +263,43 @@ static ALWAYS_INLINE struct action *by_address(const struct flow *flow, u32 gene
     return 0;
 }
 
+/* A hash of addresses and ports, the same for as long as the flow lives. */
+static ALWAYS_INLINE u64 hash(const struct flow *flow)
+{
+    u64 ports = flow->fragment ? 0 : (u64)flow->source_port << 16 | flow->destination_port;
+    u64 mixed = flow->source[0] ^ flow->source[1] * 0x9E3779B97F4A7C15ULL;
+    mixed ^= flow->destination[0] * 0xBF58476D1CE4E5B9ULL ^ flow->destination[1] * 0x94D049BB133111EBULL;
+    mixed ^= ports * 0xD6E8FEB86659FD93ULL ^ flow->protocol;
+    mixed ^= mixed >> 32;
+    return mixed * 0xD6E8FEB86659FD93ULL;
+}
+
+/* What this CPU knows of the flow; its address rule is looked up where the flow is new or rules changed.
+ * Nothing else runs on this CPU meanwhile: packets leave with bottom halves disabled. */
+static ALWAYS_INLINE struct known *know(const struct flow *flow, u64 hash, u32 epoch)
+{
+    u32 index = hash >> 32 & (KNOWN_PAGES - 1);
+    struct known_page *page = map_lookup(&flows, &index);
+    if (!page)
+        return 0;
+    struct known *known = &page->known[hash >> 40 & (KNOWN_PER_PAGE - 1)];
+    const u64 *this = (const u64 *)flow;
+    u64 other = 0;
+#pragma unroll
+    for (int i = 0; i < FLOW_WORDS; i++)
+        other |= known->flow[i] ^ this[i];
+    if (!other && known->epoch == epoch)
+        return known;
+    struct action none = {};
+    struct action *action = by_address(flow, epoch);
+#pragma unroll
+    for (int i = 0; i < FLOW_WORDS; i++)
+        known->flow[i] = this[i];
+    known->action = action ? *action : none;
+    known->epoch = epoch;
+    return known;
+}
+
 static ALWAYS_INLINE void exact(const struct flow *flow, struct rule *key)
 {
     key->source[0] = flow->source[0];
@@ -393,46 +314,52 @@ static ALWAYS_INLINE void exact(const struct flow *flow, struct rule *key)
     key->pad = 0;
 }
 
+/* The rule of the deepest cgroup that has one; `levels` has a bit for each level with rules. Linux 6.1 takes a
+ * loop only where its way back is a jump: clang makes one of a body without `continue`. */
+static NOINLINE struct action *by_cgroup(struct __sk_buff *skb, u32 levels)
+{
+    LOOP for (u32 i = 1; i <= CGROUP_LEVELS_MAX; i++) {
+        u32 level = CGROUP_LEVELS_MAX - i;
+        if (levels >> level & 1) {
+            u64 id = skb_ancestor_cgroup_id(skb, level);
+            struct action *action = map_lookup(&cgroups, &id);
+            if (action)
+                return action;
+        }
+    }
+    return 0;
+}
+
 static ALWAYS_INLINE struct action *find(
-    struct __sk_buff *skb, const struct flow *flow, const struct settings *now)
+    struct __sk_buff *skb, const struct flow *flow, const struct settings *now, struct known *known)
 {
     struct tag *tag = 0;
     struct action *action;
     struct bpf_sock *sock = skb->sk;
-    struct bpf_sock *full = 0;
     if (sock) {
-        full = sk_fullsock(sock);
+        tag = sk_storage_get(&sockets, sock, 0, 0);
         /* A SYN-ACK belongs to a request; its listener has the tag. */
-        if (!full)
-            full = get_listener_sock(sock);
-        if (full)
-            tag = sk_storage_get(&sockets, full, 0, 0);
+        if (!tag && flow->tcp_flags & TCP_SYN) {
+            struct bpf_sock *listener = get_listener_sock(sock);
+            if (listener)
+                tag = sk_storage_get(&sockets, listener, 0, 0);
+        }
     }
     if (tag && tag->action.method) {
         action = &tag->action;
         goto of_socket;
     }
-    action = by_address(flow, now->generation);
+    if (known->action.method)
+        return &known->action;
+    action = now->cgroup_levels ? by_cgroup(skb, now->cgroup_levels) : 0;
     if (action)
-        return action;
-    if (now->cgroup_levels) {
-        LOOP for (int level = CGROUP_LEVELS_MAX - 1; level >= 0; level--) {
-            if (!(now->cgroup_levels >> level & 1))
-                continue;
-            u64 id = skb_ancestor_cgroup_id(skb, level);
-            if (!id)
-                continue;
-            action = map_lookup(&cgroups, &id);
-            if (action)
-                goto of_socket;
-        }
-    }
+        goto of_socket;
     if (tag && tag->program[0]) {
         action = map_lookup(&programs, tag->program);
         if (action)
             goto of_socket;
     }
-    if (!full && flow->protocol == NEXT_TCP) {
+    if (flow->protocol == NEXT_TCP && !(sock && sk_fullsock(sock))) {
         struct rule key;
         exact(flow, &key);
         return map_lookup(&leaving, &key);
@@ -448,22 +375,12 @@ of_socket:
     return action;
 }
 
-/* Five bits of the flow's addresses and ports, the same for as long as it lives. */
-static ALWAYS_INLINE u32 entropy(const struct flow *flow)
+/* Five bits of the hash are the label's entropy. Not written through skb->data: a program that does has the
+ * whole head of every packet made writable before it runs, and the kernel drops the packet where that fails. */
+static ALWAYS_INLINE int write_label(struct __sk_buff *skb, const struct flow *flow, u32 base, u64 hash)
 {
-    u64 ports = flow->fragment ? 0 : (u64)flow->source_port << 16 | flow->destination_port;
-    u64 mixed = flow->source[0] ^ flow->source[1] * 0x9E3779B97F4A7C15ULL;
-    mixed ^= flow->destination[0] * 0xBF58476D1CE4E5B9ULL ^ flow->destination[1] * 0x94D049BB133111EBULL;
-    mixed ^= ports * 0xD6E8FEB86659FD93ULL ^ flow->protocol;
-    mixed ^= mixed >> 32;
-    mixed *= 0xD6E8FEB86659FD93ULL;
-    u32 bits = mixed >> 59;
-    return (bits & 0x18) << 15 | (bits & 4) << 6 | (bits & 3);
-}
-
-static ALWAYS_INLINE int write_label(struct __sk_buff *skb, const struct flow *flow, u32 base)
-{
-    u32 label = base | entropy(flow);
+    u32 bits = hash >> 59;
+    u32 label = base | (bits & 0x18) << 15 | (bits & 4) << 6 | (bits & 3);
     u8 bytes[3] = {flow->traffic_class_low | (label >> 16 & 0x0F), label >> 8, label};
     return store_bytes(skb, flow->l3 + 1, bytes, sizeof(bytes), 0) == 0;
 }
@@ -541,7 +458,9 @@ static ALWAYS_INLINE int mark(struct __sk_buff *skb, u16 type, u32 l3)
         bytes -= 8 * packets;
     u32 zero = 0;
     struct settings *now = map_lookup(&settings, &zero);
-    struct action *found = now ? find(skb, &flow, now) : 0;
+    u64 hashed = hash(&flow);
+    struct known *known = now ? know(&flow, hashed, now->epoch) : 0;
+    struct action *found = known ? find(skb, &flow, now, known) : 0;
     if (!found) {
         pass(UNMATCHED, packets, bytes);
         return TC_ACT_UNSPEC;
@@ -553,7 +472,7 @@ static ALWAYS_INLINE int mark(struct __sk_buff *skb, u16 type, u32 l3)
         return TC_ACT_UNSPEC;
     }
     if (action.method & BY_LABEL) {
-        if (write_label(skb, &flow, action.label))
+        if (write_label(skb, &flow, action.label, hashed))
             done |= BY_LABEL;
         else
             pass(REFUSED, packets, bytes);
@@ -568,7 +487,7 @@ static ALWAYS_INLINE int mark(struct __sk_buff *skb, u16 type, u32 l3)
         }
     }
     if (done)
-        count_label(&action, done, packets, bytes);
+        count_label(known, &action, done, packets, bytes);
     return TC_ACT_UNSPEC;
 }
 
@@ -604,7 +523,7 @@ static ALWAYS_INLINE int answers_with_option(
     tuple.dport = flow->destination_port;
     struct bpf_sock *sock = sk_lookup_tcp(skb, &tuple, sizeof(tuple), CURRENT_NETNS, 0);
     struct tag *tag = sock ? sk_storage_get(&sockets, sock, 0, 0) : 0;
-    struct action *action = tag && tag->action.method ? &tag->action : by_address(&back, now->generation);
+    struct action *action = tag && tag->action.method ? &tag->action : by_address(&back, now->epoch);
     if (!action && tag && tag->cgroup)
         action = map_lookup(&cgroups, &tag->cgroup);
     if (!action && tag && tag->program[0])
@@ -699,6 +618,20 @@ SEC("classifier") int make_room_packet(struct __sk_buff *skb)
     return clamp(skb, skb->protocol, 0);
 }
 
+/* The id of the deepest cgroup with a rule that this process is in, or 0. */
+static NOINLINE u64 own_cgroup(u32 levels)
+{
+    LOOP for (u32 i = 1; i <= CGROUP_LEVELS_MAX; i++) {
+        u32 level = CGROUP_LEVELS_MAX - i;
+        if (levels >> level & 1) {
+            u64 id = get_current_ancestor_cgroup_id(level);
+            if (map_lookup(&cgroups, &id))
+                return id;
+        }
+    }
+    return 0;
+}
+
 /* Where a process makes a socket: notes its name and its cgroup, if a rule asks for them. The cgroup is
  * for make_room alone: a packet that arrives does not tell it. */
 SEC("cgroup/sock_create") int name_socket(struct bpf_sock *sock)
@@ -711,17 +644,8 @@ SEC("cgroup/sock_create") int name_socket(struct bpf_sock *sock)
     if (now->programs
         && (get_current_comm(tag.program, sizeof(tag.program)) || !map_lookup(&programs, tag.program)))
         __builtin_memset(tag.program, 0, sizeof(tag.program));
-    if (now->cgroup_levels && now->destination) {
-        LOOP for (int level = CGROUP_LEVELS_MAX - 1; level >= 0; level--) {
-            if (!(now->cgroup_levels >> level & 1))
-                continue;
-            u64 id = get_current_ancestor_cgroup_id(level);
-            if (id && map_lookup(&cgroups, &id)) {
-                tag.cgroup = id;
-                break;
-            }
-        }
-    }
+    if (now->cgroup_levels && now->destination)
+        tag.cgroup = own_cgroup(now->cgroup_levels);
     if (tag.program[0] || tag.cgroup)
         sk_storage_get(&sockets, sock, &tag, SK_STORAGE_GET_CREATE);
     return 1;

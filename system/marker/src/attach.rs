@@ -3,6 +3,8 @@
 //! A TCX link is pinned as `egress-INDEX` or `ingress-INDEX` (file names of bpffs have no dots, names of
 //! devices may). Where it exists its program is replaced in place. At clsact the program is a filter with a
 //! handle of its own, found again by that handle; a pin `filter-egress-INDEX` of the program remembers it.
+//! Indexes and names count in one network namespace: symbolic links `netns` and `name-INDEX` tell which and how
+//! the device was called, for whoever asks from another one.
 //! The clsact qdisc itself stays at the end: others may have begun to use it.
 
 use std::fs;
@@ -26,6 +28,10 @@ const HANDLE: TcHandle = TcHandle::new(0x7065, 0x6E6D);
 const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
 
 const SOCKET_LINK: &str = "sock_create";
+
+/// The network namespace of the devices, named as /proc names it.
+const NAMESPACE: &str = "netns";
+const OWN_NAMESPACE: &str = "/proc/self/ns/net";
 
 /// How programs get to a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -83,6 +89,7 @@ impl Marker {
     /// When the kernel refuses.
     pub fn attach(&mut self, link: &Link, how: Attach) -> Result<Vec<Attached>, MarkerError> {
         let mut attached = Vec::new();
+        self.note_device(link)?;
         for hook in HOOKS {
             let by = self.attach_hook(link, hook, how)?;
             attached.push(Attached {
@@ -93,6 +100,20 @@ impl Marker {
             });
         }
         Ok(attached)
+    }
+
+    fn note_device(&self, link: &Link) -> Result<(), MarkerError> {
+        for (pin, target) in [
+            (self.pin.join(NAMESPACE), fs::read_link(OWN_NAMESPACE)?),
+            (name_pin(&self.pin, link.index), PathBuf::from(&link.name)),
+        ] {
+            let _ = fs::remove_file(&pin);
+            std::os::unix::fs::symlink(target, &pin).map_err(|error| MarkerError::Pin {
+                path: pin,
+                text: penstock_sys::fs::describe(&error),
+            })?;
+        }
+        Ok(())
     }
 
     fn attach_hook(
@@ -258,9 +279,29 @@ fn filter_pin(pin: &Path, hook: Hook, index: u32) -> PathBuf {
     pin.join(format!("filter-{}-{index}", hook.direction))
 }
 
+fn name_pin(pin: &Path, index: u32) -> PathBuf {
+    pin.join(format!("name-{index}"))
+}
+
+/// The network namespace of the devices where it is not the one of this process.
+fn other_namespace(pin: &Path) -> Option<String> {
+    let theirs = fs::read_link(pin.join(NAMESPACE)).ok()?;
+    let own = fs::read_link(OWN_NAMESPACE).ok()?;
+    (theirs != own).then(|| theirs.display().to_string())
+}
+
 /// Everything that is attached by this pin directory.
 pub(crate) fn attachments(pin: &Path) -> Vec<Attached> {
     let mut found = Vec::new();
+    let elsewhere = other_namespace(pin).is_some();
+    let name_of = |index| {
+        let name = if elsewhere {
+            fs::read_link(name_pin(pin, index)).ok().map(|name| name.display().to_string())
+        } else {
+            Link::indexed(index).ok().map(|link| link.name)
+        };
+        name.unwrap_or_else(|| format!("#{index}"))
+    };
     for entry in fs::read_dir(pin).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let (by, rest) = match name.strip_prefix("filter-") {
@@ -270,7 +311,7 @@ pub(crate) fn attachments(pin: &Path) -> Vec<Attached> {
         for hook in HOOKS {
             let index = rest.strip_prefix(hook.direction).and_then(|rest| rest.strip_prefix('-'));
             let Some(index) = index.and_then(|index| index.parse().ok()) else { continue };
-            let interface = Link::indexed(index).map_or_else(|_| format!("#{index}"), |l| l.name);
+            let interface = name_of(index);
             found.push(Attached { index, interface, direction: hook.direction, by });
         }
     }
@@ -288,6 +329,13 @@ fn detach(pin: &Path, one: &Attached) -> Result<(), MarkerError> {
     let path = if one.by == "tcx" {
         link_pin(pin, hook, one.index)
     } else {
+        if let Some(namespace) = other_namespace(pin) {
+            let text = format!(
+                "the filters of {} are in another network namespace, {namespace}: run this there (ip netns exec, nsenter --net); where it is gone, remove this directory",
+                one.interface
+            );
+            return Err(MarkerError::Pin { path: pin.to_owned(), text });
+        }
         for priority in PRIORITIES {
             // Only the filter with our handle; where there is none nothing happens.
             drop(SchedClassifierLink::attached(&one.interface, hook.kind, priority, HANDLE, None));
@@ -295,7 +343,10 @@ fn detach(pin: &Path, one: &Attached) -> Result<(), MarkerError> {
         filter_pin(pin, hook, one.index)
     };
     fs::remove_file(&path)
-        .map_err(|error| MarkerError::Pin { path, text: penstock_sys::fs::describe(&error) })
+        .map_err(|error| MarkerError::Pin { path, text: penstock_sys::fs::describe(&error) })?;
+    // Gone already after the other direction.
+    let _ = fs::remove_file(name_pin(pin, one.index));
+    Ok(())
 }
 
 /// Detaches everything; tells what.
@@ -309,5 +360,6 @@ pub(crate) fn detach_all(pin: &Path) -> Result<Vec<String>, MarkerError> {
         fs::remove_file(pin.join(SOCKET_LINK))?;
         removed.push("root of cgroup2".to_owned());
     }
+    let _ = fs::remove_file(pin.join(NAMESPACE));
     Ok(removed)
 }

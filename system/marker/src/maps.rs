@@ -1,4 +1,4 @@
-//! Layouts of keys and values in the kernel's maps, as bytes; `bpf/marker.bpf.c` has the same as C.
+//! Layouts of keys and values in the kernel's maps, as bytes; `bpf/maps.h` has the same as C.
 //!
 //! Byte arrays, so that no unsafe code is needed to hand them over. Numbers are in the machine's order,
 //! addresses and ports in the network's. A change of any layout needs another [`FORMAT`].
@@ -10,23 +10,34 @@ use penstock_scitags::Scitag;
 use crate::rule::{Action, AddressMatch, Method, Prefix, Protocol, mask};
 
 /// Names the directory of the pinned maps: processes of another format do not touch them.
-pub(crate) const FORMAT: &str = "maps1";
+pub(crate) const FORMAT: &str = "maps2";
 
-/// All maps, by name.
-pub(crate) const NAMES: [&str; 9] = [
-    "sockets", "settings", "shapes", "rules", "cgroups", "programs", "leaving", "labelled",
+/// All maps that last, by name.
+pub(crate) const NAMES: [&str; 11] = [
+    "sockets",
+    "settings",
+    "shapes",
+    "rules",
+    "cgroups",
+    "programs",
+    "leaving",
+    "slots",
+    "slots_taken",
+    "labelled",
     "passed",
 ];
 
 /// Bytes of keys and values.
-pub(crate) const SIZES: [(&str, usize, usize); 8] = [
+pub(crate) const SIZES: [(&str, usize, usize); 10] = [
     ("sockets", 4, size_of::<TagValue>()),
     ("settings", 4, size_of::<SettingsValue>()),
     ("shapes", 4, size_of::<ShapesValue>()),
     ("rules", size_of::<RuleKey>(), size_of::<RuleValue>()),
     ("cgroups", 8, size_of::<ActionBytes>()),
     ("programs", size_of::<ProgramKey>(), size_of::<ActionBytes>()),
-    ("labelled", size_of::<LabelKey>(), size_of::<CountValue>()),
+    ("slots", size_of::<LabelKey>(), 4),
+    ("slots_taken", 4, 4),
+    ("labelled", 4, size_of::<CountValue>()),
     ("passed", 4, size_of::<CountValue>()),
 ];
 
@@ -190,20 +201,22 @@ pub(crate) fn shapes_of(value: &ShapesValue) -> Vec<Shape> {
 /// What the programs are told beside the rules.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
-    pub(crate) generation: u8,
+    /// Another one after each change of address rules: what a program found out before counts no more.
+    pub(crate) epoch: u32,
     pub(crate) cgroup_levels: u32,
     pub(crate) programs: bool,
     pub(crate) destination: bool,
 }
 
 impl Settings {
+    /// Which of the two sets of address rules is in force.
+    pub(crate) fn generation(self) -> u8 {
+        (self.epoch & 1) as u8
+    }
+
     pub(crate) fn value(self) -> SettingsValue {
-        let words = [
-            self.generation.into(),
-            self.cgroup_levels,
-            u32::from(self.programs),
-            u32::from(self.destination),
-        ];
+        let words =
+            [self.epoch, self.cgroup_levels, u32::from(self.programs), u32::from(self.destination)];
         let mut value = [0; 16];
         for (word, bytes) in words.into_iter().zip(value.chunks_exact_mut(4)) {
             bytes.copy_from_slice(&word.to_ne_bytes());
@@ -213,7 +226,7 @@ impl Settings {
 
     pub(crate) fn of(value: &SettingsValue) -> Self {
         Self {
-            generation: u32_at(value, 0) as u8 & 1,
+            epoch: u32_at(value, 0),
             cgroup_levels: u32_at(value, 4),
             programs: u32_at(value, 8) != 0,
             destination: u32_at(value, 12) != 0,

@@ -59,6 +59,9 @@ pub struct Marker {
     now: Settings,
     shapes: Vec<Shape>,
     rules: Rules,
+    /// How many address rules ask for destination options, and whether any by cgroup or program does.
+    rules_with_options: usize,
+    owners_with_options: bool,
 }
 
 impl fmt::Debug for Marker {
@@ -114,8 +117,12 @@ impl Marker {
             now: Settings::default(),
             shapes: Vec::new(),
             rules: Rules::new(),
+            rules_with_options: 0,
+            owners_with_options: false,
         };
         marker.take_over()?;
+        // The process before may have ended between a change and what makes it count.
+        marker.write_changed(2)?;
         // A kernel that refuses this one is told when a rule needs it.
         let _ = marker.load_sockets();
         Ok(marker)
@@ -125,7 +132,7 @@ impl Marker {
     fn take_over(&mut self) -> Result<(), MarkerError> {
         let failed = |error| MarkerError::kernel("read the rules in force", error);
         self.now = Settings::of(&self.settings.get(&0, 0).map_err(failed)?);
-        let generation = self.now.generation;
+        let generation = self.now.generation();
         self.shapes = shapes_of(&self.shapes_map.get(&generation.into(), 0).map_err(failed)?);
         for item in self.rules_map.iter() {
             let (key, value) = item.map_err(failed)?;
@@ -138,6 +145,11 @@ impl Marker {
                 self.rules.insert(rule, Entry { action, origin, until_s });
             }
         }
+        self.rules_with_options = self.rules.values().filter(|entry| has_options(entry)).count();
+        let has = |value: &ActionBytes| value[7] & 2 != 0;
+        self.owners_with_options =
+            self.cgroups_map.iter().filter_map(Result::ok).any(|(_, value)| has(&value))
+                || self.programs_map.iter().filter_map(Result::ok).any(|(_, value)| has(&value));
         Ok(())
     }
 
@@ -163,19 +175,14 @@ impl Marker {
     /// # Errors
     /// When there is no room for it.
     pub fn put(&mut self, rule: crate::AddressMatch, entry: Entry) -> Result<(), MarkerError> {
-        if let Some(index) = self.shapes.iter().position(|shape| *shape == Shape::of(&rule)) {
+        if let Some(index) = self.shape_of(&rule) {
             if self.rules.len() >= table::RULES_MAX && !self.rules.contains_key(&rule) {
                 let text =
                     format!("there are {} address rules: no more are possible", self.rules.len());
                 return Err(MarkerError::Rules(text));
             }
-            let key = maps::rule_key(&rule, index as u8, self.now.generation);
-            let value = maps::rule_value(entry.action, entry.origin, entry.until_s);
-            self.rules_map
-                .insert(key, value, 0)
-                .map_err(|e| MarkerError::kernel("write a rule", e))?;
-            self.rules.insert(rule, entry);
-            return self.note_destination();
+            self.insert(rule, entry, index)?;
+            return self.write_changed(2);
         }
         let mut rules = self.rules.clone();
         rules.insert(rule, entry);
@@ -187,14 +194,43 @@ impl Marker {
     /// # Errors
     /// When the kernel refuses.
     pub fn take(&mut self, rule: &crate::AddressMatch) -> Result<bool, MarkerError> {
-        if self.rules.remove(rule).is_none() {
-            return Ok(false);
+        let known = self.remove(rule)?;
+        if known {
+            self.write_changed(2)?;
         }
-        if let Some(index) = self.shapes.iter().position(|shape| *shape == Shape::of(rule)) {
-            let key = maps::rule_key(rule, index as u8, self.now.generation);
+        Ok(known)
+    }
+
+    /// Writes a rule whose shape is known; it counts after [`Self::write_changed`].
+    fn insert(
+        &mut self,
+        rule: crate::AddressMatch,
+        entry: Entry,
+        shape: usize,
+    ) -> Result<(), MarkerError> {
+        let key = maps::rule_key(&rule, shape as u8, self.now.generation());
+        let value = maps::rule_value(entry.action, entry.origin, entry.until_s);
+        let written = self.rules_map.insert(key, value, 0);
+        written.map_err(|error| MarkerError::kernel("write a rule", error))?;
+        self.rules_with_options += usize::from(has_options(&entry));
+        let old = self.rules.insert(rule, entry);
+        self.rules_with_options -= usize::from(old.is_some_and(|old| has_options(&old)));
+        Ok(())
+    }
+
+    /// The same for taking one away.
+    fn remove(&mut self, rule: &crate::AddressMatch) -> Result<bool, MarkerError> {
+        let Some(old) = self.rules.remove(rule) else { return Ok(false) };
+        self.rules_with_options -= usize::from(has_options(&old));
+        if let Some(index) = self.shape_of(rule) {
+            let key = maps::rule_key(rule, index as u8, self.now.generation());
             gone(self.rules_map.remove(&key))?;
         }
         Ok(true)
+    }
+
+    fn shape_of(&self, rule: &crate::AddressMatch) -> Option<usize> {
+        self.shapes.iter().position(|shape| *shape == Shape::of(rule))
     }
 
     /// Puts exactly these address rules in force.
@@ -206,26 +242,28 @@ impl Marker {
         let failed = |error| MarkerError::kernel("write the rules", error);
         if shapes == self.shapes {
             for (rule, entry) in &rules {
-                if self.rules.get(rule) != Some(entry) {
-                    self.put(*rule, *entry)?;
+                if let Some(index) = self.shape_of(rule)
+                    && self.rules.get(rule) != Some(entry)
+                {
+                    self.insert(*rule, *entry, index)?;
                 }
             }
             let old: Vec<_> =
                 self.rules.keys().filter(|rule| !rules.contains_key(rule)).copied().collect();
             for rule in old {
-                self.take(&rule)?;
+                self.remove(&rule)?;
             }
-            return self.note_destination();
+            return self.write_changed(2);
         }
-        let generation = 1 - self.now.generation;
+        let generation = 1 - self.now.generation();
         for (key, value) in table::entries(&rules, &shapes, generation) {
             self.rules_map.insert(key, value, 0).map_err(failed)?;
         }
         self.shapes_map.set(generation.into(), shapes_value(&shapes), 0).map_err(failed)?;
+        self.rules_with_options = rules.values().filter(|entry| has_options(entry)).count();
         self.rules = rules;
         self.shapes = shapes;
-        self.now.generation = generation;
-        self.write_settings()?;
+        self.write_changed(1)?;
         std::thread::sleep(GRACE);
         let old: Vec<RuleKey> = self
             .rules_map
@@ -236,7 +274,7 @@ impl Marker {
         for key in old {
             gone(self.rules_map.remove(&key))?;
         }
-        self.note_destination()
+        Ok(())
     }
 
     /// Puts exactly these rules by cgroup and by program in force; cgroups as directories below the mount
@@ -274,32 +312,27 @@ impl Marker {
         replace(&mut self.programs_map, &names)?;
         self.now.cgroup_levels = levels;
         self.now.programs = !programs.is_empty();
-        self.now.destination = self.wants_destination(cgroups.values().chain(programs.values()));
+        let mut actions = cgroups.values().chain(programs.values());
+        self.owners_with_options = actions.any(|action| action.method().has_destination());
         self.write_settings()
     }
 
-    /// Whether the programs have to look at arriving connections, too.
-    fn wants_destination<'a>(&self, mut more: impl Iterator<Item = &'a Action>) -> bool {
-        more.any(|action| action.method().has_destination())
-            || self.rules.values().any(|entry| entry.action.method().has_destination())
-    }
-
-    fn note_destination(&mut self) -> Result<(), MarkerError> {
-        let has = |value: &ActionBytes| value[7] & 2 != 0;
-        let owners = self.cgroups_map.iter().filter_map(Result::ok).any(|(_, value)| has(&value))
-            || self.programs_map.iter().filter_map(Result::ok).any(|(_, value)| has(&value));
-        let destination = owners || self.wants_destination(std::iter::empty());
-        if destination != self.now.destination {
-            self.now.destination = destination;
-            self.write_settings()?;
-        }
-        Ok(())
+    /// Makes a change of address rules count: `by` 2 in the same generation, 1 in the other.
+    fn write_changed(&mut self, by: u32) -> Result<(), MarkerError> {
+        self.now.epoch = self.now.epoch.wrapping_add(by);
+        self.write_settings()
     }
 
     fn write_settings(&mut self) -> Result<(), MarkerError> {
+        // Whether the programs have to look at arriving connections, too.
+        self.now.destination = self.owners_with_options || self.rules_with_options > 0;
         let written = self.settings.set(0, self.now.value(), 0);
         written.map_err(|error| MarkerError::kernel("write the settings", error))
     }
+}
+
+fn has_options(entry: &Entry) -> bool {
+    entry.action.method().has_destination()
 }
 
 fn replace<K: aya::Pod + Eq + std::hash::Hash>(

@@ -1,6 +1,6 @@
 //! Tags of single sockets: the strongest rule there is, for sockets that were accepted and for ones in use.
 //!
-//! The map is pinned as `maps1/sockets`; who may open it may tag its own sockets, without other privilege
+//! The map is pinned as `maps2/sockets`; who may open it may tag its own sockets, without other privilege
 //! on kernels since 5.19. A tag on a listening socket is inherited by what it accepts. The value has 32
 //! bytes: label without entropy (4, the machine's order), owner (2, high first), activity, method (1
 //! label, 2 destination, 3 both, 4 none, 0 for no tag), name of the program (16), cgroup (8).

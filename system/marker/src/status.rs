@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use aya::maps::{Array, Map, MapData, PerCpuArray, PerCpuHashMap};
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
 use penstock_scitags::Scitag;
 
 use crate::attach::{Attached, attachments, names_sockets};
@@ -72,11 +72,11 @@ pub fn read(pin: &Path) -> Result<Status, MarkerError> {
     let settings: Array<_, SettingsValue> = typed(open(pin, "settings")?)?;
     let settings = Settings::of(&settings.get(&0, 0).map_err(failed)?);
     let shapes: Array<_, ShapesValue> = typed(open(pin, "shapes")?)?;
-    let shapes = shapes_of(&shapes.get(&settings.generation.into(), 0).map_err(failed)?);
-    let table: aya::maps::HashMap<_, RuleKey, RuleValue> = typed(open(pin, "rules")?)?;
+    let shapes = shapes_of(&shapes.get(&settings.generation().into(), 0).map_err(failed)?);
+    let table: HashMap<_, RuleKey, RuleValue> = typed(open(pin, "rules")?)?;
     let mut rules = Rules::new();
     for (key, value) in table.iter().filter_map(Result::ok) {
-        if generation_of(&key) != settings.generation {
+        if generation_of(&key) != settings.generation() {
             continue;
         }
         if let (Some(rule), Some((action, origin, until_s))) =
@@ -85,13 +85,13 @@ pub fn read(pin: &Path) -> Result<Status, MarkerError> {
             rules.insert(rule, Entry { action, origin, until_s });
         }
     }
-    let table: aya::maps::HashMap<_, u64, ActionBytes> = typed(open(pin, "cgroups")?)?;
+    let table: HashMap<_, u64, ActionBytes> = typed(open(pin, "cgroups")?)?;
     let cgroups = table
         .iter()
         .filter_map(Result::ok)
         .filter_map(|(id, value)| Some((id, action_of(&value)?)))
         .collect();
-    let table: aya::maps::HashMap<_, ProgramKey, ActionBytes> = typed(open(pin, "programs")?)?;
+    let table: HashMap<_, ProgramKey, ActionBytes> = typed(open(pin, "programs")?)?;
     let programs = table
         .iter()
         .filter_map(Result::ok)
@@ -119,13 +119,14 @@ pub fn read(pin: &Path) -> Result<Status, MarkerError> {
 /// Like [`read`].
 pub fn counters(pin: &Path) -> Result<(Labelled, [Count; REASONS.len()]), MarkerError> {
     let failed = |error| MarkerError::kernel("read the counters", error);
-    let table: PerCpuHashMap<_, LabelKey, CountValue> = typed(open(pin, "labelled")?)?;
+    let slots: HashMap<_, LabelKey, u32> = typed(open(pin, "slots")?)?;
+    let table: PerCpuArray<_, CountValue> = typed(open(pin, "labelled")?)?;
     let mut labelled = Labelled::new();
-    for (key, values) in table.iter().filter_map(Result::ok) {
+    for (key, slot) in slots.iter().filter_map(Result::ok).filter(|(_, slot)| *slot < table.len()) {
         let owner = u16::from_be_bytes([key[0], key[1]]);
         let tag = Scitag::new(owner.into(), key[2].into()).ok();
         if let Some(what) = tag.zip(Method::from_bits(key[3])) {
-            labelled.insert(what, sum(values.iter()));
+            labelled.insert(what, sum(table.get(&slot, 0).map_err(failed)?.iter()));
         }
     }
     let table: PerCpuArray<_, CountValue> = typed(open(pin, "passed")?)?;

@@ -2,7 +2,7 @@
 //!
 //! Every round runs each contestant once, unmarked first; figures are medians over the rounds of the ratio
 //! to the unmarked run of the same round, so that a machine that others use, too, disturbs all alike. The
-//! cost per packet is the kernel's own count (bpf_stats_enabled), taken in a pass of its own. flowd-go is a
+//! cost per packet is the kernel's own count (bpf_stats_enabled), taken in rounds of their own. flowd-go is a
 //! contestant where its binary is given.
 
 use std::fmt::Write as _;
@@ -110,11 +110,18 @@ pub fn run(options: &Options) -> Result<()> {
             runs.push(run);
         }
     }
-    let mut rows = Vec::new();
-    for (who, theirs) in contestants.iter().zip(&runs) {
-        let cost = if *who == Who::Unmarked { None } else { lab.cost(*who, options.seconds)? };
-        rows.push(row(*who, &runs[0], theirs, cost));
+    let mut costs: Vec<Vec<(f64, u64)>> = vec![Vec::new(); contestants.len()];
+    for _ in 0..options.rounds {
+        for (who, costs) in contestants.iter().zip(&mut costs).skip(1) {
+            costs.extend(lab.cost(*who, options.seconds)?);
+        }
     }
+    let rows: Vec<Row> = contestants
+        .iter()
+        .zip(&runs)
+        .zip(&costs)
+        .map(|((who, theirs), costs)| row(*who, &runs[0], theirs, costs))
+        .collect();
     let facts = machine::facts(&root, lab.dir.path())?;
     let folder = options.results.clone().unwrap_or_else(|| root.join("bench/results"));
     write(&folder, &facts, &rows, options)
@@ -141,7 +148,7 @@ impl Who {
     }
 }
 
-fn row(who: Who, unmarked: &[Run], theirs: &[Run], cost: Option<(f64, u64)>) -> Row {
+fn row(who: Who, unmarked: &[Run], theirs: &[Run], costs: &[(f64, u64)]) -> Row {
     let pairs = || unmarked.iter().zip(theirs);
     let ratios: Vec<f64> = pairs().map(|(none, run)| run.gbit_per_s / none.gbit_per_s).collect();
     let cpu: Vec<f64> = pairs().map(|(none, run)| run.cpu_s_per_gb / none.cpu_s_per_gb).collect();
@@ -153,8 +160,8 @@ fn row(who: Who, unmarked: &[Run], theirs: &[Run], cost: Option<(f64, u64)>) -> 
         throughput_ratio_most: ratios.iter().copied().fold(0.0, f64::max),
         cpu_s_per_gb: median(theirs.iter().map(|run| run.cpu_s_per_gb)),
         cpu_ratio: median(cpu.into_iter()),
-        program_ns_per_packet: cost.map(|(ns, _)| ns),
-        program_runs: cost.map(|(_, runs)| runs),
+        program_ns_per_packet: (!costs.is_empty()).then(|| median(costs.iter().map(|(ns, _)| *ns))),
+        program_runs: (!costs.is_empty()).then(|| costs.iter().map(|(_, runs)| runs).sum()),
     }
 }
 
@@ -378,7 +385,7 @@ fn flowd_go_file(method: &str, dir: &Path) -> String {
 
 fn write(folder: &Path, facts: &machine::Facts, rows: &[Row], options: &Options) -> Result<()> {
     let mut text = format!(
-        "# Marking: what labels cost\n\niperf3, one TCP stream over veth in namespaces, MTU {}, {} rounds of {} s. Ratios are medians over the rounds\nof the ratio to the unmarked run of the same round (least to most). CPU is that of both iperf3 processes, in which\nveth does the work of the kernel, too. Cost is the egress program's, by the kernel's count, per packet that it\nsees (super-packets of up to 64 KiB).\n\n",
+        "# Marking: what labels cost\n\niperf3, one TCP stream over veth in namespaces, MTU {}, {} rounds of {} s. Ratios are medians over the rounds\nof the ratio to the unmarked run of the same round (least to most). CPU is that of both iperf3 processes, in which\nveth does the work of the kernel, too. Cost is the egress program's, by the kernel's count, per packet that it\nsees (super-packets of up to 64 KiB), a median over rounds, too.\n\n",
         options.mtu, options.rounds, options.seconds
     );
     text.push_str("| contestant | Gbit/s | ratio | CPU s/GB | CPU ratio | program ns/packet |\n|---|---|---|---|---|---|\n");

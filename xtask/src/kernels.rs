@@ -1,0 +1,269 @@
+//! `cargo xtask kernels`: the tests of the marker on kernels other than this machine's.
+//!
+//! A kernel of Debian is fetched by apt-get and started by QEMU without hardware help, so that it runs anywhere;
+//! the root of the virtual machine is this machine's, read only, under a layer in memory, so that the tests
+//! find the programs that they need. Slow: a quarter of an hour for each kernel. Not part of `make test`.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+const INIT: &str = include_str!("kernels-init.sh");
+
+/// What the root and the tests need; the kernel brings them in this order.
+const MODULES: [&str; 10] = [
+    "virtio_pci",
+    "9pnet_virtio",
+    "9p",
+    "overlay",
+    "veth",
+    "8021q",
+    "sch_ingress",
+    "cls_bpf",
+    "cls_u32",
+    "sch_fq",
+];
+
+/// Commands of the first file system, all of them busybox.
+const COMMANDS: [&str; 10] =
+    ["sh", "mount", "mkdir", "insmod", "cat", "ip", "uname", "chroot", "poweroff", "echo"];
+
+/// What `cargo xtask kernels` takes.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Suites of Debian whose kernel is tried.
+    #[arg(long = "suite", default_values = ["bookworm", "bookworm-backports"])]
+    suites: Vec<String>,
+    /// Seconds that a kernel has for all tests.
+    #[arg(long, default_value_t = 2400)]
+    limit_s: u32,
+    /// Only tests whose names have one of these in them.
+    filters: Vec<String>,
+}
+
+/// A kernel and what each test said: `ok`, `FAILED` or why it was skipped.
+struct Tried {
+    kernel: String,
+    outcomes: Vec<(String, String)>,
+}
+
+/// Fetches the kernels, runs the tests on each and prints a table.
+///
+/// # Errors
+/// When a program is missing, a kernel does not start, or a test fails.
+pub fn run(root: &Path, options: &Options) -> Result<()> {
+    let test = test_binary(root)?;
+    let mut tried = Vec::new();
+    for suite in &options.suites {
+        let folder = root.join("target/kernels").join(suite);
+        let version = fetch(&folder, suite)?;
+        let image = initramfs(&folder, &version, &command(root, &test, &options.filters))?;
+        let kernel = folder.join("boot").join(format!("vmlinuz-{version}"));
+        tried.push(boot(&kernel, &image, options.limit_s)?);
+    }
+    let (table, faults) = table(&tried);
+    println!("\n{table}");
+    ensure!(faults == 0, "{faults} failed");
+    Ok(())
+}
+
+/// Builds the tests of the marker; where they are.
+fn test_binary(root: &Path) -> Result<PathBuf> {
+    let output = Command::new("cargo")
+        .args(["test", "-p", "penstock", "--test", "marker", "--locked", "--no-run"])
+        .args(["--message-format", "json"])
+        .current_dir(root)
+        .stderr(Stdio::inherit())
+        .output()?;
+    ensure!(output.status.success(), "the tests do not build");
+    let text = String::from_utf8(output.stdout)?;
+    let messages = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let found = messages
+        .filter(|message: &serde_json::Value| message["target"]["name"] == "marker")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from));
+    found.context("cargo does not tell where the tests are")
+}
+
+fn command(root: &Path, test: &Path, filters: &[String]) -> String {
+    format!(
+        "export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/run; cd {} && {} --test-threads=1 --nocapture {}",
+        root.join("penstock").display(),
+        test.display(),
+        filters.join(" ")
+    )
+}
+
+/// The kernel of a suite, unpacked into `folder`; its version.
+fn fetch(folder: &Path, suite: &str) -> Result<String> {
+    let apt = folder.join("apt");
+    fs::create_dir_all(apt.join("lists/partial"))?;
+    fs::create_dir_all(apt.join("cache/archives/partial"))?;
+    let sources = apt.join("sources.list");
+    fs::write(
+        &sources,
+        format!(
+            "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian {suite} main\n"
+        ),
+    )?;
+    let settings = [
+        format!("Dir::Etc::sourcelist={}", sources.display()),
+        "Dir::Etc::sourceparts=-".to_owned(),
+        format!("Dir::State::lists={}", apt.join("lists").display()),
+        format!("Dir::Cache={}", apt.join("cache").display()),
+        "APT::Sandbox::User=root".to_owned(),
+    ];
+    let ask = |program: &str, words: &[&str]| {
+        let options = settings.iter().flat_map(|one| ["-o", one]);
+        said(Command::new(program).args(options).args(words).current_dir(folder))
+    };
+    ask("apt-get", &["update", "-qq"])?;
+    let depends = ask("apt-cache", &["depends", "linux-image-amd64"])?;
+    let package = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
+    let package = package.with_context(|| format!("{suite} has no linux-image-amd64"))?;
+    let version = package.strip_prefix("linux-image-").unwrap_or(package).to_owned();
+    if !folder.join("boot").join(format!("vmlinuz-{version}")).exists() {
+        println!("kernels: fetching {package}");
+        ask("apt-get", &["download", "-qq", package])?;
+        let ours = |path: &PathBuf| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(package))
+        };
+        let files = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
+        let file = files.into_iter().find(ours).context("apt-get left no package")?;
+        said(Command::new("dpkg-deb").arg("-x").args([&file, folder]))?;
+        fs::remove_file(file)?;
+    }
+    said(Command::new("depmod").arg("-b").arg(folder).arg(&version))?;
+    Ok(version)
+}
+
+/// The first file system of the machine: busybox, modules, and what to run.
+fn initramfs(folder: &Path, version: &str, command: &str) -> Result<PathBuf> {
+    let tree = folder.join("initramfs");
+    let _ = fs::remove_dir_all(&tree);
+    for name in ["bin", "lib", "proc", "sys", "dev"] {
+        fs::create_dir_all(tree.join(name))?;
+    }
+    fs::copy("/bin/busybox", tree.join("bin/busybox"))
+        .context("/bin/busybox: tools/setup.sh kernels installs it")?;
+    for name in COMMANDS {
+        std::os::unix::fs::symlink("busybox", tree.join("bin").join(name))?;
+    }
+    let mut names: Vec<String> = Vec::new();
+    for module in MODULES {
+        let shown = said(
+            Command::new("modprobe")
+                .arg("-S")
+                .arg(version)
+                .arg("-d")
+                .arg(folder)
+                .args(["--show-depends", module]),
+        )?;
+        // What is compiled in is named otherwise.
+        for path in shown.lines().filter_map(|line| line.strip_prefix("insmod ")) {
+            let path = Path::new(path.trim());
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if !names.contains(&name) {
+                fs::copy(path, tree.join("lib").join(&name))?;
+                names.push(name);
+            }
+        }
+    }
+    fs::write(tree.join("modules"), names.join("\n"))?;
+    fs::write(tree.join("command"), command)?;
+    fs::write(tree.join("init"), INIT)?;
+    let image = folder.join("initramfs.cpio");
+    let pack = format!("chmod +x init && find . | cpio --quiet -o -H newc > {}", image.display());
+    said(Command::new("sh").args(["-c", &pack]).current_dir(&tree))?;
+    Ok(image)
+}
+
+/// Starts the machine and reads what the tests say on its console.
+fn boot(kernel: &Path, image: &Path, limit_s: u32) -> Result<Tried> {
+    let mut machine = Command::new("timeout")
+        .arg(limit_s.to_string())
+        .args(["qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "3G"])
+        .args(["-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio"])
+        .args(["-append", "console=ttyS0 quiet panic=-1", "-virtfs"])
+        .arg("local,path=/,mount_tag=machine,security_model=none,readonly=on,multidevs=remap")
+        .arg("-kernel")
+        .arg(kernel)
+        .arg("-initrd")
+        .arg(image)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot run qemu-system-x86_64: tools/setup.sh kernels installs it")?;
+    let console = BufReader::new(machine.stdout.take().context("no console")?);
+    let mut tried = Tried { kernel: String::new(), outcomes: Vec::new() };
+    let mut skipped = None;
+    for line in console.split(b'\n') {
+        let line =
+            String::from_utf8_lossy(&line?).replace("\u{1b}[31m", "").replace("\u{1b}[m", "");
+        println!("{}", line.trim_end());
+        if let Some((_, release)) = line.split_once("kernels: Linux ") {
+            tried.kernel = release.trim().to_owned();
+        }
+        if let Some((_, why)) = line.split_once("skipped: ") {
+            skipped = Some(why.trim().to_owned());
+        }
+        // With --nocapture what a test prints stands between its name and its outcome.
+        if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.split(" ... ").next())
+            && line.contains(" ... ")
+        {
+            tried.outcomes.push((name.to_owned(), String::new()));
+        }
+        let outcome = ["ok", "FAILED"].into_iter().find(|word| line.trim_end().ends_with(word));
+        if let (Some(word), Some((_, last))) = (outcome, tried.outcomes.last_mut())
+            && last.is_empty()
+        {
+            *last = match skipped.take() {
+                Some(why) if word == "ok" => format!("skipped: {why}"),
+                _ => word.to_owned(),
+            };
+        }
+    }
+    machine.wait()?;
+    ensure!(!tried.kernel.is_empty(), "{} does not start", kernel.display());
+    ensure!(!tried.outcomes.is_empty(), "Linux {}: the tests do not start", tried.kernel);
+    Ok(tried)
+}
+
+/// Tests as rows, kernels as columns; and how many did not come to a good end.
+fn table(tried: &[Tried]) -> (String, usize) {
+    let mut text = String::from("| test |");
+    for one in tried {
+        text += &format!(" Linux {} |", one.kernel);
+    }
+    text += &format!("\n|---|{}\n", "---|".repeat(tried.len()));
+    let mut faults = 0;
+    let names: std::collections::BTreeSet<&str> =
+        tried.iter().flat_map(|one| one.outcomes.iter().map(|(name, _)| name.as_str())).collect();
+    for name in names {
+        text += &format!("| {name} |");
+        for one in tried {
+            let found = one.outcomes.iter().find(|(test, _)| test == name);
+            let outcome = found.map_or("", |(_, outcome)| outcome);
+            let outcome = if outcome.is_empty() { "no end" } else { outcome };
+            faults += usize::from(outcome == "FAILED" || outcome == "no end");
+            text += &format!(" {outcome} |");
+        }
+        text += "\n";
+    }
+    (text, faults)
+}
+
+/// What a program prints; its errors are ours.
+fn said(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .with_context(|| format!("cannot run {name}: tools/setup.sh kernels installs it"))?;
+    if !output.status.success() {
+        bail!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
