@@ -150,7 +150,8 @@ impl Receiver {
         self.list = Some((list, 0));
     }
 
-    /// What was done so far.
+    /// What was done so far. A file that was placed before its source was seen to change counts with each
+    /// version that was placed.
     #[must_use]
     pub fn tally(&self) -> &Tally {
         &self.tally
