@@ -9,12 +9,12 @@
 
 use std::time::Duration;
 
-/// What is tried, the first one first.
-const SIZES: [u64; 2] = [128_000, 1 << 20];
+/// What is tried, the first one first: the large one lets TCP open its windows.
+const SIZES: [u64; 2] = [1 << 20, 128_000];
 /// The start, when TCP finds its rate, tells nothing.
-const IGNORED: Duration = Duration::from_millis(30);
+const IGNORED: Duration = Duration::from_millis(50);
 /// How long one size is looked at.
-const LOOK: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(50);
 /// How long the better one stays before the other is looked at again.
 const KEPT: Duration = Duration::from_secs(4);
 
@@ -98,15 +98,15 @@ mod tests {
 
     #[test]
     fn nearly_all_goes_by_the_faster_size() {
-        let [small, large] = send([12e9, 9e9], 10);
+        let [large, small] = send([9e9, 12e9], 10);
         assert!(large < (large + small) / 20, "{large} {small}");
-        let [small, large] = send([6e9, 9e9], 10);
+        let [large, small] = send([9e9, 6e9], 10);
         assert!(small < (large + small) / 20, "{large} {small}");
     }
 
     #[test]
     fn a_slow_path_gets_along() {
-        let [small, large] = send([1e6, 1e6], 10);
+        let [large, small] = send([1e6, 1e6], 10);
         assert!(large + small >= 9_000_000, "{large} {small}");
     }
 }
