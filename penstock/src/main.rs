@@ -17,6 +17,7 @@ mod cp;
 mod credentials;
 mod exit;
 mod generate;
+mod input;
 mod log;
 mod login;
 mod nettest;

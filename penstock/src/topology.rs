@@ -2,7 +2,7 @@
 //! it, and finds ways through it.
 
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
@@ -12,6 +12,7 @@ use penstock_units::display_latency;
 use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure, OrExit, say};
+use crate::input;
 
 /// Check, show and draw the description of a network, and find ways through it
 #[derive(Debug, clap::Args)]
@@ -127,7 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
             paths(&topology, [from, to], usize::from(*count), by, args.json)?
         }
     };
-    io::stdout().write_all(text.as_bytes())?;
+    print(&text)?;
     Ok(Code::Done)
 }
 
@@ -147,15 +148,12 @@ impl Input {
 }
 
 fn text(file: &Path) -> Result<String, Failure> {
-    let most = FILE_BYTES_MAX as u64 + 1;
-    let mut text = String::new();
-    let read = if file == Path::new("-") {
-        io::stdin().take(most).read_to_string(&mut text)
-    } else {
-        std::fs::File::open(file).and_then(|open| open.take(most).read_to_string(&mut text))
-    };
-    read.with_context(|| format!("cannot read {}", file.display())).or_exit(Code::Usage)?;
-    Ok(text)
+    let cannot = || format!("cannot read {}", file.display());
+    let bytes = input::read(file, FILE_BYTES_MAX).with_context(cannot).or_exit(Code::Usage)?;
+    String::from_utf8(bytes)
+        .map_err(|_| anyhow!("stream did not contain valid UTF-8"))
+        .with_context(cannot)
+        .or_exit(Code::Usage)
 }
 
 fn node(topology: &Topology, name: &str) -> Result<NodeId, Failure> {
@@ -174,7 +172,7 @@ fn check(files: &[PathBuf], json: bool) -> Result<Code, Failure> {
         let faults = match Topology::read(&text(file)?) {
             Ok(topology) => {
                 if !json {
-                    println_out(&format!("{name}: good: {}\n", summary(&topology)))?;
+                    print(&format!("{name}: good: {}\n", summary(&topology)))?;
                 }
                 Vec::new()
             }
@@ -192,12 +190,12 @@ fn check(files: &[PathBuf], json: bool) -> Result<Code, Failure> {
         results.push(json!({"file": name, "faults": faults.collect::<Vec<_>>()}));
     }
     if json {
-        println_out(&line(&json!({ "files": results })))?;
+        print(&line(&json!({ "files": results })))?;
     }
     Ok(code)
 }
 
-fn println_out(text: &str) -> io::Result<()> {
+fn print(text: &str) -> io::Result<()> {
     io::stdout().write_all(text.as_bytes())
 }
 

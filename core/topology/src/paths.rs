@@ -351,7 +351,6 @@ fn shortest_ways(
         if found.len() == count {
             break;
         }
-        waiting.retain(|(_, way)| !found.contains(way));
     }
     found
 }

@@ -1,7 +1,5 @@
 //! What `--files-from` names: paths relative to the one source, a line or a NUL behind each.
 
-use std::io::Read;
-use std::path::Path;
 use std::sync::Arc;
 
 use penstock_protocol::list::{PathList, TEXT_BYTES_MAX};
@@ -11,6 +9,7 @@ use penstock_units::ByteCount;
 
 use super::CpArgs;
 use super::plan::{StartError, failed, usage};
+use crate::input;
 
 /// Reads the list that the arguments name, if they name one.
 ///
@@ -22,15 +21,9 @@ pub(crate) fn read(args: &CpArgs, sources: usize) -> Result<Option<PathList>, St
     if sources != 1 {
         return Err(usage("--files-from takes one SRC, the directory its paths are relative to"));
     }
-    let mut text = Vec::new();
-    let most = TEXT_BYTES_MAX as u64 + 1;
-    let read = if file == Path::new("-") {
-        std::io::stdin().take(most).read_to_end(&mut text)
-    } else {
-        std::fs::File::open(file).and_then(|file| file.take(most).read_to_end(&mut text))
-    };
     let shown = file.display();
-    read.map_err(|error| failed(format!("{shown}: {}", penstock_sys::fs::describe(&error))))?;
+    let text = input::read(file, TEXT_BYTES_MAX)
+        .map_err(|error| failed(format!("{shown}: {}", penstock_sys::fs::describe(&error))))?;
     if text.len() > TEXT_BYTES_MAX {
         let most = ByteCount(TEXT_BYTES_MAX as u64);
         return Err(usage(format!("{shown}: a list has at most {most}: split it")));

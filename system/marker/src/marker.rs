@@ -146,7 +146,9 @@ impl Marker {
             }
         }
         self.rules_with_options = self.rules.values().filter(|entry| has_options(entry)).count();
-        let has = |value: &ActionBytes| value[7] & 2 != 0;
+        let has = |value: &ActionBytes| {
+            maps::action_of(value).is_some_and(|action| action.method().has_destination())
+        };
         self.owners_with_options =
             self.cgroups_map.iter().filter_map(Result::ok).any(|(_, value)| has(&value))
                 || self.programs_map.iter().filter_map(Result::ok).any(|(_, value)| has(&value));

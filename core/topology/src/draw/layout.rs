@@ -83,9 +83,8 @@ fn rows(topology: &Topology, ids: &[usize]) -> Vec<Vec<usize>> {
     while !rest.is_empty() {
         let below = rows.last().map_or(&[][..], Vec::as_slice);
         let joins = |id: &usize| {
-            let ends = topology.links.iter().map(|link| link.ends.map(|end| end.node.0));
-            ends.into_iter()
-                .any(|[a, b]| (a == *id && below.contains(&b)) || (b == *id && below.contains(&a)))
+            let mut ends = topology.links.iter().map(|link| link.ends.map(|end| end.node.0));
+            ends.any(|[a, b]| (a == *id && below.contains(&b)) || (b == *id && below.contains(&a)))
         };
         let (mut row, mut left): (Vec<usize>, Vec<usize>) = rest.iter().partition(|id| joins(id));
         if row.is_empty() {

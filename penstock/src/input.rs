@@ -1,0 +1,20 @@
+//! What a user names as a file, where `-` is standard input.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The bytes of `file`, or the first `most` and one more where it has more.
+///
+/// # Errors
+/// When it cannot be opened or read.
+pub(crate) fn read(file: &Path, most: usize) -> io::Result<Vec<u8>> {
+    let limit = most as u64 + 1;
+    let mut bytes = Vec::new();
+    if file == Path::new("-") {
+        io::stdin().take(limit).read_to_end(&mut bytes)?;
+    } else {
+        File::open(file)?.take(limit).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}
