@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing on Debian for the purposes named: build, test, demo, bpf, kernels.
+# Installs what is missing on Debian for the purposes named: build, test, demo, bpf, kernels, collectors.
 #
 #   tools/setup.sh build test
 #
@@ -8,6 +8,7 @@
 set -eu
 
 missing=""
+services=""
 
 # need PROGRAM PACKAGE...: the packages bring the program.
 need() {
@@ -46,11 +47,18 @@ for purpose in "$@"; do
             need modprobe kmod
             need cpio cpio
             ;;
+        collectors)
+            # Their packages bring services, which nobody asked for here: masked, they start neither now nor later.
+            services="nfdump nfacctd pmacctd sfacctd uacctd"
+            need sfcapd nfdump-sflow
+            need nfdump nfdump
+            need sfacctd pmacct
+            ;;
         demo)
             need fio fio
             ;;
         *)
-            echo "setup: '$purpose' is no purpose: use build, test, demo, bpf or kernels" >&2
+            echo "setup: '$purpose' is no purpose: use build, test, demo, bpf, kernels or collectors" >&2
             exit 2
             ;;
     esac
@@ -76,6 +84,12 @@ if [ "$(id -u)" -ne 0 ]; then
     as_root=sudo
 fi
 echo "setup: installing$missing"
+if command -v systemctl >/dev/null 2>&1; then
+    for service in $services; do
+        # One that is there and in use stays as it is.
+        systemctl cat "$service.service" >/dev/null 2>&1 || $as_root systemctl mask -q "$service.service"
+    done
+fi
 $as_root apt-get update -qq
 # Word splitting is meant: a list of packages. Services of test peers are not to be started.
 # shellcheck disable=SC2086

@@ -16,13 +16,18 @@ mod copies;
 mod cp;
 mod credentials;
 mod exit;
+mod experiment;
 mod generate;
+mod host;
 mod input;
+mod lab;
 mod log;
 mod login;
 mod nettest;
 mod numbers;
+mod sample;
 mod serve;
+mod table;
 mod tag;
 mod topology;
 mod transfers;
@@ -50,8 +55,12 @@ enum Verb {
     Transfers(transfers::Args),
     /// Measure what TCP carries between two machines, memory to memory.
     Nettest(nettest::NettestArgs),
+    Host(host::Args),
     Tag(tag::Args),
+    Sample(sample::Args),
     Topology(topology::Args),
+    Lab(lab::Args),
+    Experiment(experiment::Args),
     Generate(generate::Args),
     #[command(hide = true)]
     FarEnd(cp::FarEndArgs),
@@ -64,8 +73,12 @@ impl Verb {
             Self::Serve(args) => serve::run(args),
             Self::Login(args) => login::run(args),
             Self::Transfers(args) => transfers::run(args),
+            Self::Host(args) => host::run(args),
             Self::Tag(args) => tag::run(args),
+            Self::Sample(args) => sample::run(args),
             Self::Topology(args) => topology::run(&args),
+            Self::Lab(args) => lab::run(&args),
+            Self::Experiment(args) => experiment::run(&args),
             Self::Generate(args) => generate::run(args),
             Self::FarEnd(args) => cp::run_far_end(&args),
             Self::Nettest(args) => return Ok(nettest::run(args)),
@@ -80,7 +93,7 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let daemon = match &cli.verb {
-        Verb::Serve(_) => true,
+        Verb::Serve(_) | Verb::Sample(_) => true,
         Verb::Tag(args) => args.is_daemon(),
         _ => false,
     };

@@ -19,6 +19,8 @@ mod run;
 mod show;
 mod status;
 
+pub(crate) use run::kernel_code;
+
 /// Translate scitags (owner and activity of a flow), keep their registry, label packets
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use penstock_topology::paths::{Disjoint, Path as Way, disjoint};
+use penstock_topology::paths::{Disjoint, Path as Way, best_disjoint};
 use penstock_topology::{DelaySource, FILE_BYTES_MAX, Kind, Node, NodeId, Scale, Topology, draw};
 use penstock_units::display_latency;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ Examples:
   penstock topology check experiments/topologies/*.toml
   penstock topology show experiments/topologies/sc25-scitags.toml
   penstock topology draw experiments/topologies/sc25-scitags.toml > sc25.svg
-  penstock topology paths experiments/topologies/gp4l.toml cern caltech --count 2 --disjoint risks
+  penstock topology paths experiments/topologies/sc23-nre13.toml booth campus --count 2 --disjoint risks
   penstock topology show big.toml --scale 1/1000 --json")]
 pub(crate) struct Args {
     /// Print one JSON object
@@ -73,13 +73,14 @@ enum What {
     },
 }
 
-#[derive(Debug, clap::Args)]
-struct Input {
+/// A topology that is read.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Input {
     /// The topology, or - for standard input
-    file: PathBuf,
+    pub(crate) file: PathBuf,
     /// Rates and queues times this factor, as 1/1000
     #[arg(long, default_value = "1")]
-    scale: Scale,
+    pub(crate) scale: Scale,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -98,7 +99,7 @@ enum Share {
     Links,
     /// A switch
     Nodes,
-    /// A risk group; searched for among the 64 shortest ways
+    /// A risk group, and no link
     Risks,
 }
 
@@ -133,9 +134,18 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
 }
 
 impl Input {
-    fn read(&self) -> Result<Topology, Failure> {
-        let text = text(&self.file)?;
-        let read = Topology::read(&text).map_err(|faults| {
+    /// # Errors
+    /// With the first fault of the file and how many more there are.
+    pub(crate) fn read(&self) -> Result<Topology, Failure> {
+        self.parse(&text_of(&self.file)?)
+    }
+
+    /// The same of a text that was read before.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) fn parse(&self, text: &str) -> Result<Topology, Failure> {
+        let read = Topology::read(text).map_err(|faults| {
             let first = faults.0.first().map(ToString::to_string).unwrap_or_default();
             let more = match faults.0.len() {
                 0 | 1 => String::new(),
@@ -147,7 +157,11 @@ impl Input {
     }
 }
 
-fn text(file: &Path) -> Result<String, Failure> {
+/// The text of a file.
+///
+/// # Errors
+/// When it cannot be read or is no text.
+pub(crate) fn text_of(file: &Path) -> Result<String, Failure> {
     let cannot = || format!("cannot read {}", file.display());
     let bytes = input::read(file, FILE_BYTES_MAX).with_context(cannot).or_exit(Code::Usage)?;
     String::from_utf8(bytes)
@@ -159,6 +173,7 @@ fn text(file: &Path) -> Result<String, Failure> {
 fn node(topology: &Topology, name: &str) -> Result<NodeId, Failure> {
     let found = topology.node(name).ok_or_else(|| {
         let known: Vec<_> = topology.nodes.iter().take(20).map(|node| node.name.as_str()).collect();
+        let name = name.escape_debug();
         anyhow!("there is no host or switch '{name}': there are {}", known.join(", "))
     });
     found.or_exit(Code::Usage)
@@ -169,7 +184,7 @@ fn check(files: &[PathBuf], json: bool) -> Result<Code, Failure> {
     let mut results = Vec::new();
     for file in files {
         let name = file.display().to_string();
-        let faults = match Topology::read(&text(file)?) {
+        let faults = match Topology::read(&text_of(file)?) {
             Ok(topology) => {
                 if !json {
                     print(&format!("{name}: good: {}\n", summary(&topology)))?;
@@ -238,6 +253,12 @@ fn table(topology: &Topology) -> String {
     for link in &topology.links {
         let [a, b] = link.ends.map(|end| topology.show_end(end));
         let mut row = format!("{:links$}  {a} - {b}  {}", link.name, draw::describe(link));
+        if let Some(queue) = link.queue {
+            let _ = write!(row, ", queue {queue}");
+        }
+        if let Some(mark) = link.mark {
+            let _ = write!(row, ", marked from {mark}");
+        }
         if let Some(operator) = &link.operator {
             let _ = write!(row, ", {operator}");
         }
@@ -301,8 +322,11 @@ fn object(topology: &Topology) -> Value {
                 DelaySource::GreatCircle => "great_circle",
                 DelaySource::None => "none",
             },
+            "jitter_seconds": link.jitter.as_secs_f64(),
             "loss": link.loss,
+            "loss_burst_packets": link.loss_burst,
             "queue_bytes": link.queue.map(|queue| queue.0),
+            "mark_bytes": link.mark.map(|mark| mark.0),
             "vlan": link.vlan,
             "risk_groups": link.risk_groups,
             "operator": link.operator,
@@ -330,13 +354,15 @@ fn paths(
         return Err(anyhow!("'{}' is there already: name two nodes", name(from)))
             .or_exit(Code::Usage);
     }
-    let ways = disjoint(topology, from, to, count, by);
+    let (ways, are_best) = best_disjoint(topology, from, to, count, by);
     if ways.is_empty() {
         return Err(anyhow!("no way leads from '{}' to '{}'", name(from), name(to)).into());
     }
     if json {
         let ways: Vec<Value> = ways.iter().map(|way| way_object(topology, way)).collect();
-        return Ok(line(&json!({"from": name(from), "to": name(to), "paths": ways})));
+        return Ok(line(
+            &json!({"from": name(from), "to": name(to), "paths": ways, "best": are_best}),
+        ));
     }
     let mut text = String::new();
     for way in &ways {
@@ -351,6 +377,9 @@ fn paths(
     }
     if ways.len() < count {
         let _ = writeln!(text, "there are {} of {count}", ways.len());
+    }
+    if !are_best {
+        text += "the search was given up: there may be more or better ones\n";
     }
     Ok(text)
 }

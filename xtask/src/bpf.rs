@@ -1,4 +1,4 @@
-//! The marker's eBPF object: built from its C source by clang, committed, and compared with a new build.
+//! The eBPF objects: built from their C sources by clang, committed, and compared with new builds.
 //!
 //! The source is compiled under relative names, so that the object is the same wherever the checkout lies.
 //! Another version of clang makes other code from the same source; that is told and is no fault.
@@ -8,11 +8,21 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail};
 
-const FOLDER: &str = "system/marker/bpf";
-const SOURCE: &str = "marker.bpf.c";
-const OBJECT: &str = "marker.bpfel.o";
+/// One object: its folder, and what source and object are called there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Program {
+    folder: &'static str,
+    source: &'static str,
+    object: &'static str,
+}
 
-/// The clang of the committed object, as it says itself (Debian 12).
+/// All of them.
+pub const PROGRAMS: [Program; 2] = [
+    Program { folder: "system/marker/bpf", source: "marker.bpf.c", object: "marker.bpfel.o" },
+    Program { folder: "system/sampler/bpf", source: "sampler.bpf.c", object: "sampler.bpfel.o" },
+];
+
+/// The clang of the committed objects, as it says itself (Debian 12).
 const CLANG: &str = "14.0.6";
 
 /// How a new build compares with the committed object.
@@ -37,72 +47,87 @@ pub fn clang_version() -> Result<String> {
     Ok(version.context("clang does not tell its version")?.to_owned())
 }
 
-/// Builds the object into `to`.
-///
-/// # Errors
-/// When clang or llvm-strip is missing, or the source has an error.
-pub fn build(root: &Path, to: &Path) -> Result<()> {
-    let folder = root.join(FOLDER);
-    let here = folder.to_str().context("the path of the checkout is no text")?;
-    let object = to.to_str().context("the path of the object is no text")?;
-    let map = format!("-ffile-prefix-map={here}=.");
-    let compile = [
-        "-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3", &map, "-c", SOURCE, "-o",
-        object,
-    ];
-    run("clang", &compile, &folder)?;
-    // Line numbers go, types stay: the loader needs them.
-    run("llvm-strip", &["-g", object], &folder)?;
-    Ok(())
-}
-
-/// Builds the object into the checkout.
-///
-/// # Errors
-/// As [`build`].
-pub fn renew(root: &Path) -> Result<()> {
-    build(root, &root.join(FOLDER).join(OBJECT))
-}
-
-/// Builds the object elsewhere and compares.
-///
-/// # Errors
-/// As [`build`].
-pub fn check(root: &Path) -> Result<Comparison> {
-    let fresh = tempfile::tempdir().context("no temporary directory")?;
-    let new = fresh.path().join(OBJECT);
-    build(root, &new)?;
-    let read = |path: &Path| {
-        std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
-    };
-    if read(&new)? == read(&root.join(FOLDER).join(OBJECT))? {
-        return Ok(Comparison::Same);
+impl Program {
+    /// Builds the object into `to`.
+    ///
+    /// # Errors
+    /// When clang or llvm-strip is missing, or the source has an error.
+    pub fn build(self, root: &Path, to: &Path) -> Result<()> {
+        let folder = root.join(self.folder);
+        let here = folder.to_str().context("the path of the checkout is no text")?;
+        let object = to.to_str().context("the path of the object is no text")?;
+        let map = format!("-ffile-prefix-map={here}=.");
+        let compile = [
+            "-O2",
+            "-g",
+            "-Wall",
+            "-Werror",
+            "-target",
+            "bpf",
+            "-mcpu=v3",
+            &map,
+            "-c",
+            self.source,
+            "-o",
+            object,
+        ];
+        run("clang", &compile, &folder)?;
+        // Line numbers go, types stay: the loader needs them.
+        run("llvm-strip", &["-g", object], &folder)?;
+        Ok(())
     }
-    let version = clang_version()?;
-    Ok(if version == CLANG { Comparison::Different } else { Comparison::OtherClang(version) })
+
+    /// Builds the object into the checkout.
+    ///
+    /// # Errors
+    /// As [`Self::build`].
+    pub fn renew(self, root: &Path) -> Result<()> {
+        self.build(root, &root.join(self.folder).join(self.object))
+    }
+
+    /// Builds the object elsewhere and compares.
+    ///
+    /// # Errors
+    /// As [`Self::build`].
+    pub fn check(self, root: &Path) -> Result<Comparison> {
+        let fresh = tempfile::tempdir().context("no temporary directory")?;
+        let new = fresh.path().join(self.object);
+        self.build(root, &new)?;
+        let read = |path: &Path| {
+            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+        };
+        if read(&new)? == read(&root.join(self.folder).join(self.object))? {
+            return Ok(Comparison::Same);
+        }
+        let version = clang_version()?;
+        Ok(if version == CLANG { Comparison::Different } else { Comparison::OtherClang(version) })
+    }
 }
 
 /// Does what `cargo xtask bpf` was asked, and says so.
 ///
 /// # Errors
-/// As [`build`], and when the committed object is not what the source says.
+/// As [`Program::build`], and when a committed object is not what its source says.
 pub fn main(root: &Path, checking: bool) -> Result<()> {
-    if !checking {
-        renew(root)?;
-        println!("bpf: {FOLDER}/{OBJECT} built by clang {}", clang_version()?);
-        return Ok(());
-    }
-    match check(root)? {
-        Comparison::Same => println!(
-            "bpf: the committed object is what the source says (clang {})",
-            clang_version()?
-        ),
-        Comparison::OtherClang(version) => println!(
-            "bpf: not compared: this is clang {version}, the committed object is by clang {CLANG}; the source compiles"
-        ),
-        Comparison::Different => bail!(
-            "{FOLDER}/{OBJECT} is not what {SOURCE} says: run cargo xtask bpf and commit the object"
-        ),
+    let clang = clang_version()?;
+    for program in PROGRAMS {
+        let Program { folder, source, object } = program;
+        if !checking {
+            program.renew(root)?;
+            println!("bpf: {folder}/{object} built by clang {clang}");
+            continue;
+        }
+        match program.check(root)? {
+            Comparison::Same => {
+                println!("bpf: {folder}/{object} is what the source says (clang {clang})");
+            }
+            Comparison::OtherClang(version) => println!(
+                "bpf: {folder}/{object} not compared: this is clang {version}, the committed object is by clang {CLANG}; the source compiles"
+            ),
+            Comparison::Different => bail!(
+                "{folder}/{object} is not what {source} says: run cargo xtask bpf and commit the object"
+            ),
+        }
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
-//! `cargo xtask kernels`: the tests of the marker on kernels other than this machine's.
+//! `cargo xtask kernels`: the tests of the marker or of the lab on kernels other than this machine's.
 //!
 //! A kernel of Debian is fetched by apt-get and started by QEMU without hardware help, so that it runs anywhere;
 //! the root of the virtual machine is this machine's, read only, under a layer in memory, so that the tests
-//! find the programs that they need. Slow: a quarter of an hour for each kernel. Not part of `make test`.
+//! find the programs that they need. Slow: the marker's take a quarter of an hour for each kernel. Not part of
+//! `make test`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,7 +16,7 @@ use clap::Args;
 const INIT: &str = include_str!("kernels-init.sh");
 
 /// What the root and the tests need; the kernel brings them in this order.
-const MODULES: [&str; 10] = [
+const MODULES: [&str; 17] = [
     "virtio_pci",
     "9pnet_virtio",
     "9p",
@@ -26,6 +27,13 @@ const MODULES: [&str; 10] = [
     "cls_bpf",
     "cls_u32",
     "sch_fq",
+    "sch_netem",
+    "sch_tbf",
+    "tun",
+    "nf_tables",
+    "nft_queue",
+    "nfnetlink_queue",
+    "tcp_bbr",
 ];
 
 /// Commands of the first file system, all of them busybox.
@@ -41,8 +49,30 @@ pub struct Options {
     /// Seconds that a kernel has for all tests.
     #[arg(long, default_value_t = 2400)]
     limit_s: u32,
+    /// Whose tests
+    #[arg(long, value_enum, default_value_t = Room::Marker)]
+    room: Room,
     /// Only tests whose names have one of these in them.
     filters: Vec<String>,
+}
+
+/// What is tried.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Room {
+    /// Labels on packets of other programs
+    Marker,
+    /// Links of the lab, over netem too
+    Lab,
+}
+
+impl Room {
+    /// What cargo builds, and by which name it tells where.
+    const fn target(self) -> ([&'static str; 4], &'static str) {
+        match self {
+            Self::Marker => (["-p", "penstock", "--test", "marker"], "marker"),
+            Self::Lab => (["-p", "penstock-lab", "--lib", "--quiet"], "penstock_lab"),
+        }
+    }
 }
 
 /// A kernel and what each test said: `ok`, `FAILED` or why it was skipped.
@@ -56,7 +86,7 @@ struct Tried {
 /// # Errors
 /// When a program is missing, a kernel does not start, or a test fails.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    let test = test_binary(root)?;
+    let test = test_binary(root, options.room)?;
     let mut tried = Vec::new();
     for suite in &options.suites {
         let folder = root.join("target/kernels").join(suite);
@@ -71,10 +101,13 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds the tests of the marker; where they are.
-fn test_binary(root: &Path) -> Result<PathBuf> {
+/// Builds the tests of a room; where they are.
+fn test_binary(root: &Path, room: Room) -> Result<PathBuf> {
+    let (target, name) = room.target();
     let output = Command::new("cargo")
-        .args(["test", "-p", "penstock", "--test", "marker", "--locked", "--no-run"])
+        .arg("test")
+        .args(target)
+        .args(["--locked", "--no-run"])
         .args(["--message-format", "json"])
         .current_dir(root)
         .stderr(Stdio::inherit())
@@ -83,7 +116,7 @@ fn test_binary(root: &Path) -> Result<PathBuf> {
     let text = String::from_utf8(output.stdout)?;
     let messages = text.lines().filter_map(|line| serde_json::from_str(line).ok());
     let found = messages
-        .filter(|message: &serde_json::Value| message["target"]["name"] == "marker")
+        .filter(|message: &serde_json::Value| message["target"]["name"] == name)
         .find_map(|message| message["executable"].as_str().map(PathBuf::from));
     found.context("cargo does not tell where the tests are")
 }

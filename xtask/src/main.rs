@@ -20,9 +20,9 @@ struct Cli {
 enum Verb {
     /// Check the rules of the house: floors, unsafe code, file length, links, help in step.
     Tidy,
-    /// Build the marker's eBPF object from its C source; needs clang.
+    /// Build the eBPF objects from their C sources; needs clang.
     Bpf {
-        /// Compare a new build with the committed object instead.
+        /// Compare new builds with the committed objects instead.
         #[arg(long)]
         check: bool,
     },

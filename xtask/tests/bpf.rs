@@ -1,18 +1,22 @@
-//! The committed eBPF object is what its source says, where clang is there to tell.
+//! The committed eBPF objects are what their sources say, where clang is there to tell.
 
-use xtask::bpf::{Comparison, check, clang_version};
+use xtask::bpf::{Comparison, PROGRAMS, clang_version};
 
 #[test]
-fn the_committed_object_is_what_the_source_says() {
+fn the_committed_objects_are_what_their_sources_say() {
     if clang_version().is_err() {
         println!("skipped: no clang (tools/setup.sh bpf installs it)");
         return;
     }
-    match check(&xtask::workspace_root()).unwrap() {
-        Comparison::Same => {}
-        Comparison::OtherClang(version) => {
-            println!("skipped: clang {version} makes another object")
+    for program in PROGRAMS {
+        match program.check(&xtask::workspace_root()).unwrap() {
+            Comparison::Same => {}
+            Comparison::OtherClang(version) => {
+                println!("skipped: clang {version} makes another object")
+            }
+            Comparison::Different => {
+                panic!("{program:?}: run cargo xtask bpf and commit the object")
+            }
         }
-        Comparison::Different => panic!("run cargo xtask bpf and commit the object"),
     }
 }

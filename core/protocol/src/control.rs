@@ -265,6 +265,11 @@ pub struct Tally {
     pub manifest_complete: bool,
     /// Bytes of files that were sent and written, of unfinished files too.
     pub moved_bytes: u64,
+    /// Bytes that the receiver did not have and asked for, as the sender knows: what it is found to have
+    /// later was moved, though it may have been lost before it could say so.
+    pub wanted_bytes: u64,
+    /// Files that it asked for, whole or in part.
+    pub wanted_files: u64,
     /// How many entries failed.
     pub failed: u64,
     /// The first of them.

@@ -440,6 +440,8 @@ impl Sender {
                 active.ranges.extend(active.extents.gaps(0..bytes));
             }
         }
+        self.tally.wanted_bytes += bytes - active.resumed_bytes;
+        self.tally.wanted_files += 1;
         let whole = active.resumed_bytes == 0;
         if active.ranges.is_empty() && !self.algorithm.combines() {
             // Its digest is still to be made, by whoever reads its last block.

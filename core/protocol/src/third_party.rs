@@ -73,7 +73,7 @@ impl Wire for Placed {
 
 /// The counts of a [`Tally`] cross the network; its errors and warnings do so once each.
 impl Wire for Tally {
-    const MIN_BYTES: usize = 10 * u64::MIN_BYTES + 2;
+    const MIN_BYTES: usize = 12 * u64::MIN_BYTES + 2;
     fn put(&self, out: &mut Vec<u8>) {
         let counts = [
             self.entries,
@@ -84,6 +84,8 @@ impl Wire for Tally {
             self.announced_bytes,
             self.announced,
             self.moved_bytes,
+            self.wanted_bytes,
+            self.wanted_files,
             self.failed,
             self.warned,
         ];
@@ -101,6 +103,8 @@ impl Wire for Tally {
             announced_bytes: u64::take(input)?,
             announced: u64::take(input)?,
             moved_bytes: u64::take(input)?,
+            wanted_bytes: u64::take(input)?,
+            wanted_files: u64::take(input)?,
             failed: u64::take(input)?,
             warned: u64::take(input)?,
             manifest_complete: bool::take(input)?,

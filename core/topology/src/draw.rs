@@ -5,27 +5,53 @@ mod containerlab;
 mod layout;
 mod mermaid;
 mod svg;
+mod tiers;
+mod wires;
 
 pub use containerlab::containerlab;
 pub use mermaid::mermaid;
 pub use svg::svg;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use penstock_units::display_latency;
 
 use crate::{DelaySource, Link};
 
-/// A link in a few words: rate, and delay, loss and VLAN where it has them.
+/// A link in a few words: rate, and delay, jitter, loss and VLAN where it has them.
 pub fn describe(link: &Link) -> String {
-    let mut text = link.rate.to_string();
+    path_words(&[link])
+}
+
+/// Links that differ in nothing but name, rate and VLAN.
+fn path_words(links: &[&Link]) -> String {
+    let [link, ..] = links else { return String::new() };
+    let mut rates: BTreeMap<_, usize> = BTreeMap::new();
+    for link in links {
+        *rates.entry(link.rate).or_default() += 1;
+    }
+    let rates = rates.iter().rev().map(|(rate, count)| match count {
+        1 => rate.to_string(),
+        _ => format!("{count} × {rate}"),
+    });
+    let mut text = rates.collect::<Vec<_>>().join(" + ");
     if !link.delay.is_zero() {
         let estimated = if link.delay_source == DelaySource::GreatCircle { "≥ " } else { "" };
         text += &format!(", {estimated}{}", display_latency(link.delay));
     }
+    if !link.jitter.is_zero() {
+        text += &format!(" ± {}", display_latency(link.jitter));
+    }
     if link.loss > 0.0 {
         text += &format!(", {} % lost", link.loss * 100.0);
+        if link.loss_burst > 1.0 {
+            text += &format!(" in bursts of {}", link.loss_burst);
+        }
     }
-    if let Some(vlan) = link.vlan {
-        text += &format!(", VLAN {vlan}");
+    let vlans: BTreeSet<u16> = links.iter().filter_map(|link| link.vlan).collect();
+    if !vlans.is_empty() {
+        let vlans: Vec<_> = vlans.iter().map(ToString::to_string).collect();
+        text += &format!(", VLAN {}", vlans.join(", "));
     }
     text
 }

@@ -15,6 +15,7 @@ mod file;
 mod geography;
 mod model;
 pub mod paths;
+mod routes;
 mod scale;
 
 pub use fault::{Fault, Faults};
@@ -23,4 +24,5 @@ pub use geography::{FIBRE_METRES_PER_SECOND, Position};
 pub use model::{
     DelaySource, End, Interface, Kind, Link, LinkId, Node, NodeId, Site, SiteId, Topology,
 };
+pub use routes::next_links;
 pub use scale::{Scale, ScaleError};

@@ -46,6 +46,14 @@ pub struct Site {
     pub position: Option<Position>,
 }
 
+impl Site {
+    /// Its name for people.
+    #[must_use]
+    pub fn shown(&self) -> &str {
+        self.title.as_deref().unwrap_or(&self.name)
+    }
+}
+
 /// What a node does with traffic of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -84,7 +92,7 @@ pub struct Interface {
 }
 
 /// One end of a link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct End {
     /// The node.
     pub node: NodeId,
@@ -118,10 +126,17 @@ pub struct Link {
     pub delay: Duration,
     /// How that is known.
     pub delay_source: DelaySource,
+    /// Standard deviation of the delay, one way; at most the delay. Zero: it never varies.
+    pub jitter: Duration,
     /// Share of packets that are lost in each direction, 0 to 1.
     pub loss: f64,
+    /// Mean number of packets that are lost together, at least 1: each for itself.
+    pub loss_burst: f64,
     /// Bytes that may wait at each end.
     pub queue: Option<ByteCount>,
+    /// Bytes waiting from which on packets that are capable of ECN are marked (RFC 3168); at most
+    /// the queue. None: nothing is marked.
+    pub mark: Option<ByteCount>,
     /// IEEE 802.1Q tag of its packets.
     pub vlan: Option<u16>,
     /// Links with a common group may fail together (a duct, a cable, a building).

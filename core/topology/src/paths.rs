@@ -4,8 +4,8 @@
 //! the fewest links, then the order of the file, so that the same file gives the same ways.
 //!
 //! Ways that share no link or no switch are the best there are: a flow of least cost (Suurballe and
-//! Tarjan 1984 for two). Ways that share no risk group are a hard problem (NP-complete: Hu 2003); they
-//! are searched for among the shortest [`CANDIDATES`] ways, which may miss some.
+//! Tarjan 1984 for two). Ways that share no risk group are a hard problem; they are the best there are
+//! where a bounded search ends, and says when it did not (`risks`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -15,8 +15,7 @@ use penstock_units::BitRate;
 
 use crate::{Kind, LinkId, NodeId, Topology};
 
-/// Ways that are tried as the first of several without common risk.
-pub const CANDIDATES: usize = 64;
+mod risks;
 
 /// Where each link and node may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,13 +69,13 @@ impl Path {
 }
 
 /// Nanoseconds, and one for the link itself in the low bits: fewer links win among equals.
-fn cost(topology: &Topology, link: LinkId) -> u64 {
+pub(crate) fn cost(topology: &Topology, link: LinkId) -> u64 {
     let nanoseconds = u64::try_from(topology.links[link.0].delay.as_nanos()).unwrap_or(u64::MAX);
     (nanoseconds.min(1 << 40) << 16) + 1
 }
 
 /// The links of each node, in the order of the file.
-fn neighbours(topology: &Topology) -> Vec<Vec<(LinkId, NodeId)>> {
+pub(crate) fn neighbours(topology: &Topology) -> Vec<Vec<(LinkId, NodeId)>> {
     let mut all = vec![Vec::new(); topology.nodes.len()];
     for (number, link) in topology.links.iter().enumerate() {
         let [a, b] = link.ends.map(|end| end.node);
@@ -95,8 +94,7 @@ pub fn shortest(
     to: NodeId,
     may_use: impl Fn(LinkId) -> bool,
 ) -> Option<Path> {
-    let none = BTreeSet::new();
-    shortest_beside(topology, &neighbours(topology), from, to, &none, may_use)
+    shortest_beside(topology, &neighbours(topology), from, to, may_use)
 }
 
 fn shortest_beside(
@@ -104,7 +102,6 @@ fn shortest_beside(
     neighbours: &[Vec<(LinkId, NodeId)>],
     from: NodeId,
     to: NodeId,
-    avoided: &BTreeSet<NodeId>,
     may_use: impl Fn(LinkId) -> bool,
 ) -> Option<Path> {
     let mut best = vec![u64::MAX; topology.nodes.len()];
@@ -120,7 +117,7 @@ fn shortest_beside(
         }
         for (link, next) in &neighbours[node.0] {
             let total = so_far + cost(topology, *link);
-            if total < best[next.0] && !avoided.contains(next) && may_use(*link) {
+            if total < best[next.0] && may_use(*link) {
                 best[next.0] = total;
                 before[next.0] = Some((*link, node));
                 heap.push(Reverse((total, *next)));
@@ -149,15 +146,36 @@ pub fn disjoint(
     count: usize,
     by: Disjoint,
 ) -> Vec<Path> {
+    best_disjoint(topology, from, to, count, by).0
+}
+
+/// [`disjoint`], and whether it is certain that there are none better. It always is for links and nodes;
+/// for risks, unless the search was given up.
+#[must_use]
+pub fn best_disjoint(
+    topology: &Topology,
+    from: NodeId,
+    to: NodeId,
+    count: usize,
+    by: Disjoint,
+) -> (Vec<Path>, bool) {
     if from == to || count == 0 {
-        return Vec::new();
+        return (Vec::new(), true);
     }
-    let mut paths = match by {
-        Disjoint::Risks => without_common_risk(topology, from, to, count, &BTreeSet::new()),
-        Disjoint::Links | Disjoint::Nodes => Flow::new(topology, from, to, by).paths(count),
-    };
+    // Often the best ways without a common link have no common risk either; more than these there are not.
+    let of = if by == Disjoint::Risks { Disjoint::Links } else { by };
+    let mut paths = Flow::new(topology, from, to, of).paths(count);
+    let mut are_best = true;
+    if by == Disjoint::Risks && !share_no_risk(topology, &paths) {
+        (paths, are_best) = risks::disjoint(topology, [from, to], paths.len());
+    }
     paths.sort_by_key(|path| (path.cost(topology), path.links.clone()));
-    paths
+    (paths, are_best)
+}
+
+fn share_no_risk(topology: &Topology, paths: &[Path]) -> bool {
+    let mut seen = BTreeSet::new();
+    paths.iter().all(|path| path.risks(topology).into_iter().all(|group| seen.insert(group)))
 }
 
 /// A flow of least cost with one unit for each way, found by augmenting along shortest ways with
@@ -278,81 +296,6 @@ impl Flow {
         }
         Some(path)
     }
-}
-
-/// Tries each of the shortest ways as the first, and for the rest what shares nothing with it.
-fn without_common_risk(
-    topology: &Topology,
-    from: NodeId,
-    to: NodeId,
-    count: usize,
-    banned: &BTreeSet<LinkId>,
-) -> Vec<Path> {
-    let mut best: Vec<Path> = Vec::new();
-    let total = |paths: &[Path]| paths.iter().map(|path| path.cost(topology)).sum::<u64>();
-    // Fewer candidates further in: the work stays in bounds.
-    let candidates = if banned.is_empty() { CANDIDATES } else { 4 };
-    for first in shortest_ways(topology, from, to, candidates, banned) {
-        let mut all = vec![first];
-        if count > 1 {
-            let risks = all[0].risks(topology);
-            let shares = |(number, link): (usize, &crate::Link)| {
-                let common = link.risk_groups.iter().any(|group| risks.contains(group.as_str()));
-                (common || all[0].links.contains(&LinkId(number))).then_some(LinkId(number))
-            };
-            let mut more = banned.clone();
-            more.extend(topology.links.iter().enumerate().filter_map(shares));
-            all.extend(without_common_risk(topology, from, to, count - 1, &more));
-        }
-        let is_better = (Reverse(all.len()), total(&all)) < (Reverse(best.len()), total(&best));
-        if is_better {
-            best = all;
-        }
-        if count == 1 {
-            break;
-        }
-    }
-    best
-}
-
-/// The shortest ways without a loop, in order (Yen 1971).
-fn shortest_ways(
-    topology: &Topology,
-    from: NodeId,
-    to: NodeId,
-    count: usize,
-    banned: &BTreeSet<LinkId>,
-) -> Vec<Path> {
-    let neighbours = neighbours(topology);
-    let search = |start: NodeId, avoided: &BTreeSet<NodeId>, without: &BTreeSet<LinkId>| {
-        let may_use = |link| !banned.contains(&link) && !without.contains(&link);
-        shortest_beside(topology, &neighbours, start, to, avoided, may_use)
-    };
-    let mut found: Vec<Path> = Vec::new();
-    let mut waiting = BTreeSet::new();
-    if let Some(first) = search(from, &BTreeSet::new(), &BTreeSet::new()) {
-        waiting.insert((first.cost(topology), first));
-    }
-    while let Some((_, path)) = waiting.pop_first() {
-        for spur in 0..path.links.len() {
-            let root = &path.links[..spur];
-            let avoided: BTreeSet<NodeId> = path.nodes[..spur].iter().copied().collect();
-            let taken = found.iter().chain([&path]).filter(|other| other.links.starts_with(root));
-            let without: BTreeSet<LinkId> =
-                taken.filter_map(|other| other.links.get(spur)).copied().collect();
-            if let Some(rest) = search(path.nodes[spur], &avoided, &without) {
-                let nodes = [&path.nodes[..spur], &rest.nodes].concat();
-                let links = [root, &rest.links].concat();
-                let way = Path { nodes, links };
-                waiting.insert((way.cost(topology), way));
-            }
-        }
-        found.push(path);
-        if found.len() == count {
-            break;
-        }
-    }
-    found
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ impl FromStr for Scale {
 }
 
 impl Topology {
-    /// Rates, queues and buffers times the factor; delays, losses and packets stay, so that what is
+    /// Rates, queues, marks and buffers times the factor; delays, jitter, losses and packets stay, so that what is
     /// measured in round trips stays too.
     #[must_use]
     pub fn scaled(&self, scale: Scale) -> Self {
@@ -69,6 +69,7 @@ impl Topology {
         for link in &mut smaller.links {
             link.rate = scale.rate(link.rate);
             link.queue = link.queue.map(|queue| scale.bytes(queue));
+            link.mark = link.mark.map(|mark| scale.bytes(mark));
         }
         smaller
     }
@@ -88,5 +89,23 @@ mod tests {
         }
         assert_eq!(Scale(0.001).rate(BitRate(400_000_000_000)), BitRate(400_000_000));
         assert_eq!(Scale(0.001).rate(BitRate(1)), BitRate(1));
+    }
+
+    #[test]
+    fn what_is_counted_in_bytes_scales_and_what_is_counted_in_time_or_packets_stays() {
+        let text = r#"
+            name = "x"
+            switch = [{ name = "a", buffer = "64MB" }, { name = "b" }]
+            link = [{ ends = ["a", "b"], rate = "100G", delay = "10ms", jitter = "1ms", loss = 0.01, loss_burst = 3, queue = "32MB", mark = "4MB" }]
+        "#;
+        let full = Topology::read(text).expect("it is good");
+        let small = full.scaled(Scale(0.001));
+        let (full, small) = (&full.links[0], (&small.links[0], small.nodes[0].buffer));
+        assert_eq!(small.1, Some(ByteCount(64_000)));
+        let small = small.0;
+        assert_eq!((small.rate, small.queue), (BitRate(100_000_000), Some(ByteCount(32_000))));
+        assert_eq!(small.mark, Some(ByteCount(4_000)));
+        assert_eq!((small.delay, small.jitter), (full.delay, full.jitter));
+        assert!(small.loss == full.loss && small.loss_burst == 3.0);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use penstock_agent::marking::{Config, MarkingError, Service};
 use penstock_agent::state::default_directory;
-use penstock_marker::{Attach, DEFAULT_PIN, MarkerError, remove};
+use penstock_marker::{Attach, DEFAULT_PIN, KernelError, MarkerError, remove};
 use serde_json::json;
 
 use crate::exit::{Code, Failure, OrExit};
@@ -49,7 +49,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
     http: Vec<SocketAddr>,
     /// How programs get to interfaces: auto, tcx (Linux 6.6), clsact
-    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = attach)]
+    #[arg(long, value_name = "HOW", default_value = "auto")]
     attach: Attach,
 }
 
@@ -69,15 +69,6 @@ pub(super) struct StopArgs {
 fn lifetime(text: &str) -> Result<Duration, String> {
     let time = penstock_units::parse_duration(text).map_err(|error| error.to_string())?;
     if time < Duration::from_secs(1) { Err("at least 1s".to_owned()) } else { Ok(time) }
-}
-
-fn attach(text: &str) -> Result<Attach, String> {
-    match text {
-        "auto" => Ok(Attach::Auto),
-        "tcx" => Ok(Attach::Tcx),
-        "clsact" => Ok(Attach::Clsact),
-        _ => Err("use auto, tcx or clsact".to_owned()),
-    }
 }
 
 pub(super) fn run(args: Args, as_json: bool) -> Result<Code, Failure> {
@@ -120,22 +111,25 @@ pub(super) fn stop(args: &StopArgs, as_json: bool) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-/// The exit code of what went wrong; the verifier's log goes before the line.
+/// The exit code of what the kernel refused; the verifier's log goes before the line.
+pub(crate) fn kernel_code(error: &KernelError) -> Code {
+    if let Some(log) = error.verifier_log() {
+        eprintln!("{log}");
+    }
+    if matches!(error, KernelError::Privilege) { Code::Refused } else { Code::Failed }
+}
+
+/// The exit code of what went wrong.
 pub(super) fn failure(error: MarkingError) -> Failure {
     let code = match &error {
         MarkingError::File(_) => Code::Usage,
-        MarkingError::Marker(error) => {
-            if let Some(log) = error.verifier_log() {
-                eprintln!("{log}");
+        MarkingError::Marker(error) => match error {
+            MarkerError::Kernel(error) => kernel_code(error),
+            MarkerError::Interface(_) | MarkerError::Rules(_) | MarkerError::BigTcp { .. } => {
+                Code::Usage
             }
-            match error {
-                MarkerError::Privilege => Code::Refused,
-                MarkerError::Interface(_) | MarkerError::Rules(_) | MarkerError::BigTcp { .. } => {
-                    Code::Usage
-                }
-                _ => Code::Failed,
-            }
-        }
+            _ => Code::Failed,
+        },
         _ => Code::Failed,
     };
     Failure::new(code, error)

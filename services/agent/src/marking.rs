@@ -26,7 +26,7 @@ mod engine;
 pub mod file;
 mod metrics;
 pub mod pipe;
-mod privilege;
+pub mod privilege;
 
 pub use api::{describe, describe_rule};
 pub use engine::Engine;

@@ -3,7 +3,7 @@
 #ifndef PENSTOCK_MARKER_MAPS_H
 #define PENSTOCK_MARKER_MAPS_H
 
-#include "kernel.h"
+#include "../../hooks/bpf/kernel.h"
 
 #define SHAPES_MAX 32
 #define LABELS_MAX 4096

@@ -9,41 +9,27 @@
 
 use std::fs;
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use aya::programs::links::{FdLink, PinnedLink};
-use aya::programs::tc::{
-    NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle, qdisc_add_clsact,
-};
+use aya::programs::tc::{SchedClassifierLink, TcHandle};
 use aya::programs::{CgroupAttachMode, CgroupSock, LinkOrder, ProgramError, TcAttachType};
+use penstock_hooks::{Attach, Filters, KernelError, attach_tcx, classifier, is_unsupported};
 use penstock_sys::net::Link;
 
 use crate::error::MarkerError;
-use crate::marker::{Marker, cgroup_root, classifier, program_error};
+use crate::marker::{Marker, cgroup_root};
 
-/// Handle of our filters: "penm".
-const HANDLE: TcHandle = TcHandle::new(0x7065, 0x6E6D);
-
-/// Priorities that are tried at clsact: another kind of filter may have the first.
-const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
+/// Our filters: "penm".
+const FILTERS: Filters =
+    Filters { handle: TcHandle::new(0x7065, 0x6E6D), priorities: RangeInclusive::new(1, 8) };
 
 const SOCKET_LINK: &str = "sock_create";
 
 /// The network namespace of the devices, named as /proc names it.
 const NAMESPACE: &str = "netns";
 const OWN_NAMESPACE: &str = "/proc/self/ns/net";
-
-/// How programs get to a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Attach {
-    /// TCX, else clsact.
-    #[default]
-    Auto,
-    /// TCX alone: Linux 6.6.
-    Tcx,
-    /// A filter at the clsact qdisc.
-    Clsact,
-}
 
 /// Where a program is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,50 +139,20 @@ impl Marker {
             // Of a device that is gone.
             let _ = fs::remove_file(&pin);
         }
-        let order = TcAttachOptions::TcxOrder(LinkOrder::first());
-        let id = program.attach_with_options(&link.name, hook.kind, order)?;
+        let new = attach_tcx(program, &link.name, hook.kind, LinkOrder::first())?;
         let other = |error: &dyn std::fmt::Display| {
             ProgramError::IOError(io::Error::other(format!("pin {}: {error}", pin.display())))
         };
-        let new: FdLink = program.take_link(id)?.try_into().map_err(|error| other(&error))?;
         let pinned = new.pin(&pin).map_err(|error| other(&error))?;
         drop(pinned);
         Ok(())
     }
 
     fn attach_clsact(&mut self, link: &Link, hook: Hook) -> Result<(), MarkerError> {
-        let what = || format!("attach a filter to {} ({})", link.name, hook.direction);
-        if let Err(error) = qdisc_add_clsact(&link.name)
-            && !matches!(error, TcError::AlreadyAttached)
-            && cause(&error) != Some(io::ErrorKind::AlreadyExists)
-        {
-            return Err(MarkerError::kernel(what(), error));
-        }
         let pin = filter_pin(&self.pin, hook, link.index);
         let name = if link.ethernet { hook.frame } else { hook.packet };
         let program = classifier(&mut self.ebpf, name)?;
-        let mut last = None;
-        let replaced = PRIORITIES.into_iter().any(|priority| {
-            let old = SchedClassifierLink::attached(&link.name, hook.kind, priority, HANDLE, None);
-            let Ok(old) = old else { return false };
-            program.attach_to_link(old).is_ok_and(|id| program.take_link(id).is_ok_and(forget))
-        });
-        let attached = replaced
-            || PRIORITIES.into_iter().any(|priority| {
-                let options = NlOptions { priority, handle: HANDLE, classid: None };
-                let options = TcAttachOptions::Netlink(options);
-                match program.attach_with_options(&link.name, hook.kind, options) {
-                    Ok(id) => program.take_link(id).is_ok_and(forget),
-                    Err(error) => {
-                        last = Some(error);
-                        false
-                    }
-                }
-            });
-        if !attached {
-            let error = last.unwrap_or(ProgramError::NotAttached);
-            return Err(MarkerError::kernel(what(), error));
-        }
+        FILTERS.attach(program, &link.name, hook.kind)?.forget();
         let _ = fs::remove_file(&pin);
         let pinned = program.pin(&pin);
         pinned.map_err(|error| MarkerError::kernel(format!("pin {}", pin.display()), error))
@@ -233,10 +189,10 @@ impl Marker {
         let missing = || MarkerError::kernel(NAME, io::Error::other("not in the object"));
         let program = self.ebpf.program_mut(NAME).ok_or_else(missing)?;
         let program: &mut CgroupSock =
-            program.try_into().map_err(|error| program_error(NAME, error))?;
+            program.try_into().map_err(|error| KernelError::program(NAME, error))?;
         match program.load() {
             Ok(()) | Err(ProgramError::AlreadyLoaded) => Ok(program),
-            Err(error) => Err(program_error(NAME, error)),
+            Err(error) => Err(KernelError::program(NAME, error).into()),
         }
     }
 
@@ -252,23 +208,6 @@ impl Marker {
         }
         Ok(others)
     }
-}
-
-/// Lets a filter live on without its link: dropping that would remove it.
-fn forget(link: SchedClassifierLink) -> bool {
-    std::mem::forget(link);
-    true
-}
-
-/// An older kernel answers the unknown kind of link with EINVAL.
-fn is_unsupported(error: &ProgramError) -> bool {
-    cause(error) == Some(io::ErrorKind::InvalidInput)
-}
-
-/// What the kernel said, below whatever else says it.
-fn cause(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
-    let chain = std::iter::successors(Some(error), |error| error.source());
-    chain.filter_map(|error| error.downcast_ref::<io::Error>()).map(io::Error::kind).last()
 }
 
 fn link_pin(pin: &Path, hook: Hook, index: u32) -> PathBuf {
@@ -336,10 +275,7 @@ fn detach(pin: &Path, one: &Attached) -> Result<(), MarkerError> {
             );
             return Err(MarkerError::Pin { path: pin.to_owned(), text });
         }
-        for priority in PRIORITIES {
-            // Only the filter with our handle; where there is none nothing happens.
-            drop(SchedClassifierLink::attached(&one.interface, hook.kind, priority, HANDLE, None));
-        }
+        FILTERS.remove(&one.interface, hook.kind);
         filter_pin(pin, hook, one.index)
     };
     fs::remove_file(&path)

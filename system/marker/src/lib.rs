@@ -21,9 +21,10 @@ mod sockets;
 pub mod status;
 pub mod table;
 
-pub use attach::{Attach, Attached};
+pub use attach::Attached;
 pub use error::MarkerError;
 pub use marker::{Marker, remove};
+pub use penstock_hooks::{Attach, KernelError};
 pub use rule::{Action, AddressMatch, Method, Prefix, Protocol};
 pub use sockets::SocketTags;
 

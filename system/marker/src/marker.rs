@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aya::maps::{Array, Map, MapData, MapError, MapInfo};
-use aya::programs::{ProgramError, SchedClassifier};
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
+use penstock_hooks::{KernelError, classifier};
 
 use crate::error::MarkerError;
 use crate::maps::{
@@ -92,7 +92,7 @@ impl Marker {
         let mut ebpf = loader.load(OBJECT).map_err(|error| load_error("maps", error))?;
         for name in CLASSIFIERS {
             let program = classifier(&mut ebpf, name)?;
-            program.load().map_err(|error| program_error(name, error))?;
+            program.load().map_err(|error| KernelError::program(name, error))?;
         }
         check_layout(&directory)?;
         let mut take = |name: &str| {
@@ -408,15 +408,6 @@ pub(crate) fn typed<T: TryFrom<Map, Error = MapError>>(map: Map) -> Result<T, Ma
     T::try_from(map).map_err(|error| MarkerError::kernel("use the pinned maps", error))
 }
 
-pub(crate) fn classifier<'a>(
-    ebpf: &'a mut Ebpf,
-    name: &str,
-) -> Result<&'a mut SchedClassifier, MarkerError> {
-    let missing = || MarkerError::kernel(name, std::io::Error::other("not in the object"));
-    let program = ebpf.program_mut(name).ok_or_else(missing)?;
-    program.try_into().map_err(|error| program_error(name, error))
-}
-
 /// Refuses maps that something else pinned here: the loader takes them as they are.
 fn check_layout(directory: &Path) -> Result<(), MarkerError> {
     for (name, key, value) in maps::SIZES {
@@ -457,7 +448,7 @@ fn make_directory(path: &Path) -> Result<(), MarkerError> {
     };
     match fs::create_dir_all(path) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied && !dotted => {
-            Err(MarkerError::Privilege)
+            Err(KernelError::Privilege.into())
         }
         made => made.map_err(failed),
     }
@@ -465,24 +456,6 @@ fn make_directory(path: &Path) -> Result<(), MarkerError> {
 
 fn load_error(what: &str, error: aya::EbpfError) -> MarkerError {
     MarkerError::kernel(format!("load the {what} of the marker"), error)
-}
-
-pub(crate) fn program_error(name: &str, error: ProgramError) -> MarkerError {
-    let ProgramError::LoadError { io_error, verifier_log } = error else {
-        return MarkerError::kernel(format!("use the program {name}"), error);
-    };
-    let log = verifier_log.to_string();
-    if log.trim().is_empty() && io_error.kind() == std::io::ErrorKind::PermissionDenied {
-        return MarkerError::Privilege;
-    }
-    // The last line is a summary of instructions; the one before says why.
-    let reason = log
-        .lines()
-        .rev()
-        .find(|line| !line.trim().is_empty() && !line.starts_with("processed "))
-        .unwrap_or_default();
-    let reason = if reason.is_empty() { io_error.to_string() } else { reason.trim().to_owned() };
-    MarkerError::Refused { program: name.to_owned(), reason, log }
 }
 
 /// Detaches everything that is pinned in `pin` and removes it; what is not ours stays. Tells what it

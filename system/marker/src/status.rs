@@ -152,7 +152,7 @@ fn open(pin: &Path, name: &str) -> Result<Map, MarkerError> {
     match path.try_exists() {
         Ok(true) => {}
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            return Err(MarkerError::Privilege);
+            return Err(penstock_hooks::KernelError::Privilege.into());
         }
         _ => return Err(MarkerError::Absent(pin.to_owned())),
     }

@@ -18,6 +18,10 @@ use penstock_sys::net::{Checksums, Link, destination_option, way_out};
 /// Longest packet handed to a device that is no BIG TCP, in bytes.
 const GSO_BYTES_MAX: u32 = 65_536;
 
+/// Longest packet of a device on which an option has room: the length in the IPv6 header is at most 65535 (RFC 8200
+/// section 3). Loopback's 65536 leaves none, and full segments are lost there (Linux 6.18).
+const MTU_MAX: u32 = 65_000;
+
 /// Set on a connection that was made, an option shortens segments; on one that was accepted it does not, and
 /// full ones never leave (Linux ipv6_update_options, up to 6.18 at least).
 const NO_ROOM: &str = "Linux makes no room for one on connections that the sending end accepted";
@@ -150,6 +154,12 @@ fn option_for(tag: Scitag, peer: SocketAddr, source: Option<IpAddr>) -> Result<[
 /// Whether packets with an extension header leave by `link` as well as others.
 fn harmless(link: &Link, checksums: Checksums) -> Result<(), String> {
     let name = &link.name;
+    if link.mtu > MTU_MAX {
+        return Err(format!(
+            "packets at {name} are too long for one more header (MTU {}): `ip link set {name} mtu {MTU_MAX}`",
+            link.mtu
+        ));
+    }
     // The kernel takes the temporary jumbo header out of a segment only where TCP follows it at once: with
     // an option between them, broken frames leave (Linux 6.18).
     if link.gso_max_size > GSO_BYTES_MAX {
@@ -193,6 +203,8 @@ mod tests {
         assert_eq!(harmless(&link(65_536), Checksums::default()), Ok(()));
         let why = harmless(&link(100_000), any).unwrap_err();
         assert!(why.contains("BIG TCP is on at eth7 (gso_max_size 100000)"), "{why}");
+        let why = harmless(&Link { mtu: 65_536, ..link(65_536) }, any).unwrap_err();
+        assert!(why.contains("packets at eth7 are too long") && why.contains("65536"), "{why}");
         let why = harmless(&link(65_536), direct).unwrap_err();
         assert!(why.contains("eth7") && why.contains("tx-checksum-ip-generic"), "{why}");
     }

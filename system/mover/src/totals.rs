@@ -8,13 +8,14 @@ use penstock_protocol::control::Tally;
 
 /// The tally of a transfer of which the sessions before counted `earlier` and the present one `now`.
 ///
-/// What the present one found is taken for moved before, up to what was moved, once what was there
-/// before the first is taken away.
+/// What the present one found is taken for moved before, up to what was moved or asked for, once what was
+/// there before the first is taken away.
 #[must_use]
 pub fn together(earlier: &Tally, now: Tally) -> Tally {
     let found = |moved: u64, there: u64, now: u64| moved.min(now.saturating_sub(there));
-    let kept = found(earlier.moved_bytes, earlier.resumed_bytes, now.resumed_bytes);
-    let copied = earlier.files.saturating_sub(earlier.skipped_files);
+    let moved = earlier.moved_bytes.max(earlier.wanted_bytes);
+    let kept = found(moved, earlier.resumed_bytes, now.resumed_bytes);
+    let copied = earlier.files.saturating_sub(earlier.skipped_files).max(earlier.wanted_files);
     let kept_files = found(copied, earlier.skipped_files, now.skipped_files);
     let mut warnings = earlier.warnings.clone();
     warnings.extend(now.warnings.iter().cloned());
@@ -23,6 +24,8 @@ pub fn together(earlier: &Tally, now: Tally) -> Tally {
         moved_bytes: earlier.moved_bytes.max(now.moved_bytes + kept),
         resumed_bytes: now.resumed_bytes - kept,
         skipped_files: now.skipped_files - kept_files,
+        wanted_bytes: earlier.wanted_bytes.max(now.wanted_bytes + kept),
+        wanted_files: earlier.wanted_files.max(now.wanted_files + kept_files),
         warned: earlier.warned + now.warned,
         warnings,
         ..now
@@ -50,6 +53,14 @@ mod tests {
         // A third one finds everything.
         let third = together(&second, tally(0, 1000, 10, 10));
         assert_eq!(numbers(&third), [900, 100, 10, 1]);
+    }
+
+    #[test]
+    fn what_was_asked_for_and_is_there_was_moved_though_nobody_heard_of_it() {
+        let first = Tally { wanted_bytes: 500, wanted_files: 5, ..tally(300, 100, 4, 1) };
+        // 60 of what was in flight arrived before the receiver was lost, and a file was complete.
+        let second = together(&first, tally(540, 460, 10, 5));
+        assert_eq!(numbers(&second), [900, 100, 10, 1]);
     }
 
     #[test]

@@ -14,5 +14,6 @@ pub mod event;
 pub mod fs;
 pub mod lock;
 pub mod machine;
+pub mod namespace;
 pub mod net;
 pub mod ring;

@@ -92,6 +92,46 @@ pub fn pin_thread_to(cpus: &[usize]) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
+/// Has the calling thread run before all ordinary ones, as soon as it has something to do (SCHED_FIFO at the lowest
+/// priority), and wake up when it asked to and not some microseconds later.
+///
+/// # Errors
+/// `PermissionDenied` without CAP_SYS_NICE; the thread is as it was.
+pub fn become_realtime() -> io::Result<()> {
+    // SAFETY: prctl with this option takes a number and touches no memory.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the kernel reads one `sched_param` from the pointer; 0 is the calling thread.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Standard output and standard error go to this file from now on, and standard input has nothing.
+///
+/// # Errors
+/// Whatever the kernel says.
+pub fn redirect_output(file: &fs::File) -> io::Result<()> {
+    let nothing = fs::File::open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&nothing)?;
+    rustix::stdio::dup2_stdout(file)?;
+    Ok(rustix::stdio::dup2_stderr(file)?)
+}
+
+/// Has this process hear SIGTERM when the thread that started it ends, however that comes.
+///
+/// # Errors
+/// Whatever the kernel says.
+pub fn end_with_parent() -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?)
+}
+
+/// Kills a process at once; one that is gone is no fault.
+pub fn kill(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
 /// Raises the limit on open files to the highest this process is allowed, and gives it.
 pub fn raise_open_files() -> io::Result<u64> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
@@ -171,6 +211,36 @@ pub fn umask() -> u32 {
 #[must_use]
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// What the processor is, as `uname -m` says.
+#[must_use]
+pub fn architecture() -> String {
+    rustix::system::uname().machine().to_string_lossy().into_owned()
+}
+
+/// How many bytes the file system at `path` has, and how many of them are free.
+///
+/// # Errors
+/// Whatever the kernel says.
+pub fn disk_space(path: &Path) -> io::Result<(u64, u64)> {
+    let facts = rustix::fs::statvfs(path)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(facts.f_frsize);
+    Ok((bytes(facts.f_blocks), bytes(facts.f_bfree)))
+}
+
+/// The release of the kernel, as `uname -r` says.
+#[must_use]
+pub fn kernel_release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// Leaves the terminal and the session it was started from: their end is no longer that of this process.
+///
+/// # Errors
+/// When this process leads a group of processes already.
+pub fn leave_session() -> io::Result<()> {
+    Ok(rustix::process::setsid().map(|_| ())?)
 }
 
 /// Whether this process may act as any user.

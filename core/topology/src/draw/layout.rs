@@ -1,9 +1,12 @@
 //! Where sites and nodes stand in a picture: as on the map where positions are known, apart enough to
 //! be read. The same network always looks the same.
 
+use std::collections::HashSet;
 use std::f64::consts::TAU;
 
-use crate::{Kind, Topology};
+use super::tiers::{neighbours, rows};
+use super::wires::{Bundle, Wire, bundles, wires};
+use crate::Topology;
 
 /// A place in the picture.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -12,130 +15,232 @@ pub(super) struct Point {
     pub(super) y: f64,
 }
 
-/// A site, or a node that has none, as a disc.
-#[derive(Debug, Clone)]
-pub(super) struct Cluster {
-    pub(super) centre: Point,
-    pub(super) radius: f64,
-    pub(super) site: Option<usize>,
+/// A rectangle.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Area {
+    pub(super) left: f64,
+    pub(super) top: f64,
+    pub(super) width: f64,
+    pub(super) height: f64,
+}
+
+impl Point {
+    pub(super) fn to(self, other: Self) -> f64 {
+        (other.x - self.x).hypot(other.y - self.y)
+    }
+}
+
+impl Area {
+    pub(super) fn holds(self, at: Point) -> bool {
+        let inside = |at: f64, from: f64, long: f64| (from..=from + long).contains(&at);
+        inside(at.x, self.left, self.width) && inside(at.y, self.top, self.height)
+    }
+
+    /// Whether a line passes through, unless it ends here.
+    pub(super) fn is_crossed(self, line: &[Point]) -> bool {
+        let [first, inner @ .., last] = line else { return false };
+        !self.holds(*first) && !self.holds(*last) && inner.iter().any(|at| self.holds(*at))
+    }
+
+    pub(super) fn around(middle: Point, width: f64, height: f64) -> Self {
+        Self { left: middle.x - width / 2.0, top: middle.y - height / 2.0, width, height }
+    }
+
+    /// What two have in common.
+    pub(super) fn shared(self, other: Self) -> f64 {
+        let common = |a: f64, a_long: f64, b: f64, b_long: f64| {
+            ((a + a_long).min(b + b_long) - a.max(b)).max(0.0)
+        };
+        common(self.left, self.width, other.left, other.width)
+            * common(self.top, self.height, other.top, other.height)
+    }
 }
 
 /// A picture's places.
-#[derive(Debug, Clone)]
-pub(super) struct Layout {
-    pub(super) width: f64,
-    pub(super) height: f64,
-    pub(super) clusters: Vec<Cluster>,
+pub(super) struct Layout<'a> {
+    pub(super) size: Area,
+    /// Frames of sites.
+    pub(super) sites: Vec<(usize, Area)>,
     /// Of each node.
     pub(super) nodes: Vec<Point>,
+    pub(super) bundles: Vec<Bundle<'a>>,
+    /// Of each bundle.
+    pub(super) wires: Vec<Wire>,
 }
 
-/// Between the rims of two discs: room for the words at a link.
-const GAP: f64 = 150.0;
-const MARGIN: f64 = 90.0;
-const NODE_ROOM: f64 = 72.0;
-/// Between two rows.
-const ROW_ROOM: f64 = 130.0;
-const ROUNDS: usize = 400;
+const MARGIN: f64 = 24.0;
+const PADDING: f64 = 14.0;
+/// Above the rows of a site.
+const TITLE_ROOM: f64 = 26.0;
+const COLUMN_MIN: f64 = 64.0;
+/// Where neighbours in a row have words between them.
+const COLUMN_WORDS: f64 = 230.0;
+/// A node and its name.
+const ROW: f64 = 44.0;
+const ROW_GAP: f64 = 52.0;
+/// Between sites, and between sites with words between them.
+const GAP: f64 = 26.0;
+const GAP_WORDS: f64 = 150.0;
+/// Pairs that are moved apart, in all rounds.
+const MOVES_MAX: usize = 40_000_000;
 
-impl Layout {
-    pub(super) fn of(topology: &Topology) -> Self {
-        let mut members: Vec<(Option<usize>, Vec<usize>)> =
-            (0..topology.sites.len()).map(|site| (Some(site), Vec::new())).collect();
-        for (id, node) in topology.nodes.iter().enumerate() {
-            match node.site {
-                Some(site) => members[site.0].1.push(id),
-                None => members.push((None, vec![id])),
+/// As wide as a text of 11 pixels is about.
+pub(super) fn text_width(text: &str) -> f64 {
+    text.chars().count() as f64 * 6.3 + 8.0
+}
+
+/// A site, or all nodes that have none.
+struct Cluster {
+    site: Option<usize>,
+    rows: Vec<Vec<usize>>,
+    column: f64,
+    /// Above the rows.
+    head: f64,
+    width: f64,
+    height: f64,
+}
+
+impl<'a> Layout<'a> {
+    pub(super) fn of(topology: &'a Topology) -> Self {
+        let bundles = bundles(topology);
+        let neighbours = neighbours(topology);
+        let clusters = clusters(topology, &neighbours, &bundles);
+        let mut middles = start(topology, &clusters);
+        push_apart(topology, &bundles, &clusters, &mut middles);
+        let mut nodes = vec![Point { x: 0.0, y: 0.0 }; topology.nodes.len()];
+        let mut sites = Vec::with_capacity(clusters.len());
+        let mut taken = Vec::new();
+        for (cluster, middle) in clusters.iter().zip(&middles) {
+            let area = Area::around(*middle, cluster.width, cluster.height);
+            cluster.place(area, &neighbours, &mut nodes);
+            if let Some(site) = cluster.site {
+                sites.push((site, area));
+                taken.push(Area { height: TITLE_ROOM, ..area });
             }
         }
-        members.retain(|(_, nodes)| !nodes.is_empty());
-        let rows: Vec<_> = members.iter().map(|(_, nodes)| rows(topology, nodes)).collect();
-        let radii: Vec<f64> = rows.iter().map(|rows| radius(rows)).collect();
-        let mut centres = start(topology, &members, &radii);
-        push_apart(&mut centres, &radii);
-        let (low, high) = bounds(&centres, &radii);
-        for centre in &mut centres {
-            *centre = Point { x: centre.x - low.x + MARGIN, y: centre.y - low.y + MARGIN };
+        for (node, at) in topology.nodes.iter().zip(&nodes) {
+            let name = Point { x: at.x, y: at.y + 6.0 };
+            taken.push(Area::around(name, text_width(&node.name), 40.0));
         }
-        let mut nodes = vec![Point { x: 0.0, y: 0.0 }; topology.nodes.len()];
-        let mut clusters = Vec::with_capacity(members.len());
-        let places = rows.iter().zip(&centres).zip(&radii);
-        for ((site, _), ((rows, centre), radius)) in members.iter().zip(places) {
-            place(rows, *centre, *radius, &mut nodes);
-            clusters.push(Cluster { centre: *centre, radius: *radius, site: *site });
+        let frames: Vec<Area> = sites.iter().map(|(_, area)| *area).collect();
+        let wires = wires(&bundles, &nodes, &frames, &taken);
+        taken.extend(frames);
+        for wire in &wires {
+            taken.push(Area::around(wire.at(0.5), 8.0, 8.0));
+            if let Some((at, words)) = &wire.words {
+                taken.push(Area::around(*at, text_width(words), 16.0));
+            }
         }
-        let (width, height) = (high.x - low.x + 2.0 * MARGIN, high.y - low.y + 2.0 * MARGIN);
-        Self { width, height, clusters, nodes }
+        Self { size: around_all(&taken), sites, nodes, bundles, wires }
     }
 }
 
-/// The nodes of a site in rows from the top: hosts below the switches that they are at, and these below
-/// the switches that join them. A site with one switch has it in the middle of a ring: one row.
-fn rows(topology: &Topology, ids: &[usize]) -> Vec<Vec<usize>> {
-    let is_host = |id: &usize| topology.nodes[*id].kind == Kind::Host;
-    let mut ordered = ids.to_vec();
-    ordered.sort_by_key(|id| is_host(id));
-    if ids.iter().filter(|id| !is_host(id)).count() < 3 {
-        return vec![ordered];
+fn clusters(
+    topology: &Topology,
+    neighbours: &[Vec<(usize, u64)>],
+    bundles: &[Bundle<'_>],
+) -> Vec<Cluster> {
+    let worded: HashSet<[usize; 2]> =
+        bundles.iter().filter(|bundle| bundle.has_words).map(|bundle| bundle.nodes).collect();
+    let mut members = vec![Vec::new(); topology.sites.len() + 1];
+    for (id, node) in topology.nodes.iter().enumerate() {
+        members[node.site.map_or(topology.sites.len(), |site| site.0)].push(id);
     }
-    let (hosts, mut rest): (Vec<usize>, Vec<usize>) = ids.iter().partition(|id| is_host(id));
-    let mut rows = vec![hosts];
-    while !rest.is_empty() {
-        let below = rows.last().map_or(&[][..], Vec::as_slice);
-        let joins = |id: &usize| {
-            let mut ends = topology.links.iter().map(|link| link.ends.map(|end| end.node.0));
-            ends.any(|[a, b]| (a == *id && below.contains(&b)) || (b == *id && below.contains(&a)))
-        };
-        let (mut row, mut left): (Vec<usize>, Vec<usize>) = rest.iter().partition(|id| joins(id));
-        if row.is_empty() {
-            std::mem::swap(&mut row, &mut left);
+    let mut all = Vec::new();
+    for (site, nodes) in members.into_iter().enumerate() {
+        if nodes.is_empty() {
+            continue;
         }
-        rows.push(row);
-        rest = left;
+        let site = (site < topology.sites.len()).then_some(site);
+        let rows = rows(topology, neighbours, &nodes);
+        let name = nodes.iter().map(|id| text_width(&topology.nodes[*id].name));
+        let mut column = name.fold(COLUMN_MIN, f64::max);
+        let beside =
+            |pair: &[usize]| worded.contains(&[pair[0].min(pair[1]), pair[0].max(pair[1])]);
+        let mut head = PADDING + if site.is_some() { TITLE_ROOM } else { 0.0 };
+        if rows.iter().any(|row| row.windows(2).any(beside)) {
+            column = column.max(COLUMN_WORDS);
+            // For lines that bend upwards.
+            head += 30.0;
+        }
+        let title = site.map_or(0.0, |site| text_width(topology.sites[site].shown()) * 1.22);
+        let columns = rows.iter().map(Vec::len).max().unwrap_or(1) as f64;
+        let width = (columns * column).max(title) + 2.0 * PADDING;
+        let height = head + rows.len() as f64 * (ROW + ROW_GAP) - ROW_GAP + PADDING;
+        all.push(Cluster { site, rows, column, head, width, height });
     }
-    rows.retain(|row| !row.is_empty());
-    rows.reverse();
-    rows
+    all
 }
 
-/// Of a disc that holds them.
-fn radius(rows: &[Vec<usize>]) -> f64 {
-    let nodes = rows.iter().map(Vec::len).max().unwrap_or(0);
-    match rows.len() {
-        0 | 1 if nodes <= 1 => 30.0,
-        0 | 1 => (nodes as f64 * NODE_ROOM / TAU).max(46.0) + 30.0,
-        count => {
-            let (wide, high) = (nodes as f64 * NODE_ROOM, (count - 1) as f64 * ROW_ROOM);
-            (wide / 2.0).hypot(high / 2.0)
+impl Cluster {
+    /// The top row spread out, each row below it under what it is joined to.
+    fn place(&self, area: Area, neighbours: &[Vec<(usize, u64)>], nodes: &mut [Point]) {
+        let middle = area.left + area.width / 2.0;
+        let inner = area.width - 2.0 * PADDING;
+        let mut placed: HashSet<usize> = HashSet::new();
+        for (number, row) in self.rows.iter().enumerate() {
+            let y = area.top + self.head + 12.0 + number as f64 * (ROW + ROW_GAP);
+            let apart = match number {
+                0 => (inner / row.len() as f64).min(3.0 * self.column),
+                _ => self.column,
+            };
+            let wanted = |(place, id): (usize, &usize)| {
+                let above: Vec<f64> = neighbours[*id]
+                    .iter()
+                    .filter(|(other, _)| placed.contains(other))
+                    .map(|(other, _)| nodes[*other].x)
+                    .collect();
+                match above.len() {
+                    0 => middle + (place as f64 - (row.len() - 1) as f64 / 2.0) * apart,
+                    count => above.iter().sum::<f64>() / count as f64,
+                }
+            };
+            let wanted: Vec<f64> = row.iter().enumerate().map(wanted).collect();
+            let mut places: Vec<f64> = Vec::with_capacity(row.len());
+            for wanted in &wanted {
+                let least = places.last().map_or(*wanted, |last| last + apart);
+                places.push(wanted.max(least));
+            }
+            // Back by as much as they were moved to the right, but not out of the frame.
+            let moved: f64 = places.iter().zip(&wanted).map(|(place, wanted)| place - wanted).sum();
+            let half = self.column / 2.0;
+            let (first, last) = (places[0], places[places.len() - 1]);
+            let back = (moved / row.len() as f64)
+                .max(last + half - (middle + inner / 2.0))
+                .min(first - half - (middle - inner / 2.0));
+            for (id, place) in row.iter().zip(places) {
+                nodes[*id] = Point { x: place - back, y };
+            }
+            placed.extend(row);
         }
     }
 }
 
 /// By longitude and latitude (equirectangular, true at the middle); what has no position on a ring.
-fn start(
-    topology: &Topology,
-    members: &[(Option<usize>, Vec<usize>)],
-    radii: &[f64],
-) -> Vec<Point> {
-    let position = |site: &Option<usize>| site.and_then(|site| topology.sites[site].position);
-    let known: Vec<_> = members.iter().filter_map(|(site, _)| position(site)).collect();
+fn start(topology: &Topology, clusters: &[Cluster]) -> Vec<Point> {
+    let position = |cluster: &Cluster| cluster.site.and_then(|site| topology.sites[site].position);
+    let known: Vec<_> = clusters.iter().filter_map(position).collect();
     let middle = known.iter().map(|at| at.latitude).sum::<f64>() / known.len().max(1) as f64;
     let east = middle.to_radians().cos();
     let (west, right) = range(known.iter().map(|at| at.longitude * east));
     let (south, north) = range(known.iter().map(|at| at.latitude));
-    let wide = 900.0_f64.max(radii.iter().sum());
+    let areas: f64 = clusters.iter().map(|cluster| cluster.width * cluster.height).sum();
+    let wide = (areas.sqrt() * 3.0).max(640.0);
     let scale = wide / (right - west).max(north - south).max(1e-6);
-    let ring = wide / 2.0 + 200.0;
-    let point = |(number, (site, _)): (usize, &(Option<usize>, Vec<usize>))| match position(site) {
+    let unknown = clusters.len() - known.len();
+    let ring = if clusters.len() == 1 { 0.0 } else { wide / 2.0 + 100.0 };
+    let mut number = 0;
+    let point = |cluster: &Cluster| match position(cluster) {
         Some(at) => {
             Point { x: (at.longitude * east - west) * scale, y: (north - at.latitude) * scale }
         }
         None => {
-            let angle = TAU * number as f64 / members.len() as f64;
+            let angle = TAU * (f64::from(number) / unknown as f64 + 0.25);
+            number += 1;
             Point { x: wide / 2.0 + ring * angle.cos(), y: wide / 4.0 + ring * angle.sin() }
         }
     };
-    members.iter().enumerate().map(point).collect()
+    clusters.iter().map(point).collect()
 }
 
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
@@ -144,23 +249,55 @@ fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     })
 }
 
-/// Moves discs that are too near away from each other, a little at a time.
-fn push_apart(centres: &mut [Point], radii: &[f64]) {
-    for _ in 0..ROUNDS {
+/// Moves what is too near away from each other along the axis that needs less of it, a little at a time,
+/// and never past each other, so that a map stays one.
+fn push_apart(
+    topology: &Topology,
+    bundles: &[Bundle<'_>],
+    clusters: &[Cluster],
+    middles: &mut [Point],
+) {
+    let begun = middles.to_vec();
+    let mut of_site = vec![0; topology.sites.len() + 1];
+    for (number, cluster) in clusters.iter().enumerate() {
+        of_site[cluster.site.unwrap_or(topology.sites.len())] = number;
+    }
+    let cluster = |node: usize| {
+        of_site[topology.nodes[node].site.map_or(topology.sites.len(), |site| site.0)]
+    };
+    let worded: HashSet<[usize; 2]> = bundles
+        .iter()
+        .map(|bundle| bundle.nodes.map(cluster))
+        .map(|[a, b]| [a.min(b), a.max(b)])
+        .collect();
+    let pairs = clusters.len() * clusters.len().saturating_sub(1) / 2;
+    for _ in 0..(MOVES_MAX / pairs.max(1)).clamp(1, 1000) {
         let mut moved = false;
-        for a in 0..centres.len() {
-            for b in a + 1..centres.len() {
-                let (mut dx, dy) = (centres[b].x - centres[a].x, centres[b].y - centres[a].y);
-                if dx == 0.0 && dy == 0.0 {
-                    dx = 1.0;
+        for a in 0..clusters.len() {
+            for b in a + 1..clusters.len() {
+                let gap = if worded.contains(&[a, b]) { GAP_WORDS } else { GAP };
+                let (dx, dy) = (middles[b].x - middles[a].x, middles[b].y - middles[a].y);
+                let half = |one: f64, other: f64| f64::midpoint(one, other);
+                let lacks_x = half(clusters[a].width, clusters[b].width) + gap - dx.abs();
+                // Lines that go up or down need less room for their words.
+                let lacks_y =
+                    half(clusters[a].height, clusters[b].height) + gap.min(80.0) - dy.abs();
+                if lacks_x <= 0.5 || lacks_y <= 0.5 {
+                    continue;
                 }
-                let apart = dx.hypot(dy);
-                let lacking = radii[a] + radii[b] + GAP - apart;
-                if lacking > 0.5 {
-                    let (x, y) = (dx / apart * lacking / 2.0, dy / apart * lacking / 2.0);
-                    centres[a] = Point { x: centres[a].x - x, y: centres[a].y - y };
-                    centres[b] = Point { x: centres[b].x + x, y: centres[b].y + y };
-                    moved = true;
+                moved = true;
+                // Along the axis on which they are further apart on the map.
+                let wide = half(clusters[a].width, clusters[b].width);
+                let high = half(clusters[a].height, clusters[b].height);
+                let far = Point { x: begun[b].x - begun[a].x, y: begun[b].y - begun[a].y };
+                if far.x.abs() / wide > far.y.abs() / high {
+                    let way = (begun[b].x - begun[a].x + 1e-9).signum() * lacks_x / 2.0;
+                    middles[a].x -= way;
+                    middles[b].x += way;
+                } else {
+                    let way = (begun[b].y - begun[a].y + 1e-9).signum() * lacks_y / 2.0;
+                    middles[a].y -= way;
+                    middles[b].y += way;
                 }
             }
         }
@@ -170,42 +307,18 @@ fn push_apart(centres: &mut [Point], radii: &[f64]) {
     }
 }
 
-fn bounds(centres: &[Point], radii: &[f64]) -> (Point, Point) {
-    let discs = || centres.iter().zip(radii);
-    let (left, _) = range(discs().map(|(centre, radius)| centre.x - radius));
-    let (_, right) = range(discs().map(|(centre, radius)| centre.x + radius));
-    let (top, _) = range(discs().map(|(centre, radius)| centre.y - radius));
-    let (_, bottom) = range(discs().map(|(centre, radius)| centre.y + radius));
-    if centres.is_empty() {
-        return (Point { x: 0.0, y: 0.0 }, Point { x: 200.0, y: 100.0 });
+fn around_all(areas: &[Area]) -> Area {
+    if areas.is_empty() {
+        return Area { left: 0.0, top: 0.0, width: 200.0, height: 100.0 };
     }
-    (Point { x: left, y: top }, Point { x: right, y: bottom })
-}
-
-/// In rows, or one row as a ring with the first of it, a switch, in the middle.
-fn place(rows: &[Vec<usize>], centre: Point, radius: f64, nodes: &mut [Point]) {
-    if let [row] = rows {
-        let around = match row.as_slice() {
-            [first, rest @ ..] => {
-                nodes[*first] = centre;
-                rest
-            }
-            [] => &[],
-        };
-        for (number, id) in around.iter().enumerate() {
-            let angle = TAU * (number as f64 / around.len() as f64 - 0.25);
-            let ring = radius - 30.0;
-            nodes[*id] =
-                Point { x: centre.x + ring * angle.cos(), y: centre.y + ring * angle.sin() };
-        }
-        return;
-    }
-    for (number, row) in rows.iter().enumerate() {
-        let y = centre.y + (number as f64 - (rows.len() - 1) as f64 / 2.0) * ROW_ROOM;
-        let widest = rows.iter().map(Vec::len).max().unwrap_or(1) as f64 * NODE_ROOM;
-        for (place, id) in row.iter().enumerate() {
-            let x = (place as f64 + 0.5) / row.len() as f64 - 0.5;
-            nodes[*id] = Point { x: centre.x + x * widest, y };
-        }
+    let (left, _) = range(areas.iter().map(|area| area.left));
+    let (top, _) = range(areas.iter().map(|area| area.top));
+    let (_, right) = range(areas.iter().map(|area| area.left + area.width));
+    let (_, bottom) = range(areas.iter().map(|area| area.top + area.height));
+    Area {
+        left: (left - MARGIN).floor(),
+        top: (top - MARGIN).floor(),
+        width: (right - left + 2.0 * MARGIN).ceil(),
+        height: (bottom - top + 2.0 * MARGIN).ceil(),
     }
 }

@@ -10,8 +10,7 @@ use crate::{Kind, Topology};
 pub fn mermaid(topology: &Topology) -> String {
     let mut text = "graph LR\n".to_owned();
     for (number, site) in topology.sites.iter().enumerate() {
-        let title = site.title.as_deref().unwrap_or(&site.name);
-        let _ = writeln!(text, "    subgraph site{number} [\"{}\"]", quoted(title));
+        let _ = writeln!(text, "    subgraph site{number} [\"{}\"]", quoted(site.shown()));
         for id in 0..topology.nodes.len() {
             if topology.nodes[id].site.is_some_and(|site| site.0 == number) {
                 let _ = writeln!(text, "        {}", node(topology, id));

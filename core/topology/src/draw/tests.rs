@@ -1,5 +1,6 @@
 //! Pictures have every part, and nothing that breaks their syntax.
 
+use super::layout::Layout;
 use super::*;
 use crate::Topology;
 
@@ -16,7 +17,7 @@ switch = [{ name = "s1", site = "a" }, { name = "s2", site = "b" }]
 link = [
     { ends = ["h1", "s1"], rate = "100G" },
     { ends = ["s1", "s2"], rate = "400G", vlan = 7 },
-    { ends = ["s1", "s2"], rate = "100G", delay = "45ms", loss = 0.001 },
+    { ends = ["s1", "s2"], rate = "100G", delay = "45ms", jitter = "1.5ms", loss = 0.001, loss_burst = 2.5 },
     { ends = ["s2", "h2"], rate = "100G", delay = "1234567ns" },
     { ends = ["s2", "h3"], rate = "10G" },
 ]
@@ -52,7 +53,7 @@ fn mermaid_and_containerlab_have_every_part() {
 fn links_are_described_in_three_digits() {
     let words: Vec<_> = sample().links.iter().map(describe).collect();
     assert_eq!(words[0], "100 Gb/s");
-    assert_eq!(words[2], "100 Gb/s, 45.0 ms, 0.1 % lost");
+    assert_eq!(words[2], "100 Gb/s, 45.0 ms ± 1.50 ms, 0.1 % lost in bursts of 2.5");
     assert_eq!(words[3], "100 Gb/s, 1.23 ms");
 }
 
@@ -61,4 +62,87 @@ fn an_empty_network_can_be_drawn() {
     let empty = Topology::read("name = \"empty\"").expect("it is good");
     assert!(svg(&empty).contains("</svg>"));
     assert_eq!(mermaid(&empty), "graph LR\n");
+}
+
+#[test]
+fn links_that_differ_in_rate_and_vlan_alone_are_one_line() {
+    let text = r#"
+name = "bundle"
+site = [{ name = "x" }, { name = "y" }]
+switch = [{ name = "a", site = "x" }, { name = "b", site = "y" }]
+link = [
+    { ends = ["a", "b"], rate = "400G", delay = "5ms", vlan = 2 },
+    { ends = ["b", "a"], rate = "400G", delay = "5ms", vlan = 1 },
+    { ends = ["a", "b"], rate = "100G", delay = "5ms" },
+    { ends = ["a", "b"], rate = "100G", delay = "6ms" },
+]
+"#;
+    let drawn = svg(&Topology::read(text).expect("it is good"));
+    assert_eq!(drawn.matches("class=\"link\"").count(), 2);
+    assert!(drawn.contains(">2 × 400 Gb/s + 100 Gb/s, 5.00 ms, VLAN 1, 2<"), "{drawn}");
+    assert_eq!(drawn.matches("Gb/s, 5.00 ms").count(), 4, "each has its title");
+}
+
+/// Two spines, leaves, and as many hosts as asked, one to a leaf.
+fn spine_leaf(leaves: usize, hosts: usize, site: &str) -> Topology {
+    let mut text = "name = \"fabric\"\nsite = [{ name = \"here\" }]\nlink = [\n".to_owned();
+    for leaf in 0..leaves {
+        for spine in 0..2 {
+            text += &format!("{{ ends = [\"spine{spine}\", \"leaf{leaf}\"], rate = \"100G\" }},\n");
+        }
+        if leaf < hosts {
+            text += &format!("{{ ends = [\"host{leaf}\", \"leaf{leaf}\"], rate = \"25G\" }},\n");
+        }
+    }
+    text += "]\n";
+    let names = |kind: &str, count| (0..count).map(|n| format!("{kind}{n}")).collect::<Vec<_>>();
+    for name in [names("leaf", leaves), names("spine", 2)].concat() {
+        text += &format!("[[switch]]\nname = \"{name}\"\n{site}");
+    }
+    for name in names("host", hosts) {
+        text += &format!("[[host]]\nname = \"{name}\"\n{site}");
+    }
+    Topology::read(&text).expect("it is good")
+}
+
+#[test]
+fn spines_stand_above_all_leaves_and_these_above_hosts() {
+    for (hosts, site) in [(8, "site = \"here\"\n"), (7, "site = \"here\"\n"), (1, ""), (0, "")] {
+        let fabric = spine_leaf(8, hosts, site);
+        let nodes = Layout::of(&fabric).nodes;
+        let height = |name: &str| nodes[fabric.node(name).expect("it is there").0].y;
+        assert!(height("spine0") == height("spine1") && height("spine0") < height("leaf0"));
+        for leaf in 1..8 {
+            assert_eq!(height("leaf0").to_bits(), height(&format!("leaf{leaf}")).to_bits());
+        }
+        for host in 0..hosts {
+            assert!(height("leaf0") < height(&format!("host{host}")));
+        }
+    }
+}
+
+proptest::proptest! {
+    /// Wherever sites are, frames do not cover each other and nodes stand in theirs.
+    #[test]
+    fn frames_stand_apart(sites in proptest::collection::vec((-80..80i32, -180..180i32, 0..5usize), 1..24)) {
+        let mut text = "name = \"map\"\n".to_owned();
+        for (number, (latitude, longitude, switches)) in sites.iter().enumerate() {
+            text += &format!("[[site]]\nname = \"site{number}\"\nlatitude = {latitude}\nlongitude = {longitude}\n");
+            for switch in 0..*switches {
+                text += &format!("[[switch]]\nname = \"s{number}-{switch}\"\nsite = \"site{number}\"\n");
+            }
+        }
+        let network = Topology::read(&text).expect("it is good");
+        let layout = Layout::of(&network);
+        for (number, (site, area)) in layout.sites.iter().enumerate() {
+            for (_, other) in &layout.sites[number + 1..] {
+                proptest::prop_assert!(area.shared(*other) == 0.0, "{area:?} {other:?}");
+            }
+            for (node, at) in network.nodes.iter().zip(&layout.nodes) {
+                if node.site.is_some_and(|of| of.0 == *site) {
+                    proptest::prop_assert!(area.holds(*at));
+                }
+            }
+        }
+    }
 }

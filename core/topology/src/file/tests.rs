@@ -1,6 +1,9 @@
 //! Good files are read whole; each fault has its place and its remedy.
 
+use std::time::Duration;
+
 use super::*;
+use crate::DelaySource;
 
 const GOOD: &str = r#"
 name = "sc14"
@@ -45,7 +48,11 @@ delay = "5us"
 [[link]]
 ends = ["mlxe", "floor"]
 rate = "100G"
+jitter = "2ms"
 loss = "0.01%"
+loss_burst = 3
+queue = "32MiB"
+mark = "4MiB"
 vlan = 2026
 risk_groups = ["duct-7"]
 operator = "CANARIE"
@@ -75,6 +82,10 @@ fn a_file_is_read_whole() {
     assert_eq!(read.links[1].delay, Duration::from_micros(5));
     let far = &read.links[2];
     assert!((far.loss - 1e-4).abs() < 1e-12);
+    assert_eq!((far.jitter, far.loss_burst), (Duration::from_millis(2), 3.0));
+    assert_eq!((far.queue, far.mark), (Some(ByteCount(32 << 20)), Some(ByteCount(4 << 20))));
+    let plain = &read.links[0];
+    assert_eq!((plain.jitter, plain.loss_burst, plain.mark), (Duration::ZERO, 1.0, None));
     assert_eq!((far.vlan, far.delay_source), (Some(2026), DelaySource::GreatCircle));
     // 3,430 km in fibre.
     assert!((16.0..17.5).contains(&(far.delay.as_secs_f64() * 1e3)), "{:?}", far.delay);
@@ -122,8 +133,21 @@ fn each_fault_has_its_place_and_its_remedy() {
         ("rate = \"100G\"\n", "", "how fast is the link?"),
         ("\"0.01%\"", "\"100%\"", "a loss is at least 0 and less than 1"),
         ("\"0.01%\"", "\"much\"", "is not a share of packets"),
+        (
+            "jitter = \"2ms\"",
+            "jitter = \"18ms\"",
+            "44:10: a jitter is at most the delay, which is 17.1 ms",
+        ),
+        ("delay = \"5us\"", "delay = \"5us\"\njitter = \"6us\"", "a jitter is at most the delay"),
+        ("jitter = \"2ms\"", "jitter = \"-2ms\"", "'-2ms' is not a duration"),
+        ("loss_burst = 3", "loss_burst = 0.5", "46:14: a loss_burst is the mean number of packets"),
+        ("loss_burst = 3", "loss_burst = nan", "a loss_burst is the mean number of packets"),
+        ("loss = \"0.01%\"\n", "", "a loss_burst needs a loss"),
+        ("loss = \"0.01%\"", "loss = 0.76", "at most 75.0 %, since a packet arrives between"),
+        ("mark = \"4MiB\"", "mark = \"33MiB\"", "48:8: a mark is at most the queue (32.0 MiB)"),
+        ("mark = \"4MiB\"", "mark = 0", "a mark is at least 1 byte"),
         ("vlan = 2026", "vlan = 4095", "a VLAN is 1 to 4094"),
-        ("vlan = 2026", "vlam = 2026", "unknown field `vlam`"),
+        ("vlan = 2026", "vlam = 2026", "49:1: a link has no word 'vlam'; did you mean 'vlan'?"),
         ("latitude = 48.463", "latitude = 98.463", "a latitude is between -90 and 90 degrees"),
         ("latitude = 48.463\n", "", "latitude and longitude stand together"),
         ("mtu = 9000, numa_node = 0", "mtu = 576", "an MTU is 1280"),

@@ -111,6 +111,45 @@ link = [
     );
 }
 
+/// A ladder of so many steps, its rails and rungs in ducts by chance.
+fn ladder(steps: usize, ducts: u64) -> Topology {
+    let names: Vec<String> = (0..ducts).map(|duct| format!("duct{duct}")).collect();
+    let mut seed = 1_u64;
+    let mut random = |below: u64| {
+        // The generator of Knuth, MMIX.
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    let mut links = Vec::new();
+    for step in 0..steps {
+        for (a, b) in [(0, 2), (1, 3), (0, 1), (0, 3), (1, 2)] {
+            links.push((2 * step + a, 2 * step + b, 1 + random(50), random(ducts) as usize));
+        }
+    }
+    let risks: Vec<[&str; 1]> = links.iter().map(|link| [names[link.3].as_str()]).collect();
+    let links: Vec<_> = links
+        .iter()
+        .zip(&risks)
+        .map(|((a, b, delay, _), risks)| (*a, *b, *delay, &risks[..]))
+        .collect();
+    network(2 * steps + 2, &links)
+}
+
+#[test]
+fn the_search_for_ways_without_a_common_risk_has_an_end() {
+    let small = ladder(8, 40);
+    let (found, is_best) = best_disjoint(&small, NodeId(0), NodeId(17), 2, Disjoint::Risks);
+    assert!(is_best && found.len() == 2, "{found:?}");
+    // Too many combinations: what was found stands, and it is not said to be the best.
+    let large = ladder(200, 600);
+    let (found, is_best) = best_disjoint(&large, NodeId(0), NodeId(401), 3, Disjoint::Risks);
+    let risks: Vec<_> = found.iter().map(|way| way.risks(&large)).collect();
+    assert!(!is_best && !found.is_empty());
+    for (number, risks_of_one) in risks.iter().enumerate() {
+        assert!(risks[number + 1..].iter().all(|other| risks_of_one.is_disjoint(other)));
+    }
+}
+
 /// Whether two ways may not go together.
 type Conflict<'a> = &'a dyn Fn(&Path, &Path) -> bool;
 
@@ -153,8 +192,8 @@ proptest! {
 
     /// Against all combinations of all ways.
     #[test]
-    fn none_is_better(links in prop::collection::vec((0..6usize, 0..6usize, 1..9u64, 0..4usize), 1..11)) {
-        const RISKS: [&[&str]; 4] = [&[], &["x"], &["y"], &["z"]];
+    fn none_is_better(links in prop::collection::vec((0..6usize, 0..6usize, 1..9u64, 0..6usize), 1..12), count in 2..4usize) {
+        const RISKS: [&[&str]; 6] = [&[], &["x"], &["y"], &["z"], &["x", "z"], &["y", "w"]];
         let links: Vec<_> = links
             .into_iter()
             .filter(|(a, b, ..)| a != b)
@@ -174,14 +213,47 @@ proptest! {
         let kinds: [(Disjoint, Conflict<'_>); 3] =
             [(Disjoint::Links, &link), (Disjoint::Nodes, &node), (Disjoint::Risks, &risk)];
         for (by, conflict) in kinds {
-            let found = disjoint(&network, from, to, 2, by);
+            let found = disjoint(&network, from, to, count, by);
             for (number, way) in found.iter().enumerate() {
                 prop_assert!(ways.contains(way));
                 prop_assert!(found[number + 1..].iter().all(|other| !conflict(way, other)));
             }
-            let best = least(&ways, 2, conflict, &cost).or_else(|| least(&ways, 1, conflict, &cost));
+            let best = (1..=count).rev().find_map(|count| least(&ways, count, conflict, &cost));
             let total = found.iter().map(cost).reduce(|a, b| a + b);
             prop_assert_eq!(total, best, "{:?} {:?}", by, found);
         }
+    }
+
+    /// Two ways in a network of the size of a backbone, against every way and the shortest beside it.
+    #[test]
+    fn two_ways_without_a_common_risk_are_the_best_in_a_backbone(
+        links in prop::collection::vec((0..14usize, 1..5usize, 1..99u64, 0..12usize, 0..12usize), 16..24),
+    ) {
+        let names: Vec<String> = (0..12).map(|group| format!("g{group}")).collect();
+        let risks: Vec<Vec<&str>> =
+            links.iter().map(|link| vec![names[link.3].as_str(), names[link.4].as_str()]).collect();
+        let links: Vec<_> = links
+            .iter()
+            .zip(&risks)
+            .map(|((a, step, delay, ..), risks)| (*a, (a + step) % 14, *delay, risks.as_slice()))
+            .collect();
+        let network = network(14, &links);
+        let (from, to) = (NodeId(0), NodeId(7));
+        let mut ways = Vec::new();
+        every_way(&network, from, to, &mut Path { nodes: vec![from], links: Vec::new() }, &mut ways);
+        let beside = |way: &Path| {
+            let risks = way.risks(&network);
+            let free = |link: LinkId| {
+                let groups = &network.links[link.0].risk_groups;
+                !way.links.contains(&link) && !groups.iter().any(|group| risks.contains(group.as_str()))
+            };
+            shortest(&network, from, to, free).map(|other| way.cost(&network) + other.cost(&network))
+        };
+        let best = ways.iter().filter_map(beside).min();
+        let (found, is_best) = best_disjoint(&network, from, to, 2, Disjoint::Risks);
+        prop_assert!(is_best);
+        let total = (found.len() == 2).then(|| found.iter().map(|way| way.cost(&network)).sum());
+        prop_assert_eq!(total, best);
+        prop_assert_eq!(found.is_empty(), ways.is_empty());
     }
 }

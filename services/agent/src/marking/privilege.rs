@@ -18,7 +18,7 @@ const KEPT: CapabilitySet =
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(super) fn drop_most() -> io::Result<()> {
+pub fn drop_most() -> io::Result<()> {
     set_no_new_privs(true)?;
     for capability in CapabilitySet::all().difference(KEPT).iter() {
         // Without CAP_SETPCAP it stays; what counts is the permitted set below.

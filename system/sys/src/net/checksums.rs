@@ -73,13 +73,13 @@ fn read(names: &[u32], features: &[u32]) -> Checksums {
 }
 
 /// A device that answers ethtool's questions.
-struct Device {
+pub(super) struct Device {
     socket: Socket,
     name: [libc::c_char; libc::IFNAMSIZ],
 }
 
 impl Device {
-    fn new(name: &str) -> io::Result<Self> {
+    pub(super) fn new(name: &str) -> io::Result<Self> {
         if name.len() >= libc::IFNAMSIZ {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -91,14 +91,14 @@ impl Device {
     }
 
     /// Asks; the answer takes the place of the question, which must leave room for it.
-    fn ask(&self, question: &mut [u32]) -> io::Result<()> {
+    pub(super) fn ask(&self, question: &mut [u32]) -> io::Result<()> {
         // SAFETY: ifreq is a C structure of integers and pointers, for all of which zero is a value.
         let mut request: libc::ifreq = unsafe { zeroed() };
         request.ifr_name = self.name;
         request.ifr_ifru.ifru_data = question.as_mut_ptr().cast();
         // SAFETY: the socket is open; the request points to `question`, which lives until the call returns
-        // and has room for the answers that `Checksums::of` asks for: the number of features is the
-        // kernel's own, and does not change while it runs.
+        // and has room for the answers that `Checksums::of` and `speed` ask for: the numbers of features and of
+        // words of link modes are the kernel's own, and do not change while it runs.
         let result = unsafe {
             libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request)
         };

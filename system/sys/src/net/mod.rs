@@ -6,24 +6,40 @@
 //! to take. Every function reports the kernel's refusal as an error that says what was asked.
 
 mod checksums;
+mod configure;
 pub mod connect;
+mod conversation;
 pub mod destination_option;
+pub mod device;
+mod divert;
+pub mod ethtool;
 pub mod flow_label;
 mod interface;
 mod link;
 mod memory_file;
 mod netlink;
 pub mod options;
+mod packet_queue;
 mod pattern;
 mod route;
+mod speed;
 mod splice_pipe;
+mod statistics;
+mod tap;
 mod tcp_info;
 
 pub use checksums::Checksums;
+pub use configure::{Configurator, DeviceCounters, Netem, NewDevice, Route};
+
+pub use divert::{CONGESTED, Diversion, Means, divert};
 pub use interface::{interface_towards, is_own_address};
 pub use link::Link;
 pub use memory_file::MemoryFile;
+pub use packet_queue::{PacketQueue, Waiting};
 pub use pattern::PatternMemory;
 pub use route::way_out;
+pub use speed::speed_bps;
 pub use splice_pipe::SplicePipe;
+pub use statistics::{CountedDevice, DeviceStatistics};
+pub use tap::{TAP_FRAME_BYTES_MAX, TAP_HEADER_BYTES, Tap};
 pub use tcp_info::TcpInfo;

@@ -1,43 +1,151 @@
-//! One question to the kernel's routing tables and devices, and its answer (rtnetlink).
+//! Messages to the kernel's routing tables, devices and packet filters, and its answers (netlink).
 
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
 
+/// include/uapi/linux/netlink.h.
 const ERROR: u16 = 2;
 const REQUEST: u16 = 1;
+const ACKNOWLEDGE: u16 = 4;
+const OPTION_CAP_ACK: i32 = 10;
+const OPTION_EXT_ACK: i32 = 11;
 const HEADER_BYTES: usize = 16;
+/// nlmsgerr: the code and the header of what it answers.
+const REFUSAL_BYTES: usize = 4 + HEADER_BYTES;
+const REFUSAL_TEXT: u16 = 1;
+/// Set on attributes that hold attributes.
+pub(super) const NESTED: u16 = 0x8000;
 
 /// Sends a message of this kind and gives the body of the answer.
 ///
 /// # Errors
 /// The kernel's refusal, or whatever the socket says.
 pub(super) fn ask(kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
-    // No protocol is NETLINK_ROUTE.
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-    let mut request = Vec::new();
-    request.extend(u32::try_from(HEADER_BYTES + body.len()).unwrap_or(0).to_ne_bytes());
-    request.extend(kind.to_ne_bytes());
-    request.extend(REQUEST.to_ne_bytes());
-    request.extend([0; 8]); // sequence and port
-    request.extend(body);
-    send(&socket, &request, SendFlags::empty())?;
-    let mut answer = vec![0; 256 << 10];
-    let (received, _) = recv(&socket, answer.as_mut_slice(), RecvFlags::empty())?;
-    answer.truncate(received);
-    body_of(&answer).map(<[u8]>::to_vec)
+    Netlink::open(None)?.ask(kind, body)
+}
+
+/// A socket to one of the kernel's families, in the network namespace in which it was opened.
+#[derive(Debug)]
+pub(super) struct Netlink(OwnedFd);
+
+impl Netlink {
+    /// No protocol is NETLINK_ROUTE.
+    pub(super) fn open(protocol: Option<Protocol>) -> io::Result<Self> {
+        let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
+        let socket = socket_with(family, SocketType::RAW, flags, protocol)?;
+        // Refusals come with the kernel's own words, and without a copy of the request. Both since Linux 4.12;
+        // without them an error has a number only.
+        for option in [OPTION_CAP_ACK, OPTION_EXT_ACK] {
+            let _ = set_option(&socket, option);
+        }
+        Ok(Self(socket))
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// One question, one answer.
+    pub(super) fn ask(&self, kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
+        send(&self.0, &message(kind, 0, body), SendFlags::empty())?;
+        let answer = self.receive()?;
+        body_of(&answer).map(<[u8]>::to_vec)
+    }
+
+    /// One question that the kernel may have nothing to say to.
+    pub(super) fn ask_if_any(&self, kind: u16, body: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        send(&self.0, &message(kind, ACKNOWLEDGE, body), SendFlags::empty())?;
+        let answer = self.receive()?;
+        match body_of(&answer) {
+            Ok(body) => self.acknowledged().map(|()| Some(body.to_vec())),
+            Err(error) if error.raw_os_error() == Some(0) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A change; returns when the kernel has made it.
+    pub(super) fn change(&self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+        send(&self.0, &message(kind, flags | ACKNOWLEDGE, body), SendFlags::empty())?;
+        self.acknowledged()
+    }
+
+    /// Messages that count together or not at all; every one of `messages` but the first and the last, which only
+    /// frame them, is acknowledged.
+    pub(super) fn batch(&self, messages: &[Vec<u8>]) -> io::Result<()> {
+        send(&self.0, &messages.concat(), SendFlags::empty())?;
+        (2..messages.len()).try_for_each(|_| self.acknowledged())
+    }
+
+    /// A message that the kernel does not answer.
+    pub(super) fn tell(&self, kind: u16, body: &[u8]) -> io::Result<()> {
+        send(&self.0, &message(kind, 0, body), SendFlags::empty())?;
+        Ok(())
+    }
+
+    fn acknowledged(&self) -> io::Result<()> {
+        match body_of(&self.receive()?) {
+            // A yes is an error of number 0.
+            Err(error) if error.raw_os_error() == Some(0) => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => Err(cut()),
+        }
+    }
+
+    fn receive(&self) -> io::Result<Vec<u8>> {
+        let mut answer = vec![0; 256 << 10];
+        let (received, _) = recv(&self.0, answer.as_mut_slice(), RecvFlags::empty())?;
+        answer.truncate(received);
+        Ok(answer)
+    }
+}
+
+/// Sets a flag of SOL_NETLINK.
+pub(super) fn set_option(socket: impl AsFd, option: i32) -> io::Result<()> {
+    let one: libc::c_int = 1;
+    // SAFETY: the kernel reads one int from the pointer.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_NETLINK,
+            option,
+            (&raw const one).cast(),
+            size_of_val(&one) as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A message with its header.
+pub(super) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+    let mut message = Vec::with_capacity(HEADER_BYTES + body.len());
+    message.extend(u32::try_from(HEADER_BYTES + body.len()).unwrap_or(0).to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend((REQUEST | flags).to_ne_bytes());
+    message.extend([0; 8]); // sequence and port
+    message.extend(body);
+    message
 }
 
 fn body_of(message: &[u8]) -> io::Result<&[u8]> {
     let kind = u16_at(message, 4).ok_or_else(cut)?;
     let body = message.get(HEADER_BYTES..).ok_or_else(cut)?;
-    if kind == ERROR {
-        let code = u32_at(body, 0).ok_or_else(cut)?.cast_signed();
-        return Err(io::Error::from_raw_os_error(code.saturating_neg()));
+    if kind != ERROR {
+        return Ok(body);
     }
-    Ok(body)
+    let code = u32_at(body, 0).ok_or_else(cut)?.cast_signed();
+    let error = io::Error::from_raw_os_error(code.saturating_neg());
+    let mut told = attributes(body.get(REFUSAL_BYTES..).unwrap_or_default());
+    match told.find(|(kind, _)| *kind == REFUSAL_TEXT) {
+        Some((_, words)) if code != 0 => {
+            let words = String::from_utf8_lossy(words);
+            Err(io::Error::new(error.kind(), format!("{error}: {}", words.trim_end_matches('\0'))))
+        }
+        _ => Err(error),
+    }
 }
 
 /// What an answer that ends too early is.
@@ -51,6 +159,13 @@ pub(super) fn put(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
     out.extend(kind.to_ne_bytes());
     out.extend(value);
     out.resize(out.len().next_multiple_of(4), 0);
+}
+
+/// Appends an attribute of attributes.
+pub(super) fn nest(out: &mut Vec<u8>, kind: u16, fill: impl FnOnce(&mut Vec<u8>)) {
+    let mut inner = Vec::new();
+    fill(&mut inner);
+    put(out, kind | NESTED, &inner);
 }
 
 /// The attributes in `bytes`, kind and value; ends with the first that is cut.

@@ -73,6 +73,54 @@ pub fn set_max_pacing_rate(socket: &impl AsFd, bytes_per_second: u64) -> io::Res
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Has a UDP socket send what it is given as datagrams of this many bytes (`UDP_SEGMENT`), and receive datagrams that
+/// came together as one (`UDP_GRO`).
+///
+/// # Errors
+/// Whatever `setsockopt` says.
+pub fn set_udp_segments(socket: &impl AsFd, bytes: u16) -> io::Result<()> {
+    for (option, value) in [(libc::UDP_SEGMENT, i32::from(bytes)), (libc::UDP_GRO, 1)] {
+        // SAFETY: the descriptor is open for as long as `socket` is borrowed; the kernel reads one int.
+        let result = unsafe {
+            libc::setsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_UDP,
+                option,
+                (&raw const value).cast(),
+                size_of_val(&value) as libc::socklen_t,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Gives a socket room for this many bytes that arrived and were not taken: beyond the system's limit where it may.
+///
+/// # Errors
+/// Whatever `setsockopt` says.
+pub fn set_receive_room(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
+    let value = i32::try_from(bytes).unwrap_or(i32::MAX);
+    for option in [libc::SO_RCVBUFFORCE, libc::SO_RCVBUF] {
+        // SAFETY: the descriptor is open for as long as `socket` is borrowed; the kernel reads one int.
+        let result = unsafe {
+            libc::setsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                option,
+                (&raw const value).cast(),
+                size_of_val(&value) as libc::socklen_t,
+            )
+        };
+        if result == 0 {
+            return Ok(());
+        }
+    }
+    Err(io::Error::last_os_error())
+}
+
 /// How long sent data may stay unacknowledged before the connection is given up
 /// (`TCP_USER_TIMEOUT`).
 ///

@@ -42,7 +42,8 @@ pub fn way_out(peer: SocketAddr, source: Option<IpAddr>) -> io::Result<Link> {
     Link::indexed(device.and_then(|(_, index)| u32_at(index, 0)).ok_or_else(cut)?)
 }
 
-fn octets(address: IpAddr) -> (Vec<u8>, u8) {
+/// The bytes of an address and its family.
+pub(super) fn octets(address: IpAddr) -> (Vec<u8>, u8) {
     let (bytes, family) = match address {
         IpAddr::V4(address) => (address.octets().to_vec(), libc::AF_INET),
         IpAddr::V6(address) => (address.octets().to_vec(), libc::AF_INET6),

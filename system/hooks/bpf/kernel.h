@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* What the marker needs of the kernel's stable interface: structures, helpers, constants.
+/* What the programs of the house need of the kernel's stable interface: structures, helpers, constants.
  *
  * Layouts and numbers are those of linux/bpf.h, which are fixed for ever. Written out here so that the
  * object that a clang makes does not depend on the headers installed beside it.
  */
-#ifndef PENSTOCK_MARKER_KERNEL_H
-#define PENSTOCK_MARKER_KERNEL_H
+#ifndef PENSTOCK_HOOKS_KERNEL_H
+#define PENSTOCK_HOOKS_KERNEL_H
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -28,6 +28,7 @@ enum map_type {
     MAP_PERCPU_ARRAY = 6,
     MAP_LRU_HASH = 9,
     MAP_SK_STORAGE = 24,
+    MAP_RINGBUF = 27,
 };
 
 #define F_NO_PREALLOC (1U << 0)
@@ -45,6 +46,10 @@ enum map_type {
 #define FIB_LOOKUP_OUTPUT (1U << 1)
 #define FIB_LOOKUP_SKIP_NEIGH (1U << 2)
 #define FIB_FRAGMENTATION_NEEDED 8
+#define RB_NO_WAKEUP (1ULL << 0)
+#define RB_FORCE_WAKEUP (1ULL << 1)
+#define RB_AVAIL_DATA 0
+#define RB_RING_SIZE 1
 
 struct bpf_sock;
 
@@ -110,6 +115,8 @@ struct bpf_fib_lookup {
 
 static void *(*map_lookup)(void *map, const void *key) = (void *)1;
 static long (*map_update)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static u32 (*get_prandom_u32)(void) = (void *)7;
+static u32 (*get_smp_processor_id)(void) = (void *)8;
 static long (*store_bytes)(struct __sk_buff *, u32 offset, const void *from, u32 length, u64 flags) = (void *)9;
 static long (*l4_csum_replace)(struct __sk_buff *, u32 offset, u64 from, u64 to, u64 flags) = (void *)11;
 static long (*get_current_comm)(void *to, u32 size) = (void *)16;
@@ -124,6 +131,10 @@ static struct bpf_sock *(*sk_fullsock)(struct bpf_sock *) = (void *)95;
 static struct bpf_sock *(*get_listener_sock)(struct bpf_sock *) = (void *)98;
 static void *(*sk_storage_get)(void *map, void *sock, void *value, u64 flags) = (void *)107;
 static u64 (*get_current_ancestor_cgroup_id)(int level) = (void *)123;
+static void *(*ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
+static void (*ringbuf_submit)(void *data, u64 flags) = (void *)132;
+static void (*ringbuf_discard)(void *data, u64 flags) = (void *)133;
+static u64 (*ringbuf_query)(void *ring, u64 what) = (void *)134;
 static long (*check_mtu)(void *context, u32 ifindex, u32 *mtu, int difference, u64 flags) = (void *)163;
 
 #define htons(x) __builtin_bswap16(x)

@@ -1,0 +1,218 @@
+//! How many flow samples one core decodes, labels and sums up in a second.
+//!
+//! `cargo run --release -p penstock-flows --example decode_speed [SECONDS [PART OF A NAME]]`. The samples are those of a
+//! site: frames of 9018 bytes behind a VLAN tag, nine of ten IPv6, of which a third has a flow label of a
+//! registered pair, a third a Destination Options header and the rest an ordinary label; 20,000 flows between
+//! 400 hosts, a switch record and 128 bytes of header in each sample, datagrams of 1400 bytes, eight agents. Flows
+//! are of all sizes (log-uniform: a hundredth of them has half of the packets) or, which no network is and
+//! caches dislike most, all alike. Time is that of this thread alone, so that other programs do not count.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use penstock_flows::aggregate::{Aggregator, Combine, Limits};
+use penstock_flows::intake::Intake;
+use penstock_flows::packet::{Packet, Start};
+use penstock_flows::prefixes::Prefixes;
+use penstock_flows::scitag::Trust;
+use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
+use penstock_flows::sflow::record::{ExtendedSwitch, HEADER_ETHERNET, SampledHeader};
+use penstock_flows::sflow::xdr::Opaque;
+use penstock_flows::sflow::{Datagram, Encoder, FlowRecord, Interface, Sample, Source};
+use penstock_scitags::{FlowLabel, Registry, option};
+
+const SEED: u64 = 0x5EED;
+const FLOWS: u64 = 20_000;
+const SAMPLES_PER_AGENT: u32 = 4_000;
+const AGENTS: u32 = 8;
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+}
+
+fn host(number: u64) -> Ipv6Addr {
+    let site = (number % 8) as u16;
+    Ipv6Addr::new(0x2001, 0xdb8, site, 0, 0, 0, 0, (number / 8) as u16 + 1)
+}
+
+fn header(flow: u64) -> [u8; 128] {
+    let mut random = Random(flow);
+    let (source, destination) = (random.next() % 400, random.next() % 400);
+    let tags: Vec<_> = Registry::builtin().tags().collect();
+    let tag = tags[random.next() as usize % tags.len()];
+    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0, 0x0B, 0xB8];
+    let ports = [(random.next() as u16).to_be_bytes(), 5201_u16.to_be_bytes()].concat();
+    if flow.is_multiple_of(10) {
+        bytes.extend([0x08, 0, 0x45, 0, 0x23, 0x28, 0, 0, 0x40, 0, 64, 6, 0, 0]);
+        bytes.extend([10, source as u8, 0, 1, 10, destination as u8, 0, 1]);
+    } else {
+        let (next, label) = match flow % 3 {
+            0 => (6, FlowLabel::new(tag, flow as u8).unwrap().value()),
+            1 => (60, random.next() as u32 & 0xF_FFFF),
+            _ => (6, random.next() as u32 & 0xF_FFFF),
+        };
+        bytes.extend([0x86, 0xDD]);
+        bytes.extend((6 << 28 | label).to_be_bytes());
+        bytes.extend([0x22, 0xF8, next, 64]);
+        bytes.extend(host(source).octets());
+        bytes.extend(host(destination).octets());
+        if next == 60 {
+            bytes.extend(option::encode_header(6, tag).unwrap());
+        }
+    }
+    bytes.extend(ports);
+    bytes.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xFF, 0xFF, 0, 0, 0, 0]);
+    bytes.resize(128, 0xA5);
+    bytes.try_into().unwrap()
+}
+
+fn datagrams(alike: bool) -> (Vec<Vec<u8>>, u64) {
+    let (mut random, mut datagrams, mut samples) = (Random(SEED), Vec::new(), 0);
+    let headers: Vec<_> = (0..FLOWS + u64::from(AGENTS)).map(header).collect();
+    for agent in 0..AGENTS {
+        let mut encoder = Encoder::new(IpAddr::from([192, 0, 2, agent as u8]), 0, DATAGRAM_BYTES);
+        for sequence in 1..=SAMPLES_PER_AGENT {
+            let share = random.next() as f64 / u64::MAX as f64;
+            let skewed = (FLOWS as f64).powf(share) as u64;
+            let flow = if alike { random.next() } else { skewed };
+            // Each flow passes one of the agents.
+            let flow = (flow % FLOWS / u64::from(AGENTS) * u64::from(AGENTS)) + u64::from(agent);
+            let port = flow as u32 % 32 + 1;
+            let head = FlowHead {
+                sequence,
+                source: Source::interface(port),
+                sampling_rate: 10_000,
+                sample_pool: sequence * 10_000,
+                drops: 0,
+                input: Interface::Index(port),
+                output: Interface::Index(40),
+            };
+            let records = [
+                FlowRecord::Header(SampledHeader {
+                    protocol: HEADER_ETHERNET,
+                    frame_length: 9_018,
+                    stripped: 4,
+                    header: Opaque(&headers[flow as usize]),
+                }),
+                FlowRecord::Switch(ExtendedSwitch {
+                    source_vlan: 3000,
+                    source_priority: 0,
+                    destination_vlan: 3000,
+                    destination_priority: 0,
+                }),
+            ];
+            samples += 1;
+            datagrams.extend(encoder.flow(sequence, &head, &records).unwrap());
+        }
+        datagrams.extend(encoder.take(SAMPLES_PER_AGENT));
+    }
+    // Agents speak in turn.
+    let each = datagrams.len() / AGENTS as usize;
+    let turns = (0..datagrams.len()).map(|at| at % AGENTS as usize * each + at / AGENTS as usize);
+    (turns.map(|at| datagrams[at].clone()).collect(), samples)
+}
+
+fn intake() -> Intake {
+    let sites = (0..8_u16).map(|site| (host(site.into()).into(), 48, site));
+    let hosts = (0..4_u64).map(|site| (host(site).into(), 48, ()));
+    let trust = Trust::new(
+        Registry::builtin().clone(),
+        Prefixes::new(hosts).unwrap(),
+        Prefixes::default(),
+        SEED,
+    );
+    let aggregator = Aggregator::new(Limits::default(), Prefixes::new(sites).unwrap(), SEED);
+    Intake::new(trust, aggregator, SEED)
+}
+
+fn thread_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Runs `round` over and over, and tells the samples per second of all and of the best.
+fn measure(name: &str, seconds: f64, samples: u64, mut round: impl FnMut()) {
+    if !name.contains(&std::env::args().nth(2).unwrap_or_default()) {
+        return;
+    }
+    let (begin, mut best, mut rounds) = (thread_seconds(), 0.0_f64, 0);
+    while thread_seconds() - begin < seconds || rounds < 3 {
+        let start = thread_seconds();
+        round();
+        best = best.max(samples as f64 / (thread_seconds() - start));
+        rounds += 1;
+    }
+    let mean = (samples * rounds) as f64 / (thread_seconds() - begin);
+    println!("{name:<28} {:>7.2} M samples/s, best round {:>7.2}", mean / 1e6, best / 1e6);
+}
+
+fn main() {
+    let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(3.0);
+    let (bytes, samples) = datagrams(false);
+    measure("records", seconds, samples, || {
+        for datagram in &bytes {
+            for sample in Datagram::read(datagram).unwrap().samples().flatten() {
+                let Sample::Flow(sample) = sample else { continue };
+                std::hint::black_box(sample.records.flow().count());
+            }
+        }
+    });
+    measure("records and packets", seconds, samples, || {
+        for datagram in &bytes {
+            for sample in Datagram::read(datagram).unwrap().samples().flatten() {
+                let Sample::Flow(sample) = sample else { continue };
+                for record in sample.records.flow() {
+                    let Ok(FlowRecord::Header(header)) = record else { continue };
+                    std::hint::black_box(Packet::read(Start::Ethernet, header.header.0));
+                }
+            }
+        }
+    });
+    all("all, flows of all sizes", seconds, bytes, samples);
+    let (bytes, samples) = datagrams(true);
+    all("all, flows alike", seconds, bytes, samples);
+}
+
+fn all(name: &str, seconds: f64, mut datagrams: Vec<Vec<u8>>, samples: u64) {
+    let from = SocketAddr::from(([192, 0, 2, 200], 6343));
+    let each = datagrams.len() as u32 / AGENTS;
+    let (mut intake, mut round) = (intake(), 0_u32);
+    let mut sums = None;
+    measure(name, seconds, samples, || {
+        let now = Duration::from_millis(u64::from(round) * 13);
+        for datagram in &mut datagrams {
+            // The numbers go on from round to round, as those of agents do.
+            let number = u32::from_be_bytes(datagram[16..20].try_into().unwrap());
+            let number = (number - 1) % each + 1 + round * each;
+            datagram[16..20].copy_from_slice(&number.to_be_bytes());
+            intake.sflow(now, from, datagram, &mut ()).unwrap();
+        }
+        round += 1;
+        // A second of the promised speed.
+        if round.is_multiple_of(78) {
+            let taken = intake.take();
+            std::hint::black_box(taken.labels(Combine::Max));
+            sums = Some(taken);
+        }
+    });
+    let Some(sums) = sums else { return };
+    let counts = intake.counts();
+    assert_eq!((counts.observations, counts.broken), (samples * u64::from(round), 0));
+    println!(
+        "  {} groups, {} hosts, {} prefixes, {} labels; error of talkers {:.4} %",
+        sums.groups.len(),
+        sums.hosts.len(),
+        sums.prefixes(Combine::Max).len(),
+        sums.labels(Combine::Max).len(),
+        100.0 * sums.talkers_error() as f64 / sums.all.bytes as f64
+    );
+}

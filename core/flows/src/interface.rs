@@ -1,0 +1,285 @@
+//! An interface of an exporter: what its counters say, and how samples compare.
+//!
+//! Counters are exact and come every half minute or so; samples come at once and have an error. Totals are
+//! taken from counters, and samples say how a total is divided (`crate::rates`).
+
+use std::time::Duration;
+
+use crate::rates::{Amount, Calibration, Tally};
+use crate::sflow::counters::{GenericInterface, known, known64};
+
+/// Longest name that is kept, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// Counters further apart are not compared.
+const INTERVAL_MAX: Duration = Duration::from_secs(3600);
+
+/// Counters that say more than so many times what the interface can do are not believed.
+const SPEED_FACTOR_MAX: u64 = 2;
+
+/// What counters say of one interval and direction. `None` where the agent does not count it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counted {
+    /// With frame header and check sequence.
+    pub octets: Option<u64>,
+    /// Unicast, multicast and broadcast.
+    pub packets: Option<u64>,
+    /// Dropped.
+    pub discards: Option<u64>,
+    /// Broken.
+    pub errors: Option<u64>,
+}
+
+/// What counters say of one interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interval {
+    /// How long it was.
+    pub length: Duration,
+    /// Received.
+    pub input: Counted,
+    /// Sent.
+    pub output: Counted,
+}
+
+impl Interval {
+    /// Bits per second received, if they are counted.
+    #[must_use]
+    pub fn input_bps(&self) -> Option<f64> {
+        self.input.octets.map(|octets| octets as f64 * 8.0 / self.length.as_secs_f64())
+    }
+
+    /// Bits per second sent, if they are counted.
+    #[must_use]
+    pub fn output_bps(&self) -> Option<f64> {
+        self.output.octets.map(|octets| octets as f64 * 8.0 / self.length.as_secs_f64())
+    }
+}
+
+/// Why two readings of counters make no interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoInterval {
+    /// There was none before, or it was too long ago.
+    First,
+    /// No time has passed between them: a duplicate.
+    Same,
+    /// They went back: the agent or the interface has started over.
+    StartedOver,
+    /// They say more than the interface can do.
+    Implausible,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    uptime_ms: u32,
+    now: Duration,
+    counters: GenericInterface,
+}
+
+/// An interface.
+#[derive(Debug, Clone, Default)]
+pub struct InterfaceState {
+    /// Its name, once the agent told it.
+    pub name: Option<String>,
+    /// Its speed, if the agent knows it.
+    pub speed_bps: Option<u64>,
+    /// Admin and oper state, as [`crate::sflow::counters::STATUS_OPER_UP`] has them.
+    pub status: u32,
+    /// The last interval.
+    pub interval: Option<Interval>,
+    /// What was sampled in that interval, received and sent.
+    pub sampled: (Tally, Tally),
+    /// Of what is received.
+    pub calibration_in: Calibration,
+    /// Of what is sent.
+    pub calibration_out: Calibration,
+    /// Intervals that were not believed.
+    pub implausible: u64,
+    last: Option<Reading>,
+    running: (Tally, Tally),
+    /// The rate of the last sample in either direction; 0 before it.
+    rate: u32,
+}
+
+impl InterfaceState {
+    /// Counts a sample of a packet that was received here, or sent.
+    #[inline]
+    pub fn sample(&mut self, received: bool, rate: u32, amount: &Amount) {
+        self.rate = rate;
+        let tally = if received { &mut self.running.0 } else { &mut self.running.1 };
+        tally.count(amount);
+    }
+
+    /// The agent has started over: what was read before is worth nothing.
+    pub fn restart(&mut self) {
+        self.last = None;
+        self.running = Default::default();
+    }
+
+    /// Keeps the name.
+    pub fn set_name(&mut self, name: &str) {
+        let cut = name.floor_char_boundary(NAME_BYTES_MAX);
+        self.name = Some(name[..cut].to_owned()).filter(|name| !name.is_empty());
+    }
+
+    /// Takes a reading of the counters. Time is the agent's where it makes sense, because that is when it
+    /// read them.
+    ///
+    /// # Errors
+    /// When it makes no interval with the last one.
+    pub fn read(
+        &mut self,
+        now: Duration,
+        uptime_ms: u32,
+        counters: GenericInterface,
+    ) -> Result<Interval, NoInterval> {
+        self.speed_bps = known64(counters.speed_bps).filter(|speed| *speed > 0);
+        self.status = counters.status;
+        let reading = Reading { uptime_ms, now, counters };
+        let last = self.last.filter(|last| now.saturating_sub(last.now) <= INTERVAL_MAX);
+        let Some(last) = last else {
+            self.start(reading);
+            return Err(NoInterval::First);
+        };
+        let of_agent = Duration::from_millis(uptime_ms.wrapping_sub(last.uptime_ms).into());
+        let of_clock = now.saturating_sub(last.now);
+        let length =
+            if of_agent.is_zero() || of_agent > INTERVAL_MAX { of_clock } else { of_agent };
+        if length.is_zero() {
+            return Err(NoInterval::Same);
+        }
+        match interval(length, &last.counters, &counters) {
+            None => {
+                self.start(reading);
+                Err(NoInterval::StartedOver)
+            }
+            Some(interval) if self.exceeds_speed(&interval) => {
+                self.implausible += 1;
+                self.start(reading);
+                Err(NoInterval::Implausible)
+            }
+            Some(interval) => {
+                self.sampled = std::mem::take(&mut self.running);
+                if let Some(octets) = interval.input.octets {
+                    self.calibration_in.interval(octets, &self.sampled.0, self.rate);
+                }
+                if let Some(octets) = interval.output.octets {
+                    self.calibration_out.interval(octets, &self.sampled.1, self.rate);
+                }
+                self.interval = Some(interval);
+                self.last = Some(reading);
+                Ok(interval)
+            }
+        }
+    }
+
+    fn start(&mut self, reading: Reading) {
+        self.last = Some(reading);
+        self.running = Default::default();
+    }
+
+    fn exceeds_speed(&self, interval: &Interval) -> bool {
+        let Some(speed) = self.speed_bps else { return false };
+        let most = speed.saturating_mul(SPEED_FACTOR_MAX) as f64;
+        [interval.input_bps(), interval.output_bps()].into_iter().flatten().any(|bps| bps > most)
+    }
+}
+
+/// What went by between two readings; `None` where octets went back. They have 64 bits and do not wrap
+/// in the life of an interface.
+fn interval(length: Duration, old: &GenericInterface, new: &GenericInterface) -> Option<Interval> {
+    let octets = |old, new| match (known64(old), known64(new)) {
+        (Some(old), Some(new)) => new.checked_sub(old).map(Some),
+        _ => Some(None),
+    };
+    let counter = |old, new| Some(u64::from(known(new)?.wrapping_sub(known(old)?)));
+    let sum = |pairs: [(u32, u32); 3]| {
+        // Agents that do not count multicast apart count it as unicast.
+        let counted = pairs.map(|(old, new)| counter(old, new));
+        counted[0].map(|unicast| unicast + counted[1].unwrap_or(0) + counted[2].unwrap_or(0))
+    };
+    Some(Interval {
+        length,
+        input: Counted {
+            octets: octets(old.in_octets, new.in_octets)?,
+            packets: sum([
+                (old.in_unicast, new.in_unicast),
+                (old.in_multicast, new.in_multicast),
+                (old.in_broadcast, new.in_broadcast),
+            ]),
+            discards: counter(old.in_discards, new.in_discards),
+            errors: counter(old.in_errors, new.in_errors),
+        },
+        output: Counted {
+            octets: octets(old.out_octets, new.out_octets)?,
+            packets: sum([
+                (old.out_unicast, new.out_unicast),
+                (old.out_multicast, new.out_multicast),
+                (old.out_broadcast, new.out_broadcast),
+            ]),
+            discards: counter(old.out_discards, new.out_discards),
+            errors: counter(old.out_errors, new.out_errors),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sflow::xdr::Reader;
+
+    fn counters(in_octets: u64, in_unicast: u32) -> GenericInterface {
+        let mut counters: GenericInterface = Reader::new(&[0; 88]).get().unwrap();
+        (counters.in_octets, counters.in_unicast) = (in_octets, in_unicast);
+        (counters.speed_bps, counters.out_octets) = (10_000_000_000, u64::MAX);
+        (counters.in_multicast, counters.in_errors) = (u32::MAX, u32::MAX);
+        counters
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn differences_wrap_and_absent_counters_are_absent() {
+        let mut state = InterfaceState::default();
+        let first = state.read(seconds(1), 1_000, counters(1_000, u32::MAX - 9));
+        assert_eq!(first, Err(NoInterval::First));
+        // The collector's clock says 21 s, the agent's 20.
+        let interval = state.read(seconds(22), 21_000, counters(26_000_001_000, 90)).unwrap();
+        assert_eq!(interval.length, seconds(20));
+        assert_eq!(interval.input_bps(), Some(10.4e9));
+        assert_eq!(interval.input.packets, Some(100));
+        assert_eq!((interval.input.errors, interval.output.octets), (None, None));
+        assert_eq!(state.read(seconds(22), 21_000, counters(1, 1)), Err(NoInterval::Same));
+    }
+
+    #[test]
+    fn new_starts_and_nonsense_make_no_interval() {
+        let mut state = InterfaceState::default();
+        let _ = state.read(seconds(1), 1_000, counters(5_000, 1));
+        let back = state.read(seconds(21), 21_000, counters(100, 1));
+        assert_eq!(back, Err(NoInterval::StartedOver));
+        let wild = state.read(seconds(41), 41_000, counters(u64::MAX - 1, 1));
+        assert_eq!((wild, state.implausible), (Err(NoInterval::Implausible), 1));
+        let late = state.read(seconds(9_999), 9_999_000, counters(u64::MAX - 1, 1));
+        assert_eq!(late, Err(NoInterval::First));
+        // The collector's clock went back by an hour: the agent's counts.
+        let jumped = state.read(seconds(6_000), 10_019_000, counters(u64::MAX - 1, 1));
+        assert_eq!(jumped.unwrap().length, seconds(20));
+    }
+
+    #[test]
+    fn samples_of_an_interval_are_compared_with_its_counters() {
+        let mut state = InterfaceState::default();
+        let mut octets = 0;
+        for round in 0..10_u32 {
+            let _ = state.read(seconds(u64::from(round) * 20), round * 20_000, counters(octets, 0));
+            // Half of what the counter says is sampled.
+            (0..1_000).for_each(|_| state.sample(true, 1_000, &Amount::new(1_000, 1, 1_500)));
+            octets += 3_000_000_000;
+        }
+        assert!(state.calibration_in.disagrees());
+        assert!((state.calibration_in.last().unwrap().value - 2.0).abs() < 1e-9);
+        assert_eq!(state.sampled.0.samples, 1_000);
+    }
+}

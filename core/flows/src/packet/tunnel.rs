@@ -1,0 +1,46 @@
+//! GRE (RFC 2784, 2890) and VXLAN (RFC 7348).
+
+use super::{Ended, be16};
+
+/// UDP port of VXLAN.
+const VXLAN_PORT: u16 = 4789;
+
+const UDP: u8 = 17;
+const GRE_CHECKSUM: u16 = 0x8000;
+const GRE_ROUTING: u16 = 0x4000;
+const GRE_KEY: u16 = 0x2000;
+const GRE_SEQUENCE: u16 = 0x1000;
+const GRE_VERSION: u16 = 0x0007;
+
+/// Ethertype, key and inside of a GRE header.
+pub(super) fn gre(rest: &[u8]) -> Result<(u16, Option<u32>, &[u8]), Ended> {
+    let (&[a, b, kind @ ..], mut rest) = rest.split_first_chunk::<4>().ok_or(Ended::Cut)?;
+    let flags = be16([a, b]);
+    // Version 1 is PPTP's; a routing field has a length of its own and is deprecated (RFC 2784 2.3).
+    if flags & (GRE_ROUTING | GRE_VERSION) != 0 {
+        return Err(Ended::Unknown);
+    }
+    let mut word = || -> Result<u32, Ended> {
+        let (word, behind) = rest.split_first_chunk().ok_or(Ended::Cut)?;
+        rest = behind;
+        Ok(u32::from_be_bytes(*word))
+    };
+    if flags & GRE_CHECKSUM != 0 {
+        word()?;
+    }
+    let key = if flags & GRE_KEY != 0 { Some(word()?) } else { None };
+    if flags & GRE_SEQUENCE != 0 {
+        word()?;
+    }
+    Ok((be16(kind), key, rest))
+}
+
+/// Network and inside of what follows a UDP header, if it is VXLAN.
+pub(super) fn vxlan(protocol: u8, port: u16, datagram: &[u8]) -> Option<(u32, &[u8])> {
+    if protocol != UDP || port != VXLAN_PORT {
+        return None;
+    }
+    let (&[flags, _, _, _, a, b, c, _], inside) = datagram.get(8..)?.split_first_chunk::<8>()?;
+    // The I flag says that there is a network (RFC 7348 5).
+    (flags & 0x08 != 0).then_some((u32::from_be_bytes([0, a, b, c]), inside))
+}

@@ -1,0 +1,343 @@
+//! The links of a file: their ends found, what is not written worked out.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use penstock_units::{BitRate, ByteCount, display_duration, display_latency};
+use toml::Spanned;
+
+use super::Reader;
+use super::quantities::{Delay, Length, Share};
+use super::words::Words;
+use crate::fault::shown;
+use crate::geography::fibre_delay;
+use crate::{DelaySource, End, Kind, Link, LinkId, Topology};
+
+/// One way, more than twice to a geostationary satellite and back.
+const DELAY_MAX: Duration = Duration::from_secs(10);
+/// Once around the Earth and more.
+const LENGTH_METRES_MAX: f64 = 100_000_000.0;
+/// Packets; far beyond any burst that leaves a path in use.
+const LOSS_BURST_MAX: f64 = 1_000_000.0;
+
+impl Reader<'_> {
+    pub(super) fn link(&mut self, mut words: Words<'_>, topology: &mut Topology) {
+        let faults = &mut self.faults;
+        let ends = words.needed::<Vec<Spanned<String>>>("ends", faults);
+        let name = words.optional::<String>("name", faults);
+        let rate = words.optional::<BitRate>("rate", faults);
+        let delay = words.optional::<Delay>("delay", faults);
+        let length = words.optional::<Length>("length", faults);
+        let jitter = words.optional::<Delay>("jitter", faults);
+        let loss = words.optional::<Share>("loss", faults);
+        let loss_burst = words.optional::<f64>("loss_burst", faults);
+        let queue = words.optional::<ByteCount>("queue", faults).map(Spanned::into_inner);
+        let mark = words.optional::<ByteCount>("mark", faults);
+        let vlan = words.optional::<u16>("vlan", faults);
+        let risk_groups = words.optional::<Vec<Spanned<String>>>("risk_groups", faults);
+        let operator = words.text("operator", faults);
+        words.finish(faults);
+
+        if let Some(rate) = &rate {
+            self.check_rate(rate);
+        }
+        let (loss, loss_burst) = self.loss(loss, loss_burst);
+        let mark = self.mark(mark, queue);
+        let vlan = self.vlan(vlan);
+        let risk_groups = self.risk_groups(risk_groups);
+        if let Some(name) = &name {
+            self.check_name("a link", name);
+        }
+        let Some((at, texts, ends)) = self.ends(ends, topology) else { return };
+        for (end, text) in ends.iter().zip(&texts) {
+            self.take_interface(*end, vlan, text, topology);
+        }
+        let Some(rate) = self.rate(rate, ends, at, topology) else { return };
+        let (delay, delay_source) = self.delay(delay, length, ends, topology);
+        let jitter = self.jitter(jitter, delay);
+        let name = match name {
+            Some(name) => {
+                if self.links.contains_key(name.get_ref()) {
+                    let text = format!("there is another link '{}'", shown(name.get_ref()));
+                    self.faults.note(name.span(), text);
+                }
+                name.into_inner()
+            }
+            None => self.free_name(ends, vlan, topology),
+        };
+        self.links.insert(name.clone(), LinkId(topology.links.len()));
+        topology.links.push(Link {
+            name,
+            ends,
+            rate,
+            delay,
+            delay_source,
+            jitter,
+            loss,
+            loss_burst,
+            queue,
+            mark,
+            vlan,
+            risk_groups,
+            operator,
+        });
+    }
+
+    fn vlan(&mut self, given: Option<Spanned<u16>>) -> Option<u16> {
+        let given = given?;
+        if !(1..=4094).contains(given.get_ref()) {
+            self.faults.note(given.span(), "a VLAN is 1 to 4094 (IEEE 802.1Q)");
+        }
+        Some(given.into_inner())
+    }
+
+    fn risk_groups(&mut self, given: Option<Spanned<Vec<Spanned<String>>>>) -> Vec<String> {
+        let given = given.map(Spanned::into_inner).unwrap_or_default();
+        for group in &given {
+            self.check_name("a risk group", group);
+        }
+        given.into_iter().map(Spanned::into_inner).collect()
+    }
+
+    /// Where the ends stand, how they are written, and what they are.
+    #[expect(clippy::type_complexity, reason = "used once")]
+    fn ends(
+        &mut self,
+        given: Option<Spanned<Vec<Spanned<String>>>>,
+        topology: &Topology,
+    ) -> Option<(Range<usize>, [Spanned<String>; 2], [End; 2])> {
+        let given = given?;
+        let at = given.span();
+        let Ok(texts) = <[Spanned<String>; 2]>::try_from(given.into_inner()) else {
+            self.faults.note(at, "a link has two ends, like [\"dtn1:eth0\", \"core\"]");
+            return None;
+        };
+        let [a, b] = [&texts[0], &texts[1]].map(|text| self.end(text, topology));
+        let ends = [a?, b?];
+        if ends[0].node == ends[1].node {
+            self.faults.note(at, "a link joins two different nodes");
+            return None;
+        }
+        Some((at, texts, ends))
+    }
+
+    /// `host:interface`, `host` where it has one interface or none, or `switch`.
+    fn end(&mut self, text: &Spanned<String>, topology: &Topology) -> Option<End> {
+        let (name, interface) = match text.get_ref().split_once(':') {
+            Some((name, interface)) => (name, Some(interface)),
+            None => (text.get_ref().as_str(), None),
+        };
+        let Some(node) = self.nodes.get(name).copied() else {
+            let near = self.faults.suggest(name, self.nodes.keys().map(String::as_str));
+            let fault = format!("there is no host or switch '{}'{near}", shown(name));
+            self.faults.note(text.span(), fault);
+            return None;
+        };
+        let found = &topology.nodes[node.0];
+        let known = || found.interfaces.iter().map(|interface| interface.name.as_str());
+        let name = shown(name);
+        let fault = match (found.kind, interface) {
+            (Kind::Switch, None) => return Some(End { node, interface: None }),
+            (Kind::Switch, Some(_)) => {
+                format!("'{name}' is a switch: its ports have no names, write \"{name}\"")
+            }
+            (Kind::Host, Some(interface)) => {
+                if let Some(index) = self.interfaces.get(&(node, interface.to_owned())) {
+                    return Some(End { node, interface: Some(*index) });
+                }
+                let near = self.faults.suggest(interface, known());
+                format!("host '{name}' has no interface '{}'{near}", shown(interface))
+            }
+            (Kind::Host, None) => match found.interfaces.len() {
+                0 => return Some(End { node, interface: None }),
+                1 => return Some(End { node, interface: Some(0) }),
+                _ => {
+                    let some: Vec<_> =
+                        known().take(3).map(|known| format!("{name}:{}", shown(known))).collect();
+                    format!("host '{name}' has several interfaces: write {}", some.join(" or "))
+                }
+            },
+        };
+        self.faults.note(text.span(), fault);
+        None
+    }
+
+    /// Two links of one interface are told apart by their VLANs.
+    fn take_interface(
+        &mut self,
+        end: End,
+        vlan: Option<u16>,
+        text: &Spanned<String>,
+        topology: &Topology,
+    ) {
+        if end.interface.is_none() {
+            return;
+        }
+        let link = LinkId(topology.links.len());
+        if let Some(other) =
+            self.taken.insert((end, vlan), link).and_then(|id| topology.links.get(id.0))
+        {
+            let fault = format!(
+                "'{}' is an end of link '{}' already: give each link there a vlan of its own, or another interface",
+                shown(text.get_ref()),
+                shown(&other.name)
+            );
+            self.faults.note(text.span(), fault);
+        }
+    }
+
+    /// As given, or that of the slower interface; never above an interface.
+    fn rate(
+        &mut self,
+        given: Option<Spanned<BitRate>>,
+        ends: [End; 2],
+        at: Range<usize>,
+        topology: &Topology,
+    ) -> Option<BitRate> {
+        let of_end = |end: End| {
+            let interface = topology.nodes[end.node.0].interfaces.get(end.interface?)?;
+            Some((interface.rate?, end))
+        };
+        let slowest = ends.into_iter().filter_map(of_end).min_by_key(|(rate, _)| *rate);
+        match (given, slowest) {
+            (Some(given), slowest) => {
+                if let Some((rate, end)) = slowest
+                    && rate < *given.get_ref()
+                {
+                    let text = format!(
+                        "faster than its interface {} ({rate}): lower the one or raise the other",
+                        shown(&topology.show_end(end))
+                    );
+                    self.faults.note(given.span(), text);
+                }
+                Some(given.into_inner())
+            }
+            (None, Some((rate, _))) => Some(rate),
+            (None, None) => {
+                self.faults.note(
+                    at,
+                    "how fast is the link? write rate = \"100G\" here or at an interface",
+                );
+                None
+            }
+        }
+    }
+
+    fn delay(
+        &mut self,
+        delay: Option<Spanned<Delay>>,
+        length: Option<Spanned<Length>>,
+        ends: [End; 2],
+        topology: &Topology,
+    ) -> (Duration, DelaySource) {
+        match (delay, length) {
+            (Some(delay), None) => {
+                let given = delay.get_ref().0;
+                if given > DELAY_MAX {
+                    let text = format!("a delay is up to {}", display_duration(DELAY_MAX));
+                    self.faults.note(delay.span(), text);
+                }
+                (given, DelaySource::Given)
+            }
+            (None, Some(length)) => {
+                let metres = length.get_ref().0;
+                if !(0.0..=LENGTH_METRES_MAX).contains(&metres) {
+                    self.faults.note(length.span(), "a length is 0 to 100000km");
+                    return (Duration::ZERO, DelaySource::Fibre);
+                }
+                (fibre_delay(metres), DelaySource::Fibre)
+            }
+            (Some(_), Some(length)) => {
+                self.faults.note(length.span(), "delay and length say the same: write one of them");
+                (Duration::ZERO, DelaySource::Given)
+            }
+            (None, None) => {
+                let position =
+                    |end: End| topology.sites[topology.nodes[end.node.0].site?.0].position;
+                match (position(ends[0]), position(ends[1])) {
+                    (Some(a), Some(b)) if a != b => {
+                        (fibre_delay(a.metres_to(b)), DelaySource::GreatCircle)
+                    }
+                    _ => (Duration::ZERO, DelaySource::None),
+                }
+            }
+        }
+    }
+
+    /// Below nothing there is no time to arrive at: a delay that varies is at least as large.
+    fn jitter(&mut self, given: Option<Spanned<Delay>>, delay: Duration) -> Duration {
+        let Some(given) = given else { return Duration::ZERO };
+        let jitter = given.get_ref().0;
+        if jitter > delay {
+            let delay = display_latency(delay);
+            let text = format!(
+                "a jitter is at most the delay, which is {delay} here: lower it or give a delay"
+            );
+            self.faults.note(given.span(), text);
+        }
+        jitter
+    }
+
+    /// Share of packets, and how many are lost together.
+    fn loss(&mut self, share: Option<Spanned<Share>>, burst: Option<Spanned<f64>>) -> (f64, f64) {
+        let loss = share.as_ref().map_or(0.0, |share| share.get_ref().0);
+        if let Some(share) = &share
+            && !(0.0..1.0).contains(&loss)
+        {
+            self.faults.note(share.span(), "a loss is at least 0 and less than 1 (100 %)");
+            return (loss, 1.0);
+        }
+        let Some(given) = burst else { return (loss, 1.0) };
+        let burst = *given.get_ref();
+        if !(1.0..=LOSS_BURST_MAX).contains(&burst) {
+            let text = format!(
+                "a loss_burst is the mean number of packets lost together, 1 to {LOSS_BURST_MAX}"
+            );
+            self.faults.note(given.span(), text);
+        } else if loss == 0.0 {
+            self.faults.note(given.span(), "a loss_burst needs a loss, as loss = \"0.01%\"");
+        } else if burst > 1.0 && loss > burst / (burst + 1.0) {
+            // Two states (Gilbert 1960): at least one packet arrives between two bursts.
+            let text = format!(
+                "so much is not lost in bursts of {burst}: at most {:.1} %, since a packet arrives between two of them",
+                burst / (burst + 1.0) * 100.0
+            );
+            self.faults.note(given.span(), text);
+        }
+        (loss, burst)
+    }
+
+    fn mark(
+        &mut self,
+        given: Option<Spanned<ByteCount>>,
+        queue: Option<ByteCount>,
+    ) -> Option<ByteCount> {
+        let given = given?;
+        let mark = *given.get_ref();
+        if mark.0 == 0 {
+            self.faults
+                .note(given.span(), "a mark is at least 1 byte: without marking, leave it out");
+        }
+        if let Some(queue) = queue
+            && mark > queue
+        {
+            let text = format!("a mark is at most the queue ({queue}): nothing waits beyond that");
+            self.faults.note(given.span(), text);
+        }
+        Some(mark)
+    }
+
+    /// The ends, and what tells it from others of the same ends.
+    fn free_name(&mut self, ends: [End; 2], vlan: Option<u16>, topology: &Topology) -> String {
+        let [a, b] = ends.map(|end| topology.nodes[end.node.0].name.as_str());
+        let vlan = vlan.map_or_else(String::new, |vlan| format!(".{vlan}"));
+        let plain = format!("{a}--{b}{vlan}");
+        let mut name = plain.clone();
+        while self.links.contains_key(&name) {
+            let next = self.parallel.entry(plain.clone()).or_insert(1);
+            *next += 1;
+            name = format!("{plain}.{next}");
+        }
+        name
+    }
+}

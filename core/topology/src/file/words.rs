@@ -1,0 +1,110 @@
+//! One table of the file, taken word by word. Whatever is wrong with a value is noted at the value and the
+//! rest read on, so that no fault hides another; what nobody took is no word of that table, and the one
+//! that was perhaps meant is named.
+
+use std::ops::Range;
+
+use serde::Deserialize;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+
+use crate::fault::{Collector, shown, suggestion};
+
+pub(super) struct Words<'i> {
+    /// What the table is, for messages: `a link`.
+    what: &'static str,
+    at: Range<usize>,
+    table: DeTable<'i>,
+    asked: Vec<&'static str>,
+}
+
+impl<'i> Words<'i> {
+    pub(super) fn new(what: &'static str, table: Spanned<DeTable<'i>>) -> Self {
+        let at = table.span();
+        Self { what, at, table: table.into_inner(), asked: Vec::new() }
+    }
+
+    /// A word that may be missing.
+    pub(super) fn optional<T: Deserialize<'i>>(
+        &mut self,
+        word: &'static str,
+        faults: &mut Collector<'_>,
+    ) -> Option<Spanned<T>> {
+        self.asked.push(word);
+        let value = self.table.remove(word)?;
+        let at = value.span();
+        match T::deserialize(ValueDeserializer::from(value)) {
+            Ok(read) => Some(Spanned::new(at, read)),
+            Err(error) => {
+                let at = error.span().unwrap_or(at);
+                faults.note(at, format!("{word}: {}", error.message()));
+                None
+            }
+        }
+    }
+
+    /// A word without which there is nothing to read.
+    pub(super) fn needed<T: Deserialize<'i>>(
+        &mut self,
+        word: &'static str,
+        faults: &mut Collector<'_>,
+    ) -> Option<Spanned<T>> {
+        if !self.table.contains_key(word) {
+            faults.note(self.at.clone(), format!("{} needs a word: {word}", self.what));
+        }
+        self.optional(word, faults)
+    }
+
+    /// A word for people: one line that no terminal obeys.
+    pub(super) fn text(
+        &mut self,
+        word: &'static str,
+        faults: &mut Collector<'_>,
+    ) -> Option<String> {
+        let text = self.optional::<String>(word, faults)?;
+        if text.get_ref().chars().any(char::is_control) {
+            faults.note(text.span(), format!("{word}: write one line without control characters"));
+        }
+        Some(text.into_inner())
+    }
+
+    /// A list of tables: `[[word]]`, or `word = [{ ... }]`.
+    pub(super) fn tables(
+        &mut self,
+        word: &'static str,
+        what: &'static str,
+        faults: &mut Collector<'_>,
+    ) -> Vec<Self> {
+        self.asked.push(word);
+        let Some(value) = self.table.remove(word) else { return Vec::new() };
+        let at = value.span();
+        let DeValue::Array(list) = value.into_inner() else {
+            let text =
+                format!("{word}: write a list of tables, as [[{word}]] or {word} = [{{ ... }}]");
+            faults.note(at, text);
+            return Vec::new();
+        };
+        let mut all = Vec::with_capacity(list.len());
+        for value in list {
+            let at = value.span();
+            match value.into_inner() {
+                DeValue::Table(table) => all.push(Self::new(what, Spanned::new(at, table))),
+                _ => faults.note(at, format!("{what} is a table, as {{ name = \"x\" }}")),
+            }
+        }
+        all
+    }
+
+    /// What is left is unknown.
+    pub(super) fn finish(self, faults: &mut Collector<'_>) {
+        for (word, _) in &self.table {
+            let near = suggestion(word.get_ref(), self.asked.iter().copied());
+            let near = match near.as_str() {
+                "" => format!(": its words are {}", self.asked.join(", ")),
+                near => near.to_owned(),
+            };
+            let text = format!("{} has no word '{}'{near}", self.what, shown(word.get_ref()));
+            faults.note(word.span(), text);
+        }
+    }
+}

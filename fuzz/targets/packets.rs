@@ -1,0 +1,34 @@
+//! The first bytes of a packet: the walk ends, finds what a longer piece of the packet has, too, and reads
+//! the same again.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use penstock_flows::packet::{Ended, Packet, Start};
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((which, bytes)) = bytes.split_first() else { return };
+    let start = match which % 3 {
+        0 => Start::Ethernet,
+        1 => Start::Ip,
+        _ => Start::Mpls,
+    };
+    let whole = Packet::read(start, bytes);
+    let cut = Packet::read(start, &bytes[..bytes.len() * usize::from(*which) / 256]);
+    // What is found in the first part is in the whole as well.
+    assert!(cut.macs.is_none() || cut.macs == whole.macs);
+    assert!(cut.vlan.is_none() || cut.vlan == whole.vlan);
+    assert!(cut.mpls_label.is_none() || cut.mpls_label == whole.mpls_label);
+    if let (Some(cut), Some(whole)) = (cut.outer, whole.outer) {
+        assert_eq!((cut.source, cut.destination), (whole.source, whole.destination));
+        assert_eq!(cut.flow_label, whole.flow_label);
+    }
+    assert!(whole.outer.is_some() || cut.outer.is_none());
+    assert!(whole.inner.is_none() || whole.tunnel.is_some());
+    if whole.ended == Ended::Fragment {
+        assert!(whole.ip().unwrap().fragment);
+    }
+    if let Some(ip) = whole.ip() {
+        assert_eq!(ip.flow().reversed().reversed(), ip.flow());
+    }
+});

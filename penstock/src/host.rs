@@ -1,0 +1,195 @@
+//! `penstock host`: judges this machine as a data transfer node, tunes it by a plan, and puts back what was.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use penstock_host::facts::{FACTS_BYTES_MAX, Facts};
+use penstock_host::goal::{Goal, Role};
+use penstock_host::rules::{self, Case};
+use penstock_units::{BitRate, parse_duration};
+
+use crate::exit::{Code, Failure, OrExit};
+use crate::input;
+use crate::table::table;
+
+mod check;
+mod explain;
+mod tune;
+
+/// Judge this machine as a data transfer node, tune it, put back what was
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A rule reads facts of the machine and wants something for a rate, a round-trip time and a role; what is \
+unknown counts neither way. tune prints a plan and changes nothing without --apply; docs/host.md has the \
+rules and the facts file.
+
+Examples:
+  penstock host check
+  penstock host check --for 400G --rtt 65ms --all
+  penstock host check --facts dtn7.json --json
+  penstock host tune --for 400G --rtt 65ms
+  penstock host tune --for 400G --rtt 65ms --also mtu --apply --persist --revert-after 5m
+  penstock host tune --confirm
+  penstock host restore
+  penstock host explain tcp-wmem
+  penstock host facts > dtn7.json")]
+pub(crate) struct Args {
+    /// Print one JSON object
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Say what is not as it should be, and what matters most
+    Check(check::CheckArgs),
+    /// Print the changes that a goal needs; make them with --apply
+    Tune(Box<tune::TuneArgs>),
+    /// Put back what tune changed
+    Restore,
+    /// Say what a rule wants, why, who says otherwise, and how it is here
+    Explain(explain::ExplainArgs),
+    /// Print the facts of this machine as a facts file
+    Facts,
+    /// Reverts a plan that nobody confirms; started by tune
+    #[command(hide = true)]
+    Guard(tune::GuardArgs),
+    /// Applies what tune --persist kept; started with the machine
+    #[command(hide = true)]
+    AtBoot {
+        /// The list of settings
+        file: PathBuf,
+    },
+}
+
+/// What is wanted of which machine.
+#[derive(Debug, clap::Args)]
+struct Wanted {
+    /// Rate of all streams together; by default that of the fastest card, or 10G where it is not known
+    #[arg(long = "for", value_name = "RATE", value_parser = crate::numbers::rate)]
+    rate: Option<BitRate>,
+    /// Round-trip time of the longest path
+    #[arg(long, default_value = "100ms", value_parser = rtt)]
+    rtt: Duration,
+    /// TCP connections that carry the rate; by default as few as TCP's largest window allows
+    #[arg(long, value_name = "N", value_parser = crate::numbers::streams)]
+    streams: Option<std::num::NonZeroU16>,
+    /// What the host does
+    #[arg(long, value_enum, default_value_t = RoleArg::Dtn)]
+    role: RoleArg,
+    /// Devices that carry the traffic; by default the fastest cards with a carrier
+    #[arg(long = "interface", value_name = "NAME")]
+    interfaces: Vec<String>,
+    /// Facts in place of this machine's, or - for standard input
+    #[arg(long, value_name = "FILE")]
+    facts: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum RoleArg {
+    /// Moves data for users
+    Dtn,
+    /// Measures the network, and nothing else
+    Test,
+}
+
+fn rtt(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
+        Ok(Duration::ZERO) => Err("every path takes some time: write it like 65ms".to_owned()),
+        other => other.map_err(|error| error.to_string()),
+    }
+}
+
+impl Wanted {
+    fn facts(&self) -> Result<Facts, Failure> {
+        let Some(file) = &self.facts else { return Ok(Facts::gather()) };
+        let read = || -> anyhow::Result<Facts> {
+            let bytes = input::read(file, FACTS_BYTES_MAX).context("cannot be read")?;
+            if bytes.len() > FACTS_BYTES_MAX {
+                return Err(anyhow!("longer than {FACTS_BYTES_MAX} bytes"));
+            }
+            Ok(Facts::from_json(&bytes)?)
+        };
+        read().with_context(|| file.display().to_string()).or_exit(Code::Usage)
+    }
+
+    fn goal(&self, facts: &Facts) -> Goal {
+        let rate_bps = self.rate.map_or_else(|| Goal::rate_of(facts), |rate| rate.0);
+        let mut goal = Goal::new(rate_bps, self.rtt);
+        if let Some(streams) = self.streams {
+            goal.streams = u32::from(streams.get());
+        }
+        goal.role = match self.role {
+            RoleArg::Dtn => Role::Dtn,
+            RoleArg::Test => Role::Test,
+        };
+        goal
+    }
+
+    fn case<'a>(&self, facts: &'a Facts) -> Result<Case<'a>, Failure> {
+        for name in &self.interfaces {
+            if !facts.nics.iter().any(|nic| nic.name == *name) {
+                let known: Vec<&str> = facts.nics.iter().map(|nic| nic.name.as_str()).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                return Err(anyhow!("there is no interface {name}: there are {known}"))
+                    .or_exit(Code::Usage);
+            }
+        }
+        Ok(Case::new(facts, self.goal(facts), &self.interfaces))
+    }
+}
+
+/// The rule of a name that a user wrote.
+fn rule(name: &str) -> Result<&'static rules::Rule, String> {
+    rules::named(name).ok_or_else(|| {
+        let near: Vec<&str> = rules::all()
+            .into_iter()
+            .map(|rule| rule.name)
+            .filter(|known| known.contains(name) || name.contains(known))
+            .collect();
+        match near.is_empty() {
+            true => "no rule has this name: penstock host explain lists them".to_owned(),
+            false => format!("no rule has this name: did you mean {}", near.join(", ")),
+        }
+    })
+}
+
+pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+    let json = args.json;
+    match args.what {
+        What::Check(args) => check::run(&args, json),
+        What::Tune(args) => tune::run(&args, json),
+        What::Restore => tune::restore(json),
+        What::Explain(args) => explain::run(&args, json),
+        What::Facts => print(&format!("{}\n", Facts::gather().to_json())),
+        What::Guard(args) => tune::guard(&args),
+        What::AtBoot { file } => tune::at_boot(&file),
+    }
+}
+
+fn print(text: &str) -> Result<Code, Failure> {
+    use std::io::Write;
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(Code::Done)
+}
+
+/// The goal in words.
+fn goal_line(goal: &Goal) -> String {
+    let streams =
+        if goal.streams == 1 { "1 stream".to_owned() } else { format!("{} streams", goal.streams) };
+    let rtt = penstock_units::display_latency(goal.rtt);
+    format!("for {} over {rtt} in {streams}", BitRate(goal.rate_bps))
+}
+
+/// The goal as an object.
+fn goal_object(goal: &Goal) -> serde_json::Value {
+    serde_json::json!({
+        "rate_bits_per_second": goal.rate_bps,
+        "rtt_seconds": goal.rtt.as_secs_f64(),
+        "streams": goal.streams,
+        "role": match goal.role { Role::Dtn => "dtn", Role::Test => "test" },
+    })
+}

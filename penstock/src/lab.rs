@@ -1,0 +1,287 @@
+//! `penstock lab`: a topology brought to life on this machine, changed while traffic runs, and gone without a trace.
+//!
+//! `up` starts a process that holds the lab; all other verbs ask it, by the socket in the lab's directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use penstock_agent::state;
+use penstock_lab::control::{Directions, LinkReport, Measured, Request, Status, ask};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::exit::{Code, Failure, OrExit};
+
+mod enter;
+mod play;
+mod show;
+mod up;
+
+pub(crate) use play::{Report, play};
+pub(crate) use show::print;
+
+/// Bring a topology to life on this machine: hosts and switches as network namespaces, links with rate, delay and loss
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Links are made by the kernel's packet queues (nfqueue): payload stays in the kernel, super-packets stay whole. \
+What every link really does is measured when the lab is up. docs/lab.md tells more.
+
+Examples:
+  penstock lab up experiments/topologies/sc14.toml --scale 1/10
+  penstock lab exec umich -- penstock nettest --listen '[::]:5201' &
+  penstock lab exec r920 -- penstock nettest '[umich]:5201' --time 10
+  penstock lab set wan delay=90ms loss=0.01%
+  penstock lab cut wan; penstock lab mend wan
+  penstock lab capture wan -- -c 100 tcp
+  penstock lab status
+  penstock lab down")]
+pub(crate) struct Args {
+    /// Print one JSON object
+    #[arg(long, global = true)]
+    json: bool,
+    /// Which lab, where several are up
+    #[arg(long = "lab", global = true, value_name = "NAME")]
+    name: Option<String>,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Make a lab of a topology
+    Up(up::Args),
+    #[command(hide = true)]
+    Keep(up::KeepArgs),
+    /// End a lab, with all that runs in it
+    Down,
+    /// Say how a lab is, or which there are
+    Status,
+    /// Run a program on a host or switch
+    Exec(enter::ExecArgs),
+    /// Change what a link does while traffic runs
+    Set {
+        /// The link
+        link: String,
+        /// As rate=10G delay=30ms jitter=1ms loss=0.1% loss_burst=5 queue=8MiB mark=1MiB, or none for no rate,
+        /// the usual queue, no mark
+        #[arg(required = true, value_name = "SETTING")]
+        settings: Vec<String>,
+        #[command(flatten)]
+        way: Way,
+    },
+    /// Let nothing pass a link any more
+    Cut {
+        /// The link
+        link: String,
+        #[command(flatten)]
+        way: Way,
+    },
+    /// Let it pass again, both ways
+    Mend {
+        /// The link
+        link: String,
+    },
+    /// Send traffic between two hosts over these links, there and back
+    Route {
+        /// A host
+        from: String,
+        /// Another
+        to: String,
+        /// From the first to the second
+        #[arg(required = true, value_name = "LINK")]
+        links: Vec<String>,
+    },
+    /// Measure what links really do
+    Calibrate {
+        /// Which; all without
+        links: Vec<String>,
+    },
+    /// Play a scenario in a lab of its own and report what happened
+    Run(play::RunArgs),
+    /// Run tcpdump where a link ends
+    Capture(enter::CaptureArgs),
+}
+
+#[derive(Debug, Clone, Copy, clap::Args)]
+struct Way {
+    /// Which way, seen from the first end of the link
+    #[arg(long, value_enum, default_value_t = WayArg::Both)]
+    way: WayArg,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum WayArg {
+    /// Both
+    Both,
+    /// From the first end to the second
+    Forward,
+    /// From the second end to the first
+    Back,
+}
+
+impl From<Way> for Directions {
+    fn from(way: Way) -> Self {
+        match way.way {
+            WayArg::Both => Self::Both,
+            WayArg::Forward => Self::Forward,
+            WayArg::Back => Self::Back,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
+    let labs = Labs::open()?;
+    let change = |request: Request| {
+        let report: LinkReport = labs.ask(args.name.as_deref(), &request)?;
+        output(args.json, &report, show::link)
+    };
+    match &args.what {
+        What::Up(up) => return up::run(up, &labs, args.name.as_deref(), args.json),
+        What::Keep(keep) => return up::keep(keep),
+        What::Run(play) => return play::run(play, &labs, args.name.as_deref(), args.json),
+        What::Exec(exec) => return enter::exec(exec, &labs, args.name.as_deref()),
+        What::Capture(capture) => return enter::capture(capture, &labs, args.name.as_deref()),
+        What::Down => {
+            let directory = labs.one(args.name.as_deref())?;
+            let name = Labs::name_of(&directory);
+            let () = ask(&directory, &Request::Down).map(|_: Value| ())?;
+            if args.json {
+                show::print(&format!("{}\n", json!({ "down": name })))?;
+            }
+        }
+        What::Status => return status(args, &labs),
+        What::Set { link, settings, way } => change(Request::Set {
+            link: link.clone(),
+            settings: settings.clone(),
+            directions: (*way).into(),
+        })?,
+        What::Cut { link, way } => {
+            change(Request::Cut { link: link.clone(), directions: (*way).into() })?;
+        }
+        What::Mend { link } => change(Request::Mend { link: link.clone() })?,
+        What::Route { from, to, links } => {
+            let (from, to, links) = (from.clone(), to.clone(), links.clone());
+            let _: Value = labs.ask(args.name.as_deref(), &Request::Route { from, to, links })?;
+        }
+        What::Calibrate { links } => {
+            let request = Request::Calibrate { links: links.clone() };
+            let measured: Vec<Measured> = labs.ask(args.name.as_deref(), &request)?;
+            output(args.json, &json!({ "links": &measured }), |_| show::calibration(&measured))?;
+        }
+    }
+    Ok(Code::Done)
+}
+
+fn status(args: &Args, labs: &Labs) -> Result<Code, Failure> {
+    let all = labs.all()?;
+    if args.name.is_none() && all.len() != 1 {
+        let names: Vec<String> = all.iter().map(|one| Labs::name_of(one)).collect();
+        output(args.json, &json!({ "labs": names }), |_| match names.len() {
+            0 => "no lab is up: penstock lab up FILE\n".to_owned(),
+            _ => names.iter().map(|name| format!("{name}\n")).collect(),
+        })?;
+        return Ok(Code::Done);
+    }
+    let status: Status = labs.ask(args.name.as_deref(), &Request::Status)?;
+    output(args.json, &status, show::status)?;
+    Ok(Code::Done)
+}
+
+fn output<T: Serialize>(
+    json: bool,
+    value: &T,
+    text: impl FnOnce(&T) -> String,
+) -> Result<(), Failure> {
+    let text = if json {
+        let line = serde_json::to_string(value).map_err(anyhow::Error::from)?;
+        format!("{line}\n")
+    } else {
+        text(value)
+    };
+    Ok(show::print(&text)?)
+}
+
+impl From<penstock_lab::control::ControlError> for Failure {
+    fn from(error: penstock_lab::control::ControlError) -> Self {
+        Self::new(Code::Failed, error)
+    }
+}
+
+/// The directory in which each lab has one of its own.
+#[derive(Debug)]
+pub(crate) struct Labs(PathBuf);
+
+impl Labs {
+    pub(crate) fn open() -> Result<Self, Failure> {
+        let state = state::default_directory().or_exit(Code::Usage)?;
+        Ok(Self(state.join("labs")))
+    }
+
+    /// Of a lab that is or is to be.
+    pub(crate) fn directory(&self, name: &str) -> Result<PathBuf, Failure> {
+        let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if name.is_empty() || name.len() > 63 || name.starts_with('.') || !name.chars().all(good) {
+            let name = name.escape_debug();
+            let error = anyhow!("'{name}' is no name of a lab: write letters, digits, -, _ and .");
+            return Err(Failure::new(Code::Usage, error));
+        }
+        Ok(self.0.join(name))
+    }
+
+    fn name_of(directory: &Path) -> String {
+        directory.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Those that are up.
+    fn all(&self) -> Result<Vec<PathBuf>, Failure> {
+        let entries = match fs::read_dir(&self.0) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => {
+                let path = self.0.display().to_string();
+                return Err(anyhow::Error::from(error).context(path).into());
+            }
+        };
+        let found = entries.flatten().map(|entry| entry.path());
+        let mut found: Vec<PathBuf> =
+            found.filter(|path| penstock_lab::keeper::is_up(path)).collect();
+        found.sort();
+        Ok(found)
+    }
+
+    /// The one that is meant.
+    pub(crate) fn one(&self, name: Option<&str>) -> Result<PathBuf, Failure> {
+        if let Some(name) = name {
+            return self.directory(name);
+        }
+        let all = self.all()?;
+        match &all[..] {
+            [one] => Ok(one.clone()),
+            [] => Err(anyhow!("no lab is up: penstock lab up FILE").into()),
+            several => {
+                let names: Vec<String> = several.iter().map(|one| Self::name_of(one)).collect();
+                let error =
+                    anyhow!("several labs are up: say which with --lab: {}", names.join(", "));
+                Err(Failure::new(Code::Usage, error))
+            }
+        }
+    }
+
+    pub(crate) fn ask<T: DeserializeOwned>(
+        &self,
+        name: Option<&str>,
+        request: &Request,
+    ) -> Result<T, Failure> {
+        let directory = self.one(name)?;
+        Ok(ask(&directory, request)?)
+    }
+
+    /// Where a host keeps what it keeps, when asked.
+    pub(crate) fn state_of(directory: &Path, node: &str) -> Result<PathBuf, Failure> {
+        let path = directory.join("state").join(node);
+        fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
+        Ok(path)
+    }
+}

@@ -1,0 +1,472 @@
+//! `penstock lab run`: plays a scenario in a lab of its own and reports what happened.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, ensure};
+use penstock_lab::control::{Directions, LinkReport, Request, Status, ask};
+use penstock_lab::scenario::{Action, FILE_BYTES_MAX, Scenario, Step};
+use penstock_topology::Scale;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::up::{self, Choice};
+use super::{Labs, show};
+use crate::exit::{Code, Failure, OrExit, say};
+
+/// Of what a program prints this much is kept.
+const OUTPUT_BYTES_MAX: usize = 4 << 20;
+/// How long the play may wait for what it did not expect.
+const TURN: Duration = Duration::from_millis(500);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// The scenario, a TOML file
+    scenario: PathBuf,
+    /// What a variable of the scenario is
+    #[arg(long = "with", value_name = "NAME=VALUE")]
+    values: Vec<String>,
+    /// Write the report here, as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Report {
+    pub(crate) scenario: String,
+    pub(crate) kernel: String,
+    pub(crate) backend: String,
+    pub(crate) seconds: f64,
+    /// Whether no link was so late that what was measured does not hold.
+    pub(crate) valid: bool,
+    pub(crate) disturbed_links: Vec<String>,
+    pub(crate) programs: Vec<Played>,
+    pub(crate) links: Vec<LinkReport>,
+    pub(crate) samples: Vec<Sample>,
+}
+
+/// A program that ran.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Played {
+    pub(crate) name: String,
+    pub(crate) host: String,
+    pub(crate) command: Vec<String>,
+    pub(crate) began_seconds: f64,
+    pub(crate) ended_seconds: Option<f64>,
+    /// None for what ran on until the play ended, and what a signal ended.
+    pub(crate) exit: Option<i32>,
+    /// As JSON where it is.
+    pub(crate) output: Value,
+    pub(crate) errors: String,
+}
+
+/// Links at a moment: bits per second on the wire since the sample before.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Sample {
+    pub(crate) seconds: f64,
+    pub(crate) bits_per_second: BTreeMap<String, [f64; 2]>,
+}
+
+pub(crate) fn run(
+    args: &RunArgs,
+    labs: &Labs,
+    name: Option<&str>,
+    json: bool,
+) -> Result<Code, Failure> {
+    let values = values(&args.values).or_exit(Code::Usage)?;
+    let report = play(&args.scenario, &values, labs, name)?;
+    let text = serde_json::to_string(&report).map_err(anyhow::Error::from)?;
+    if let Some(file) = &args.report {
+        std::fs::write(file, format!("{text}\n")).with_context(|| file.display().to_string())?;
+    }
+    show::print(&if json { format!("{text}\n") } else { show::report(&report) })?;
+    let failed = report.programs.iter().any(|one| one.exit.is_some_and(|exit| exit != 0));
+    Ok(if failed { Code::Partial } else { Code::Done })
+}
+
+fn values(given: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
+    let pair = |text: &String| {
+        let (name, value) =
+            text.split_once('=').with_context(|| format!("--with {text}: write NAME=VALUE"))?;
+        Ok((name.to_owned(), value.to_owned()))
+    };
+    given.iter().map(pair).collect()
+}
+
+/// Plays a scenario with these values and gives its report; the lab is gone then.
+pub(crate) fn play(
+    file: &Path,
+    values: &BTreeMap<String, String>,
+    labs: &Labs,
+    name: Option<&str>,
+) -> Result<Report, Failure> {
+    let cannot = || format!("cannot read {}", file.display());
+    let bytes =
+        crate::input::read(file, FILE_BYTES_MAX).with_context(cannot).or_exit(Code::Usage)?;
+    let text = String::from_utf8(bytes).with_context(cannot).or_exit(Code::Usage)?;
+    let scenario = Scenario::read(&text, values)
+        .map_err(|error| anyhow!("{}: {error}", file.display()))
+        .or_exit(Code::Usage)?;
+    let beside = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let network = crate::topology::text_of(&beside.join(&scenario.topology))?;
+    let own_name = format!("{}-{}", scenario.name, std::process::id());
+    let directory = labs.directory(name.unwrap_or(&own_name))?;
+    let backend = Choice::named(&scenario.backend)
+        .with_context(|| format!("{}: no backend {:?}", file.display(), scenario.backend))
+        .or_exit(Code::Usage)?;
+    let scale = scenario.scale.unwrap_or(Scale::FULL);
+    let status = up::start(scale, backend, scenario.seed, &directory, &network, true)?;
+    // Whatever happens now, the lab ends.
+    let down = Down(&directory);
+    let report = Player::new(&scenario, &directory, beside, &status).and_then(Player::play);
+    drop(down);
+    let _ = std::fs::remove_dir_all(&directory);
+    Ok(report?)
+}
+
+struct Down<'a>(&'a Path);
+
+impl Drop for Down<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = ask::<Value>(self.0, &Request::Down) {
+            say(format!("the lab does not end: {error}"));
+        }
+    }
+}
+
+/// What programs have to tell.
+enum News {
+    Printed(usize),
+    Ended(usize, ExitStatus, Vec<u8>, Vec<u8>),
+}
+
+struct Running {
+    played: Played,
+    child_id: u32,
+    background: bool,
+}
+
+struct Player<'a> {
+    scenario: &'a Scenario,
+    directory: &'a Path,
+    /// Where programs begin: beside the scenario.
+    beside: &'a Path,
+    status: &'a Status,
+    began: Instant,
+    programs: Vec<Running>,
+    news: (Sender<News>, Receiver<News>),
+    samples: Vec<Sample>,
+    last: Option<(f64, Vec<LinkReport>)>,
+}
+
+impl<'a> Player<'a> {
+    fn new(
+        scenario: &'a Scenario,
+        directory: &'a Path,
+        beside: &'a Path,
+        status: &'a Status,
+    ) -> anyhow::Result<Self> {
+        for node in status.nodes.iter().filter(|node| node.host) {
+            for (key, value) in &scenario.sysctl {
+                let set = format!("{key}={value}");
+                let result = inside(
+                    directory,
+                    &node.name,
+                    &["sysctl".into(), "-q".into(), "-w".into(), set],
+                )?
+                .output()
+                .context("cannot run penstock lab exec")?;
+                let why = String::from_utf8_lossy(&result.stderr);
+                ensure!(result.status.success(), "{}: sysctl {key}: {}", node.name, why.trim());
+            }
+        }
+        Ok(Self {
+            scenario,
+            directory,
+            beside,
+            status,
+            began: Instant::now(),
+            programs: Vec::new(),
+            news: channel(),
+            samples: Vec::new(),
+            last: None,
+        })
+    }
+
+    fn seconds(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    fn play(mut self) -> anyhow::Result<Report> {
+        let _: Value = ask(self.directory, &Request::Forgive)?;
+        let mut steps: Vec<&Step> = self.scenario.step.iter().collect();
+        steps.sort_by_key(|step| step.at.unwrap_or_default());
+        let mut left: Vec<&Step> = steps;
+        let limit = self.scenario.limit();
+        loop {
+            let now = self.began.elapsed();
+            ensure!(now < limit, "the play was not over within {} s: see limit", limit.as_secs());
+            if let Some(at) = left.iter().position(|step| self.is_due(step, now)) {
+                let step = left.remove(at);
+                self.act(step)?;
+                continue;
+            }
+            let runs = self
+                .programs
+                .iter()
+                .any(|one| !one.background && one.played.ended_seconds.is_none());
+            // What would only change links has nobody left to see it.
+            if !runs && left.iter().all(|step| step.run.is_none()) {
+                break;
+            }
+            let next =
+                left.iter().filter(|step| step.after.is_none()).filter_map(|step| step.at).min();
+            let sample = self.scenario.sample.map(|every| self.next_sample(every));
+            let until = [next, sample, Some(now + TURN)].into_iter().flatten().min().unwrap_or(now);
+            match self.news.1.recv_timeout(until.saturating_sub(now)) {
+                Ok(news) => self.hear(news),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if sample.is_some_and(|sample| self.began.elapsed() >= sample) {
+                self.sample()?;
+            }
+        }
+        self.end()
+    }
+
+    fn is_due(&self, step: &Step, now: Duration) -> bool {
+        match &step.after {
+            Some(after) => self
+                .programs
+                .iter()
+                .any(|one| one.played.name == *after && one.played.ended_seconds.is_some()),
+            None => step.at.unwrap_or_default() <= now,
+        }
+    }
+
+    fn next_sample(&self, every: Duration) -> Duration {
+        self.last.as_ref().map_or(Duration::ZERO, |(at, _)| Duration::from_secs_f64(*at) + every)
+    }
+
+    fn act(&mut self, step: &Step) -> anyhow::Result<()> {
+        let action = step.action().map_err(|why| anyhow!(why))?;
+        let request = match action {
+            Action::Run { name, host, command, until } => {
+                return self.start(name, host, command, until);
+            }
+            Action::Set(link, settings) => Request::Set {
+                link: link.to_owned(),
+                settings: settings.to_vec(),
+                directions: Directions::Both,
+            },
+            Action::Cut(link) => {
+                Request::Cut { link: link.to_owned(), directions: Directions::Both }
+            }
+            Action::Mend(link) => Request::Mend { link: link.to_owned() },
+            Action::Route([from, to], links) => {
+                Request::Route { from: from.clone(), to: to.clone(), links: links.to_vec() }
+            }
+        };
+        let _: Value = ask(self.directory, &request)?;
+        Ok(())
+    }
+
+    fn start(
+        &mut self,
+        name: &str,
+        host: &str,
+        command: &[String],
+        until: Option<&str>,
+    ) -> anyhow::Result<()> {
+        let mut child = inside(self.directory, host, command)?
+            .current_dir(self.beside)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot run penstock lab exec")?;
+        let number = self.programs.len();
+        self.programs.push(Running {
+            played: Played {
+                name: name.to_owned(),
+                host: host.to_owned(),
+                command: command.to_vec(),
+                began_seconds: self.seconds(),
+                ended_seconds: None,
+                exit: None,
+                output: Value::Null,
+                errors: String::new(),
+            },
+            child_id: child.id(),
+            background: until.is_some(),
+        });
+        let out = child.stdout.take().context("no output")?;
+        let err = child.stderr.take().context("no errors")?;
+        let news = self.news.0.clone();
+        let wanted = until.map(|text| text.as_bytes().to_vec());
+        thread::spawn(move || listen(number, child, [Box::new(out), Box::new(err)], wanted, &news));
+        if until.is_some() {
+            let waited = Instant::now();
+            self.await_printed(number)?;
+            // The clock of the play stands still meanwhile.
+            self.began += waited.elapsed();
+        }
+        Ok(())
+    }
+
+    fn await_printed(&mut self, number: usize) -> anyhow::Result<()> {
+        let since = Instant::now();
+        let within = self.scenario.until_within();
+        loop {
+            let left = within.saturating_sub(since.elapsed());
+            let name = self.programs[number].played.name.clone();
+            let silent = || {
+                format!("{name} did not print what its until waits for in {} s", within.as_secs())
+            };
+            let news = self.news.1.recv_timeout(left).with_context(silent)?;
+            match news {
+                News::Printed(of) if of == number => return Ok(()),
+                News::Ended(of, status, ..) if of == number => {
+                    if let News::Ended(_, _, out, err) = &news {
+                        let text = String::from_utf8_lossy(if err.is_empty() { out } else { err });
+                        return Err(anyhow!("{name} ended ({status}): {}", text.trim()));
+                    }
+                }
+                other => self.hear(other),
+            }
+        }
+    }
+
+    fn hear(&mut self, news: News) {
+        let seconds = self.seconds();
+        if let News::Ended(number, status, out, err) = news {
+            let played = &mut self.programs[number].played;
+            played.ended_seconds = Some(seconds);
+            played.exit = status.code();
+            let text = String::from_utf8_lossy(&out);
+            played.output =
+                serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.into_owned()));
+            played.errors = String::from_utf8_lossy(&err).trim().to_owned();
+        }
+    }
+
+    fn sample(&mut self) -> anyhow::Result<()> {
+        let status: Status = ask(self.directory, &Request::Status)?;
+        let seconds = self.seconds();
+        if let Some((before, links)) = &self.last {
+            let took = seconds - before;
+            let rate = |now: &LinkReport, then: &LinkReport, side: usize| {
+                let bytes = |link: &LinkReport| link.directions[side].counters.wire_bytes;
+                bytes(now).saturating_sub(bytes(then)) as f64 * 8.0 / took
+            };
+            let rates = status.links.iter().zip(links);
+            let rates = rates
+                .map(|(now, then)| (now.name.clone(), [0, 1].map(|side| rate(now, then, side))));
+            self.samples.push(Sample { seconds, bits_per_second: rates.collect() });
+        }
+        self.last = Some((seconds, status.links));
+        Ok(())
+    }
+
+    fn end(mut self) -> anyhow::Result<Report> {
+        if self.scenario.sample.is_some() {
+            self.sample()?;
+        }
+        let seconds = self.seconds();
+        let status: Status = ask(self.directory, &Request::Status)?;
+        let disturbed =
+            status.links.iter().filter(|link| link.directions.iter().any(|one| one.disturbed));
+        let disturbed_links: Vec<String> = disturbed.map(|link| link.name.clone()).collect();
+        // What runs on is ended, and heard.
+        for program in self.programs.iter().filter(|one| one.played.ended_seconds.is_none()) {
+            penstock_sys::machine::kill(program.child_id);
+        }
+        while self.programs.iter().any(|one| one.played.ended_seconds.is_none()) {
+            match self.news.1.recv_timeout(self.scenario.until_within()) {
+                Ok(news) => self.hear(news),
+                Err(_) => break,
+            }
+        }
+        Ok(Report {
+            scenario: self.scenario.name.clone(),
+            kernel: penstock_sys::machine::kernel_release(),
+            backend: self.status.backend.to_string(),
+            seconds,
+            valid: disturbed_links.is_empty(),
+            disturbed_links,
+            programs: self.programs.into_iter().map(|one| one.played).collect(),
+            links: status.links,
+            samples: self.samples,
+        })
+    }
+}
+
+/// A command that runs another one on a host.
+fn inside(directory: &Path, host: &str, command: &[String]) -> anyhow::Result<Command> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut inside = Command::new(&program);
+    let name = directory.file_name().unwrap_or_default();
+    inside.args(["lab", "--lab"]).arg(name).args(["exec", "--state", host, "--"]);
+    for word in command {
+        if word == "penstock" {
+            inside.arg(&program)
+        } else {
+            inside.arg(word)
+        };
+    }
+    Ok(inside)
+}
+
+/// Hears a program to its end.
+fn listen(
+    number: usize,
+    mut child: Child,
+    outputs: [Box<dyn Read + Send>; 2],
+    wanted: Option<Vec<u8>>,
+    news: &Sender<News>,
+) {
+    let [out, err] = outputs.map(|output| {
+        let (news, wanted) = (news.clone(), wanted.clone());
+        thread::spawn(move || gather(number, output, wanted, &news))
+    });
+    let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
+    if let Ok(status) = child.wait() {
+        let _ = news.send(News::Ended(number, status, out, err));
+    }
+}
+
+fn gather(
+    number: usize,
+    output: Box<dyn Read + Send>,
+    wanted: Option<Vec<u8>>,
+    news: &Sender<News>,
+) -> Vec<u8> {
+    let mut reader = BufReader::new(output);
+    let (mut all, mut line) = (Vec::new(), Vec::new());
+    let mut wanted = wanted;
+    while reader
+        .by_ref()
+        .take(OUTPUT_BYTES_MAX as u64)
+        .read_until(b'\n', &mut line)
+        .is_ok_and(|count| count > 0)
+    {
+        if let Some(text) = &wanted
+            && line.windows(text.len().max(1)).any(|part| part == text)
+        {
+            let _ = news.send(News::Printed(number));
+            wanted = None;
+        }
+        if all.len() + line.len() <= OUTPUT_BYTES_MAX {
+            all.append(&mut line);
+        }
+        line.clear();
+    }
+    all
+}

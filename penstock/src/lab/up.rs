@@ -1,0 +1,217 @@
+//! `penstock lab up`: starts the process that holds a lab, and tells how well the lab keeps what it promises.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use penstock_lab::Backend;
+use penstock_lab::control::{Measured, Request, Status, ask};
+use penstock_lab::keeper::Keeper;
+use penstock_lab::plan::Plan;
+use penstock_sys::event::Event;
+use penstock_sys::{machine, namespace};
+use penstock_topology::{Scale, Topology};
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::{Labs, show};
+use crate::exit::{Code, Failure, OrExit, say};
+use crate::topology::{Input, text_of};
+
+/// A lab of more links is calibrated when asked.
+const CALIBRATED_MAX: usize = 24;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// By what links do what they do
+    #[arg(long, value_enum, default_value_t = Choice::Auto)]
+    backend: Choice,
+    /// Of losses and jitter: the same seed loses the same packets
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Do not measure the links
+    #[arg(long)]
+    no_calibration: bool,
+}
+
+/// The process that holds a lab; its topology comes on standard input.
+#[derive(Debug, clap::Args)]
+pub(crate) struct KeepArgs {
+    directory: PathBuf,
+    #[command(flatten)]
+    input: Input,
+    #[arg(long, value_enum, default_value_t = Choice::Auto)]
+    backend: Choice,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// End when the process that began it does
+    #[arg(long)]
+    with_parent: bool,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(crate) enum Choice {
+    /// The first that this machine has, in this order
+    Auto,
+    /// Packets wait in the kernel for a verdict
+    Nfqueue,
+    /// This program carries the frames: losses are of single segments of super-packets
+    Tap,
+    /// The kernel's own emulator
+    Netem,
+}
+
+impl Choice {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Nfqueue => "nfqueue",
+            Self::Tap => "tap",
+            Self::Netem => "netem",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        [Self::Auto, Self::Nfqueue, Self::Tap, Self::Netem]
+            .into_iter()
+            .find(|choice| choice.word() == name)
+    }
+
+    fn backend(self) -> Result<Backend, Failure> {
+        let (candidates, remedy): (&[Backend], _) = match self {
+            Self::Auto => (&[Backend::Nfqueue, Backend::Netem, Backend::Tap], ""),
+            Self::Nfqueue => (&[Backend::Nfqueue], "; --backend auto takes what there is"),
+            Self::Tap => (&[Backend::Tap], "; --backend auto takes what there is"),
+            Self::Netem => (&[Backend::Netem], "; --backend auto takes what there is"),
+        };
+        let mut why = Vec::new();
+        for backend in candidates {
+            match backend.probe() {
+                Ok(()) => return Ok(*backend),
+                Err(error) => why.push(format!("{backend}: {error}")),
+            }
+        }
+        Err(anyhow!("this machine cannot emulate links: {}{remedy}", why.join("; ")).into())
+    }
+}
+
+pub(crate) fn run(
+    args: &Args,
+    labs: &Labs,
+    name: Option<&str>,
+    json: bool,
+) -> Result<Code, Failure> {
+    let text = text_of(&args.input.file)?;
+    let topology = args.input.parse(&text)?;
+    let directory = labs.directory(name.unwrap_or(&topology.name))?;
+    let status = start(args.input.scale, args.backend, args.seed, &directory, &text, false)?;
+    let few = topology.links.len() <= CALIBRATED_MAX;
+    let measured: Vec<Measured> = if args.no_calibration || !few {
+        Vec::new()
+    } else {
+        ask(&directory, &Request::Calibrate { links: Vec::new() })?
+    };
+    if json {
+        show::print(&format!("{}\n", json!({ "lab": status, "calibration": measured })))?;
+        return Ok(Code::Done);
+    }
+    show::print(&show::began(&status))?;
+    show::print(&show::calibration(&measured))?;
+    if !args.no_calibration && !few {
+        let count = topology.links.len();
+        say(format!("{count} links were not measured: penstock lab calibrate LINK..."));
+    }
+    Ok(Code::Done)
+}
+
+/// Starts the process that holds the lab, and waits until it does. With `with_me` it ends when this thread does.
+pub(crate) fn start(
+    scale: Scale,
+    backend: Choice,
+    seed: u64,
+    directory: &Path,
+    text: &str,
+    with_me: bool,
+) -> Result<Status, Failure> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut keeper = Command::new(program)
+        .args(["lab", "keep"])
+        .arg(directory)
+        .args(["-", "--scale", &scale.factor().to_string()])
+        .args(["--backend", backend.word(), "--seed", &seed.to_string()])
+        .args(with_me.then_some("--with-parent"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        // A Ctrl-C is for this command.
+        .process_group(0)
+        .spawn()
+        .context("cannot start the process that holds the lab")?;
+    let mut stdin = keeper.stdin.take().context("no way to the process that holds the lab")?;
+    // If it has gone its answer says why.
+    let _ = stdin.write_all(text.as_bytes());
+    drop(stdin);
+    let stdout = keeper.stdout.take().context("no way from the process that holds the lab")?;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line).context("the process that holds the lab")?;
+    if line.is_empty() {
+        // It has told why.
+        let ended = keeper.wait().context("the process that holds the lab")?;
+        let code =
+            if ended.code() == Some(Code::Usage as i32) { Code::Usage } else { Code::Failed };
+        return Err(Failure::new(code, anyhow!("the lab did not begin")));
+    }
+    serde_json::from_str(&line).context("the process that holds the lab").map_err(Failure::from)
+}
+
+pub(crate) fn keep(args: &KeepArgs) -> Result<Code, Failure> {
+    if args.with_parent {
+        machine::end_with_parent().context("cannot end with the process that began it")?;
+    }
+    let topology: Topology = args.input.read()?;
+    let plan = Plan::new(topology).or_exit(Code::Usage)?;
+    let mut user_namespace = None;
+    if !machine::is_superuser() {
+        namespace::become_root_of_own_user_namespace().map_err(|error| {
+            let why = format!("{error}; run it as root, or allow unprivileged user namespaces");
+            anyhow!("a lab needs network namespaces, and this user may not make them: {why}")
+        })?;
+        user_namespace = Some(format!("/proc/{}/ns/user", std::process::id()).into());
+    }
+    let stop = Arc::new(Event::new()?);
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot hear signals")?;
+    std::thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || {
+            for signal in signals.forever() {
+                // The terminal that it was started from may go.
+                if signal != SIGHUP {
+                    let _ = stop.signal();
+                }
+            }
+        }
+    });
+    let backend = args.backend.backend()?;
+    let keeper = Keeper::begin(&args.directory, plan, backend, args.seed, user_namespace)
+        .map_err(anyhow::Error::from)?;
+    let status = keeper.status().map_err(anyhow::Error::from)?;
+    let line = serde_json::to_string(&status).map_err(anyhow::Error::from)?;
+    show::print(&format!("{line}\n"))?;
+    detach(&args.directory)?;
+    keeper.run(&stop)?;
+    Ok(Code::Done)
+}
+
+/// From now on it says what it has to say in the lab's directory.
+fn detach(directory: &Path) -> Result<(), Failure> {
+    let log = directory.join("log");
+    let file = std::fs::File::create(&log).with_context(|| log.display().to_string())?;
+    machine::redirect_output(&file).context("cannot redirect output")?;
+    Ok(())
+}

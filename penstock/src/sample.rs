@@ -1,0 +1,299 @@
+//! `penstock sample`: packets of this host by chance, and its counters, to sFlow collectors.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use penstock_agent::marking::privilege;
+use penstock_sampler::{
+    Attach, Config, Direction, Notice, RATE_MAX, RING_BYTES, RING_BYTES_MAX, RING_BYTES_MIN,
+    Sampler, SamplerError, Status,
+};
+use penstock_sys::event::Event;
+use penstock_sys::fs::describe;
+use penstock_units::ByteCount;
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::exit::{Code, Failure, OrExit};
+use crate::tag::kernel_code;
+
+/// UDP port of collectors.
+const PORT: u16 = 6343;
+
+/// Fits a frame of 1500 bytes with the headers of IPv6 and UDP.
+const DATAGRAM_BYTES: usize = 1400;
+
+/// Send packet samples and counters of this host to sFlow collectors
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Takes one of N packets by chance where they enter and leave the interfaces (eBPF at tc; whatever is \
+attached there goes on), and sends the first 160 bytes of each as sFlow version 5, with counters of the \
+interfaces and of the host's processors, memory and disks. Without --rate N follows the speed: 400G \
+20000, 100G 5000, 10G 500, not known 1000. What was lost is counted in the samples and in the status.
+
+Runs until SIGINT or SIGTERM, and then leaves nothing attached. A collector that is away is told of once a \
+minute. Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; gives up all others once attached.
+
+--json prints a line when it runs (event started), one after each --polling (status) and a last one (ended); \
+docs/telemetry.md has their fields.
+
+Examples:
+  penstock sample --collector collector.example.org
+  penstock sample --collector 192.0.2.7:6343 --collector '[2001:db8::7]:6343' --interface eth0 --rate 1000
+  penstock sample --collector 127.0.0.1 --interface eth0,eth1 --egress --polling 1s --json")]
+pub(crate) struct Args {
+    /// Collectors, by name or address; port 6343 unless given
+    #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',', required = true)]
+    collector: Vec<String>,
+    /// Network interfaces; all physical ones that are up unless given
+    #[arg(long, value_name = "IF", value_delimiter = ',')]
+    interface: Vec<String>,
+    /// Sample one of N packets, on every interface
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(RATE_MAX)))]
+    rate: Option<u32>,
+    /// Only packets that come in
+    #[arg(long, conflicts_with = "egress")]
+    ingress: bool,
+    /// Only packets that go out
+    #[arg(long)]
+    egress: bool,
+    /// How often counters are sent
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = polling)]
+    polling: Duration,
+    /// Address that names this host to collectors; the one that the first collector sees unless given
+    #[arg(long, value_name = "ADDR")]
+    agent: Option<IpAddr>,
+    /// Number that tells several samplers of one host apart
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    sub_agent: u32,
+    /// Room for samples that wait to be sent: a power of two from 4KiB to 256MiB
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = ring)]
+    ring: u32,
+    /// How programs get to interfaces: auto, tcx (Linux 6.6), clsact
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    attach: Attach,
+    /// Print a JSON object for each event
+    #[arg(long)]
+    json: bool,
+}
+
+fn polling(text: &str) -> Result<Duration, String> {
+    let time = penstock_units::parse_duration(text).map_err(|error| error.to_string())?;
+    let allowed = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
+    if allowed.contains(&time) { Ok(time) } else { Err("use 1s to 24h".to_owned()) }
+}
+
+fn ring(text: &str) -> Result<u32, String> {
+    let ByteCount(bytes) =
+        text.parse().map_err(|error: penstock_units::ParseQuantityError| error.to_string())?;
+    let fits =
+        |bytes: &u32| bytes.is_power_of_two() && (RING_BYTES_MIN..=RING_BYTES_MAX).contains(bytes);
+    let found = u32::try_from(bytes).ok().filter(fits);
+    found.ok_or_else(|| format!("use a power of two from 4KiB to 256MiB ({RING_BYTES} by default)"))
+}
+
+/// The first address of a collector.
+fn address(text: &str) -> anyhow::Result<SocketAddr> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok((address, PORT).into());
+    }
+    let with_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let resolved = if with_port { text.to_socket_addrs() } else { (text, PORT).to_socket_addrs() };
+    let remedy = || format!("collector {text}: give a name that resolves, or ADDRESS:PORT");
+    let first = resolved.with_context(remedy)?.next();
+    first.ok_or_else(|| anyhow!(remedy()))
+}
+
+pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+    let collectors: Vec<SocketAddr> = args
+        .collector
+        .iter()
+        .map(|one| address(one))
+        .collect::<Result<_, _>>()
+        .or_exit(Code::Usage)?;
+    let directions = match (args.ingress, args.egress) {
+        (true, _) => vec![Direction::Ingress],
+        (_, true) => vec![Direction::Egress],
+        _ => vec![Direction::Ingress, Direction::Egress],
+    };
+    let config = Config {
+        interfaces: args.interface,
+        directions,
+        rate: args.rate,
+        collectors,
+        agent: args.agent,
+        sub_agent: args.sub_agent,
+        polling: args.polling,
+        ring_bytes: args.ring,
+        datagram_bytes: DATAGRAM_BYTES,
+        attach: args.attach,
+    };
+    let mut sampler = Sampler::start(&config).map_err(failure)?;
+    // A thread's own, so before there are others.
+    privilege::drop_most()?;
+    let stop = Arc::new(Event::new()?);
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    std::thread::Builder::new().name("signals".into()).spawn({
+        let stop = Arc::clone(&stop);
+        move || {
+            for _ in signals.forever() {
+                let _ = stop.signal();
+            }
+        }
+    })?;
+    let as_json = args.json;
+    print(&started(&sampler, &config), as_json, || started_lines(&sampler));
+    let ran = sampler.run(&stop, &mut |notice| match notice {
+        Notice::Collector { collector, failed, error } => tracing::warn!(
+            "collector {collector}: {}: {failed} datagrams did not leave so far; goes on trying",
+            describe(&error)
+        ),
+        Notice::Gone(name) => {
+            tracing::warn!("interface {name} is gone: start again to sample another of this name")
+        }
+        Notice::Counters(error) => tracing::warn!("cannot read the counters: {}", describe(&error)),
+        Notice::Counted(status) => print(&event("status", &status), as_json, String::new),
+    });
+    let status = sampler.status();
+    drop(sampler);
+    print(&event("ended", &status), as_json, || ended_lines(&status));
+    ran?;
+    Ok(Code::Done)
+}
+
+fn failure(error: SamplerError) -> Failure {
+    let code = match &error {
+        SamplerError::Kernel(error) => kernel_code(error),
+        SamplerError::Io(_) => Code::Failed,
+        _ => Code::Usage,
+    };
+    Failure::new(code, error)
+}
+
+/// To standard output, at once. Nobody reading it does not end a service.
+fn print(object: &Value, as_json: bool, lines: impl FnOnce() -> String) {
+    let mut output = io::stdout();
+    let text = if as_json { format!("{object}\n") } else { lines() };
+    if let Err(error) = output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        tracing::debug!("cannot print: {error}");
+    }
+}
+
+fn started(sampler: &Sampler, config: &Config) -> Value {
+    let status = sampler.status();
+    let attached: Vec<Value> = sampler
+        .attached()
+        .iter()
+        .map(|one| {
+            let of = status.interfaces.iter().find(|of| of.name == one.interface);
+            json!({
+                "interface": one.interface, "ifindex": of.map(|of| of.index),
+                "direction": one.direction.as_str(), "by": one.by, "rate": of.map(|of| of.rate),
+            })
+        })
+        .collect();
+    let collectors: Vec<String> = config.collectors.iter().map(ToString::to_string).collect();
+    json!({
+        "event": "started", "agent": sampler.agent().to_string(), "sub_agent": config.sub_agent,
+        "polling_s": config.polling.as_secs_f64(), "ring_bytes": config.ring_bytes,
+        "attached": attached, "collectors": collectors,
+    })
+}
+
+fn started_lines(sampler: &Sampler) -> String {
+    let status = sampler.status();
+    let rate =
+        |name: &str| status.interfaces.iter().find(|of| of.name == name).map_or(0, |of| of.rate);
+    let attached = sampler.attached().iter().map(|one| {
+        let (name, direction) = (&one.interface, one.direction.as_str());
+        format!("sampling {name} {direction} ({}): 1 of {} packets\n", one.by, rate(name))
+    });
+    let to = status
+        .collectors
+        .iter()
+        .map(|one| format!("sending to {} as {}\n", one.address, sampler.agent()));
+    attached.chain(to).collect()
+}
+
+fn event(name: &str, status: &Status) -> Value {
+    let interfaces: Vec<Value> = status
+        .interfaces
+        .iter()
+        .map(|one| {
+            json!({
+                "interface": one.name, "ifindex": one.index, "rate": one.rate,
+                "packets": one.packets, "samples": one.samples, "drops": one.drops,
+            })
+        })
+        .collect();
+    let collectors: Vec<Value> = status
+        .collectors
+        .iter()
+        .map(|one| {
+            json!({
+                "collector": one.address.to_string(), "datagrams": one.datagrams,
+                "bytes": one.bytes, "send_errors": one.errors,
+            })
+        })
+        .collect();
+    let sum = |of: fn(&penstock_sampler::InterfaceStatus) -> u64| {
+        status.interfaces.iter().map(of).sum::<u64>()
+    };
+    json!({
+        "event": name, "uptime_s": status.uptime.as_secs_f64(),
+        "packets": sum(|one| one.packets), "samples": sum(|one| one.samples),
+        "drops": sum(|one| one.drops), "datagrams": status.datagrams,
+        "send_errors": status.collectors.iter().map(|one| one.errors).sum::<u64>(),
+        "too_long": status.too_long, "interfaces": interfaces, "collectors": collectors,
+    })
+}
+
+fn ended_lines(status: &Status) -> String {
+    let mut text = String::new();
+    for one in &status.interfaces {
+        text += &format!(
+            "{}: {} packets, {} samples, {} lost\n",
+            one.name, one.packets, one.samples, one.drops
+        );
+    }
+    for one in &status.collectors {
+        text += &format!(
+            "{}: {} datagrams, {} did not leave\n",
+            one.address, one.datagrams, one.errors
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collectors_are_names_or_addresses_with_or_without_port() {
+        for (text, meant) in [
+            ("127.0.0.1", "127.0.0.1:6343"),
+            ("127.0.0.1:7000", "127.0.0.1:7000"),
+            ("::1", "[::1]:6343"),
+            ("[::1]:7000", "[::1]:7000"),
+        ] {
+            assert_eq!(address(text).unwrap().to_string(), meant);
+        }
+        assert_eq!(address("localhost").unwrap().port(), PORT);
+        assert!(address("no such host").is_err());
+    }
+
+    #[test]
+    fn sizes_of_the_ring_that_the_kernel_takes() {
+        assert_eq!(ring("4KiB"), Ok(4096));
+        assert_eq!(ring("1MiB"), Ok(RING_BYTES));
+        for wrong in ["0", "2KiB", "5000", "512MiB", "x"] {
+            assert!(ring(wrong).is_err(), "{wrong}");
+        }
+        assert!(polling("1s").is_ok() && polling("0.5s").is_err() && polling("48h").is_err());
+    }
+}

@@ -1,0 +1,329 @@
+//! `penstock lab` as people use it: labs come up, are changed while traffic runs, and leave nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+mod common;
+use common::{PENSTOCK, until};
+
+const NETWORK: &str = r#"
+    name = "two"
+    [[host]]
+    name = "a"
+    interface = [{ name = "eth0", rate = "1G", mtu = 9000 }]
+    [[host]]
+    name = "b"
+    interface = [{ name = "eth0", rate = "1G", mtu = 9000 }, { name = "eth1", rate = "1G", mtu = 9000 }]
+    [[switch]]
+    name = "s"
+    [[switch]]
+    name = "t"
+    [[link]]
+    name = "near"
+    ends = ["a:eth0", "s"]
+    [[link]]
+    name = "wan"
+    ends = ["s", "t"]
+    rate = "1G"
+    delay = "5ms"
+    [[link]]
+    name = "detour"
+    ends = ["s", "t"]
+    rate = "1G"
+    delay = "20ms"
+    [[link]]
+    name = "far"
+    ends = ["t", "b:eth0"]
+    [[link]]
+    name = "far-too"
+    ends = ["t", "b:eth1"]
+"#;
+
+/// A state directory with a topology in it; labs that are up in it end with it.
+struct House(tempfile::TempDir);
+
+impl House {
+    /// None, and a word about it, where labs are not possible.
+    fn new(test: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: {test}: needs root for network namespaces");
+            return None;
+        }
+        let house = Self(tempfile::tempdir().unwrap());
+        std::fs::write(house.file("two.toml"), NETWORK).unwrap();
+        Some(house)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn lab(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(PENSTOCK);
+        command.env("PENSTOCK_STATE", self.0.path().join("state")).arg("lab").args(words);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn ok(&self, words: &[&str]) -> String {
+        let output = self.lab(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(&[words, &["--json"]].concat())).unwrap()
+    }
+
+    #[track_caller]
+    fn refused(&self, words: &[&str], code: i32, why: &str) {
+        let output = self.lab(words).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {error}");
+        assert!(error.contains(why), "{words:?}: {error}");
+        assert!(error.trim_end().lines().count() <= 2, "{error}");
+    }
+
+    fn up(&self) -> Value {
+        let file = self.file("two.toml");
+        self.json(&["up", file.to_str().unwrap(), "--no-calibration"])["lab"].clone()
+    }
+
+    /// Milliseconds of a round trip from one host to an address of another.
+    fn round_trip_ms(&self, from: &str, to: &str, address: &str) -> f64 {
+        let script = "
+import socket, sys, time
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.settimeout(5)
+address = socket.getaddrinfo(sys.argv[1], 9, socket.AF_INET6)[0][4][0]
+best = 1e9
+for _ in range(5):
+    begin = time.perf_counter(); s.sendto(b'x', (address, 7)); s.recv(9)
+    best = min(best, time.perf_counter() - begin)
+print(best * 1000)";
+        let echo = "
+import socket, sys
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.bind((sys.argv[1], 7)); print('ready', flush=True)
+while True:
+    data, peer = s.recvfrom(9); s.sendto(data, peer)";
+        let mut server = self.lab(&["exec", to, "--", "python3", "-c", echo, address]);
+        let mut server = server.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut out = std::io::BufReader::new(server.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+        let said = self.ok(&["exec", from, "--", "python3", "-c", script, address]);
+        server.kill().unwrap();
+        server.wait().unwrap();
+        said.trim().parse().unwrap()
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        let labs =
+            std::fs::read_dir(self.0.path().join("state/labs")).into_iter().flatten().flatten();
+        for lab in labs {
+            let name = lab.file_name().into_string().unwrap();
+            let _ = self.lab(&["down", "--lab", &name]).output();
+        }
+    }
+}
+
+fn exists(pid: u64) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Processes in a network namespace.
+fn inside(inode: u64) -> usize {
+    use std::os::unix::fs::MetadataExt;
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    all.filter(|entry| entry.path().join("ns/net").metadata().is_ok_and(|meta| meta.ino() == inode))
+        .count()
+}
+
+fn inode_of(status: &Value, node: usize) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let file = status["nodes"][node]["namespace"].as_str().unwrap();
+    std::fs::metadata(file).unwrap().ino()
+}
+
+#[test]
+fn hosts_know_each_other_by_name_and_links_change_while_it_runs() {
+    let Some(house) = House::new("links_change") else { return };
+    let status = house.up();
+    assert_eq!(
+        (status["name"].as_str(), status["backend"].as_str()),
+        (Some("two"), Some("nfqueue"))
+    );
+    let direct = house.round_trip_ms("a", "b", "b");
+    assert!((10.0..20.0).contains(&direct), "{direct}");
+    let changed = house.json(&["set", "wan", "delay=15ms", "--way", "forward"]);
+    assert_eq!(changed["directions"][0]["delay_seconds"], 0.015);
+    assert_eq!(changed["directions"][1]["delay_seconds"], 0.005);
+    let longer = house.round_trip_ms("a", "b", "b");
+    assert!((20.0..30.0).contains(&longer), "{longer}");
+    house.ok(&["route", "a", "b", "near", "detour", "far"]);
+    let detour = house.round_trip_ms("a", "b", "b");
+    assert!((40.0..55.0).contains(&detour), "{detour}");
+    // The other interface is reached as before.
+    let other = house.round_trip_ms("a", "b", "b-eth1");
+    assert!((20.0..30.0).contains(&other), "{other}");
+    let hosts = house.ok(&[
+        "exec",
+        "b",
+        "--",
+        "sh",
+        "-c",
+        "cat /etc/hosts; ls /sys/class/net; echo $PENSTOCK_LAB_HOST",
+    ]);
+    assert!(
+        hosts.contains("a-eth0 a\n") && hosts.contains("eth1\n") && hosts.ends_with("b\n"),
+        "{hosts}"
+    );
+    house.ok(&["cut", "detour"]);
+    let said = house.json(&["status"]);
+    let cut = &said["links"][2];
+    assert_eq!(
+        (cut["name"].as_str(), cut["directions"][1]["is_cut"].as_bool()),
+        (Some("detour"), Some(true))
+    );
+    house.ok(&["mend", "detour"]);
+    assert!(house.ok(&["status"]).contains("detour"));
+}
+
+#[test]
+fn every_link_is_measured_when_asked() {
+    let Some(house) = House::new("measured") else { return };
+    house.up();
+    let measured = house.json(&["calibrate", "wan", "far"]);
+    let wan = &measured["links"][0];
+    assert_eq!(wan["rtt_wanted_seconds"], 0.01);
+    let (rtt, rate) = (wan["rtt_seconds"].as_f64().unwrap(), wan["rate_bps"].as_f64().unwrap());
+    assert!((0.01..0.02).contains(&rtt), "{rtt}");
+    assert!((0.9..1.03).contains(&(rate / 1e9)), "{rate}");
+    assert!(house.ok(&["calibrate", "far"]).contains("round trip"));
+}
+
+#[test]
+fn a_lab_that_ends_takes_all_with_it() {
+    let Some(house) = House::new("ends") else { return };
+    let status = house.up();
+    let inode = inode_of(&status, 0);
+    let mut sleeper = house.lab(&["exec", "a", "--", "sleep", "1000"]).spawn().unwrap();
+    until("the program runs", Duration::from_secs(10), || (inside(inode) > 0).then_some(()));
+    house.ok(&["down"]);
+    assert!(!sleeper.wait().unwrap().success());
+    until("the holder is gone", Duration::from_secs(10), || {
+        (!exists(status["pid"].as_u64().unwrap())).then_some(())
+    });
+    assert_eq!(inside(inode), 0);
+    assert_eq!(house.ok(&["status"]), "no lab is up: penstock lab up FILE\n");
+}
+
+#[test]
+fn a_lab_that_is_killed_leaves_nothing_once_another_comes() {
+    let Some(house) = House::new("killed") else { return };
+    let status = house.up();
+    let inode = inode_of(&status, 0);
+    let mut sleeper = house.lab(&["exec", "a", "--", "sleep", "1000"]).spawn().unwrap();
+    until("the program runs", Duration::from_secs(10), || (inside(inode) > 0).then_some(()));
+    let pid = status["pid"].as_u64().unwrap();
+    Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+    until("the holder is gone", Duration::from_secs(10), || (!exists(pid)).then_some(()));
+    assert_eq!(house.json(&["status"])["labs"].as_array().unwrap().len(), 0);
+    house.up();
+    assert!(!sleeper.wait().unwrap().success());
+    assert_eq!(inside(inode), 0);
+    // Two of one name there are not; two of different names there are.
+    let file = house.file("two.toml");
+    let file = file.to_str().unwrap();
+    house.refused(&["up", file], 1, "up already");
+    house.ok(&["up", file, "--lab", "other", "--no-calibration"]);
+    house.refused(&["status", "--lab", "third"], 1, "not up");
+    house.refused(&["exec", "a", "--", "true"], 2, "say which with --lab: other, two");
+    assert_eq!(house.ok(&["status"]), "other\ntwo\n");
+    house.ok(&["down", "--lab", "other"]);
+}
+
+#[test]
+fn mistakes_are_one_line() {
+    let Some(house) = House::new("mistakes") else { return };
+    house.refused(&["down"], 1, "no lab is up");
+    house.refused(&["up", "/no/such/file"], 2, "/no/such/file");
+    std::fs::write(house.file("bad.toml"), "name = \"x\"\n[[link]]\nends = [\"a\", \"b\"]\n")
+        .unwrap();
+    house.refused(&["up", house.file("bad.toml").to_str().unwrap()], 2, "bad.toml:3:");
+    let file = house.file("two.toml");
+    house.refused(&["up", file.to_str().unwrap(), "--lab", "../x"], 2, "no name of a lab");
+    house.up();
+    house.refused(&["set", "won", "delay=1ms"], 1, "there are near, wan");
+    house.refused(&["set", "wan", "delay=fast"], 1, "'delay=fast'");
+    house.refused(&["exec", "c", "--", "true"], 2, "there are a, b, s, t");
+    house.refused(&["exec", "a", "--", "/no/such/program"], 1, "/no/such/program");
+    house.refused(&["route", "a", "b", "near", "far"], 1, "does not touch s");
+    house.refused(&["capture", "won"], 2, "there are near, wan");
+}
+
+fn play(house: &House, more: &[&str]) -> Output {
+    house
+        .lab(&[&["run", house.file("play.toml").to_str().unwrap(), "--json"], more].concat())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_scenario_is_played_and_reported() {
+    let Some(house) = House::new("scenario") else { return };
+    let text = r#"
+        name = "play"
+        topology = "two.toml"
+        sample = "100ms"
+        [with]
+        seconds = "1"
+        [sysctl]
+        "net.ipv4.tcp_wmem" = "4096 16384 16777216"
+        [[step]]
+        name = "server"
+        host = "b"
+        run = ["penstock", "nettest", "--listen", "[::]:5201"]
+        until = "listening"
+        [[step]]
+        name = "flow"
+        host = "a"
+        run = ["penstock", "nettest", "[b]:5201", "--time", "${seconds}", "--json"]
+        [[step]]
+        at = "200ms"
+        set = "wan"
+        to = ["delay=6ms"]
+        [[step]]
+        name = "after"
+        after = "flow"
+        host = "a"
+        run = ["sh", "-c", "cat /proc/sys/net/ipv4/tcp_wmem; exit 3"]
+    "#;
+    std::fs::write(house.file("play.toml"), text).unwrap();
+    let output = play(&house, &[]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let program = |number: usize| &report["programs"][number];
+    assert_eq!(program(1)["exit"], 0, "{report}");
+    assert!(program(1)["output"]["bits_per_second"].as_f64().unwrap() > 1e8, "{report}");
+    assert_eq!(program(2)["output"], "4096\t16384\t16777216\n");
+    assert_eq!(program(2)["exit"], 3);
+    assert!(report["samples"].as_array().unwrap().len() > 5);
+    assert_eq!(report["links"][1]["directions"][0]["delay_seconds"], 0.006);
+    assert_eq!(house.ok(&["status"]), "no lab is up: penstock lab up FILE\n");
+    house.refused(
+        &["run", house.file("play.toml").to_str().unwrap(), "--with", "x"],
+        2,
+        "NAME=VALUE",
+    );
+    std::fs::write(
+        house.file("play.toml"),
+        text.replace("until = \"listening\"", "until = \"never\"").replace("--listen", "--lisn"),
+    )
+    .unwrap();
+    house.refused(&["run", house.file("play.toml").to_str().unwrap()], 1, "server ended");
+}

@@ -1,0 +1,273 @@
+//! A setting of the machine that can be read, changed and put back, and the change of one.
+//!
+//! Values are text, as procfs has them; what was read before a change is what is written to undo it.
+//!
+//! Fails with the kernel's refusal; whoever calls adds the rule it was for.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use penstock_sys::net::device::{
+    Device, DeviceSetting, devices, qdiscs, remove_root_qdisc, set_device, set_root_qdisc,
+};
+use penstock_sys::net::ethtool::Ethtool;
+use serde::{Deserialize, Serialize};
+
+use crate::facts::{chosen, nics, sysctls};
+
+/// A setting.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Knob {
+    /// A setting of the kernel, by its dotted name.
+    Sysctl {
+        /// As `net.ipv4.tcp_rmem`.
+        key: String,
+    },
+    /// A number of a network device.
+    Device {
+        /// The device.
+        device: String,
+        /// `mtu`, `tx-queue-packets`, `gso-max-bytes`, `gso-ipv4-max-bytes`, `gro-max-bytes`, `gro-ipv4-max-bytes`.
+        setting: String,
+    },
+    /// A number or switch of its driver.
+    Driver {
+        /// The device.
+        device: String,
+        /// As [`nics::word`] gives it.
+        setting: String,
+    },
+    /// An offload: `on` or `off`.
+    Feature {
+        /// The device.
+        device: String,
+        /// As `rx-gro`.
+        feature: String,
+    },
+    /// The discipline at a device's root: a kind, or `default` for what the kernel puts there.
+    Qdisc {
+        /// The device.
+        device: String,
+    },
+    /// A file of sysfs, or of an interrupt.
+    File {
+        /// Its path.
+        path: String,
+    },
+}
+
+/// A setting, what it is, and what it is to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// The setting.
+    pub knob: Knob,
+    /// Before.
+    pub from: String,
+    /// After.
+    pub to: String,
+}
+
+const DEFAULT_QDISC: &str = "default";
+
+impl Change {
+    /// Of `knob`.
+    #[must_use]
+    pub fn new(knob: Knob, from: impl Into<String>, to: impl Into<String>) -> Self {
+        Self { knob, from: from.into(), to: to.into() }
+    }
+}
+
+impl fmt::Display for Knob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sysctl { key } => f.write_str(key),
+            Self::Device { device, setting } | Self::Driver { device, setting } => {
+                write!(f, "{device} {setting}")
+            }
+            Self::Feature { device, feature } => write!(f, "{device} {feature}"),
+            Self::Qdisc { device } => write!(f, "{device} qdisc"),
+            Self::File { path } => f.write_str(path),
+        }
+    }
+}
+
+impl Knob {
+    /// A setting of the kernel.
+    #[must_use]
+    pub fn sysctl(key: &str) -> Self {
+        Self::Sysctl { key: key.to_owned() }
+    }
+
+    /// What it is now.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub fn read(&self) -> io::Result<String> {
+        match self {
+            Self::Sysctl { key } => {
+                Ok(sysctls::normal(&fs::read_to_string(sysctls::path_of(checked_key(key)?))?))
+            }
+            Self::Device { device, setting } => {
+                let value = device_setting(setting)?.of(&named(device)?);
+                value.map(|value| value.to_string()).ok_or_else(|| missing(self))
+            }
+            Self::Driver { device, setting } => {
+                let wanted = nics::knob(setting).ok_or_else(|| missing(self))?;
+                let settings = Ethtool::open()?.settings(device);
+                let found = settings.get(&wanted).ok_or_else(|| missing(self))?;
+                Ok(found.value.to_string())
+            }
+            Self::Feature { device, feature } => {
+                let features = Ethtool::open()?.features(device)?;
+                let found = features.get(feature).ok_or_else(|| missing(self))?;
+                Ok(if found.on { "on" } else { "off" }.to_owned())
+            }
+            Self::Qdisc { device } => {
+                let index = named(device)?.index;
+                let all = qdiscs()?;
+                let root = all.iter().find(|one| one.device == index && one.parent.is_none());
+                Ok(match root {
+                    Some(root) if root.handle != 0 => root.kind.clone(),
+                    _ => DEFAULT_QDISC.to_owned(),
+                })
+            }
+            Self::File { path } => {
+                let text = fs::read_to_string(checked_path(path)?)?;
+                Ok(chosen(text.trim()).to_owned())
+            }
+        }
+    }
+
+    /// Sets it. Whether the kernel did as asked is for [`Self::read`] to tell.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn write(&self, value: &str) -> io::Result<()> {
+        let number = || -> io::Result<u32> {
+            value.parse().map_err(|_| {
+                io::Error::new(io::ErrorKind::InvalidInput, format!("'{value}' is no number"))
+            })
+        };
+        match self {
+            Self::Sysctl { key } => fs::write(sysctls::path_of(checked_key(key)?), value),
+            Self::Device { device, setting } => {
+                set_device(named(device)?.index, device_setting(setting)?, number()?)
+            }
+            Self::Driver { device, setting } => {
+                let wanted = nics::knob(setting).ok_or_else(|| missing(self))?;
+                Ethtool::open()?.set(device, wanted, number()?)
+            }
+            Self::Feature { device, feature } => {
+                Ethtool::open()?.set_feature(device, feature, value == "on")
+            }
+            Self::Qdisc { device } => {
+                let index = named(device)?.index;
+                match value {
+                    DEFAULT_QDISC if self.read()? == DEFAULT_QDISC => Ok(()),
+                    DEFAULT_QDISC => remove_root_qdisc(index),
+                    kind => set_root_qdisc(index, kind),
+                }
+            }
+            Self::File { path } => fs::write(checked_path(path)?, value),
+        }
+    }
+
+    /// Whether it belongs to the whole machine, and not to a network namespace.
+    #[must_use]
+    pub fn is_of_the_machine(&self) -> bool {
+        match self {
+            Self::Sysctl { key } => !key.starts_with("net."),
+            Self::File { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+fn named(device: &str) -> io::Result<Device> {
+    let found = devices()?.into_iter().find(|one| one.name == device);
+    found.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::NotFound, format!("there is no device {device}"))
+    })
+}
+
+fn device_setting(word: &str) -> io::Result<DeviceSetting> {
+    Ok(match word {
+        "mtu" => DeviceSetting::Mtu,
+        "tx-queue-packets" => DeviceSetting::TxQueuePackets,
+        "gso-max-bytes" => DeviceSetting::GsoMaxBytes,
+        "gso-ipv4-max-bytes" => DeviceSetting::GsoIpv4MaxBytes,
+        "gro-max-bytes" => DeviceSetting::GroMaxBytes,
+        "gro-ipv4-max-bytes" => DeviceSetting::GroIpv4MaxBytes,
+        _ => {
+            let text = format!("no setting of a device is called {word}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+    })
+}
+
+fn missing(knob: &Knob) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("this machine has no {knob}"))
+}
+
+/// A journal is written by root and read by root; still it may name nothing but settings.
+fn checked_path(path: &str) -> io::Result<&Path> {
+    let place = ["/sys/block/", "/sys/devices/system/cpu/", "/proc/irq/"];
+    let known = place.iter().any(|place| path.starts_with(place));
+    if known && !path.split('/').any(|part| part == "..") {
+        return Ok(Path::new(path));
+    }
+    let text = format!("{path} is no setting that a rule changes");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+}
+
+fn checked_key(key: &str) -> io::Result<&str> {
+    if sysctls::KEYS.contains(&key) {
+        return Ok(key);
+    }
+    let text = format!("{key} is no setting that a rule reads");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_settings_are_written() {
+        for path in ["/etc/passwd", "/sys/block/../../etc/passwd", "/proc/irq/../sysrq-trigger", ""]
+        {
+            let error = Knob::File { path: path.into() }.write("x").unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{path}");
+        }
+        for key in ["kernel.core_pattern", "net/ipv4/tcp_rmem", "../../etc/passwd"] {
+            let error = Knob::sysctl(key).write("x").unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{key}");
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_read() {
+        let rmem = Knob::sysctl("net.ipv4.tcp_rmem").read().unwrap();
+        assert_eq!(rmem.split(' ').count(), 3, "{rmem}");
+        let mtu = Knob::Device { device: "lo".into(), setting: "mtu".into() };
+        assert!(mtu.read().unwrap().parse::<u32>().unwrap() > 1000);
+        let gro = Knob::Feature { device: "lo".into(), feature: "rx-gro".into() };
+        assert!(["on", "off"].contains(&gro.read().unwrap().as_str()));
+        let none = Knob::Device { device: "no-such-device".into(), setting: "mtu".into() };
+        assert_eq!(none.read().unwrap_err().kind(), io::ErrorKind::NotFound);
+        let rings = Knob::Driver { device: "lo".into(), setting: "rx-ring".into() };
+        assert!(rings.read().unwrap_err().to_string().contains("lo rx-ring"));
+    }
+
+    #[test]
+    fn a_change_is_one_object() {
+        let change = Change::new(Knob::Qdisc { device: "eth0".into() }, "default", "mq");
+        let text = serde_json::to_string(&change).unwrap();
+        assert_eq!(text, r#"{"knob":{"kind":"qdisc","device":"eth0"},"from":"default","to":"mq"}"#);
+        assert_eq!(serde_json::from_str::<Change>(&text).unwrap(), change);
+    }
+}

@@ -1,0 +1,146 @@
+//! What kind of machine this is: hardware, a virtual machine, a container, a network namespace that is not the first.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Tree, chosen};
+
+/// The machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// What its maker calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub product: Option<String>,
+    /// Whether processors run under a hypervisor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub virtual_machine: Option<bool>,
+    /// Which kind of container this process is in, as `docker`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// Whether this is the network namespace that the machine started with. Others see only part of the settings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_network_namespace: Option<bool>,
+    /// What the kernel reads time from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_source: Option<String>,
+    /// Those that it could read instead.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clock_sources: Vec<String>,
+    /// Whether an IOMMU is in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iommu: Option<bool>,
+    /// Whether a transparent huge page may serve any memory: `always`, `madvise` or `never`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transparent_huge_pages: Option<String>,
+}
+
+/// Reads it.
+#[must_use]
+pub fn gather(tree: &Tree) -> Machine {
+    let clock = "/sys/devices/system/clocksource/clocksource0";
+    let sources = tree.text(&format!("{clock}/available_clocksource")).unwrap_or_default();
+    let iommu = tree.exists("/sys/class").then(|| !tree.names("/sys/class/iommu").is_empty());
+    Machine {
+        product: product(tree),
+        virtual_machine: virtual_machine(tree),
+        container: container(tree),
+        // Shown in the first namespace alone: net/core/sysctl_net_core.c.
+        first_network_namespace: tree
+            .exists("/proc/sys/net/core")
+            .then(|| tree.exists("/proc/sys/net/core/netdev_max_backlog")),
+        clock_source: tree.text(&format!("{clock}/current_clocksource")),
+        clock_sources: sources.split_whitespace().map(str::to_owned).collect(),
+        iommu,
+        transparent_huge_pages: tree
+            .text("/sys/kernel/mm/transparent_hugepage/enabled")
+            .map(|text| chosen(&text).to_owned()),
+    }
+}
+
+fn product(tree: &Tree) -> Option<String> {
+    let part = |name: &str| tree.text(&format!("/sys/class/dmi/id/{name}"));
+    match (part("sys_vendor"), part("product_name")) {
+        (Some(vendor), Some(product)) => Some(format!("{vendor} {product}")),
+        (vendor, product) => vendor.or(product),
+    }
+}
+
+/// By the flag that hypervisors show to their guests (CPUID leaf 1, ECX bit 31), else by the firmware's words.
+fn virtual_machine(tree: &Tree) -> Option<bool> {
+    const VENDORS: [&str; 7] = [
+        "QEMU",
+        "VMware",
+        "Xen",
+        "innotek",
+        "Amazon EC2",
+        "Google",
+        "Microsoft Corporation Virtual",
+    ];
+    let processors = tree.text("/proc/cpuinfo")?;
+    let flagged = processors
+        .lines()
+        .filter(|line| line.starts_with("flags"))
+        .any(|line| line.split_whitespace().any(|flag| flag == "hypervisor"));
+    let named = product(tree).is_some_and(|name| VENDORS.iter().any(|one| name.starts_with(one)));
+    Some(flagged || named || tree.exists("/sys/hypervisor/uuid"))
+}
+
+fn container(tree: &Tree) -> Option<String> {
+    // Who sees the kernel's own threads is in none; images of machines keep the marks of containers they came from.
+    if tree.text("/proc/2/comm").as_deref() == Some("kthreadd") {
+        return None;
+    }
+    if tree.exists("/.dockerenv") {
+        return Some("docker".to_owned());
+    }
+    if tree.exists("/run/.containerenv") {
+        return Some("podman".to_owned());
+    }
+    if let Some(kind) = tree.text("/run/systemd/container") {
+        return Some(kind);
+    }
+    // What container managers tell the first process.
+    let environment = tree.bytes("/proc/1/environ")?;
+    environment
+        .split(|byte| *byte == 0)
+        .find_map(|variable| variable.strip_prefix(b"container="))
+        .map(|kind| String::from_utf8_lossy(kind).into_owned())
+        .or_else(|| {
+            let groups = tree.text("/proc/1/cgroup")?;
+            groups.contains("kubepods").then(|| "kubernetes".to_owned())
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn write(root: &std::path::Path, path: &str, text: &str) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn virtual_machines_containers_and_namespaces_are_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let tree = Tree::below(root);
+        assert_eq!(gather(&tree), Machine::default());
+        write(root, "proc/cpuinfo", "processor: 0\nflags : fpu sse hypervisor lm\n");
+        write(root, "proc/sys/net/core/rmem_max", "4194304\n");
+        write(root, "proc/1/environ", "HOME=/\0container=lxc\0");
+        let machine = gather(&tree);
+        assert_eq!(machine.virtual_machine, Some(true));
+        assert_eq!(machine.first_network_namespace, Some(false));
+        assert_eq!(machine.container.as_deref(), Some("lxc"));
+        write(root, "proc/cpuinfo", "flags : fpu hypervisors\n");
+        write(root, "proc/sys/net/core/netdev_max_backlog", "1000\n");
+        write(root, ".dockerenv", "");
+        let machine = gather(&tree);
+        assert_eq!(machine.virtual_machine, Some(false));
+        assert_eq!(machine.first_network_namespace, Some(true));
+        assert_eq!(machine.container.as_deref(), Some("docker"));
+    }
+}

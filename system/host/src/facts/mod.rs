@@ -1,0 +1,153 @@
+//! Facts about a machine that decide how fast it moves data, each of which may be unknown.
+//!
+//! [`Facts::gather`] reads them from procfs, sysfs and netlink and changes nothing; the parts are cheap on their own
+//! ([`Facts::sysctls`], [`nics::gather`]). The same as JSON is the facts file, which stands in for a machine that is
+//! not here ([`Facts::from_json`]).
+//!
+//! Not for: judging ([`crate::rules`]). Not for state that changes by the second: counters are here where a rule reads
+//! them, rates are not.
+//!
+//! Gathering does not fail: what cannot be read is left out. A facts file that is not one says where it is wrong.
+
+pub mod cpu;
+pub mod disks;
+pub mod kernel;
+pub mod machine;
+pub mod managers;
+pub mod memory;
+pub mod nics;
+pub mod sysctls;
+mod tree;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::cpu::Cpu;
+pub use self::disks::{Disk, Mount};
+pub use self::kernel::{Kernel, Release};
+pub use self::machine::Machine;
+pub use self::managers::Managers;
+pub use self::memory::{Memory, Softnet};
+pub use self::nics::Nic;
+pub use self::sysctls::Sysctls;
+pub use self::tree::Tree;
+pub(crate) use self::tree::chosen;
+
+/// The version of the facts file that this program writes and reads.
+pub const FACTS_VERSION: u32 = 1;
+
+/// Longest facts file.
+pub const FACTS_BYTES_MAX: usize = 16 << 20;
+
+/// A machine. Every part is empty where nothing is known.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Facts {
+    /// [`FACTS_VERSION`]
+    pub version: u32,
+    /// For people: which machine, and where the facts are from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// The kernel.
+    #[serde(default)]
+    pub kernel: Kernel,
+    /// What kind of machine.
+    #[serde(default)]
+    pub machine: Machine,
+    /// Processors.
+    #[serde(default)]
+    pub cpu: Cpu,
+    /// Memory.
+    #[serde(default)]
+    pub memory: Memory,
+    /// Settings of the kernel.
+    #[serde(default)]
+    pub sysctls: Sysctls,
+    /// What receiving has dropped or put off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub softnet: Option<Softnet>,
+    /// Network devices.
+    #[serde(default)]
+    pub nics: Vec<Nic>,
+    /// Block devices.
+    #[serde(default)]
+    pub disks: Vec<Disk>,
+    /// File systems that may hold data.
+    #[serde(default)]
+    pub mounts: Vec<Mount>,
+    /// Other programs that tune this machine.
+    #[serde(default)]
+    pub managers: Managers,
+}
+
+/// A facts file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FactsError {
+    /// It is not JSON of this shape.
+    #[error("not a facts file: {0}")]
+    Shape(#[from] serde_json::Error),
+    /// It is another version's.
+    #[error(
+        "version {found} of the facts file is not known: this program reads {FACTS_VERSION}; gather it again with penstock host facts"
+    )]
+    Version {
+        /// What it says it is.
+        found: u32,
+    },
+}
+
+impl Facts {
+    /// Everything, of this machine.
+    #[must_use]
+    pub fn gather() -> Self {
+        Self::gather_from(&Tree::default())
+    }
+
+    /// Everything, of `tree`; what comes by netlink only where the tree is this machine.
+    #[must_use]
+    pub fn gather_from(tree: &Tree) -> Self {
+        Self {
+            version: FACTS_VERSION,
+            note: None,
+            kernel: kernel::gather(tree),
+            machine: machine::gather(tree),
+            cpu: cpu::gather(tree),
+            memory: memory::gather(tree),
+            sysctls: sysctls::gather(tree),
+            softnet: memory::softnet(tree),
+            nics: nics::gather(tree),
+            disks: disks::gather(tree),
+            mounts: disks::mounts(tree),
+            managers: managers::gather(tree),
+        }
+    }
+
+    /// The settings of this machine's kernel alone.
+    #[must_use]
+    pub fn sysctls() -> Sysctls {
+        sysctls::gather(&Tree::default())
+    }
+
+    /// From a facts file.
+    ///
+    /// # Errors
+    /// When it is not one, with line and column.
+    pub fn from_json(text: &[u8]) -> Result<Self, FactsError> {
+        // Asked first: another version's fields would only be strange.
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let Version { version } = serde_json::from_slice(text)?;
+        if version != FACTS_VERSION {
+            return Err(FactsError::Version { found: version });
+        }
+        Ok(serde_json::from_slice(text)?)
+    }
+
+    /// As a facts file.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let text = serde_json::to_string_pretty(self);
+        text.unwrap_or_else(|error| unreachable!("facts are plain data: {error}"))
+    }
+}

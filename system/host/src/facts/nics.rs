@@ -1,0 +1,413 @@
+//! Network devices of this network namespace: by netlink what the kernel and the driver know, by sysfs where the
+//! hardware sits and which interrupts it has.
+//!
+//! sysfs shows the devices of the namespace that it was mounted in: what it says is taken only for hardware with the
+//! same address.
+
+use std::collections::BTreeMap;
+
+use penstock_sys::net::device::{Device, Qdisc, devices, qdiscs};
+use penstock_sys::net::ethtool::{Ethtool, Knob, Setting};
+use serde::{Deserialize, Serialize};
+
+use super::Tree;
+
+/// Interrupts of a device that are looked at.
+const IRQS_MAX: usize = 4096;
+
+/// A network device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nic {
+    /// Its name.
+    pub name: String,
+    /// As `mlx5_core`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// What software device it is (`veth`, `vlan`, `bond`); none for hardware.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// The device that it is stacked on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lower: Option<String>,
+    /// Bus and address, as `pci 0000:17:00.0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bus: Option<String>,
+    /// Whether it has a carrier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carrier: Option<bool>,
+    /// Rate of its link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed_mbps: Option<u32>,
+    /// Longest packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu_bytes: Option<u32>,
+    /// Longest packet that it can be set to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu_bytes_max: Option<u32>,
+    /// Packets that its queue may hold, where its discipline asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_queue_packets: Option<u32>,
+    /// Queues for sending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_queues: Option<u32>,
+    /// Its queueing disciplines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qdisc: Option<RootQdisc>,
+    /// Longest packets that segmentation and reassembly handle.
+    #[serde(default, skip_serializing_if = "Segments::is_unknown")]
+    pub segments: Segments,
+    /// Descriptors, channels, interrupt moderation and pause frames, by the words of `docs/host.md`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, Bounded>,
+    /// Queues to which it spreads what it receives (RSS).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rss_queues: Option<u32>,
+    /// Offloads by the kernel's names: `on`, `off`, or either with ` fixed`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub features: BTreeMap<String, String>,
+    /// The NUMA node it is attached to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<usize>,
+    /// The processors near it, as `0-17,36-53`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_cpus: Option<String>,
+    /// Its slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcie: Option<Pcie>,
+    /// Its interrupts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub irqs: Vec<Irq>,
+    /// Queues with receive packet steering, and with transmit packet steering.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steering: Option<Steering>,
+    /// Packets it had no room for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_missed_packets: Option<u64>,
+}
+
+/// A number and the most it can be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bounded {
+    /// The number.
+    pub value: u32,
+    /// The most that the driver takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
+}
+
+/// The discipline at the root, and those below it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RootQdisc {
+    /// As `mq`.
+    pub kind: String,
+    /// Whether the kernel put it there itself; somebody's own has options that we do not know.
+    pub default: bool,
+    /// What is below it, each kind once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub below: Vec<String>,
+}
+
+/// Longest super-packets, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Segments {
+    /// Sent, IPv6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gso_max_bytes: Option<u32>,
+    /// Sent, IPv4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gso_ipv4_max_bytes: Option<u32>,
+    /// Received, IPv6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gro_max_bytes: Option<u32>,
+    /// Received, IPv4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gro_ipv4_max_bytes: Option<u32>,
+    /// What the hardware segments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tso_max_bytes: Option<u32>,
+}
+
+impl Segments {
+    fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A PCI Express slot: transfers a second of a lane, in GT/s, and lanes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pcie {
+    /// As it runs.
+    pub speed_gts: f64,
+    /// As it runs.
+    pub width: u32,
+    /// As card and slot could.
+    pub speed_gts_max: f64,
+    /// As card and slot could.
+    pub width_max: u32,
+}
+
+impl Eq for Pcie {}
+
+/// An interrupt and the processors it goes to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Irq {
+    /// Its number.
+    pub number: u32,
+    /// Those it may go to.
+    pub cpus: String,
+    /// Those it does go to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effective_cpus: Option<String>,
+}
+
+/// How many queues steer packets to processors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Steering {
+    /// Queues for receiving.
+    pub rx_queues: u32,
+    /// Of them with RPS.
+    pub rps_queues: u32,
+    /// Queues for sending.
+    pub tx_queues: u32,
+    /// Of them with XPS.
+    pub xps_queues: u32,
+}
+
+impl Nic {
+    /// Whether it is a device of its own and not made of software.
+    #[must_use]
+    pub fn is_hardware(&self) -> bool {
+        self.bus.is_some() && self.kind.is_none()
+    }
+
+    /// A number by its word.
+    #[must_use]
+    pub fn setting(&self, word: &str) -> Option<Bounded> {
+        self.settings.get(word).copied()
+    }
+
+    /// Whether an offload is on, and whether it is fixed.
+    #[must_use]
+    pub fn feature(&self, name: &str) -> Option<(bool, bool)> {
+        let text = self.features.get(name)?;
+        Some((text.starts_with("on"), text.ends_with("fixed")))
+    }
+}
+
+/// The word of a knob in facts, plans and journals.
+#[must_use]
+pub fn word(knob: Knob) -> &'static str {
+    match knob {
+        Knob::RxRing => "rx-ring",
+        Knob::TxRing => "tx-ring",
+        Knob::RxChannels => "rx-channels",
+        Knob::TxChannels => "tx-channels",
+        Knob::CombinedChannels => "combined-channels",
+        Knob::RxMicroseconds => "rx-usecs",
+        Knob::RxFrames => "rx-frames",
+        Knob::TxMicroseconds => "tx-usecs",
+        Knob::TxFrames => "tx-frames",
+        Knob::AdaptiveRx => "adaptive-rx",
+        Knob::AdaptiveTx => "adaptive-tx",
+        Knob::PauseAutoneg => "pause-autoneg",
+        Knob::PauseRx => "pause-rx",
+        Knob::PauseTx => "pause-tx",
+    }
+}
+
+/// The knob of a word.
+#[must_use]
+pub fn knob(of: &str) -> Option<Knob> {
+    Knob::ALL.into_iter().find(|knob| word(*knob) == of)
+}
+
+/// Reads all devices but loopback; by netlink, so only where the tree is this machine.
+#[must_use]
+pub fn gather(tree: &Tree) -> Vec<Nic> {
+    if !tree.is_live() {
+        return Vec::new();
+    }
+    let devices = devices().unwrap_or_default();
+    let qdiscs = qdiscs().unwrap_or_default();
+    let mut ethtool = Ethtool::open().ok();
+    let mut nics: Vec<Nic> = devices
+        .iter()
+        .filter(|device| !device.loopback)
+        .map(|device| {
+            let mut nic = from_device(device, &devices, &qdiscs);
+            if let Some(ethtool) = &mut ethtool {
+                ask_driver(&mut nic, ethtool);
+            }
+            look_at_hardware(&mut nic, device, tree);
+            nic
+        })
+        .collect();
+    nics.sort_by(|a, b| a.name.cmp(&b.name));
+    nics
+}
+
+fn from_device(device: &Device, all: &[Device], qdiscs: &[Qdisc]) -> Nic {
+    // The lower device of one end of a veth is the other, often in another namespace.
+    let stacked = device.kind.as_deref() != Some("veth");
+    let lower = device
+        .lower
+        .filter(|_| stacked)
+        .and_then(|index| all.iter().find(|other| other.index == index && index != device.index));
+    Nic {
+        name: device.name.clone(),
+        kind: device.kind.clone(),
+        lower: lower.map(|lower| lower.name.clone()),
+        bus: device.bus.as_ref().map(|(bus, address)| format!("{bus} {address}")),
+        carrier: device.carrier,
+        mtu_bytes: device.mtu,
+        mtu_bytes_max: device.mtu_max,
+        tx_queue_packets: device.tx_queue_packets,
+        tx_queues: device.tx_queues,
+        qdisc: root_qdisc(device.index, qdiscs),
+        segments: Segments {
+            gso_max_bytes: device.gso_max_bytes,
+            gso_ipv4_max_bytes: device.gso_ipv4_max_bytes,
+            gro_max_bytes: device.gro_max_bytes,
+            gro_ipv4_max_bytes: device.gro_ipv4_max_bytes,
+            tso_max_bytes: device.tso_max_bytes,
+        },
+        rx_missed_packets: device.rx_missed_packets,
+        ..Nic::default()
+    }
+}
+
+fn root_qdisc(device: u32, qdiscs: &[Qdisc]) -> Option<RootQdisc> {
+    let own = || qdiscs.iter().filter(|qdisc| qdisc.device == device);
+    let root = own().find(|qdisc| qdisc.parent.is_none())?;
+    let mut below: Vec<String> =
+        own().filter(|qdisc| qdisc.parent.is_some()).map(|qdisc| qdisc.kind.clone()).collect();
+    below.sort();
+    below.dedup();
+    Some(RootQdisc { kind: root.kind.clone(), default: root.handle == 0, below })
+}
+
+fn ask_driver(nic: &mut Nic, ethtool: &mut Ethtool) {
+    nic.speed_mbps = ethtool.speed_mbps(&nic.name).ok().flatten();
+    let queues = ethtool.spread_over(&nic.name).ok();
+    nic.rss_queues = queues.and_then(|queues| u32::try_from(queues.len()).ok());
+    let settings = ethtool.settings(&nic.name);
+    let bounded = |setting: Setting| Bounded { value: setting.value, max: setting.max };
+    nic.settings =
+        settings.into_iter().map(|(knob, at)| (word(knob).to_owned(), bounded(at))).collect();
+    let features = ethtool.features(&nic.name).unwrap_or_default();
+    nic.features = features
+        .into_iter()
+        .map(|(name, feature)| {
+            let state = if feature.on { "on" } else { "off" };
+            (name, format!("{state}{}", if feature.fixed { " fixed" } else { "" }))
+        })
+        // What is off for good is no news, and there are sixty of them.
+        .filter(|(_, state)| state != "off fixed")
+        .collect();
+}
+
+fn look_at_hardware(nic: &mut Nic, device: &Device, tree: &Tree) {
+    let place = format!("/sys/class/net/{}", nic.name);
+    let index = tree.number::<u32>(&format!("{place}/ifindex"));
+    let Some((bus, address)) = device.bus.as_ref().filter(|_| index == Some(device.index)) else {
+        return;
+    };
+    let own = format!("/sys/bus/{bus}/devices/{address}");
+    nic.driver = tree.link_name(&format!("{own}/driver"));
+    // Before Linux 5.6 there is no ethtool by netlink; -1 is not known.
+    nic.speed_mbps = nic.speed_mbps.or_else(|| tree.number(&format!("{place}/speed")));
+    // A virtual device's queue is a child of the PCI function that has slot, node and interrupts.
+    let slot = match bus.as_str() {
+        "virtio" => format!("{place}/device/.."),
+        _ => own,
+    };
+    nic.numa_node = tree.number(&format!("{slot}/numa_node"));
+    nic.local_cpus = tree.text(&format!("{slot}/local_cpulist"));
+    nic.pcie = pcie(tree, &slot);
+    nic.irqs = tree
+        .names(&format!("{slot}/msi_irqs"))
+        .into_iter()
+        .take(IRQS_MAX)
+        .filter_map(|number| {
+            let file = |name: &str| tree.text(&format!("/proc/irq/{number}/{name}"));
+            Some(Irq {
+                cpus: file("smp_affinity_list")?,
+                effective_cpus: file("effective_affinity_list"),
+                number: number.parse().ok()?,
+            })
+        })
+        .collect();
+    nic.irqs.sort_by_key(|irq| irq.number);
+    nic.steering = Some(steering(tree, &place));
+}
+
+fn pcie(tree: &Tree, slot: &str) -> Option<Pcie> {
+    // "16.0 GT/s PCIe"; what is not known is "Unknown".
+    let speed = |file: &str| -> Option<f64> {
+        tree.text(&format!("{slot}/{file}"))?.split_whitespace().next()?.parse().ok()
+    };
+    Some(Pcie {
+        speed_gts: speed("current_link_speed")?,
+        width: tree.number(&format!("{slot}/current_link_width"))?,
+        speed_gts_max: speed("max_link_speed")?,
+        width_max: tree.number(&format!("{slot}/max_link_width"))?,
+    })
+}
+
+fn steering(tree: &Tree, place: &str) -> Steering {
+    let mut found = Steering::default();
+    for queue in tree.names(&format!("{place}/queues")) {
+        let steered = |file: &str| {
+            let mask = tree.text(&format!("{place}/queues/{queue}/{file}"));
+            mask.is_some_and(|mask| mask.chars().any(|c| c.is_ascii_hexdigit() && c != '0'))
+        };
+        if queue.starts_with("rx-") {
+            found.rx_queues += 1;
+            found.rps_queues += u32::from(steered("rps_cpus"));
+        } else {
+            found.tx_queues += 1;
+            found.xps_queues += u32::from(steered("xps_cpus"));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_knob_has_its_word() {
+        for one in Knob::ALL {
+            assert_eq!(knob(word(one)), Some(one));
+        }
+        assert_eq!(knob("rings"), None);
+    }
+
+    #[test]
+    fn the_kernel_put_it_there_when_it_has_no_number() {
+        let qdisc = |device, handle, parent, kind: &str| Qdisc {
+            device,
+            handle,
+            parent,
+            kind: kind.to_owned(),
+        };
+        let all = [
+            qdisc(2, 0, None, "mq"),
+            qdisc(2, 0, Some(1), "fq_codel"),
+            qdisc(2, 0, Some(2), "fq_codel"),
+            qdisc(3, 0x8001_0000, None, "htb"),
+        ];
+        let root = root_qdisc(2, &all).unwrap();
+        assert_eq!((root.kind.as_str(), root.default, root.below.len()), ("mq", true, 1));
+        assert!(!root_qdisc(3, &all).unwrap().default);
+        assert_eq!(root_qdisc(4, &all), None);
+    }
+}

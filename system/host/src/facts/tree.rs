@@ -1,0 +1,105 @@
+//! Small files of procfs and sysfs below a root, which tests put elsewhere.
+//!
+//! Fails by giving nothing: a fact that cannot be read is unknown.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Longest file that is read: the largest are interrupts of hundreds of processors.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+/// Entries of a directory that are looked at.
+const ENTRIES_MAX: usize = 65_536;
+
+/// Where `/proc`, `/sys` and the rest are.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    root: PathBuf,
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self { root: "/".into() }
+    }
+}
+
+impl Tree {
+    /// Below another root.
+    #[must_use]
+    pub fn below(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
+    /// Whether it is this machine and no copy of one.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    pub(crate) fn exists(&self, path: &str) -> bool {
+        self.at(path).exists()
+    }
+
+    pub(crate) fn bytes(&self, path: &str) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(self.at(path)).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    /// Without spaces around it; none when it is empty.
+    pub(crate) fn text(&self, path: &str) -> Option<String> {
+        let text = String::from_utf8_lossy(&self.bytes(path)?).trim().to_owned();
+        (!text.is_empty()).then_some(text)
+    }
+
+    pub(crate) fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {
+        self.text(path)?.parse().ok()
+    }
+
+    /// The last part of where a link leads, as the name of a driver.
+    pub(crate) fn link_name(&self, path: &str) -> Option<String> {
+        let target = std::fs::read_link(self.at(path)).ok()?;
+        Some(target.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// Names in a directory, in order; empty where there is none.
+    pub(crate) fn names(&self, path: &str) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.at(path)) else { return Vec::new() };
+        let mut names: Vec<String> = entries
+            .take(ENTRIES_MAX)
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+/// What stands in brackets in a list of choices, as `[none] mq-deadline`; the whole when nothing does.
+pub(crate) fn chosen(text: &str) -> &str {
+    let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    inside.map_or(text, |(chosen, _)| chosen).trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_stand_in_brackets() {
+        assert_eq!(chosen("[none] mq-deadline kyber"), "none");
+        assert_eq!(chosen("mq-deadline [bfq]"), "bfq");
+        assert_eq!(chosen("none"), "none");
+        assert_eq!(chosen("] ["), "] [");
+    }
+
+    #[test]
+    fn what_is_not_there_is_nothing() {
+        let tree = Tree::below(Path::new("/no/such/place"));
+        assert_eq!(tree.text("/proc/cmdline"), None);
+        assert!(tree.names("/sys").is_empty() && !tree.is_live());
+    }
+}

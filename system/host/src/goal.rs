@@ -1,0 +1,124 @@
+//! What a host is to be good for: a rate over a round-trip time, and what follows of it for a connection's buffers.
+//!
+//! Pure arithmetic; the factors are those of docs/host.md, "Buffers".
+
+use std::time::Duration;
+
+use crate::facts::Facts;
+use crate::facts::sysctls::WINDOW_BYTES_MAX;
+
+/// What the host does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Role {
+    /// Moves data for users.
+    #[default]
+    Dtn,
+    /// Measures the network for itself, and nothing else.
+    Test,
+}
+
+/// What is wanted of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Goal {
+    /// All streams together, in bits per second.
+    pub rate_bps: u64,
+    /// Of the longest path.
+    pub rtt: Duration,
+    /// TCP connections that carry the rate.
+    pub streams: u32,
+    /// What the host does.
+    pub role: Role,
+}
+
+/// A buffer is an int in the kernel.
+const BUFFER_BYTES_MAX: u64 = (1 << 31) - 1;
+/// Less is never asked for: it is what short paths need, and costs nothing until it is used.
+const BUFFER_BYTES_MIN: u64 = 64 << 20;
+/// Buffers are whole mebibytes: people read them.
+const STEP_BYTES: u64 = 1 << 20;
+
+/// What is assumed where a machine's devices tell no rate.
+const RATE_BPS_UNKNOWN: u64 = 10_000_000_000;
+
+impl Goal {
+    /// With as few streams as TCP's largest window lets carry the rate.
+    #[must_use]
+    pub fn new(rate_bps: u64, rtt: Duration) -> Self {
+        let path = Self { rate_bps, rtt, streams: 1, role: Role::Dtn };
+        let streams = path.flow_bytes().div_ceil(WINDOW_BYTES_MAX).max(1);
+        Self { streams: u32::try_from(streams).unwrap_or(u32::MAX), ..path }
+    }
+
+    /// The rate of the fastest device of a machine, or 10 Gb/s where none tells.
+    #[must_use]
+    pub fn rate_of(facts: &Facts) -> u64 {
+        let fastest = facts.nics.iter().filter_map(|nic| nic.speed_mbps).max();
+        fastest.map_or(RATE_BPS_UNKNOWN, |mbps| u64::from(mbps) * 1_000_000)
+    }
+
+    /// Bytes of one stream that are on their way at the wanted rate.
+    #[must_use]
+    pub fn flow_bytes(&self) -> u64 {
+        let bits = self.rate_bps as f64 * self.rtt.as_secs_f64();
+        (bits / 8.0 / f64::from(self.streams.max(1))) as u64
+    }
+
+    /// What `tcp_wmem` needs as its most: 1.6 times what is on its way.
+    #[must_use]
+    pub fn send_bytes(&self) -> u64 {
+        self.buffer(1.6)
+    }
+
+    /// What `tcp_rmem` needs as its most: twice what is on its way, for cards fill their buffers less well than
+    /// software does.
+    #[must_use]
+    pub fn receive_bytes(&self) -> u64 {
+        self.buffer(2.0)
+    }
+
+    fn buffer(&self, factor: f64) -> u64 {
+        let bytes = (self.flow_bytes() as f64 * factor) as u64;
+        bytes
+            .min(BUFFER_BYTES_MAX)
+            .next_multiple_of(STEP_BYTES)
+            .clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
+    }
+
+    /// What `rmem_max` or `wmem_max` needs: room for programs that ask for twice as much themselves.
+    #[must_use]
+    pub fn socket_bytes(of: u64) -> u64 {
+        of.saturating_mul(2).min(BUFFER_BYTES_MAX)
+    }
+
+    /// What all streams' buffers take together.
+    #[must_use]
+    pub fn all_bytes(&self) -> u64 {
+        (self.send_bytes() + self.receive_bytes()).saturating_mul(u64::from(self.streams))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_as_few_as_the_window_allows() {
+        let of = |gbps: u64, ms| Goal::new(gbps * 1_000_000_000, Duration::from_millis(ms));
+        assert_eq!(of(20, 50).streams, 1);
+        assert_eq!(of(400, 65).streams, 4);
+        assert_eq!(of(400, 100).streams, 5, "a bandwidth-delay product of 5 GB");
+        assert_eq!(of(0, 100).streams, 1);
+        assert_eq!(Goal::new(u64::MAX, Duration::MAX).receive_bytes(), BUFFER_BYTES_MAX);
+    }
+
+    #[test]
+    fn buffers_follow_the_path() {
+        let goal = Goal::new(20_000_000_000, Duration::from_millis(50));
+        assert_eq!((goal.send_bytes() >> 20, goal.receive_bytes() >> 20), (191, 239));
+        let lan = Goal::new(10_000_000_000, Duration::from_millis(1));
+        assert_eq!((lan.send_bytes(), lan.receive_bytes()), (64 << 20, 64 << 20));
+        // What the reference's published tables give for 10G at 100 ms is half: they have no share for bookkeeping.
+        let wan = Goal::new(10_000_000_000, Duration::from_millis(100));
+        assert_eq!(wan.receive_bytes() >> 20, 239);
+    }
+}

@@ -1,0 +1,389 @@
+//! What was changed on this host and what it was before, on disk before each change is made.
+//!
+//! A file of lines, each a checksum and one JSON object. A line is synced before what it announces happens, so a file
+//! that ends in the middle of a line lost nothing that was done; lines after one that cannot be read are not trusted.
+//! One file for each network namespace; whoever holds the [`Journal`] holds its lock.
+//!
+//! Fails with a line that names the file. A journal that is cut is read as far as it goes, and says so.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crc_fast::{CrcAlgorithm, checksum};
+use penstock_sys::lock::FileLock;
+use serde::{Deserialize, Serialize};
+
+use crate::change::Change;
+
+/// Longest journal that is read: thousands of changes.
+const JOURNAL_BYTES_MAX: u64 = 64 << 20;
+
+/// A line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "record", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Record {
+    /// A plan begins to be applied.
+    Begin {
+        /// Another for each time.
+        id: String,
+        /// This boot: what is not persistent ends with it.
+        boot_id: String,
+        /// When, in seconds since 1970.
+        at_unix_seconds: u64,
+        /// When it reverts unless confirmed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        revert_at_unix_seconds: Option<u64>,
+        /// Below which directory files keep the changes over restarts, once confirmed where that is waited for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keep_below: Option<PathBuf>,
+    },
+    /// The changes of a rule are about to be made.
+    Step {
+        /// The rule.
+        rule: String,
+        /// What was and what is to be.
+        changes: Vec<Change>,
+    },
+    /// The changes of the last step were refused and are undone.
+    Undone {
+        /// Its rule.
+        rule: String,
+    },
+    /// Files are about to be written that keep changes over restarts.
+    Files {
+        /// What each was before.
+        files: Vec<Kept>,
+    },
+    /// All of the plan was tried.
+    End,
+    /// Whoever applied it still has a connection.
+    Confirmed,
+    /// What this plan changed was put back.
+    Restored {
+        /// The plan.
+        id: String,
+    },
+}
+
+/// A file, and what it was before it was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kept {
+    /// The file.
+    pub path: PathBuf,
+    /// Its text; none where it was not there.
+    pub before: Option<String>,
+}
+
+/// A plan that was applied, or begun to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Session {
+    /// Its number.
+    pub id: String,
+    /// The boot in which it was applied.
+    pub boot_id: String,
+    /// When.
+    pub at_unix_seconds: u64,
+    /// When it reverts unless confirmed.
+    pub revert_at_unix_seconds: Option<u64>,
+    /// Below which directory files are to keep the changes over restarts.
+    pub keep_below: Option<PathBuf>,
+    /// Rules and changes, in the order in which they were made.
+    pub steps: Vec<(String, Vec<Change>)>,
+    /// Files that keep them over restarts, as they were.
+    pub files: Vec<Kept>,
+    /// Whether it came to its end.
+    pub ended: bool,
+    /// Whether it was confirmed.
+    pub confirmed: bool,
+}
+
+impl Session {
+    /// Whether it waits for a word from whoever applied it.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.revert_at_unix_seconds.is_some() && !self.confirmed
+    }
+}
+
+/// What a journal holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Plans that are not put back yet, oldest first.
+    pub sessions: Vec<Session>,
+    /// Bytes at the end that could not be read.
+    pub cut_bytes: u64,
+}
+
+/// A journal that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("journal {}: {what}", path.display())]
+pub struct JournalError {
+    path: PathBuf,
+    what: String,
+    #[source]
+    source: Option<io::Error>,
+}
+
+/// The journal of this network namespace, locked.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    _lock: FileLock,
+}
+
+/// How long another process may hold the lock: applying takes seconds where links come up again.
+const LOCK_WAIT: std::time::Duration = std::time::Duration::from_secs(60);
+
+impl Journal {
+    /// The journal in `directory` for the namespace called `namespace`; none is the first one. The directory is made
+    /// when it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made or locked, or another process keeps it for a minute.
+    pub fn open(directory: &Path, namespace: Option<&str>) -> Result<Self, JournalError> {
+        let name = namespace.map_or("journal".to_owned(), |name| format!("journal-{name}"));
+        let path = directory.join(name);
+        let failed = |what: &str, source: io::Error| JournalError {
+            path: path.clone(),
+            what: format!("{what}: {source}"),
+            source: None,
+        };
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        made.map_err(|error| failed("its directory cannot be made", error))?;
+        let begun = std::time::Instant::now();
+        let lock = loop {
+            let tried = FileLock::try_lock_at(&path.with_extension("lock"));
+            match tried.map_err(|error| failed("cannot be locked", error))? {
+                Some(lock) => break lock,
+                None if begun.elapsed() > LOCK_WAIT => {
+                    let busy = io::Error::from(io::ErrorKind::WouldBlock);
+                    return Err(failed("another penstock host keeps it", busy));
+                }
+                None => std::thread::sleep(std::time::Duration::from_millis(20)),
+            }
+        };
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Files of journals beside it: of other network namespaces.
+    #[must_use]
+    pub fn others(&self) -> Vec<PathBuf> {
+        let entries = self.path.parent().and_then(|directory| fs::read_dir(directory).ok());
+        let mut others: Vec<PathBuf> = entries
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_none() && *path != self.path)
+            .collect();
+        others.sort();
+        others
+    }
+
+    /// Everything in it.
+    ///
+    /// # Errors
+    /// When it is there and cannot be read.
+    pub fn read(&self) -> Result<Contents, JournalError> {
+        Ok(contents(&self.bytes()?))
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>, JournalError> {
+        let mut bytes = Vec::new();
+        match File::open(&self.path) {
+            Ok(file) => file.take(JOURNAL_BYTES_MAX).read_to_end(&mut bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(error),
+        }
+        .map_err(|error| self.failed("cannot be read", error))?;
+        Ok(bytes)
+    }
+
+    /// Adds a line, which is on disk when this returns. What a crash left of a line is taken away first.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn add(&self, record: &Record) -> Result<(), JournalError> {
+        let bytes = self.bytes()?;
+        let whole = bytes.len() as u64 - contents(&bytes).cut_bytes;
+        let write = || -> io::Result<()> {
+            let mut file =
+                OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
+            file.set_len(whole)?;
+            file.write_all(line(record).as_bytes())?;
+            file.sync_all()?;
+            // The name too, for the first line.
+            if whole == 0 {
+                File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
+            }
+            Ok(())
+        };
+        write().map_err(|error| self.failed("cannot be written", error))
+    }
+
+    /// Takes it away: everything is put back.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove(&self) -> Result<(), JournalError> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(self.failed("cannot be removed", error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn failed(&self, what: &str, source: io::Error) -> JournalError {
+        JournalError { path: self.path.clone(), what: what.to_owned(), source: Some(source) }
+    }
+}
+
+fn line(record: &Record) -> String {
+    let json = serde_json::to_string(record);
+    let json = json.unwrap_or_else(|error| unreachable!("a record is plain data: {error}"));
+    format!("{:08x} {json}\n", crc(json.as_bytes()))
+}
+
+fn crc(bytes: &[u8]) -> u64 {
+    checksum(CrcAlgorithm::Crc32Iscsi, bytes)
+}
+
+/// The record of a line without its end; none when it is not one.
+fn record(line: &[u8]) -> Option<Record> {
+    let (sum, json) = (line.get(..8)?, line.get(9..)?);
+    let sum = u64::from_str_radix(std::str::from_utf8(sum).ok()?, 16).ok()?;
+    (crc(json) == sum && line[8] == b' ').then(|| serde_json::from_slice(json).ok())?
+}
+
+/// What the bytes of a journal say.
+#[must_use]
+pub fn contents(bytes: &[u8]) -> Contents {
+    let mut contents = Contents::default();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let end = rest.iter().position(|byte| *byte == b'\n');
+        let Some(record) = end.and_then(|end| record(&rest[..end])) else { break };
+        rest = &rest[end.unwrap_or(0) + 1..];
+        take(&mut contents.sessions, record);
+    }
+    contents.cut_bytes = rest.len() as u64;
+    contents
+}
+
+fn take(sessions: &mut Vec<Session>, record: Record) {
+    match (record, sessions.last_mut()) {
+        (Record::Begin { id, boot_id, at_unix_seconds, revert_at_unix_seconds, keep_below }, _) => {
+            sessions.push(Session {
+                id,
+                boot_id,
+                at_unix_seconds,
+                revert_at_unix_seconds,
+                keep_below,
+                steps: Vec::new(),
+                files: Vec::new(),
+                ended: false,
+                confirmed: false,
+            });
+        }
+        (Record::Restored { id }, _) => sessions.retain(|session| session.id != id),
+        (Record::Step { rule, changes }, Some(session)) => session.steps.push((rule, changes)),
+        (Record::Undone { rule }, Some(session)) => {
+            session.steps.pop_if(|(last, _)| *last == rule);
+        }
+        (Record::Files { files }, Some(session)) => session.files.extend(files),
+        (Record::End, Some(session)) => session.ended = true,
+        (Record::Confirmed, _) => sessions.iter_mut().for_each(|session| session.confirmed = true),
+        // Of no plan: what a journal cannot hold, and nothing to be undone by.
+        (_, None) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::Knob;
+
+    fn begin(id: &str) -> Record {
+        Record::Begin {
+            id: id.into(),
+            boot_id: "b".into(),
+            at_unix_seconds: 1,
+            revert_at_unix_seconds: None,
+            keep_below: None,
+        }
+    }
+
+    fn step(rule: &str) -> Record {
+        let changes = vec![Change::new(Knob::sysctl("net.ipv4.tcp_sack"), "0", "1")];
+        Record::Step { rule: rule.into(), changes }
+    }
+
+    #[test]
+    fn a_journal_cut_at_any_byte_is_read_as_far_as_it_goes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal-7");
+        {
+            let journal = Journal::open(directory.path(), Some("7")).unwrap();
+            for record in [begin("1"), step("sack"), step("tcp-rmem"), Record::End] {
+                journal.add(&record).unwrap();
+            }
+        }
+        let whole = fs::read(&path).unwrap();
+        let ends: Vec<usize> = whole
+            .iter()
+            .enumerate()
+            .filter(|(_, byte)| **byte == b'\n')
+            .map(|(at, _)| at + 1)
+            .collect();
+        for length in 0..=whole.len() {
+            let found = contents(&whole[..length]);
+            let lines = ends.iter().filter(|end| **end <= length).count();
+            assert_eq!(found.sessions.len(), usize::from(lines > 0), "{length}");
+            let steps = found.sessions.first().map_or(0, |session| session.steps.len());
+            assert_eq!(steps, lines.saturating_sub(1).min(2), "{length}");
+            let read = ends.iter().copied().filter(|end| *end <= length).max().unwrap_or(0);
+            assert_eq!(found.cut_bytes, (length - read) as u64);
+            // It can be written on, and what was cut does not come back.
+            fs::write(&path, &whole[..length]).unwrap();
+            let journal = Journal::open(directory.path(), Some("7")).unwrap();
+            journal.add(&begin("2")).unwrap();
+            let found = journal.read().unwrap();
+            assert_eq!((found.cut_bytes, found.sessions.last().unwrap().id.as_str()), (0, "2"));
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_ends_what_is_trusted() {
+        let mut bytes = [line(&begin("1")), line(&step("sack"))].concat().into_bytes();
+        let at = bytes.len() - 5;
+        bytes[at] ^= 1;
+        let found = contents(&bytes);
+        assert!(found.sessions[0].steps.is_empty() && found.cut_bytes > 0);
+    }
+
+    #[test]
+    fn what_was_put_back_is_gone_and_a_word_confirms() {
+        let lines = [
+            begin("1"),
+            step("sack"),
+            begin("2"),
+            Record::Confirmed,
+            Record::Restored { id: "1".into() },
+        ];
+        let bytes: String = lines.iter().map(line).collect();
+        let found = contents(bytes.as_bytes());
+        assert_eq!(found.sessions.len(), 1);
+        assert!(found.sessions[0].id == "2" && found.sessions[0].confirmed);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_is_in_the_file_is_no_panic(bytes: Vec<u8>) {
+            let found = contents(&bytes);
+            proptest::prop_assert!(found.cut_bytes <= bytes.len() as u64);
+        }
+    }
+}

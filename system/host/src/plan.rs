@@ -1,0 +1,140 @@
+//! Which changes a host takes for a goal, rule by rule, and what is left to people.
+//!
+//! Pure: from findings to a list. Nothing that is not in it is ever changed.
+
+use serde::Serialize;
+
+use crate::change::Change;
+use crate::rules::{Finding, Rule, Verdict, all};
+
+/// Which rules a plan takes. Names are those of rules; whoever reads them from users checks that they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// These alone; every one where it is empty.
+    pub only: Vec<String>,
+    /// These too, although they are left out unless named.
+    pub also: Vec<String>,
+    /// Not these.
+    pub skip: Vec<String>,
+}
+
+/// Changes, in the order in which they are made.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// One for each rule that has any.
+    pub steps: Vec<Step>,
+    /// What is not as it should be and is not changed.
+    pub left: Vec<Left>,
+}
+
+/// All changes of a rule: made together or not at all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// The rule.
+    pub rule: &'static str,
+    /// Its changes.
+    pub changes: Vec<Change>,
+    /// Whether links may go down for a moment.
+    pub interrupts: bool,
+}
+
+/// What people have to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Left {
+    /// The rule.
+    pub rule: &'static str,
+    /// Where.
+    pub object: String,
+    /// What it is, and what it should be.
+    pub have: String,
+    /// What it should be.
+    pub want: String,
+    /// Why it is not changed.
+    pub why: String,
+}
+
+/// The plan that follows from findings.
+#[must_use]
+pub fn plan(findings: &[Finding], selection: &Selection) -> Plan {
+    let mut plan = Plan::default();
+    let names = |list: &[String], rule: &Rule| list.iter().any(|name| name == rule.name);
+    for rule in all() {
+        let named = names(&selection.only, rule) || names(&selection.also, rule);
+        if names(&selection.skip, rule) || !(selection.only.is_empty() || named) {
+            continue;
+        }
+        let held_back = rule.only_if_named.filter(|_| !named);
+        let mut changes = Vec::new();
+        for finding in findings.iter().filter(|finding| finding.rule == rule.name) {
+            let Some((have, want)) = finding.verdict.difference() else { continue };
+            let why = match (&finding.verdict, held_back) {
+                (Verdict::Differs { changes: ready, .. }, None) if !ready.is_empty() => {
+                    changes.extend(ready.iter().cloned());
+                    continue;
+                }
+                (Verdict::Differs { changes: ready, .. }, Some(why)) if !ready.is_empty() => {
+                    format!("{why}; --also {}", rule.name)
+                }
+                (Verdict::NeedsReboot { .. }, _) => {
+                    "takes effect when the machine starts".to_owned()
+                }
+                (Verdict::NeedsHost { .. }, _) => {
+                    "only the host's first network namespace can set it".to_owned()
+                }
+                (Verdict::Conflict { with, .. }, _) => with.clone(),
+                _ => "by hand".to_owned(),
+            };
+            plan.left.push(Left {
+                rule: rule.name,
+                object: finding.object.clone(),
+                have: have.to_owned(),
+                want: want.to_owned(),
+                why,
+            });
+        }
+        if !changes.is_empty() {
+            plan.steps.push(Step { rule: rule.name, changes, interrupts: rule.interrupts });
+        }
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::Knob;
+
+    fn differs(rule: &'static str) -> Finding {
+        let changes = vec![Change::new(Knob::sysctl("net.ipv4.tcp_sack"), "0", "1")];
+        let verdict = Verdict::Differs { have: "0".into(), want: "1".into(), changes };
+        Finding { rule, object: "host".into(), verdict }
+    }
+
+    fn steps(selection: &Selection) -> Vec<&'static str> {
+        let findings = [differs("mtu"), differs("sack"), differs("tcp-rmem")];
+        plan(&findings, selection).steps.into_iter().map(|step| step.rule).collect()
+    }
+
+    #[test]
+    fn what_is_taken_and_in_which_order() {
+        let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let all = Selection::default();
+        assert_eq!(steps(&all), ["tcp-rmem", "sack"], "mtu only when it is named");
+        assert_eq!(
+            steps(&Selection { also: list(&["mtu"]), ..all.clone() }),
+            ["tcp-rmem", "sack", "mtu"]
+        );
+        assert_eq!(steps(&Selection { only: list(&["mtu"]), ..all.clone() }), ["mtu"]);
+        assert_eq!(steps(&Selection { skip: list(&["sack"]), ..all }), ["tcp-rmem"]);
+    }
+
+    #[test]
+    fn what_is_left_says_why() {
+        let findings = [differs("mtu")];
+        let left = plan(&findings, &Selection::default()).left;
+        assert!(
+            left[0].why.contains("probe first") && left[0].why.ends_with("--also mtu"),
+            "{left:?}"
+        );
+    }
+}

@@ -1,0 +1,77 @@
+//! What the rules say of a host, in one number and the few changes that matter most.
+//!
+//! The score is the weight of what is right among what could be judged, in hundredths: unknown, not applicable and
+//! without effect count neither way.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::facts::Facts;
+use crate::facts::sysctls::WINDOW_BYTES_MAX;
+use crate::goal::Goal;
+use crate::rules::{Finding, Verdict, all};
+
+/// How many changes are named first.
+pub const TOP: usize = 3;
+
+/// A host against a goal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// 0 to 100; none where nothing could be judged.
+    pub score: Option<u32>,
+    /// Rules that are kept, broken, and that could not be judged.
+    pub rules_ok: usize,
+    /// Rules that something breaks.
+    pub rules_bad: usize,
+    /// Rules that say nothing here.
+    pub rules_without: usize,
+    /// The rules that matter most of those that are broken, the weightiest first.
+    pub top: Vec<&'static str>,
+    /// What one stream can carry with the buffers as they are, in bits per second, if the other end is set alike.
+    pub stream_ceiling_bits_per_second: Option<u64>,
+    /// What one stream can carry with any buffers.
+    pub window_ceiling_bits_per_second: Option<u64>,
+}
+
+/// Sums up.
+#[must_use]
+pub fn report(facts: &Facts, goal: &Goal, findings: &[Finding]) -> Report {
+    let (mut good, mut judged) = (0, 0);
+    let (mut rules_ok, mut rules_without) = (0, 0);
+    let mut bad = Vec::new();
+    for rule in all() {
+        let own = || findings.iter().filter(|finding| finding.rule == rule.name);
+        if own().any(|finding| finding.verdict.is_bad()) {
+            judged += rule.weight;
+            bad.push(rule);
+        } else if own().any(|finding| matches!(finding.verdict, Verdict::Ok { .. })) {
+            judged += rule.weight;
+            good += rule.weight;
+            rules_ok += 1;
+        } else {
+            rules_without += 1;
+        }
+    }
+    // What is in hand goes before what is not, among equals.
+    let in_hand: BTreeSet<&str> = findings
+        .iter()
+        .filter(|finding| matches!(&finding.verdict, Verdict::Differs { changes, .. } if !changes.is_empty()))
+        .map(|finding| finding.rule)
+        .collect();
+    bad.sort_by_key(|rule| (u32::MAX - rule.weight, !in_hand.contains(rule.name)));
+    let seconds = goal.rtt.as_secs_f64();
+    Report {
+        score: (judged > 0).then(|| (good * 100 + judged / 2) / judged),
+        rules_ok,
+        rules_bad: bad.len(),
+        rules_without,
+        top: bad.iter().take(TOP).map(|rule| rule.name).collect(),
+        stream_ceiling_bits_per_second: facts
+            .sysctls
+            .buffers()
+            .and_then(|buffers| buffers.ceiling_bps(goal.rtt)),
+        window_ceiling_bits_per_second: (seconds > 0.0)
+            .then(|| (WINDOW_BYTES_MAX as f64 * 8.0 / seconds) as u64),
+    }
+}

@@ -1,0 +1,287 @@
+//! The machine as a whole: kernel, IOMMU, clock, memory, what programs may use, who else tunes it.
+
+use penstock_units::ByteCount;
+
+use super::{
+    Case, RULE, Rule, Verdict, differs, host, not_applicable, ok, setting, setting_where, unknown,
+};
+use crate::change::{Change, Knob};
+use crate::facts::Release;
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        name: "kernel",
+        reads: "uname -r",
+        wants: "Linux 6.8 or newer, and one that was tested on this hardware",
+        why: "6.8 against 5.15: 38 % more over a WAN and 30 % in a LAN, with zero copy and pacing up to 35 % more; at \
+              SC23 AlmaLinux 8's 4.18 lost packets from 400 Gb/s on and 6.5.10 did not",
+        risk: "a new kernel is another thing to test",
+        sources: &[
+            "INDIS 2024: Recent Linux Improvements that Impact TCP Throughput (Tierney et al.)",
+            "Caltech at SC23",
+        ],
+        weight: 5,
+        judge: |case| {
+            let release = case.facts.kernel.release.clone().unwrap_or_default();
+            let verdict = match case.facts.kernel.version() {
+                None => unknown("its release is not known"),
+                Some(version) if version >= Release(6, 8) => ok(release),
+                Some(_) => Verdict::NeedsReboot { have: release, want: "6.8 or newer".to_owned() },
+            };
+            host("kernel", verdict)
+        },
+        ..RULE
+    },
+    Rule {
+        name: "tuned",
+        reads: "/etc/tuned/active_profile, whether tuned runs",
+        wants: "no profile that undoes what is set here: throughput-performance, or none",
+        why: "network-throughput caps buffers at 16 MiB (1.86 Gb/s at 50 ms) and sets tcp_notsent_lowat. Which of two \
+              values counts depends on reapply_sysctl, 1 by default: /etc/sysctl.d then wins, for the keys that it has",
+        risk: "another profile also changes governor, disks and more",
+        sources: &["redhat-performance/tuned: profiles, tuned-main.conf, #809, #824"],
+        contradicted: &[
+            "osg-htc recommends network-throughput: its buffers come back by reapply_sysctl, notsent_lowat stays",
+            "TuneD's dynamic mode takes an idle card to 100 Mb/s (plugin_net.py)",
+        ],
+        weight: 5,
+        judge: |case| host("tuned", tuned(case)),
+        ..RULE
+    },
+    Rule {
+        name: "iommu",
+        reads: "/proc/cmdline, /sys/class/iommu",
+        wants: "iommu=pt where an IOMMU is on",
+        why: "pass-through spares a translation for each page that a card reads or writes",
+        risk: "devices may reach all memory, as without an IOMMU",
+        sources: &["fasterdata.es.net/host-tuning/linux/100g-tuning"],
+        contradicted: &[
+            "fasterdata's 100G page: enable it; its older DTN page: only for virtual machines. iommu=pt is right for both",
+        ],
+        weight: 3,
+        judge: |case| host("iommu", iommu(case)),
+        ..RULE
+    },
+    Rule {
+        name: "clock",
+        reads: "the clock source in use",
+        wants: "tsc on x86 hardware, the hypervisor's own in a virtual machine",
+        why: "pacing and timestamps read it for every packet; hpet and acpi_pm take a microsecond each time",
+        sources: &["Documentation/timers/timekeeping.rst"],
+        weight: 3,
+        judge: |case| {
+            let verdict = match case.facts.machine.clock_source.as_deref() {
+                None => unknown("it is not known"),
+                Some(slow @ ("hpet" | "acpi_pm" | "jiffies" | "refined-jiffies")) => {
+                    differs(slow, "tsc: see why the kernel gave it up (dmesg)", Vec::new())
+                }
+                Some(have) => ok(have),
+            };
+            host("clock", verdict)
+        },
+        ..RULE
+    },
+    Rule {
+        name: "memory-limit",
+        reads: "memory.max of this process's control groups",
+        wants: "room for all streams' buffers",
+        why: "TCP's buffers count for the group whose socket it is: at the limit windows shrink",
+        sources: &["Documentation/admin-guide/cgroup-v2.rst"],
+        weight: 4,
+        judge: |case| {
+            let wanted = case.goal.all_bytes();
+            let verdict = match (case.facts.memory.limit_bytes, case.facts.memory.total_bytes) {
+                (None, None) => unknown("memory is not known"),
+                (None, Some(_)) => ok("no limit"),
+                (Some(limit), _) if limit >= wanted => ok(ByteCount(limit).to_string()),
+                (Some(limit), _) => Verdict::NeedsHost {
+                    have: ByteCount(limit).to_string(),
+                    want: format!("{} (memory.max, or the pod's limit)", ByteCount(wanted)),
+                },
+            };
+            host("memory-limit", verdict)
+        },
+        ..RULE
+    },
+    Rule {
+        name: "huge-pages",
+        reads: "transparent_hugepage/enabled, vm.nr_hugepages",
+        wants: "madvise or always",
+        why: "pools of buffers in large pages spare page-table walks for each copy",
+        sources: &["Documentation/admin-guide/mm/transhuge.rst"],
+        judge: |case| {
+            let verdict = match case.facts.machine.transparent_huge_pages.as_deref() {
+                None => unknown("whether there are any is not known"),
+                Some("never") => differs("never", "madvise, for programs that ask", Vec::new()),
+                Some(have) => ok(have),
+            };
+            host("huge-pages", verdict)
+        },
+        ..RULE
+    },
+    Rule {
+        name: "io-uring",
+        reads: "kernel.io_uring_disabled",
+        wants: "0",
+        why: "the mover keeps many requests at a disk with it; without it threads do, at more cost",
+        risk: "some sites forbid it for its attack surface; EL9 does so by default",
+        sources: &["Documentation/admin-guide/sysctl/kernel.rst"],
+        weight: 2,
+        only_if_named: Some("some sites forbid it on purpose"),
+        judge: |case| {
+            let verdict = match case.facts.kernel.has("IO_URING") {
+                Some(false) => {
+                    not_applicable("the kernel is built without it; threads do the work")
+                }
+                _ => setting(case, "kernel.io_uring_disabled", "0"),
+            };
+            host("io-uring", verdict)
+        },
+        ..RULE
+    },
+    Rule {
+        name: "bpf",
+        reads: "net.core.bpf_jit_enable, the kernel's types (BTF)",
+        wants: "the compiler on, and types: penstock tag needs eBPF",
+        why: "labels of other programs' packets are written by an eBPF program at every packet",
+        sources: &["Documentation/admin-guide/sysctl/net.rst"],
+        judge: |case| {
+            let verdict = match case.facts.kernel.has("BPF_SYSCALL") {
+                Some(false) => not_applicable(
+                    "the kernel is built without eBPF: other programs' packets get no labels",
+                ),
+                _ => setting_where(case, "net.core.bpf_jit_enable", "1", |have| have != "0"),
+            };
+            host("bpf", verdict)
+        },
+        ..RULE
+    },
+    Rule {
+        name: "dirty-pages",
+        reads: "vm.dirty_bytes, vm.dirty_background_bytes, vm.dirty_ratio, vm.dirty_background_ratio, memory",
+        wants: "writing back begins at 1 GiB and writers wait at 4 GiB, where shares of the memory are more",
+        why: "shares of a large memory are tens of gigabytes: everything then stalls for seconds while they are written. \
+              Files written with direct I/O, the mover's default, do not go there",
+        risk: "programs that rely on much being cached write sooner",
+        sources: &["Documentation/admin-guide/sysctl/vm.rst", "fasterdata.es.net/DTN/tuning"],
+        contradicted: &[
+            "TuneD throughput-performance: 40 % and 10 %, 400 GB of a machine with 1 TB",
+        ],
+        weight: 2,
+        judge: |case| host("dirty-pages", dirty(case)),
+        ..RULE
+    },
+    Rule {
+        name: "swappiness",
+        reads: "vm.swappiness",
+        wants: "10 or less",
+        why: "a mover's pages must not go for a file that is read once",
+        sources: &["redhat-performance/tuned: profiles/throughput-performance"],
+        judge: |case| {
+            let good = |have: &str| have.parse::<u32>().is_ok_and(|have| have <= 10);
+            host("swappiness", setting_where(case, "vm.swappiness", "10", good))
+        },
+        ..RULE
+    },
+    Rule {
+        name: "zone-reclaim",
+        reads: "vm.zone_reclaim_mode",
+        wants: "0",
+        why: "with 1 a full node throws its cache away before it asks the other node",
+        sources: &["Documentation/admin-guide/sysctl/vm.rst"],
+        contradicted: &[
+            "TuneD hpc-compute sets 1: right for programs that stay on a node, not for a page cache",
+        ],
+        weight: 2,
+        judge: |case| host("zone-reclaim", setting(case, "vm.zone_reclaim_mode", "0")),
+        ..RULE
+    },
+];
+
+fn tuned(case: &Case<'_>) -> Verdict {
+    let managers = &case.facts.managers;
+    if managers.bpftune == Some(true) {
+        return Verdict::Conflict {
+            have: "bpftune runs".to_owned(),
+            want: "one tuner".to_owned(),
+            with: "bpftune changes tcp_rmem and tcp_wmem as it sees fit: systemctl disable --now bpftune".to_owned(),
+        };
+    }
+    match managers.tuned_profile.as_deref() {
+        None if managers.irqbalance.is_none() => unknown("what runs is not known"),
+        None => ok("does not run"),
+        Some(
+            profile @ ("network-throughput"
+            | "network-latency"
+            | "hpc-compute"
+            | "latency-performance"),
+        ) => Verdict::Conflict {
+            have: profile.to_owned(),
+            want: "throughput-performance".to_owned(),
+            with: "tuned-adm profile throughput-performance, and --persist here".to_owned(),
+        },
+        Some(profile) => ok(profile),
+    }
+}
+
+fn iommu(case: &Case<'_>) -> Verdict {
+    let Some(line) = case.facts.kernel.command_line.as_deref() else {
+        return unknown("the kernel's command line is not known");
+    };
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let off = |word: &&str| matches!(*word, "iommu=off" | "intel_iommu=off" | "amd_iommu=off");
+    if words.iter().any(|word| *word == "iommu=pt" || *word == "iommu.passthrough=1") {
+        return ok("iommu=pt");
+    }
+    if words.iter().any(off) {
+        return ok("off");
+    }
+    match case.facts.machine.iommu {
+        None => unknown("whether an IOMMU is in use is not known"),
+        Some(false) => not_applicable("no IOMMU is in use"),
+        Some(true) => Verdict::NeedsReboot {
+            have: "on, translating".to_owned(),
+            want: "iommu=pt on the kernel's command line".to_owned(),
+        },
+    }
+}
+
+fn dirty(case: &Case<'_>) -> Verdict {
+    const START_BYTES: u64 = 1 << 30;
+    const WAIT_BYTES: u64 = 4 << 30;
+    let sysctls = &case.facts.sysctls;
+    let number = |key: &str| sysctls.number(key).and_then(|number| u64::try_from(number).ok());
+    let Some(total) = case.facts.memory.total_bytes else { return unknown("memory is not known") };
+    let limit = |bytes: &str, ratio: &str| -> Option<u64> {
+        // One of the two is zero: the other counts.
+        match number(bytes)? {
+            0 => Some(total / 100 * number(ratio)?),
+            bytes => Some(bytes),
+        }
+    };
+    let start = limit("vm.dirty_background_bytes", "vm.dirty_background_ratio");
+    let wait = limit("vm.dirty_bytes", "vm.dirty_ratio");
+    let (Some(start), Some(wait)) = (start, wait) else {
+        return super::unseen(case, "vm.dirty_bytes", "4 GiB");
+    };
+    let have = format!("{} and {}", ByteCount(start), ByteCount(wait));
+    // A half more is no reason to touch it.
+    if start <= START_BYTES / 2 * 3 && wait <= WAIT_BYTES / 2 * 3 {
+        return ok(have);
+    }
+    if case.facts.sysctls.read_only.contains("vm.dirty_bytes") {
+        return Verdict::NeedsHost { have, want: "1 GiB and 4 GiB".to_owned() };
+    }
+    // Setting bytes zeroes the share. The way back is to write the share, which zeroes bytes: so it is listed too.
+    let set = |bytes: &str, ratio: &str, want: u64| -> Vec<Change> {
+        let from = sysctls.get(bytes).unwrap_or("0");
+        let mut changes = vec![Change::new(Knob::sysctl(bytes), from, want.to_string())];
+        if let Some(share) = sysctls.get(ratio).filter(|share| from == "0" && *share != "0") {
+            changes.push(Change::new(Knob::sysctl(ratio), share, "0"));
+        }
+        changes
+    };
+    let mut changes = set("vm.dirty_background_bytes", "vm.dirty_background_ratio", START_BYTES);
+    changes.extend(set("vm.dirty_bytes", "vm.dirty_ratio", WAIT_BYTES));
+    Verdict::Differs { have, want: "1 GiB and 4 GiB".to_owned(), changes }
+}

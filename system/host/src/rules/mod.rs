@@ -1,0 +1,416 @@
+//! The rules: each a name, what it reads, what it wants and why, where that is from and what contradicts it, and a
+//! pure function that judges a machine's facts for a goal.
+//!
+//! Not for changing anything: a verdict lists changes, and [`crate::plan`] takes those it may.
+//!
+//! A rule does not fail: what it cannot know it calls unknown, which counts neither for nor against the machine.
+
+mod cpu;
+mod interrupts;
+mod machine;
+mod nic;
+mod queues;
+mod sockets;
+mod storage;
+mod tcp;
+
+use serde::Serialize;
+
+use crate::change::{Change, Knob};
+use crate::facts::{Facts, Nic};
+use crate::goal::Goal;
+
+/// A rule.
+#[derive(Debug, Clone, Copy)]
+pub struct Rule {
+    /// Its name on command lines.
+    pub name: &'static str,
+    /// What it looks at, for people.
+    pub reads: &'static str,
+    /// What it wants, as a function of rate, round-trip time, role and memory.
+    pub wants: &'static str,
+    /// Why.
+    pub why: &'static str,
+    /// What it may cost or break.
+    pub risk: &'static str,
+    /// Where that is from.
+    pub sources: &'static [&'static str],
+    /// Who says otherwise, and what is right.
+    pub contradicted: &'static [&'static str],
+    /// How much it matters, 1 to 10.
+    pub weight: u32,
+    /// Why a plan leaves it out unless it is named.
+    pub only_if_named: Option<&'static str>,
+    /// Whether a change may take the link down for a moment.
+    pub interrupts: bool,
+    /// What it says of a machine: an object (`host`, a device, a disk) and a verdict each.
+    pub judge: fn(&Case<'_>) -> Vec<Finding>,
+}
+
+/// What rules leave out when nothing is to be said.
+const RULE: Rule = Rule {
+    name: "",
+    reads: "",
+    wants: "",
+    why: "",
+    risk: "none known",
+    sources: &[],
+    contradicted: &[],
+    weight: 1,
+    only_if_named: None,
+    interrupts: false,
+    judge: |_| Vec::new(),
+};
+
+/// A machine and what is wanted of it.
+#[derive(Debug)]
+pub struct Case<'a> {
+    /// The machine.
+    pub facts: &'a Facts,
+    /// What is wanted.
+    pub goal: Goal,
+    /// The devices that are to carry the traffic.
+    pub nics: Vec<&'a Nic>,
+}
+
+/// What a rule says of one object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The rule.
+    pub rule: &'static str,
+    /// `host`, or a device or disk.
+    pub object: String,
+    /// What it says.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+}
+
+/// What a rule says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "verdict", rename_all = "snake_case")]
+pub enum Verdict {
+    /// It is as it should be.
+    Ok {
+        /// What it is.
+        have: String,
+    },
+    /// It is not, and here is what to change; nothing where only people can.
+    Differs {
+        /// What it is.
+        have: String,
+        /// What it should be.
+        want: String,
+        /// The way there.
+        changes: Vec<Change>,
+    },
+    /// It does nothing on this kernel, whatever it is set to.
+    NoOp {
+        /// Since when, or for want of what.
+        why: String,
+    },
+    /// This machine does not have what the rule is about.
+    NotApplicable {
+        /// Why.
+        why: String,
+    },
+    /// It is not as it should be, and takes effect when the machine starts.
+    NeedsReboot {
+        /// What it is.
+        have: String,
+        /// What it should be.
+        want: String,
+    },
+    /// It is not as it should be, and cannot be set from this container or network namespace.
+    NeedsHost {
+        /// What it is, where that can be seen.
+        have: String,
+        /// What it should be.
+        want: String,
+    },
+    /// Another program has it in hand.
+    Conflict {
+        /// What it is.
+        have: String,
+        /// What it should be.
+        want: String,
+        /// Which program, and what to do there.
+        with: String,
+    },
+    /// It cannot be read.
+    Unknown {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Verdict {
+    /// A word for tables.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Ok { .. } => "ok",
+            Self::Differs { .. } => "differs",
+            Self::NoOp { .. } => "no-op",
+            Self::NotApplicable { .. } => "not applicable",
+            Self::NeedsReboot { .. } => "needs reboot",
+            Self::NeedsHost { .. } => "needs host",
+            Self::Conflict { .. } => "conflict",
+            Self::Unknown { .. } => "unknown",
+        }
+    }
+
+    /// Whether the machine is worse for it.
+    #[must_use]
+    pub fn is_bad(&self) -> bool {
+        matches!(
+            self,
+            Self::Differs { .. }
+                | Self::NeedsReboot { .. }
+                | Self::NeedsHost { .. }
+                | Self::Conflict { .. }
+        )
+    }
+
+    /// What it is and what it should be, where it is not that.
+    #[must_use]
+    pub fn difference(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::Differs { have, want, .. }
+            | Self::NeedsReboot { have, want }
+            | Self::NeedsHost { have, want }
+            | Self::Conflict { have, want, .. } => Some((have, want)),
+            _ => None,
+        }
+    }
+}
+
+/// Every rule, in the order in which a plan applies them: what moves other things first.
+#[must_use]
+pub fn all() -> Vec<&'static Rule> {
+    [
+        tcp::RULES,
+        sockets::RULES,
+        queues::HOST_RULES,
+        nic::RULES,
+        queues::DEVICE_RULES,
+        interrupts::RULES,
+        cpu::RULES,
+        machine::RULES,
+        storage::RULES,
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// The rule of this name.
+#[must_use]
+pub fn named(name: &str) -> Option<&'static Rule> {
+    all().into_iter().find(|rule| rule.name == name)
+}
+
+/// What every rule says of a machine.
+#[must_use]
+pub fn judge(case: &Case<'_>) -> Vec<Finding> {
+    all().into_iter().flat_map(|rule| judge_by(rule, case)).collect()
+}
+
+/// What one rule says of a machine.
+#[must_use]
+pub fn judge_by(rule: &Rule, case: &Case<'_>) -> Vec<Finding> {
+    let mut findings = (rule.judge)(case);
+    // From a namespace or container of one tenant nothing is changed for all of them.
+    if case.is_inside() {
+        for finding in &mut findings {
+            let (have, want) = match &finding.verdict {
+                Verdict::Differs { have, want, changes }
+                    if changes.iter().any(|change| change.knob.is_of_the_machine()) =>
+                {
+                    (have.clone(), want.clone())
+                }
+                Verdict::NeedsReboot { have, want } => (have.clone(), want.clone()),
+                _ => continue,
+            };
+            finding.verdict = Verdict::NeedsHost { have, want };
+        }
+    }
+    findings
+}
+
+impl<'a> Case<'a> {
+    /// With the devices of these names, or where none is named with those that may carry the traffic: hardware with a
+    /// carrier, the fastest where rates are known, and what is stacked on it; where there is no hardware, whatever has
+    /// a carrier.
+    #[must_use]
+    pub fn new(facts: &'a Facts, goal: Goal, devices: &[String]) -> Self {
+        let nics = if devices.is_empty() {
+            let up =
+                || facts.nics.iter().filter(|nic| nic.is_hardware() && nic.carrier != Some(false));
+            let fastest = up().filter_map(|nic| nic.speed_mbps).max();
+            let mut chosen: Vec<&Nic> =
+                up().filter(|nic| nic.speed_mbps.is_none() || nic.speed_mbps == fastest).collect();
+            // VLANs and the like on top of those.
+            for nic in &facts.nics {
+                let below = nic.lower.as_ref();
+                if below.is_some_and(|below| chosen.iter().any(|one| one.name == *below)) {
+                    chosen.push(nic);
+                }
+            }
+            // A container has software devices alone.
+            if chosen.is_empty() {
+                chosen = facts.nics.iter().filter(|nic| nic.carrier == Some(true)).collect();
+            }
+            chosen
+        } else {
+            facts.nics.iter().filter(|nic| devices.contains(&nic.name)).collect()
+        };
+        Self { facts, goal, nics }
+    }
+
+    /// Whether a change of the whole machine cannot be made from here.
+    fn is_inside(&self) -> bool {
+        let machine = &self.facts.machine;
+        machine.first_network_namespace == Some(false) || machine.container.is_some()
+    }
+}
+
+/// One finding of the whole machine.
+fn host(rule: &'static str, verdict: Verdict) -> Vec<Finding> {
+    vec![Finding { rule, object: "host".to_owned(), verdict }]
+}
+
+/// A finding for each device.
+fn each_nic(case: &Case<'_>, rule: &'static str, judge: impl Fn(&Nic) -> Verdict) -> Vec<Finding> {
+    let finding = |nic: &&Nic| Finding { rule, object: nic.name.clone(), verdict: judge(nic) };
+    case.nics.iter().map(finding).collect()
+}
+
+fn ok(have: impl Into<String>) -> Verdict {
+    Verdict::Ok { have: have.into() }
+}
+
+fn differs(have: impl Into<String>, want: impl Into<String>, changes: Vec<Change>) -> Verdict {
+    Verdict::Differs { have: have.into(), want: want.into(), changes }
+}
+
+fn unknown(why: impl Into<String>) -> Verdict {
+    Verdict::Unknown { why: why.into() }
+}
+
+fn not_applicable(why: impl Into<String>) -> Verdict {
+    Verdict::NotApplicable { why: why.into() }
+}
+
+fn no_op(why: impl Into<String>) -> Verdict {
+    Verdict::NoOp { why: why.into() }
+}
+
+/// Where a kernel's setting cannot be read: another namespace shows it, or this kernel does not have it.
+fn unseen(case: &Case<'_>, key: &str, want: &str) -> Verdict {
+    if case.is_inside() && case.facts.sysctls.get("net.ipv4.tcp_rmem").is_some() {
+        return unknown(format!("only the host shows and sets it: {want} is wanted"));
+    }
+    unknown(format!("{key} is not there"))
+}
+
+/// A setting of the kernel that should be `want`.
+fn setting(case: &Case<'_>, key: &str, want: &str) -> Verdict {
+    setting_where(case, key, want, |have| have == want)
+}
+
+/// A setting of the kernel that is good where `good` says so, and else should be `want`.
+fn setting_where(case: &Case<'_>, key: &str, want: &str, good: impl Fn(&str) -> bool) -> Verdict {
+    let Some(have) = case.facts.sysctls.get(key) else { return unseen(case, key, want) };
+    if good(have) {
+        return ok(have);
+    }
+    if case.facts.sysctls.read_only.contains(key) {
+        return Verdict::NeedsHost { have: have.to_owned(), want: want.to_owned() };
+    }
+    differs(have, want, vec![Change::new(Knob::sysctl(key), have, want)])
+}
+
+/// A setting of the kernel that should be at least so much.
+fn at_least(case: &Case<'_>, key: &str, want: i64) -> Verdict {
+    let good = |have: &str| have.parse::<i64>().is_ok_and(|have| have >= want);
+    setting_where(case, key, &want.to_string(), good)
+}
+
+/// Puts what several settings say into one verdict: the first that is bad speaks, with the changes of all.
+fn together(verdicts: Vec<Verdict>) -> Verdict {
+    let changes: Vec<Change> = verdicts
+        .iter()
+        .filter_map(|verdict| match verdict {
+            Verdict::Differs { changes, .. } => Some(changes.clone()),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    let unchangeable =
+        |verdict: &&Verdict| verdict.is_bad() && !matches!(verdict, Verdict::Differs { .. });
+    if let Some(first) = verdicts.iter().find(unchangeable).filter(|_| changes.is_empty()) {
+        return first.clone();
+    }
+    let join = |pick: fn(&(&str, &str)) -> String| -> String {
+        let parts: Vec<String> =
+            verdicts.iter().filter_map(Verdict::difference).map(|pair| pick(&pair)).collect();
+        parts.join(", ")
+    };
+    if !changes.is_empty() {
+        return differs(join(|pair| pair.0.to_owned()), join(|pair| pair.1.to_owned()), changes);
+    }
+    let known: Vec<String> = verdicts
+        .iter()
+        .filter_map(|verdict| match verdict {
+            Verdict::Ok { have } => Some(have.clone()),
+            _ => None,
+        })
+        .collect();
+    match verdicts.into_iter().next() {
+        Some(first) if known.is_empty() => first,
+        _ => ok(known.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_rule_says_what_it_is() {
+        let mut names = BTreeSet::new();
+        for rule in all() {
+            assert!(names.insert(rule.name), "{} is there twice", rule.name);
+            assert!((1..=10).contains(&rule.weight), "{}", rule.name);
+            assert!(
+                rule.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+            );
+            for text in [rule.reads, rule.wants, rule.why, rule.risk] {
+                assert!(!text.is_empty(), "{} leaves something out", rule.name);
+            }
+            assert!(!rule.sources.is_empty(), "{} has no source", rule.name);
+            assert_eq!(named(rule.name).map(|found| found.name), Some(rule.name));
+        }
+    }
+
+    /// A machine of which nothing is known has no faults.
+    #[test]
+    fn unknown_is_not_bad() {
+        let facts = Facts::default();
+        let goal = Goal::new(400_000_000_000, std::time::Duration::from_millis(65));
+        let case = Case::new(&facts, goal, &[]);
+        for finding in judge(&case) {
+            assert!(!finding.verdict.is_bad(), "{finding:?}");
+        }
+        let nic =
+            Nic { name: "eth0".into(), bus: Some("pci 0000:00:00.0".into()), ..Nic::default() };
+        let facts = Facts { nics: vec![nic], ..Facts::default() };
+        let findings = judge(&Case::new(&facts, goal, &[]));
+        assert!(findings.iter().any(|finding| finding.object == "eth0"));
+        for finding in findings {
+            assert!(!finding.verdict.is_bad(), "{finding:?}");
+        }
+    }
+}

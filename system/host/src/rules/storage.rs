@@ -1,0 +1,115 @@
+//! Disks and file systems.
+
+use super::{Case, Finding, RULE, Rule, Verdict, differs, not_applicable, ok, unknown};
+use crate::change::{Change, Knob};
+use crate::facts::Disk;
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        name: "block-scheduler",
+        reads: "/sys/block/*/queue/scheduler",
+        wants: "none for NVMe, mq-deadline for SATA and SAS",
+        why: "NVMe orders its own requests, and a scheduler is a lock; a disk that seeks gains by order",
+        sources: &["Documentation/block/switching-sched.rst"],
+        contradicted: &[
+            "fasterdata's older DTN pages: deadline, elevator= on the command line; both are gone since blk-mq (Linux 5.0)",
+        ],
+        weight: 2,
+        judge: |case| each_disk(case, "block-scheduler", scheduler),
+        ..RULE
+    },
+    Rule {
+        name: "read-ahead",
+        reads: "/sys/block/*/queue/read_ahead_kb",
+        wants: "4096 KiB or more",
+        why: "a buffered reader of one file keeps the disk busy only by what is read ahead; direct I/O does not use it",
+        risk: "small random reads fetch too much",
+        sources: &["redhat-performance/tuned: profiles/throughput-performance"],
+        weight: 2,
+        judge: |case| each_disk(case, "read-ahead", read_ahead),
+        ..RULE
+    },
+    Rule {
+        name: "completion-affinity",
+        reads: "/sys/block/*/queue/rq_affinity",
+        wants: "2 for SSDs",
+        why: "a request completes on the processor that asked for it, where its data is wanted",
+        sources: &["Documentation/block/queue-sysfs.rst"],
+        judge: |case| each_disk(case, "completion-affinity", completion),
+        ..RULE
+    },
+    Rule {
+        name: "filesystem",
+        reads: "/proc/self/mounts",
+        wants: "xfs, made to the array's stripes",
+        why: "large files in few extents, written in parallel; the others move data too",
+        sources: &["fasterdata.es.net/DTN/tuning"],
+        judge: |case| {
+            case.facts
+                .mounts
+                .iter()
+                .map(|mount| Finding {
+                    rule: "filesystem",
+                    object: mount.path.clone(),
+                    verdict: match mount.kind.as_str() {
+                        "ext3" => differs("ext3", "xfs: when the disk is made anew", Vec::new()),
+                        kind => ok(kind),
+                    },
+                })
+                .collect()
+        },
+        ..RULE
+    },
+];
+
+fn each_disk(
+    case: &Case<'_>,
+    rule: &'static str,
+    judge: impl Fn(&Disk) -> Verdict,
+) -> Vec<Finding> {
+    let finding = |disk: &Disk| Finding { rule, object: disk.name.clone(), verdict: judge(disk) };
+    case.facts.disks.iter().map(finding).collect()
+}
+
+fn change(disk: &Disk, file: &str, from: &str, to: &str) -> Vec<Change> {
+    let path = format!("/sys/block/{}/queue/{file}", disk.name);
+    vec![Change::new(Knob::File { path }, from, to)]
+}
+
+fn scheduler(disk: &Disk) -> Verdict {
+    let Some(have) = disk.scheduler.as_deref() else { return unknown("it is not known") };
+    let nvme = disk.name.starts_with("nvme");
+    // The host orders a virtual disk's requests, and an array's disks order their own.
+    if ["vd", "md", "dm-"].iter().any(|other| disk.name.starts_with(other)) {
+        return ok(have);
+    }
+    let want = if nvme { "none" } else { "mq-deadline" };
+    if have == want || (!nvme && have == "none" && disk.rotational != Some(true)) {
+        return ok(have);
+    }
+    if !disk.schedulers.is_empty() && !disk.schedulers.iter().any(|one| one == want) {
+        return not_applicable(format!("the kernel does not offer {want} for it"));
+    }
+    differs(have, want, change(disk, "scheduler", have, want))
+}
+
+fn read_ahead(disk: &Disk) -> Verdict {
+    match disk.read_ahead_kib {
+        None => unknown("it is not known"),
+        Some(have) if have >= 4096 => ok(format!("{have} KiB")),
+        Some(have) => {
+            let changes = change(disk, "read_ahead_kb", &have.to_string(), "4096");
+            differs(format!("{have} KiB"), "4096 KiB", changes)
+        }
+    }
+}
+
+fn completion(disk: &Disk) -> Verdict {
+    match (disk.completion_affinity, disk.rotational) {
+        (None, _) => unknown("it is not known"),
+        (Some(have), Some(false)) if have < 2 => {
+            differs(have.to_string(), "2", change(disk, "rq_affinity", &have.to_string(), "2"))
+        }
+        (Some(have), _) => ok(have.to_string()),
+    }
+}

@@ -1,0 +1,249 @@
+//! Links whose frames this program carries, from a TAP device at one end to a TAP device at the other.
+//!
+//! Super-packets stay whole but where segments of them are lost: then those before and those behind go on as
+//! super-packets of their own. A thread per direction; every byte is copied twice.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use penstock_sys::event::{Interest, poll};
+use penstock_sys::machine;
+use penstock_sys::net::{TAP_FRAME_BYTES_MAX, Tap};
+
+use super::{Place, Wire, nfqueue};
+use crate::direction::{Counters, Direction};
+use crate::lateness::Counted;
+use crate::line::{ETHERNET_BYTES, Fate, Impairment, Line, Packet};
+use crate::node::Node;
+
+mod frame;
+
+use frame::Frame;
+
+/// Frames that are taken before what is due is looked at again.
+const BATCH: usize = 32;
+
+/// Two devices and the two threads between them.
+#[derive(Debug)]
+pub(super) struct Link([Way; 2]);
+
+#[derive(Debug)]
+struct Way {
+    direction: Arc<Direction>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Link {
+    pub(super) fn join(name: &str, seed: u64, ends: [Place<'_>; 2]) -> io::Result<Self> {
+        let open = |place: Place<'_>| -> io::Result<Arc<Tap>> {
+            let tap = place.node.namespace.inside(|| Tap::open(&place.port.device))??;
+            let device = place.node.device(place.port)?;
+            place.node.network.describe(device, &Node::new_device(place.port))?;
+            Ok(Arc::new(tap))
+        };
+        let taps = [open(ends[0])?, open(ends[1])?];
+        nfqueue::settle(ends)?;
+        let way = |from: usize, sign: char| -> io::Result<Way> {
+            let direction =
+                Arc::new(Direction::new(format!("{name}{sign}"), Impairment::default())?);
+            let carrier = Carrier {
+                line: Line::new(Impairment::default(), seed, &direction.name),
+                direction: Arc::clone(&direction),
+                from: Arc::clone(&taps[from]),
+                to: Arc::clone(&taps[1 - from]),
+                held: VecDeque::new(),
+                spare: Vec::new(),
+                since: Instant::now(),
+            };
+            let thread =
+                thread::Builder::new().name(direction.name.clone()).spawn(move || carrier.run())?;
+            Ok(Way { direction, thread: Some(thread) })
+        };
+        Ok(Self([way(0, '>')?, way(1, '<')?]))
+    }
+}
+
+impl Wire for Link {
+    fn set(&mut self, wanted: [Impairment; 2]) -> io::Result<()> {
+        self.0.iter().zip(wanted).for_each(|(way, wanted)| way.direction.set(wanted));
+        Ok(())
+    }
+
+    fn counters(&self) -> io::Result<[Counters; 2]> {
+        Ok(self.0.each_ref().map(|way| way.direction.counters()))
+    }
+
+    fn lateness(&self) -> [Option<Counted>; 2] {
+        self.0.each_ref().map(|way| Some(way.direction.lateness.counted()))
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.direction.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A frame whose time has not come.
+struct Held {
+    at: Duration,
+    frame: Vec<u8>,
+}
+
+/// The thread of a direction.
+struct Carrier {
+    line: Line,
+    direction: Arc<Direction>,
+    from: Arc<Tap>,
+    to: Arc<Tap>,
+    held: VecDeque<Held>,
+    /// Memory of frames that have gone.
+    spare: Vec<Vec<u8>>,
+    since: Instant,
+}
+
+impl Carrier {
+    fn run(mut self) {
+        if let Err(error) = machine::become_realtime() {
+            tracing::debug!("{}: no real-time priority: {error}", self.direction.name);
+        }
+        self.line.set(self.direction.wanted());
+        while !self.direction.is_stopped() {
+            if let Err(error) = self.turn() {
+                tracing::error!(
+                    "link {}: {error}; it carries nothing any more",
+                    self.direction.name
+                );
+                return;
+            }
+        }
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        let next = self.release();
+        let sources =
+            [(self.from.as_fd(), Interest::READ), (self.direction.changed.as_fd(), Interest::READ)];
+        let ready = poll(&sources, next)?;
+        if ready.get(1).is_some_and(|changed| changed.any()) {
+            self.direction.changed.drain()?;
+            self.line.set(self.direction.wanted());
+        }
+        while self.take()? == BATCH {
+            self.release();
+        }
+        Ok(())
+    }
+
+    /// Hands over what is due; gives the time until the next is.
+    fn release(&mut self) -> Option<Duration> {
+        loop {
+            let now = self.since.elapsed();
+            let first = self.held.front()?;
+            if first.at > now {
+                return Some(first.at - now);
+            }
+            let held = self.held.pop_front()?;
+            // A device that does not take it is down: so is the link.
+            if let Err(error) = self.to.give(&held.frame) {
+                tracing::debug!(
+                    "{}: a frame of {} bytes: {error}",
+                    self.direction.name,
+                    held.frame.len()
+                );
+            }
+            self.direction.lateness.count(now - held.at, 1);
+            self.spare.push(held.frame);
+        }
+    }
+
+    fn take(&mut self) -> io::Result<usize> {
+        for count in 0..BATCH {
+            let mut buffer = self.spare.pop().unwrap_or_default();
+            buffer.resize(TAP_FRAME_BYTES_MAX, 0);
+            let Some(length) = self.from.take(&mut buffer)? else {
+                self.spare.push(buffer);
+                return Ok(count);
+            };
+            buffer.truncate(length);
+            self.offer(buffer);
+        }
+        Ok(BATCH)
+    }
+
+    fn offer(&mut self, bytes: Vec<u8>) {
+        let now = self.since.elapsed();
+        let frame = Frame::of(&bytes);
+        if !frame.is_traffic() {
+            return self.held.push_back(Held { at: now, frame: bytes });
+        }
+        let segments = frame.segments();
+        if self.line.impairment().cut {
+            return self.direction.count(Fate::Cut, Packet { wire_bytes: 0, markable: false });
+        }
+        let lost: Vec<bool> = (0..segments).map(|_| self.line.is_lost()).collect();
+        if lost.contains(&true) {
+            let gone = lost.iter().filter(|lost| **lost).count();
+            let nothing = Packet { wire_bytes: 0, markable: false };
+            (0..gone).for_each(|_| self.direction.count(Fate::Lost, nothing));
+            for part in survivors(&lost) {
+                let bytes = frame.part(part);
+                self.carry(now, bytes);
+            }
+            return self.spare.push(bytes);
+        }
+        self.carry(now, bytes);
+    }
+
+    fn carry(&mut self, now: Duration, mut bytes: Vec<u8>) {
+        let frame = Frame::of(&bytes);
+        let packet = Packet {
+            wire_bytes: frame.ip_bytes() + frame.segments() as u64 * ETHERNET_BYTES,
+            markable: frame.is_markable(),
+        };
+        let fate = self.line.carry(now, packet);
+        self.direction.count(fate, packet);
+        match fate {
+            Fate::Arrives { at, marked } => {
+                if marked {
+                    frame::mark(&mut bytes);
+                }
+                self.held.push_back(Held { at, frame: bytes });
+            }
+            _ => self.spare.push(bytes),
+        }
+    }
+}
+
+/// Runs of segments that were not lost.
+fn survivors(lost: &[bool]) -> Vec<std::ops::Range<usize>> {
+    let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
+    for (number, lost) in lost.iter().enumerate() {
+        if *lost {
+            continue;
+        }
+        match runs.last_mut() {
+            Some(run) if run.end == number => run.end += 1,
+            _ => runs.push(number..number + 1),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_lost_goes_on_in_runs() {
+        let lost = [false, false, true, false, true, true, false];
+        assert_eq!(survivors(&lost), [0..2, 3..4, 6..7]);
+        assert!(survivors(&[true]).is_empty());
+    }
+}

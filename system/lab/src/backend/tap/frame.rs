@@ -1,0 +1,302 @@
+//! An Ethernet frame behind its virtio network header: how many segments it stands for, and parts of it.
+//!
+//! The header is that of the virtio specification 1.2, section 5.1.6, in the byte order of this machine.
+
+use std::ops::Range;
+
+use penstock_sys::net::TAP_HEADER_BYTES;
+
+const GSO_TYPE: usize = 1;
+const GSO_SIZE: usize = 4;
+const CHECKSUM_START: usize = 6;
+const CHECKSUM_OFFSET: usize = 8;
+const GSO_NONE: u8 = 0;
+const GSO_TCP4: u8 = 1;
+const GSO_TCP6: u8 = 4;
+/// Set where the first segment alone keeps the congestion-window-reduced flag.
+const GSO_ECN: u8 = 0x80;
+
+const NETWORK: usize = TAP_HEADER_BYTES + 14;
+const ETHER_TYPE: usize = TAP_HEADER_BYTES + 12;
+const TYPE_IPV4: u16 = 0x0800;
+const TYPE_IPV6: u16 = 0x86DD;
+/// TCP flags, RFC 9293 section 3.1.
+const FIN: u8 = 0x01;
+const PSH: u8 = 0x08;
+const CWR: u8 = 0x80;
+
+/// A frame that is looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Frame<'a> {
+    bytes: &'a [u8],
+    network: Network,
+    /// Of a super-packet: where TCP's payload begins, and how much of it a segment has.
+    gso: Option<(usize, usize)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Network {
+    V4,
+    V6,
+    Other,
+}
+
+impl<'a> Frame<'a> {
+    pub(super) fn of(bytes: &'a [u8]) -> Self {
+        let network = match be16(bytes, ETHER_TYPE) {
+            Some(TYPE_IPV4) => Network::V4,
+            Some(TYPE_IPV6) => Network::V6,
+            _ => Network::Other,
+        };
+        Self { bytes, network, gso: gso(bytes) }
+    }
+
+    /// Whether it is what hosts send each other: IP, and not to a multicast address of the link.
+    pub(super) fn is_traffic(&self) -> bool {
+        let to_link = self.bytes.get(NETWORK + 24..NETWORK + 26) == Some(&[0xFF, 0x02]);
+        match self.network {
+            Network::V4 => true,
+            Network::V6 => !to_link,
+            Network::Other => false,
+        }
+    }
+
+    pub(super) fn segments(&self) -> usize {
+        self.gso.map_or(1, |(payload, size)| (self.bytes.len() - payload).div_ceil(size).max(1))
+    }
+
+    /// Bytes of IP packets, with the headers that each segment repeats.
+    pub(super) fn ip_bytes(&self) -> u64 {
+        let headers = self.gso.map_or(0, |(payload, _)| payload - NETWORK);
+        (self.bytes.len().saturating_sub(NETWORK) + (self.segments() - 1) * headers) as u64
+    }
+
+    /// Whether its sender understands marks of congestion.
+    pub(super) fn is_markable(&self) -> bool {
+        let byte = self.bytes.get(NETWORK + 1).copied().unwrap_or(0);
+        match self.network {
+            Network::V4 => byte & 0x03 != 0,
+            Network::V6 => byte & 0x30 != 0,
+            Network::Other => false,
+        }
+    }
+
+    /// Some of its segments, next to each other, as a frame of their own.
+    pub(super) fn part(&self, segments: Range<usize>) -> Vec<u8> {
+        let Some((payload, size)) = self.gso else { return self.bytes.to_vec() };
+        let begin = payload + segments.start * size;
+        let end = (payload + segments.end * size).min(self.bytes.len());
+        let mut part = self.bytes[..payload].to_vec();
+        part.extend_from_slice(&self.bytes[begin..end]);
+        let tcp = le16(&part, CHECKSUM_START).map_or(payload, |start| start + TAP_HEADER_BYTES);
+        let is_last = end == self.bytes.len();
+        let flags = &mut part[tcp + 13];
+        if !is_last {
+            *flags &= !(FIN | PSH);
+        }
+        if segments.start > 0 {
+            *flags &= !CWR;
+        }
+        let sequence = &mut part[tcp + 4..tcp + 8];
+        let number = u32::from_be_bytes([sequence[0], sequence[1], sequence[2], sequence[3]]);
+        let number = number.wrapping_add((segments.start * size) as u32);
+        sequence.copy_from_slice(&number.to_be_bytes());
+        self.shorten(&mut part, tcp, segments.start);
+        if segments.len() == 1 {
+            part[GSO_TYPE] = GSO_NONE;
+            part[GSO_SIZE..GSO_SIZE + 2].fill(0);
+        }
+        part
+    }
+
+    /// Lengths and checksums of a part.
+    fn shorten(&self, part: &mut [u8], tcp: usize, first: usize) {
+        let length = |bytes: &[u8]| u16::try_from(bytes.len() - tcp).unwrap_or(u16::MAX);
+        let (before, now) = (length(self.bytes), length(part));
+        // The kernel left the sum of the pseudo header there, of which the length is a part.
+        let at = tcp + le16(part, CHECKSUM_OFFSET).unwrap_or(0);
+        if let Some(field) = part.get_mut(at..at + 2) {
+            let sum = u32::from(u16::from_be_bytes([field[0], field[1]]));
+            let sum = folded(sum + u32::from(!before) + u32::from(now));
+            field.copy_from_slice(&sum.to_be_bytes());
+        }
+        match self.network {
+            Network::V4 => {
+                let total = u16::try_from(part.len() - NETWORK).unwrap_or(u16::MAX);
+                part[NETWORK + 2..NETWORK + 4].copy_from_slice(&total.to_be_bytes());
+                let id = be16(part, NETWORK + 4).unwrap_or(0).wrapping_add(first as u16);
+                part[NETWORK + 4..NETWORK + 6].copy_from_slice(&id.to_be_bytes());
+                refresh(part);
+            }
+            Network::V6 => {
+                let payload = u16::try_from(part.len() - NETWORK - 40).unwrap_or(u16::MAX);
+                part[NETWORK + 4..NETWORK + 6].copy_from_slice(&payload.to_be_bytes());
+            }
+            Network::Other => {}
+        }
+    }
+}
+
+/// Marks a frame as having met congestion.
+pub(super) fn mark(bytes: &mut [u8]) {
+    match Frame::of(bytes).network {
+        Network::V4 => {
+            bytes[NETWORK + 1] |= 0x03;
+            refresh(bytes);
+        }
+        Network::V6 => bytes[NETWORK + 1] |= 0x30,
+        Network::Other => {}
+    }
+}
+
+/// Where a super-packet's payload begins and how much of it a segment has; none for what is one packet, or broken.
+fn gso(bytes: &[u8]) -> Option<(usize, usize)> {
+    let kind = bytes.get(GSO_TYPE)? & !GSO_ECN;
+    if kind != GSO_TCP4 && kind != GSO_TCP6 {
+        return None;
+    }
+    let size = le16(bytes, GSO_SIZE).filter(|size| *size > 0)?;
+    let tcp = le16(bytes, CHECKSUM_START)? + TAP_HEADER_BYTES;
+    let header = usize::from(bytes.get(tcp + 12)? >> 4) * 4;
+    let payload = tcp + header;
+    (tcp > NETWORK && header >= 20 && payload < bytes.len()).then_some((payload, size))
+}
+
+/// The checksum of an IPv4 header, anew.
+fn refresh(bytes: &mut [u8]) {
+    let length = usize::from(bytes[NETWORK] & 15) * 4;
+    let Some(header) = bytes.get_mut(NETWORK..NETWORK + length) else { return };
+    if header.len() < 20 {
+        return;
+    }
+    header[10..12].fill(0);
+    let words =
+        header.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+    let sum = !folded(words.sum());
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// RFC 1071.
+const fn folded(mut sum: u32) -> u16 {
+    while sum > 0xFFFF {
+        sum = (sum & 0xFFFF) + (sum >> 16);
+    }
+    sum as u16
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+/// A field of the virtio header.
+fn le16(bytes: &[u8], at: usize) -> Option<usize> {
+    Some(usize::from(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A super-packet of IPv4 or IPv6, as the kernel hands it over.
+    fn frame(v6: bool, size: u16, payload: usize) -> Vec<u8> {
+        let network = if v6 { 40 } else { 20 };
+        let mut bytes = vec![0; TAP_HEADER_BYTES];
+        bytes[0] = 1;
+        bytes[GSO_TYPE] = if v6 { GSO_TCP6 } else { GSO_TCP4 };
+        bytes[GSO_SIZE..GSO_SIZE + 2].copy_from_slice(&size.to_ne_bytes());
+        let start = 14 + network as u16;
+        bytes[CHECKSUM_START..CHECKSUM_START + 2].copy_from_slice(&start.to_ne_bytes());
+        bytes[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&16_u16.to_ne_bytes());
+        bytes.extend([2; 12]);
+        bytes.extend(if v6 { TYPE_IPV6 } else { TYPE_IPV4 }.to_be_bytes());
+        let mut ip = vec![0; network];
+        let length = (32 + payload) as u16;
+        if v6 {
+            ip[0] = 0x60;
+            ip[4..6].copy_from_slice(&length.to_be_bytes());
+            ip[6] = 6;
+        } else {
+            ip[0] = 0x45;
+            ip[2..4].copy_from_slice(&(length + 20).to_be_bytes());
+            ip[9] = 6;
+        }
+        bytes.extend(ip);
+        let mut tcp = vec![0; 32];
+        tcp[4..8].copy_from_slice(&1000_u32.to_be_bytes());
+        tcp[12] = 8 << 4;
+        tcp[13] = PSH | FIN | CWR;
+        tcp[16..18].copy_from_slice(&folded(6 + u32::from(length)).to_be_bytes());
+        bytes.extend(tcp);
+        bytes.extend((0..payload).map(|byte| byte as u8));
+        if !v6 {
+            refresh(&mut bytes);
+        }
+        bytes
+    }
+
+    #[test]
+    fn parts_are_what_their_segments_would_have_been() {
+        for v6 in [false, true] {
+            let bytes = frame(v6, 1000, 3500);
+            let whole = Frame::of(&bytes);
+            assert_eq!(whole.segments(), 4);
+            let (payload, _) = whole.gso.unwrap();
+            let part = whole.part(1..3);
+            let tcp = payload - 32;
+            assert_eq!(&part[tcp + 4..tcp + 8], &2000_u32.to_be_bytes());
+            assert_eq!(part[tcp + 13], 0);
+            assert_eq!(&part[payload..], &bytes[payload + 1000..payload + 3000]);
+            // The sum of the pseudo header: protocol and length.
+            assert_eq!(be16(&part, tcp + 16), Some(folded(6 + 2032)));
+            let last = whole.part(3..4);
+            assert_eq!((last[GSO_TYPE], last[tcp + 13]), (GSO_NONE, PSH | FIN));
+            assert_eq!(Frame::of(&last).segments(), 1);
+            assert_eq!(whole.part(0..1)[tcp + 13], CWR);
+            let ip: u64 = (0..4).map(|one| Frame::of(&whole.part(one..one + 1)).ip_bytes()).sum();
+            assert_eq!(ip, whole.ip_bytes());
+        }
+    }
+
+    #[test]
+    fn marks_are_set_and_the_header_is_whole() {
+        let mut bytes = frame(false, 1000, 100);
+        assert!(!Frame::of(&bytes).is_markable());
+        mark(&mut bytes);
+        assert!(Frame::of(&bytes).is_markable());
+        let header = &bytes[NETWORK..NETWORK + 20];
+        let words =
+            header.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+        assert_eq!(folded(words.sum()), 0xFFFF);
+    }
+
+    proptest! {
+        #[test]
+        fn no_frame_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..300), v6: bool, kind: u8) {
+            if bytes.len() > NETWORK {
+                bytes[GSO_TYPE] = kind;
+                let kind = if v6 { TYPE_IPV6 } else { TYPE_IPV4 };
+                bytes[ETHER_TYPE..ETHER_TYPE + 2].copy_from_slice(&kind.to_be_bytes());
+            }
+            let frame = Frame::of(&bytes);
+            let _ = (frame.is_traffic(), frame.ip_bytes(), frame.is_markable());
+        }
+
+        /// Whatever is lost: what is left of the payload is there once and in order.
+        #[test]
+        fn payload_is_kept(v6: bool, size in 100_u16..2000, payload in 1_usize..20_000, cut in 0_usize..200) {
+            let bytes = frame(v6, size, payload);
+            let whole = Frame::of(&bytes);
+            let (begin, _) = whole.gso.unwrap();
+            let cut = cut % whole.segments().max(1);
+            let mut together = Vec::new();
+            for range in [0..cut, cut..whole.segments()] {
+                if !range.is_empty() {
+                    together.extend_from_slice(&whole.part(range)[begin..]);
+                }
+            }
+            prop_assert_eq!(&together[..], &bytes[begin..]);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! One direction of a link while it runs: what it is told to do, and what it counted.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use penstock_sys::event::Event;
+use serde::{Deserialize, Serialize};
+
+use crate::lateness::Lateness;
+use crate::line::{Fate, Impairment, Packet};
+
+/// What became of the packets of a direction. A super-packet counts once, with the bytes of all its segments.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Packets that arrived.
+    pub packets: u64,
+    /// Their bytes on the wire.
+    pub wire_bytes: u64,
+    /// Packets that were lost on the way.
+    pub lost: u64,
+    /// Packets that found no room in the queue.
+    pub overflowed: u64,
+    /// Packets that came to a cut.
+    pub cut: u64,
+    /// Of those that arrived, packets marked as having met congestion.
+    pub marked: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Direction {
+    /// Of its thread and its random numbers.
+    pub(crate) name: String,
+    wanted: Mutex<Impairment>,
+    /// On when `wanted` or `stopped` is another than the thread knows.
+    pub(crate) changed: Event,
+    stopped: AtomicBool,
+    packets: AtomicU64,
+    wire_bytes: AtomicU64,
+    lost: AtomicU64,
+    overflowed: AtomicU64,
+    cut: AtomicU64,
+    marked: AtomicU64,
+    pub(crate) lateness: Lateness,
+}
+
+impl Direction {
+    pub(crate) fn new(name: String, wanted: Impairment) -> std::io::Result<Self> {
+        Ok(Self {
+            name,
+            wanted: Mutex::new(wanted),
+            changed: Event::new()?,
+            stopped: AtomicBool::new(false),
+            packets: AtomicU64::new(0),
+            wire_bytes: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            overflowed: AtomicU64::new(0),
+            cut: AtomicU64::new(0),
+            marked: AtomicU64::new(0),
+            lateness: Lateness::default(),
+        })
+    }
+
+    pub(crate) fn set(&self, wanted: Impairment) {
+        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = wanted;
+        // If that fails it is seen with the next packet.
+        let _ = self.changed.signal();
+    }
+
+    pub(crate) fn wanted(&self) -> Impairment {
+        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        let _ = self.changed.signal();
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Counts what was decided on a packet.
+    pub(crate) fn count(&self, fate: Fate, packet: Packet) {
+        let add = |counter: &AtomicU64, count| counter.fetch_add(count, Ordering::Relaxed);
+        match fate {
+            Fate::Arrives { marked, .. } => {
+                add(&self.packets, 1);
+                add(&self.wire_bytes, packet.wire_bytes);
+                add(&self.marked, u64::from(marked));
+            }
+            Fate::Lost => _ = add(&self.lost, 1),
+            Fate::Overflow => _ = add(&self.overflowed, 1),
+            Fate::Cut => _ = add(&self.cut, 1),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            packets: get(&self.packets),
+            wire_bytes: get(&self.wire_bytes),
+            lost: get(&self.lost),
+            overflowed: get(&self.overflowed),
+            cut: get(&self.cut),
+            marked: get(&self.marked),
+        }
+    }
+}
+
+/// Packets that are late by more than this share of a round trip, or by this time where that is longer, disturb what
+/// is measured.
+pub(crate) fn late_from(delay: Duration) -> Duration {
+    (delay / 25).max(Duration::from_millis(1))
+}

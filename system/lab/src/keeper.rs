@@ -1,0 +1,404 @@
+//! The process that holds a lab, and does what it is asked.
+//!
+//! A lab has a directory: `lock`, held while it lives; `control`, the socket; `hosts`, the text of `/etc/hosts` of its
+//! nodes; `record`, by which whoever comes after a crash knows what may still run in namespaces that nobody holds.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use penstock_sys::event::{Event, Interest, poll};
+use penstock_sys::lock::FileLock;
+use penstock_sys::machine;
+use penstock_topology::{Kind, LinkId, NodeId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::backend::Backend;
+use crate::control::{
+    Answer, DirectionReport, Directions, InterfaceStatus, LINE_BYTES_MAX, LinkReport, Measured,
+    NodeStatus, Request, Status,
+};
+use crate::lab::{Lab, LabError};
+use crate::plan::Plan;
+use crate::setting::Setting;
+
+/// The variable by which processes in a lab know its directory.
+pub const LAB_VARIABLE: &str = "PENSTOCK_LAB";
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is known of a lab after its holder died.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Record {
+    /// Its namespaces, as the kernel names them.
+    namespaces: BTreeSet<u64>,
+}
+
+/// A lab that is held and asked.
+#[derive(Debug)]
+pub struct Keeper {
+    lab: Lab,
+    directory: PathBuf,
+    listener: UnixListener,
+    seed: u64,
+    user_namespace: Option<PathBuf>,
+    notes: Vec<String>,
+    // Last: nobody begins another before this one is gone.
+    _lock: FileLock,
+}
+
+/// Why a lab does not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum KeeperError {
+    /// There is one.
+    #[error("lab {0} is up already: penstock lab down {0}")]
+    Up(String),
+    /// Its directory cannot be used.
+    #[error("{path}: {source}")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It cannot be made.
+    #[error(transparent)]
+    Lab(#[from] LabError),
+}
+
+impl Keeper {
+    /// Makes a lab in a directory, after what an earlier one of that name left is gone.
+    ///
+    /// # Errors
+    /// When there is one, or the machine cannot.
+    pub fn begin(
+        directory: &Path,
+        plan: Plan,
+        backend: Backend,
+        seed: u64,
+        user_namespace: Option<PathBuf>,
+    ) -> Result<Self, KeeperError> {
+        let fault = |source| KeeperError::Directory { path: directory.to_owned(), source };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(fault)?;
+        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let lock = FileLock::try_lock_at(&directory.join("lock")).map_err(fault)?;
+        let lock = lock.ok_or(KeeperError::Up(name))?;
+        sweep(directory).map_err(fault)?;
+        let hosts = plan.hosts_file();
+        let lab = Lab::new(plan, backend, seed)?;
+        let mut notes = Vec::new();
+        if let Err(error) = real_time() {
+            notes.push(format!("links run without real-time priority ({error}): they may be late"));
+        }
+        let keeper = Self {
+            listener: listen(directory).map_err(fault)?,
+            lab,
+            directory: directory.to_owned(),
+            seed,
+            user_namespace,
+            notes,
+            _lock: lock,
+        };
+        fs::write(directory.join("hosts"), hosts).map_err(fault)?;
+        keeper.write_record().map_err(fault)?;
+        Ok(keeper)
+    }
+
+    fn write_record(&self) -> io::Result<()> {
+        let record = Record { namespaces: self.namespaces()? };
+        fs::write(self.directory.join("record"), serde_json::to_vec(&record)?)
+    }
+
+    fn namespaces(&self) -> io::Result<BTreeSet<u64>> {
+        (0..self.lab.plan().nodes.len())
+            .map(|node| self.lab.namespace(NodeId(node)).inode())
+            .collect()
+    }
+
+    /// Does what it is asked until it is asked to end or `stop` is signalled; then ends what runs in the lab.
+    ///
+    /// # Errors
+    /// When nobody can be heard any more.
+    pub fn run(mut self, stop: &Event) -> io::Result<()> {
+        loop {
+            let ready = poll(
+                &[(self.listener.as_fd(), Interest::READ), (stop.as_fd(), Interest::READ)],
+                None,
+            )?;
+            if ready.get(1).is_some_and(|stop| stop.any()) {
+                return self.end();
+            }
+            let Ok((stream, _)) = self.listener.accept() else { continue };
+            match self.serve(&stream) {
+                Ok(true) => {
+                    let ended = self.end();
+                    let answer = match &ended {
+                        Ok(()) => Answer::Ok(Value::Null),
+                        Err(error) => Answer::Error(error.to_string()),
+                    };
+                    // Whoever hears that it is gone may begin another at once.
+                    drop(self);
+                    let _ = reply(&stream, &answer);
+                    return ended;
+                }
+                Ok(false) => {}
+                Err(error) => tracing::debug!("a request broke off: {error}"),
+            }
+        }
+    }
+
+    /// Answers one request; whether it is the last.
+    fn serve(&mut self, stream: &UnixStream) -> io::Result<bool> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut line = String::new();
+        BufReader::new(io::Read::take(stream, LINE_BYTES_MAX)).read_line(&mut line)?;
+        let answer = match serde_json::from_str(&line) {
+            Ok(Request::Down) => return Ok(true),
+            Ok(request) => match self.answer(request) {
+                Ok(value) => Answer::Ok(value),
+                Err(why) => Answer::Error(why),
+            },
+            Err(error) => Answer::Error(format!("not a request: {error}")),
+        };
+        reply(stream, &answer).map(|()| false)
+    }
+
+    fn answer(&mut self, request: Request) -> Result<Value, String> {
+        let value = match request {
+            Request::Status => json!(self.status().map_err(|error| error.to_string())?),
+            Request::Set { link, settings, directions } => {
+                let settings: Vec<Setting> = settings
+                    .iter()
+                    .map(|text| {
+                        text.parse().map_err(|error: crate::SettingError| error.to_string())
+                    })
+                    .collect::<Result<_, _>>()?;
+                self.change(&link, directions, |mut one| {
+                    settings.iter().for_each(|setting| one = setting.apply(one));
+                    one
+                })?
+            }
+            Request::Cut { link, directions } => {
+                self.change(&link, directions, |one| crate::line::Impairment { cut: true, ..one })?
+            }
+            Request::Mend { link } => self.change(&link, Directions::Both, |one| {
+                crate::line::Impairment { cut: false, ..one }
+            })?,
+            Request::Route { from, to, links } => {
+                let (from, to) = (self.node(&from)?, self.node(&to)?);
+                let links: Vec<LinkId> =
+                    links.iter().map(|link| self.link(link)).collect::<Result<_, _>>()?;
+                self.lab.pin(from, to, &links).map_err(|error| error.to_string())?;
+                Value::Null
+            }
+            Request::Calibrate { links } => json!(self.calibrate(&links)?),
+            Request::Forgive => {
+                self.lab.forgive();
+                Value::Null
+            }
+            Request::Down => Value::Null,
+        };
+        Ok(value)
+    }
+
+    fn link(&self, name: &str) -> Result<LinkId, String> {
+        let topology = &self.lab.plan().topology;
+        topology.link(name).ok_or_else(|| {
+            let all: Vec<&str> =
+                topology.links.iter().map(|link| link.name.as_str()).take(12).collect();
+            format!("there is no link {name:?}: there are {}", all.join(", "))
+        })
+    }
+
+    fn node(&self, name: &str) -> Result<NodeId, String> {
+        let topology = &self.lab.plan().topology;
+        topology.node(name).ok_or_else(|| {
+            let all: Vec<&str> =
+                topology.nodes.iter().map(|node| node.name.as_str()).take(12).collect();
+            format!("there is no host or switch {name:?}: there are {}", all.join(", "))
+        })
+    }
+
+    fn change(
+        &mut self,
+        link: &str,
+        directions: Directions,
+        change: impl Fn(crate::line::Impairment) -> crate::line::Impairment,
+    ) -> Result<Value, String> {
+        let link = self.link(link)?;
+        let mut wanted = self.lab.wanted(link);
+        for (one, meant) in wanted.iter_mut().zip(directions.each()) {
+            if meant {
+                *one = change(*one);
+            }
+        }
+        self.lab.set(link, wanted).map_err(|error| error.to_string())?;
+        let report = self.report(link).map_err(|error| error.to_string())?;
+        Ok(json!(report))
+    }
+
+    fn calibrate(&mut self, names: &[String]) -> Result<Vec<Measured>, String> {
+        let all = (0..self.lab.plan().topology.links.len()).map(LinkId);
+        let links: Vec<LinkId> = if names.is_empty() {
+            all.collect()
+        } else {
+            names.iter().map(|name| self.link(name)).collect::<Result<_, _>>()?
+        };
+        let measured = links.into_iter().map(|link| {
+            let found = self.lab.calibrate(link).map_err(|error| error.to_string())?;
+            Ok(Measured::new(&self.lab.plan().topology.links[link.0].name, &found))
+        });
+        let measured = measured.collect::<Result<_, String>>()?;
+        // What the measurement did to itself is nobody's fault.
+        self.lab.forgive();
+        Ok(measured)
+    }
+
+    /// How the lab is.
+    ///
+    /// # Errors
+    /// When the kernel does not tell a counter.
+    pub fn status(&self) -> Result<Status, LabError> {
+        let plan = self.lab.plan();
+        let links = (0..plan.topology.links.len()).map(|link| self.report(LinkId(link)));
+        Ok(Status {
+            name: self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            topology: plan.topology.name.clone(),
+            backend: self.lab.backend(),
+            seed: self.seed,
+            pid: std::process::id(),
+            user_namespace: self.user_namespace.clone(),
+            notes: self.notes.clone(),
+            nodes: (0..plan.nodes.len()).map(|node| self.node_status(NodeId(node))).collect(),
+            links: links.collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn node_status(&self, id: NodeId) -> NodeStatus {
+        let plan = self.lab.plan();
+        let node = &plan.nodes[id.0];
+        let fd = self.lab.namespace(id).as_fd().as_raw_fd();
+        NodeStatus {
+            name: node.name.clone(),
+            host: node.kind == Kind::Host,
+            namespace: format!("/proc/{}/fd/{fd}", std::process::id()).into(),
+            interfaces: node
+                .ports
+                .iter()
+                .map(|port| InterfaceStatus {
+                    device: port.device.clone(),
+                    link: plan.topology.links[port.link.0].name.clone(),
+                    ipv6: port.addresses.v6,
+                    ipv4: port.addresses.v4,
+                    mtu: port.mtu,
+                })
+                .collect(),
+        }
+    }
+
+    fn report(&self, link: LinkId) -> Result<LinkReport, LabError> {
+        let topology = &self.lab.plan().topology;
+        let [one, other] = self.lab.status(link)?;
+        let ends = &topology.links[link.0].ends;
+        let [a, b] = [0, 1].map(|side| topology.nodes[ends[side].node.0].name.as_str());
+        Ok(LinkReport {
+            name: topology.links[link.0].name.clone(),
+            directions: [DirectionReport::new(a, b, &one), DirectionReport::new(b, a, &other)],
+        })
+    }
+
+    /// Ends what runs in the lab, and removes its directory but for what people keep in it.
+    fn end(&self) -> io::Result<()> {
+        kill_in(&self.namespaces()?, None)?;
+        for file in ["control", "hosts", "record"] {
+            let _ = fs::remove_file(self.directory.join(file));
+        }
+        Ok(())
+    }
+}
+
+fn real_time() -> io::Result<()> {
+    std::thread::scope(|scope| scope.spawn(machine::become_realtime).join().unwrap_or(Ok(())))
+}
+
+fn reply(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
+    let mut line = serde_json::to_string(answer)?;
+    line.push('\n');
+    let mut stream = stream;
+    stream.write_all(line.as_bytes())
+}
+
+/// By the open directory: paths of sockets may not be long.
+fn listen(directory: &Path) -> io::Result<UnixListener> {
+    let directory = fs::File::open(directory)?;
+    let path = format!("/proc/self/fd/{}/control", directory.as_raw_fd());
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    UnixListener::bind(path)
+}
+
+/// Whether the lab of a directory lives.
+#[must_use]
+pub fn is_up(directory: &Path) -> bool {
+    let lock = fs::File::open(directory.join("lock"));
+    lock.is_ok_and(|lock| matches!(FileLock::try_lock(lock), Ok(None)))
+}
+
+/// Ends what a lab left that died: processes that still run in its namespaces. The lock must be held.
+///
+/// # Errors
+/// When the directory or `/proc` cannot be read.
+pub fn sweep(directory: &Path) -> io::Result<()> {
+    let Ok(text) = fs::read(directory.join("record")) else { return Ok(()) };
+    let Ok(record) = serde_json::from_slice::<Record>(&text) else { return Ok(()) };
+    kill_in(&record.namespaces, Some(directory))?;
+    for file in ["control", "hosts", "record"] {
+        let _ = fs::remove_file(directory.join(file));
+    }
+    Ok(())
+}
+
+/// Kills what runs in these namespaces; where they may be others by now, only what was started in the lab.
+fn kill_in(namespaces: &BTreeSet<u64>, started_in: Option<&Path>) -> io::Result<()> {
+    // What is killed may have started something just before.
+    for _ in 0..100 {
+        let found = processes_in(namespaces, started_in)?;
+        if found.is_empty() {
+            return Ok(());
+        }
+        found.iter().for_each(|pid| machine::kill(*pid));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn processes_in(namespaces: &BTreeSet<u64>, started_in: Option<&Path>) -> io::Result<Vec<u32>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let inside = fs::metadata(entry.path().join("ns/net"))
+            .is_ok_and(|meta| namespaces.contains(&meta.ino()));
+        // A process that has ended and is not waited for yet runs nowhere.
+        if inside && started_in.is_none_or(|directory| was_started_in(&entry.path(), directory)) {
+            found.push(pid);
+        }
+    }
+    Ok(found)
+}
+
+fn was_started_in(process: &Path, directory: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let Ok(environment) = fs::read(process.join("environ")) else { return false };
+    let wanted = [LAB_VARIABLE.as_bytes(), b"=", directory.as_os_str().as_bytes()].concat();
+    environment.split(|byte| *byte == 0).any(|variable| variable == wanted)
+}

@@ -1,0 +1,175 @@
+//! Small labs on this machine's kernel; need root.
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use penstock_topology::Topology;
+use penstock_units::BitRate;
+
+use super::*;
+use crate::line::{Fate, Line, Packet};
+
+const TEXT: &str = r#"
+    name = "t"
+    [[host]]
+    name = "a"
+    interface = [{ name = "eth0", rate = "10G", mtu = 9000 }]
+    [[host]]
+    name = "b"
+    interface = [{ name = "eth0", rate = "10G", mtu = 9000 }]
+    [[switch]]
+    name = "s"
+    [[link]]
+    name = "near"
+    ends = ["a:eth0", "s"]
+    [[link]]
+    name = "far"
+    ends = ["s", "b:eth0"]
+    delay = "10ms"
+"#;
+
+/// A lab on each backend that this machine has; nfqueue and tap are everywhere.
+fn each(mut test: impl FnMut(Lab)) {
+    if !penstock_sys::machine::is_superuser() {
+        println!("skipped: needs root");
+        return;
+    }
+    for backend in [Backend::Nfqueue, Backend::Tap, Backend::Netem] {
+        match backend.probe() {
+            Ok(()) => {
+                println!("links by {backend}");
+                let plan = Plan::new(Topology::read(TEXT).unwrap()).unwrap();
+                test(Lab::new(plan, backend, 1).unwrap());
+            }
+            Err(why) => {
+                assert_eq!(backend, Backend::Netem, "{why}");
+                println!("skipped: {backend}: {why}");
+            }
+        }
+    }
+}
+
+fn bound(lab: &Lab, node: &str) -> UdpSocket {
+    let node = lab.plan().topology.node(node).unwrap();
+    let address = lab.plan().addresses(node).unwrap().v6;
+    let socket = lab.namespace(node).inside(|| UdpSocket::bind((address, 0)).unwrap()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket
+}
+
+#[test]
+fn packets_take_the_delay_of_the_link_and_no_less() {
+    each(packets_take_the_delay_of_the_link_and_no_less_on);
+}
+
+fn packets_take_the_delay_of_the_link_and_no_less_on(lab: Lab) {
+    let (a, b) = (bound(&lab, "a"), bound(&lab, "b"));
+    for _ in 0..5 {
+        let since = Instant::now();
+        a.send_to(b"there", b.local_addr().unwrap()).unwrap();
+        let (_, from) = b.recv_from(&mut [0; 9]).unwrap();
+        b.send_to(b"back", from).unwrap();
+        a.recv(&mut [0; 9]).unwrap();
+        assert!(since.elapsed() >= Duration::from_millis(20));
+    }
+    let far = lab.status(lab.plan().topology.link("far").unwrap()).unwrap();
+    // netem's devices count what the kernel sends for itself, too.
+    assert!(far.iter().all(|one| (5..10).contains(&one.counters.packets)), "{far:?}");
+}
+
+#[test]
+fn links_do_what_they_are_to_do() {
+    each(links_do_what_they_are_to_do_on);
+}
+
+fn links_do_what_they_are_to_do_on(mut lab: Lab) {
+    // The kernel's shaper alone, then packets that wait.
+    for (name, rate, delay) in
+        [("near", 100_000_000, 0), ("far", 50_000_000, 10), ("far", 10_000_000, 65)]
+    {
+        let link = lab.plan().topology.link(name).unwrap();
+        let (rate, delay) = (Some(BitRate(rate)), Duration::from_millis(delay));
+        lab.set(link, [Impairment { rate, delay, ..Impairment::default() }; 2]).unwrap();
+        let found = lab.calibrate(link).unwrap();
+        let share = found.rate.unwrap().0 as f64 / rate.unwrap().0 as f64;
+        // A busy machine may not fill the link, a processor in software even less: how exact rates are is `bench lab`'s to
+        // say. netem counts super-packets' headers once.
+        let least = if is_emulated() { 0.3 } else { 0.6 };
+        assert!((least..1.03).contains(&share), "{found:?}");
+        assert!(found.rtt.unwrap() >= delay * 2, "{found:?}");
+        let lost = lab.status(link).unwrap()[0].counters;
+        assert!(name == "near" || lost.overflowed + lost.lost > 0, "{lost:?}");
+    }
+}
+
+#[test]
+fn losses_are_those_of_the_seed_and_a_cut_loses_all() {
+    each(losses_are_those_of_the_seed_and_a_cut_loses_all_on);
+}
+
+fn losses_are_those_of_the_seed_and_a_cut_loses_all_on(mut lab: Lab) {
+    let link = lab.plan().topology.link("far").unwrap();
+    let lossy = Impairment { loss: 0.2, ..Impairment::default() };
+    lab.set(link, [lossy, Impairment::default()]).unwrap();
+    let (a, b) = (bound(&lab, "a"), bound(&lab, "b"));
+    let count = 200_u8;
+    for number in 0..count {
+        a.send_to(&[number], b.local_addr().unwrap()).unwrap();
+    }
+    let mut line = Line::new(lossy, 1, "far>");
+    let packet = Packet { wire_bytes: 100, markable: false };
+    if lab.backend() == Backend::Netem {
+        // Its random numbers are its own.
+        let mut arrived = 0;
+        b.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        while b.recv(&mut [0; 9]).is_ok() {
+            arrived += 1;
+        }
+        let lost = lab.status(link).unwrap()[0].counters.lost;
+        assert!((15..70).contains(&lost) && arrived + lost == u64::from(count), "{arrived} {lost}");
+        return;
+    }
+    let arrive: Vec<u8> =
+        (0..count).filter(|_| line.offer(Duration::ZERO, packet) != Fate::Lost).collect();
+    assert!((120..190).contains(&arrive.len()));
+    for number in &arrive {
+        let mut text = [0; 9];
+        assert_eq!((b.recv(&mut text).unwrap(), text[0]), (1, *number));
+    }
+    let counters = lab.status(link).unwrap()[0].counters;
+    assert_eq!(counters.lost, u64::from(count) - arrive.len() as u64);
+    lab.set(link, [Impairment { cut: true, ..lossy }; 2]).unwrap();
+    a.send_to(b"lost", b.local_addr().unwrap()).unwrap();
+    while lab.status(link).unwrap()[0].counters.cut == 0 {
+        std::thread::yield_now();
+    }
+    lab.set(link, [Impairment::default(); 2]).unwrap();
+    a.send_to(b"again", b.local_addr().unwrap()).unwrap();
+    assert_eq!(b.recv(&mut [0; 9]).unwrap(), 5);
+}
+
+#[test]
+fn nothing_is_left_of_a_lab() {
+    each(nothing_is_left_of_a_lab_on);
+}
+
+fn nothing_is_left_of_a_lab_on(lab: Lab) {
+    let inodes: Vec<u64> =
+        (0..3).map(|node| lab.namespace(NodeId(node)).inode().unwrap()).collect();
+    let alive = || {
+        let found = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let inode = |entry: std::fs::DirEntry| {
+            use std::os::unix::fs::MetadataExt;
+            Some(std::fs::metadata(entry.path()).ok()?.ino())
+        };
+        found.filter_map(inode).filter(|inode| inodes.contains(inode)).count()
+    };
+    assert_eq!(alive(), 3);
+    drop(lab);
+    assert_eq!(alive(), 0);
+}
+
+/// Whether QEMU makes the processor up.
+fn is_emulated() -> bool {
+    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"))
+}

@@ -1,0 +1,149 @@
+//! Rates, losses and bursts against their formulas; order and room as properties of any traffic.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MTU: u32 = 1500;
+
+fn packet(wire_bytes: u64) -> Packet {
+    Packet { wire_bytes, markable: true }
+}
+
+fn arrival(fate: Fate) -> Duration {
+    match fate {
+        Fate::Arrives { at, .. } => at,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_packet_takes_its_time_and_the_delay() {
+    let rate = Some(BitRate(10_000_000));
+    let delay = Duration::from_millis(25);
+    let mut line = Line::new(Impairment { rate, delay, ..Impairment::default() }, 1, "a");
+    // 1250 bytes at 10 Mb/s are a millisecond.
+    let first = arrival(line.offer(Duration::from_secs(1), packet(1250)));
+    assert_eq!(first, Duration::from_millis(1026));
+    let second = arrival(line.offer(Duration::from_secs(1), packet(1250)));
+    assert_eq!(second, Duration::from_millis(1027));
+}
+
+#[test]
+fn a_full_queue_takes_no_more_and_empties_at_the_rate() {
+    let rate = Some(BitRate(8_000_000));
+    let queue = Some(ByteCount(10_000));
+    let mark = Some(ByteCount(5_000));
+    let mut line = Line::new(Impairment { rate, queue, mark, ..Impairment::default() }, 1, "a");
+    let fates: Vec<Fate> = (0..12).map(|_| line.offer(Duration::ZERO, packet(1000))).collect();
+    assert_eq!(fates.iter().filter(|fate| **fate == Fate::Overflow).count(), 2);
+    let marked = fates.iter().filter(|fate| matches!(fate, Fate::Arrives { marked: true, .. }));
+    assert_eq!(marked.count(), 5);
+    assert!(matches!(line.offer(Duration::from_millis(1), packet(1000)), Fate::Arrives { .. }));
+    // Nothing is too long for an empty queue.
+    let big = line.offer(Duration::from_secs(1), packet(50_000));
+    assert!(matches!(big, Fate::Arrives { marked: false, .. }), "{big:?}");
+}
+
+#[test]
+fn losses_are_as_many_as_wanted_and_come_in_bursts() {
+    for (loss, loss_burst) in [(0.001, 1.0), (0.02, 1.0), (0.01, 5.0), (0.3, 3.0)] {
+        let mut line = Line::new(Impairment { loss, loss_burst, ..Impairment::default() }, 3, "a");
+        let count = 1_000_000;
+        let lost: Vec<bool> =
+            (0..count).map(|_| line.offer(Duration::ZERO, packet(100)) == Fate::Lost).collect();
+        let all = lost.iter().filter(|lost| **lost).count() as f64;
+        let bursts = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
+        // Bursts make the variance larger by about twice their length; four deviations.
+        let expected = loss * f64::from(count);
+        let deviation = (expected * (1.0 - loss) * (2.0 * loss_burst - 1.0)).sqrt();
+        assert!((all - expected).abs() < 4.0 * deviation, "{loss} {loss_burst}: {all}");
+        if loss_burst > 1.0 {
+            assert!((all / bursts - loss_burst).abs() < 0.2, "{loss_burst}: {}", all / bursts);
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_loses_the_same_packets() {
+    let impairment = Impairment { loss: 0.1, ..Impairment::default() };
+    let lost = |seed, name| -> Vec<bool> {
+        let mut line = Line::new(impairment, seed, name);
+        (0..1000).map(|_| line.offer(Duration::ZERO, packet(100)) == Fate::Lost).collect()
+    };
+    assert_eq!(lost(1, "wan>"), lost(1, "wan>"));
+    assert_ne!(lost(1, "wan>"), lost(2, "wan>"));
+    assert_ne!(lost(1, "wan>"), lost(1, "wan<"));
+}
+
+#[test]
+fn a_cut_fibre_delivers_nothing() {
+    let mut line = Line::new(Impairment { cut: true, ..Impairment::default() }, 1, "a");
+    assert_eq!(line.offer(Duration::ZERO, packet(1)), Fate::Cut);
+    line.set(Impairment::default());
+    assert_eq!(arrival(line.offer(Duration::ZERO, packet(1))), Duration::ZERO);
+}
+
+#[test]
+fn a_super_packet_is_on_the_wire_as_its_segments_are() {
+    // IPv4 20 bytes, TCP 32 bytes; ten segments of 1448 bytes.
+    let mut head = vec![0; 64];
+    head[0] = 0x45;
+    head[1] = 0x02;
+    head[9] = 6;
+    head[20 + 12] = 8 << 4;
+    let whole = Packet::of(&head, 52 + 14_480, MTU);
+    assert_eq!(whole.wire_bytes, 10 * (1500 + ETHERNET_BYTES));
+    assert!(whole.markable);
+    let single = Packet::of(&head, 1500, MTU);
+    assert_eq!(single.wire_bytes * 10, whole.wire_bytes);
+    // IPv6 with the kernel's jumbo option.
+    let mut head = vec![0; 96];
+    head[0] = 0x60;
+    head[40] = 6;
+    head[48 + 12] = 8 << 4;
+    assert_eq!(header_bytes(&head), Some(80));
+    assert!(!Packet::of(&head, 100, MTU).markable);
+}
+
+proptest! {
+    /// Whatever is offered whenever: nothing overtakes, nothing arrives before the light can, and the wire carries
+    /// no more than its rate.
+    #[test]
+    fn nothing_overtakes_and_the_rate_is_never_exceeded(
+        seed: u64,
+        rate in 1_000_000_u64..100_000_000_000,
+        delay_us in 0_u64..200_000,
+        jitter_us in 0_u64..5_000,
+        offers in prop::collection::vec((0_u64..1_000_000, 64_u64..200_000), 1..200),
+    ) {
+        let jitter = Duration::from_micros(jitter_us.min(delay_us / 10));
+        let impairment = Impairment {
+            rate: Some(BitRate(rate)),
+            delay: Duration::from_micros(delay_us),
+            jitter,
+            ..Impairment::default()
+        };
+        let mut line = Line::new(impairment, seed, "p");
+        let (mut now, mut last, mut bytes) = (Duration::from_secs(1), Duration::ZERO, 0);
+        for (wait_ns, wire_bytes) in offers {
+            now += Duration::from_nanos(wait_ns);
+            if let Fate::Arrives { at, .. } = line.offer(now, packet(wire_bytes)) {
+                prop_assert!(at >= last);
+                if jitter.is_zero() {
+                    prop_assert!(at >= now + impairment.delay);
+                    bytes += wire_bytes;
+                    let since = at - Duration::from_secs(1) - impairment.delay;
+                    let carried = bytes as f64 * 8.0;
+                    prop_assert!(carried <= since.as_secs_f64() * rate as f64 * 1.000_1 + 800.0);
+                }
+                last = at;
+            }
+        }
+    }
+
+    #[test]
+    fn no_head_panics(head in prop::collection::vec(any::<u8>(), 0..100), bytes: u32, mtu in 68_u32..70_000) {
+        let _ = Packet::of(&head, bytes, mtu);
+    }
+}

@@ -1,0 +1,173 @@
+//! A host or a switch that runs: its namespace, and what is set in it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use penstock_sys::namespace::NetworkNamespace;
+use penstock_sys::net::{Configurator, Diversion, NewDevice, Route, divert};
+use penstock_topology::Kind;
+
+use crate::plan::{NodePlan, Port};
+
+/// The longest that the kernel knows (GSO_MAX_SIZE).
+const SUPER_PACKET_BYTES_MAX: u32 = 8 * 65_535;
+/// How long the kernel may take to say that a device runs.
+const RUNNING_WITHIN: Duration = Duration::from_secs(10);
+/// Rules that choose a table by source address come before those of the main table, those of pinned ways before both.
+const PRIORITY_PINNED: u32 = 900;
+const PRIORITY_BY_SOURCE: u32 = 1000;
+
+#[derive(Debug)]
+pub(crate) struct Node {
+    kind: Kind,
+    pub(crate) namespace: NetworkNamespace,
+    pub(crate) network: Configurator,
+    /// Queues by the index of the device whose packets wait in them.
+    diverted: Mutex<BTreeMap<u32, u16>>,
+    pinned: Mutex<u32>,
+}
+
+impl Node {
+    /// A namespace with loopback up, forwarding if it is a switch.
+    pub(crate) fn new(kind: Kind) -> io::Result<Self> {
+        let namespace = NetworkNamespace::new()?;
+        let network = namespace.inside(|| {
+            let network = Configurator::here()?;
+            network.set_up(network.index_of("lo")?)?;
+            settings(kind)?;
+            Ok::<_, io::Error>(network)
+        })??;
+        Ok(Self { kind, namespace, network, diverted: Mutex::default(), pinned: Mutex::new(0) })
+    }
+
+    /// Index of the device of a port.
+    pub(crate) fn device(&self, port: &Port) -> io::Result<u32> {
+        self.network.index_of(&port.device)
+    }
+
+    /// Packets that arrive on a device wait in this queue from now on, or no longer.
+    pub(crate) fn divert(&self, device: u32, queue: Option<u16>) -> io::Result<()> {
+        let mut diverted = self.diverted.lock().unwrap_or_else(PoisonError::into_inner);
+        if diverted.get(&device).copied() == queue {
+            return Ok(());
+        }
+        match queue {
+            Some(queue) => diverted.insert(device, queue),
+            None => diverted.remove(&device),
+        };
+        let all: Vec<Diversion> =
+            diverted.iter().map(|(&device, &queue)| Diversion { device, queue }).collect();
+        self.namespace.inside(|| divert(&all))?.map(|_| ())
+    }
+
+    /// Addresses of a port, and the one neighbour it has.
+    pub(crate) fn settle(&self, port: &Port, neighbour: &Port) -> io::Result<()> {
+        let device = self.device(port)?;
+        // What hosts send as one packet (BIG TCP) crosses switches as one.
+        if self.kind == Kind::Switch
+            && let Err(error) = self.network.set_super_packet_max(device, SUPER_PACKET_BYTES_MAX)
+        {
+            tracing::debug!("{}: super-packets beyond 64 KiB are cut: {error}", port.device);
+        }
+        self.network.set_up(device)?;
+        for ((mine, prefix), (other, _)) in
+            port.addresses.each().into_iter().zip(neighbour.addresses.each())
+        {
+            self.network.add_address(device, mine, prefix)?;
+            self.network.add_neighbour(device, other, neighbour.hardware)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until packets go through a port.
+    pub(crate) fn await_running(&self, port: &Port) -> io::Result<()> {
+        let device = self.device(port)?;
+        let since = Instant::now();
+        while !self.network.is_running(device)? {
+            if since.elapsed() > RUNNING_WITHIN {
+                return Err(io::Error::other(format!("device {} does not come up", port.device)));
+            }
+            thread::sleep(Duration::from_micros(200));
+        }
+        Ok(())
+    }
+
+    /// Its routes, and its tables by source address.
+    pub(crate) fn route(&self, plan: &NodePlan) -> io::Result<()> {
+        let devices: Vec<u32> =
+            plan.ports.iter().map(|port| self.device(port)).collect::<io::Result<_>>()?;
+        for route in &plan.routes {
+            let port = &plan.ports[route.port];
+            let mine = port.addresses.each().map(|(address, _)| address);
+            let source = mine.into_iter().find(|address| address.is_ipv4() == route.via.is_ipv4());
+            self.network.replace_route(&Route {
+                to: route.to,
+                via: Some(route.via),
+                device: devices[route.port],
+                // Switches answer by whichever address; hosts by that of the interface.
+                source: source.filter(|_| plan.kind == Kind::Host),
+                table: route.table,
+            })?;
+        }
+        for (address, table) in &plan.source_tables {
+            let added = self.network.add_rule(Some(*address), None, PRIORITY_BY_SOURCE, *table);
+            there_already(added)?;
+        }
+        Ok(())
+    }
+
+    /// Sends packets between two addresses by this port.
+    pub(crate) fn pin(&self, from: IpAddr, to: IpAddr, via: IpAddr, port: &Port) -> io::Result<()> {
+        let mut count = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        *count += 1;
+        let table = 10_000 + *count;
+        let to_all = if to.is_ipv4() { 32 } else { 128 };
+        self.network.replace_route(&Route {
+            to: (to, to_all),
+            via: Some(via),
+            device: self.device(port)?,
+            source: None,
+            table: Some(table),
+        })?;
+        // The latest is asked first.
+        let priority = PRIORITY_PINNED.saturating_sub(*count);
+        self.network.add_rule(Some(from), Some(to), priority, table)
+    }
+
+    /// How a device is to be made.
+    pub(crate) fn new_device(port: &Port) -> NewDevice<'_> {
+        NewDevice { name: &port.device, hardware: port.hardware, mtu: port.mtu }
+    }
+}
+
+fn there_already(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+/// Of the namespace in which the calling thread is.
+fn settings(kind: Kind) -> io::Result<()> {
+    let forwards = if kind == Kind::Switch { "1" } else { "0" };
+    let all = [
+        ("ipv4/ip_forward", forwards),
+        ("ipv6/conf/all/forwarding", forwards),
+        // Ways there and back may differ.
+        ("ipv4/conf/all/rp_filter", "0"),
+        ("ipv4/conf/default/rp_filter", "0"),
+        // No link-local addresses: nothing is sent but what hosts send.
+        ("ipv6/conf/default/addr_gen_mode", "1"),
+        ("ipv6/conf/default/accept_ra", "0"),
+    ];
+    for (name, value) in all {
+        let path = format!("/proc/sys/net/{name}");
+        std::fs::write(&path, value)
+            .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
+    }
+    Ok(())
+}

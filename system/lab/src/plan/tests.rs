@@ -1,0 +1,126 @@
+//! Names, addresses and routes of small networks.
+
+use super::*;
+
+const TWO_HOMED: &str = r#"
+    name = "n"
+    [[host]]
+    name = "a"
+    interface = [{ name = "e0", mtu = 9000 }, { name = "e1", mtu = 9000 }]
+    [[host]]
+    name = "b"
+    interface = [{ name = "e0", mtu = 9000 }, { name = "e1", mtu = 9000 }]
+    [[switch]]
+    name = "left-with-a-long-name"
+    [[switch]]
+    name = "right"
+    [[link]]
+    ends = ["a:e1", "left-with-a-long-name"]
+    rate = "10G"
+    [[link]]
+    ends = ["a:e0", "left-with-a-long-name"]
+    rate = "10G"
+    [[link]]
+    name = "one"
+    ends = ["left-with-a-long-name", "right"]
+    rate = "10G"
+    delay = "1ms"
+    [[link]]
+    name = "two"
+    ends = ["left-with-a-long-name", "right"]
+    rate = "10G"
+    delay = "2ms"
+    [[link]]
+    ends = ["right", "b:e0"]
+    rate = "10G"
+    [[link]]
+    ends = ["right", "b:e1"]
+    rate = "10G"
+"#;
+
+fn plan(text: &str) -> Plan {
+    Plan::new(Topology::read(text).unwrap()).unwrap()
+}
+
+fn node<'a>(plan: &'a Plan, name: &str) -> &'a NodePlan {
+    &plan.nodes[plan.topology.node(name).unwrap().0]
+}
+
+#[test]
+fn devices_have_names_that_linux_takes_and_each_its_own() {
+    let plan = plan(TWO_HOMED);
+    let names = |name: &str| -> Vec<String> {
+        node(&plan, name).ports.iter().map(|port| port.device.clone()).collect()
+    };
+    assert_eq!(names("a"), ["e0", "e1"]);
+    assert_eq!(names("right"), ["left-with-a-lon", "left-with-a-l-2", "b", "b-2"]);
+    for node in &plan.nodes {
+        for port in &node.ports {
+            assert!(port.device.len() <= DEVICE_BYTES_MAX);
+            assert_eq!(port.mtu, 9000);
+        }
+    }
+}
+
+#[test]
+fn hosts_go_by_their_first_interface() {
+    let plan = plan(TWO_HOMED);
+    let text = plan.hosts_file();
+    assert!(text.contains("fd70:6e73:1::1 a-e0 a\n10.0.0.5 a-e0 a\n"), "{text}");
+    assert!(
+        text.contains("fd70:6e73:0:0:0:0:0:1 a-e1\n") || text.contains("fd70:6e73::1 a-e1\n"),
+        "{text}"
+    );
+    assert_eq!(plan.addresses(plan.topology.node("right").unwrap()), None);
+}
+
+#[test]
+fn a_host_with_two_interfaces_leaves_by_the_one_it_is_bound_to() {
+    let plan = plan(TWO_HOMED);
+    let a = node(&plan, "a");
+    let by_table = |table| -> Vec<usize> {
+        a.routes.iter().filter(|route| route.table == table).map(|route| route.port).collect()
+    };
+    // To both networks of b, each in both families.
+    assert_eq!(by_table(None).len(), 4);
+    for port in 0..2 {
+        let of_table = by_table(Some(source_table(port)));
+        assert!(of_table.len() >= 4 && of_table.iter().all(|one| *one == port), "{of_table:?}");
+    }
+    assert_eq!(a.source_tables.len(), 4);
+    let right = node(&plan, "right");
+    assert!(right.source_tables.is_empty());
+    // By the shorter of two links.
+    let one = plan.topology.link("one").unwrap();
+    assert!(right.routes.iter().all(|route| right.ports[route.port].link == one));
+}
+
+#[test]
+fn a_pinned_way_is_taken_there_and_back() {
+    let plan = plan(TWO_HOMED);
+    let topology = &plan.topology;
+    let (a, b) = (topology.node("a").unwrap(), topology.node("b").unwrap());
+    let link = |name: &str| topology.link(name).unwrap();
+    let first = topology.links.iter().position(|link| link.ends[0].node == a).map(LinkId).unwrap();
+    let last = LinkId(topology.links.len() - 1);
+    let pins = plan.pin(a, b, &[first, link("two"), last]).unwrap();
+    // Three steps, two directions, two families.
+    assert_eq!(pins.len(), 12);
+    let wrong = plan.pin(a, b, &[link("two"), last]).unwrap_err().to_string();
+    assert!(wrong.contains("does not touch a"), "{wrong}");
+    let short = plan.pin(a, b, &[first, link("two")]).unwrap_err().to_string();
+    assert!(short.contains("ends at right, not at b"), "{short}");
+}
+
+#[test]
+fn every_published_topology_has_a_plan() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/topologies");
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let plan = plan(&std::fs::read_to_string(&path).unwrap());
+        let mut seen = std::collections::BTreeSet::new();
+        for port in plan.nodes.iter().flat_map(|node| &node.ports) {
+            assert!(seen.insert(port.addresses.v4), "{path:?}");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! A timed play in a lab: programs that run on hosts, changes of links, and what is to be known at the end.
+//!
+//! ```toml
+//! name = "cut"
+//! topology = "../topologies/sc14.toml"     # beside this file
+//! scale = "1/10"
+//! sample = "500ms"
+//!
+//! [sysctl]                                 # of every host
+//! "net.ipv4.tcp_rmem" = "4096 131072 ${buffer}"
+//!
+//! [[step]]
+//! name = "server"
+//! host = "umich"
+//! run = ["iperf3", "-s"]
+//! until = "listening"                      # what it prints when others may begin
+//!
+//! [[step]]
+//! at = "1s"
+//! name = "flow"
+//! host = "r920"
+//! run = ["iperf3", "-c", "umich", "-J", "-t", "10"]
+//!
+//! [[step]]
+//! at = "5s"
+//! cut = "wan"
+//! ```
+//!
+//! `${name}` stands for what whoever plays it gives, or for the default of `[with]`. A program with `until` runs in the
+//! background and is ended with the play; the play is over when all others have ended.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use penstock_topology::Scale;
+use penstock_units::parse_duration;
+use serde::{Deserialize, Deserializer, de};
+
+use crate::setting::Setting;
+
+/// The largest file that is read.
+pub const FILE_BYTES_MAX: usize = 1 << 20;
+const STEPS_MAX: usize = 1000;
+/// A program that does not say what it should in this time has failed.
+const UNTIL_WITHIN: Duration = Duration::from_secs(30);
+const LIMIT_USUAL: Duration = Duration::from_secs(600);
+
+/// A play.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Its name.
+    pub name: String,
+    /// For people.
+    #[serde(default)]
+    pub title: String,
+    /// The topology's file, beside the scenario's.
+    pub topology: String,
+    /// Rates and queues times this.
+    #[serde(default, deserialize_with = "scale")]
+    pub scale: Option<Scale>,
+    /// `auto`, `nfqueue` or `netem`.
+    #[serde(default = "auto")]
+    pub backend: String,
+    /// Of losses and jitter.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// How often links are looked at; never without.
+    #[serde(default, deserialize_with = "duration")]
+    pub sample: Option<Duration>,
+    /// The longest that it may take.
+    #[serde(default, deserialize_with = "duration")]
+    pub limit: Option<Duration>,
+    /// What variables are when nobody says.
+    #[serde(default)]
+    pub with: BTreeMap<String, String>,
+    /// Of every host.
+    #[serde(default)]
+    pub sysctl: BTreeMap<String, String>,
+    /// What happens.
+    #[serde(default)]
+    pub step: Vec<Step>,
+}
+
+/// Something that happens.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// When, from the beginning; at once without.
+    #[serde(default, deserialize_with = "duration")]
+    pub at: Option<Duration>,
+    /// Instead: when this program has ended.
+    pub after: Option<String>,
+    /// Of a program: by which results name it.
+    pub name: Option<String>,
+    /// Of a program: where it runs.
+    pub host: Option<String>,
+    /// The program and its arguments; `penstock` is this program.
+    pub run: Option<Vec<String>>,
+    /// Of a program that runs on: what it prints when others may begin.
+    pub until: Option<String>,
+    /// A link that gets other settings.
+    pub set: Option<String>,
+    /// These, as `delay=30ms`.
+    #[serde(default)]
+    pub to: Vec<String>,
+    /// A link that is cut.
+    pub cut: Option<String>,
+    /// A link that is mended.
+    pub mend: Option<String>,
+    /// Two hosts whose traffic takes a way.
+    pub route: Option<[String; 2]>,
+    /// The links of that way.
+    #[serde(default)]
+    pub links: Vec<String>,
+}
+
+/// What a step does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action<'a> {
+    /// Runs a program.
+    Run {
+        /// By which results name it.
+        name: &'a str,
+        /// Where.
+        host: &'a str,
+        /// What.
+        command: &'a [String],
+        /// Runs on after it has printed this.
+        until: Option<&'a str>,
+    },
+    /// Changes a link.
+    Set(&'a str, &'a [String]),
+    /// Cuts a link.
+    Cut(&'a str),
+    /// Mends a link.
+    Mend(&'a str),
+    /// Pins a way.
+    Route(&'a [String; 2], &'a [String]),
+}
+
+/// A file that is no play.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ScenarioError {
+    /// It is not TOML, or not of this kind.
+    #[error("{0}")]
+    Form(String),
+    /// A variable has no value.
+    #[error("${{{0}}} has no value: give --with {0}=VALUE, or a default in [with]")]
+    Variable(String),
+    /// A step is not one thing.
+    #[error("step {number}: {why}")]
+    Step {
+        /// From 1.
+        number: usize,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+impl Scenario {
+    /// Reads a play, with these values in place of its variables.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(text: &str, values: &BTreeMap<String, String>) -> Result<Self, ScenarioError> {
+        let form = |error: toml::de::Error| {
+            ScenarioError::Form(error.to_string().trim().replace('\n', " "))
+        };
+        // Once for the defaults, which no variable may stand in, and once with all values.
+        #[derive(Deserialize)]
+        struct Defaults {
+            #[serde(default)]
+            with: BTreeMap<String, String>,
+        }
+        let mut all = toml::from_str::<Defaults>(text).map_err(form)?.with;
+        all.extend(values.clone());
+        let scenario: Self = toml::from_str(&filled(text, &all)?).map_err(form)?;
+        if scenario.step.len() > STEPS_MAX {
+            return Err(ScenarioError::Form(format!("more than {STEPS_MAX} steps")));
+        }
+        for (number, step) in scenario.step.iter().enumerate() {
+            let fault = |why: String| ScenarioError::Step { number: number + 1, why };
+            step.action().map_err(|why| fault(why.to_owned()))?;
+            for setting in &step.to {
+                setting.parse::<Setting>().map_err(|error| fault(error.to_string()))?;
+            }
+            if let Some(after) = &step.after
+                && !scenario.step.iter().any(|other| other.name.as_ref() == Some(after))
+            {
+                return Err(fault(format!("after = {after:?}, but no program has that name")));
+            }
+        }
+        Ok(scenario)
+    }
+
+    /// The longest that it may take.
+    #[must_use]
+    pub fn limit(&self) -> Duration {
+        self.limit.unwrap_or(LIMIT_USUAL)
+    }
+
+    /// How long a program may take until it prints what others wait for.
+    #[must_use]
+    pub const fn until_within(&self) -> Duration {
+        UNTIL_WITHIN
+    }
+}
+
+impl Step {
+    /// What it does.
+    ///
+    /// # Errors
+    /// When it is not exactly one thing.
+    pub fn action(&self) -> Result<Action<'_>, &'static str> {
+        let mut actions = Vec::new();
+        if let Some(command) = &self.run {
+            let host = self.host.as_deref().ok_or("run needs a host")?;
+            let name = self.name.as_deref().or(command.first().map(String::as_str));
+            let name = name.ok_or("run needs a program")?;
+            actions.push(Action::Run { name, host, command, until: self.until.as_deref() });
+        }
+        if let Some(link) = &self.set {
+            actions.push(Action::Set(link, &self.to));
+        }
+        actions.extend(self.cut.as_deref().map(Action::Cut));
+        actions.extend(self.mend.as_deref().map(Action::Mend));
+        if let Some(ends) = &self.route {
+            actions.push(Action::Route(ends, &self.links));
+        }
+        match actions.len() {
+            1 => actions.pop().ok_or("it does nothing"),
+            0 => Err("it does nothing: write run, set, cut, mend or route"),
+            _ => Err("it does several things: write a step for each"),
+        }
+    }
+}
+
+/// The text with values in place of `${name}`.
+fn filled(text: &str, values: &BTreeMap<String, String>) -> Result<String, ScenarioError> {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        out += before;
+        let Some((name, after)) = after.split_once('}') else {
+            out += "${";
+            rest = after;
+            continue;
+        };
+        let value = values.get(name).ok_or_else(|| ScenarioError::Variable(name.to_owned()))?;
+        // It stands inside a string of TOML.
+        out += &value.replace('\\', "\\\\").replace('"', "\\\"");
+        rest = after;
+    }
+    Ok(out + rest)
+}
+
+fn auto() -> String {
+    "auto".to_owned()
+}
+
+const fn one() -> u64 {
+    1
+}
+
+fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(from)?;
+    parse_duration(&text).map(Some).map_err(de::Error::custom)
+}
+
+fn scale<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Scale>, D::Error> {
+    let text = String::deserialize(from)?;
+    text.parse().map(Some).map_err(de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+        name = "n"
+        topology = "t.toml"
+        scale = "1/10"
+        [with]
+        seconds = "10"
+        [[step]]
+        name = "server"
+        host = "b"
+        run = ["iperf3", "-s"]
+        until = "listening"
+        [[step]]
+        at = "1s"
+        host = "a"
+        run = ["iperf3", "-c", "b", "-t", "${seconds}"]
+        [[step]]
+        at = "2s"
+        set = "wan"
+        to = ["loss=1%"]
+        [[step]]
+        after = "server"
+        cut = "wan"
+    "#;
+
+    fn values(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn variables_are_what_is_given_or_their_defaults() {
+        let command = |scenario: &Scenario| scenario.step[1].run.clone().unwrap()[4].clone();
+        assert_eq!(command(&Scenario::read(TEXT, &values(&[])).unwrap()), "10");
+        assert_eq!(command(&Scenario::read(TEXT, &values(&[("seconds", "3\"")])).unwrap()), "3\"");
+        let missing =
+            Scenario::read(&TEXT.replace("seconds =", "other ="), &values(&[])).unwrap_err();
+        assert!(missing.to_string().contains("--with seconds=VALUE"), "{missing}");
+    }
+
+    #[test]
+    fn steps_are_one_thing_each() {
+        let scenario = Scenario::read(TEXT, &values(&[])).unwrap();
+        let actions: Vec<Action<'_>> =
+            scenario.step.iter().map(|step| step.action().unwrap()).collect();
+        assert!(matches!(actions[0], Action::Run { name: "server", until: Some("listening"), .. }));
+        assert!(matches!(actions[1], Action::Run { name: "iperf3", host: "a", .. }));
+        assert_eq!(actions[3], Action::Cut("wan"));
+        for (from, to, why) in [
+            ("cut = \"wan\"", "", "it does nothing"),
+            ("cut = \"wan\"", "cut = \"wan\"\nmend = \"wan\"", "several things"),
+            ("host = \"b\"", "", "needs a host"),
+            ("loss=1%", "loss=x", "write a share"),
+            ("after = \"server\"", "after = \"none\"", "no program has that name"),
+            ("at = \"1s\"", "at = \"soon\"", "soon"),
+            ("at = \"1s\"", "att = \"1s\"", "unknown field"),
+        ] {
+            let error =
+                Scenario::read(&TEXT.replace(from, to), &values(&[])).unwrap_err().to_string();
+            assert!(error.contains(why), "{to}: {error}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Counters of a network device as sFlow writes them, and how many of its packets are sampled.
+//!
+//! Octets are those of RFC 2863, with the check sequence, as lengths of samples are: four bytes more for each packet
+//! than Linux counts. What Linux does not count is all ones, which means unknown.
+
+use penstock_flows::sflow::counters::{
+    CounterRecord, EthernetInterface, GenericInterface, PortName, STATUS_ADMIN_UP, STATUS_OPER_UP,
+};
+use penstock_flows::sflow::xdr::Opaque;
+use penstock_sys::net::{CountedDevice, DeviceStatistics};
+
+use crate::record::FCS_BYTES;
+
+/// One of at most so many packets.
+pub const RATE_MAX: u32 = 1 << 24;
+
+/// Bits per second for each 1 of N. A full link of frames of 1,518 bytes gives 1,626 samples a second whatever its
+/// speed, an error of 4.9 % in each; of 9,018 bytes 277 and 11.8 %.
+const BPS_PER_RATE: u64 = 20_000_000;
+const RATE_LEAST: u32 = 50;
+const RATE_OF_UNKNOWN_SPEED: u32 = 1000;
+
+/// One of how many packets of an interface of this speed.
+#[must_use]
+pub fn default_rate(speed_bps: Option<u64>) -> u32 {
+    let Some(speed_bps) = speed_bps else { return RATE_OF_UNKNOWN_SPEED };
+    let rate = u32::try_from(speed_bps / BPS_PER_RATE).unwrap_or(RATE_MAX);
+    rate.clamp(RATE_LEAST, RATE_MAX)
+}
+
+const UNKNOWN: u32 = u32::MAX;
+
+/// IANAifType.
+const ETHERNET_CSMACD: u32 = 6;
+const SOFTWARE_LOOPBACK: u32 = 24;
+const OTHER: u32 = 1;
+
+/// The records of a device.
+pub(crate) fn records(
+    device: &CountedDevice,
+    speed: Option<(u64, bool)>,
+) -> [CounterRecord<'_>; 3] {
+    let of = &device.statistics;
+    let (speed_bps, full_duplex) = speed.unwrap_or((0, false));
+    let mut status = 0;
+    if device.up {
+        status |= STATUS_ADMIN_UP;
+    }
+    if device.running {
+        status |= STATUS_OPER_UP;
+    }
+    let kind = match (device.hardware, device.ethernet) {
+        (Some(_), _) => ETHERNET_CSMACD,
+        (None, true) => SOFTWARE_LOOPBACK,
+        (None, false) => OTHER,
+    };
+    let direction = match speed {
+        Some(_) if full_duplex => 1,
+        Some(_) => 2,
+        None => 0,
+    };
+    let octets = |bytes: u64, packets: u64| {
+        let more = if device.ethernet { u64::from(FCS_BYTES) } else { 0 };
+        bytes.wrapping_add(packets.wrapping_mul(more))
+    };
+    let interface = GenericInterface {
+        index: device.index,
+        kind,
+        speed_bps,
+        direction,
+        status,
+        in_octets: octets(of.rx_bytes, of.rx_packets),
+        in_unicast: low(of.rx_packets.saturating_sub(of.multicast)),
+        // Linux counts broadcasts among them.
+        in_multicast: low(of.multicast),
+        in_broadcast: UNKNOWN,
+        in_discards: low(of.rx_dropped),
+        in_errors: low(of.rx_errors),
+        in_unknown_protocols: UNKNOWN,
+        out_octets: octets(of.tx_bytes, of.tx_packets),
+        // Linux does not tell them apart.
+        out_unicast: low(of.tx_packets),
+        out_multicast: UNKNOWN,
+        out_broadcast: UNKNOWN,
+        out_discards: low(of.tx_dropped),
+        out_errors: low(of.tx_errors),
+        promiscuous: if device.promiscuous { 1 } else { 2 },
+    };
+    let name = PortName { name: Opaque(device.name.as_bytes()) };
+    [
+        CounterRecord::Interface(interface),
+        CounterRecord::Ethernet(ethernet(of)),
+        CounterRecord::PortName(name),
+    ]
+}
+
+fn ethernet(of: &DeviceStatistics) -> EthernetInterface {
+    EthernetInterface {
+        alignment_errors: low(of.rx_frame_errors),
+        fcs_errors: low(of.rx_crc_errors),
+        single_collision_frames: UNKNOWN,
+        multiple_collision_frames: UNKNOWN,
+        sqe_test_errors: UNKNOWN,
+        deferred_transmissions: UNKNOWN,
+        late_collisions: UNKNOWN,
+        excessive_collisions: UNKNOWN,
+        internal_mac_transmit_errors: UNKNOWN,
+        carrier_sense_errors: low(of.tx_carrier_errors),
+        frames_too_long: UNKNOWN,
+        internal_mac_receive_errors: UNKNOWN,
+        symbol_errors: UNKNOWN,
+    }
+}
+
+/// Counters of 32 bits start over.
+pub(crate) fn low(counter: u64) -> u32 {
+    (counter & u64::from(u32::MAX)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_follows_the_speed() {
+        let gbps = |speed: u64| default_rate(Some(speed * 1_000_000_000));
+        assert_eq!([400, 100, 25, 10, 1].map(gbps), [20_000, 5_000, 1_250, 500, 50]);
+        assert_eq!(default_rate(Some(10_000_000)), 50);
+        assert_eq!(default_rate(Some(u64::MAX)), RATE_MAX);
+        assert_eq!(default_rate(None), 1000);
+    }
+}

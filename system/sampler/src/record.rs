@@ -1,0 +1,226 @@
+//! A record of the ring: what the program noted of a packet, and what it was on the wire.
+//!
+//! A super-packet is cut into segments by the device, or was joined from them, so its own length is none that a link
+//! has seen. Each segment has the headers of the whole; how long they are is found by walking through them.
+
+use penstock_flows::packet::{Extensions, Packet, Start};
+use penstock_flows::sflow::record::{HEADER_ETHERNET, HEADER_IPV4, HEADER_IPV6};
+
+use crate::program::Direction;
+
+/// First bytes of a packet that are kept, and those of a record: `struct sample` of bpf/sampler.bpf.c.
+pub(crate) const HEADER_BYTES: usize = 160;
+const FIXED_BYTES: usize = 56;
+
+/// A record as it is in the ring.
+pub(crate) type Record = [u8; FIXED_BYTES + HEADER_BYTES];
+
+const VLAN_BYTES: usize = 4;
+/// Where the tag stands in a frame: behind both addresses.
+const VLAN_AT: usize = 12;
+
+/// The check sequence of Ethernet, which the kernel does not see.
+pub(crate) const FCS_BYTES: u32 = 4;
+
+/// The temporary header of BIG TCP over IPv6 (RFC 2675), which is gone on the wire.
+const JUMBO_BYTES: u32 = 8;
+
+/// A sampled packet, or the sampled segments of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Taken<'a> {
+    pub(crate) index: u32,
+    pub(crate) direction: Direction,
+    /// Packets that this CPU has seen there, this one included.
+    pub(crate) packets: u64,
+    pub(crate) cpu: u32,
+    length: u32,
+    segments: u32,
+    segment_bytes: u32,
+    /// How many segments were sampled.
+    pub(crate) count: u32,
+    /// Whether the last segment is one of them.
+    last: bool,
+    /// A tag that the device took off, or will put on.
+    vlan: Option<[u8; VLAN_BYTES]>,
+    header: &'a [u8],
+}
+
+/// What a sample says of its packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Frame<'a> {
+    /// sFlow's header protocol.
+    pub(crate) protocol: u32,
+    /// On the wire, with check sequence: of all segments but the last.
+    pub(crate) length: u32,
+    /// Of the last one.
+    pub(crate) last_length: u32,
+    /// How many of the sampled ones are the last: 0 or 1.
+    pub(crate) last: u32,
+    /// Bytes of `length` that are not in reach: the check sequence.
+    pub(crate) stripped: u32,
+    pub(crate) header: &'a [u8],
+}
+
+impl<'a> Taken<'a> {
+    /// Reads a record; `None` for what is none.
+    pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
+        let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let half = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+        let kept = (word(28)? as usize).min(HEADER_BYTES);
+        let vlan = (half(32)? != 0).then_some(()).and_then(|()| {
+            // The protocol is in the network's order already.
+            let ([a, b], [c, d]) = (half(36)?.to_ne_bytes(), half(34)?.to_be_bytes());
+            Some([a, b, c, d])
+        });
+        Some(Self {
+            index: word(0)?,
+            direction: Direction::of(word(4)?)?,
+            packets: u64::from_ne_bytes(bytes.get(40..48)?.try_into().ok()?),
+            cpu: word(48)?,
+            length: word(8)?,
+            segments: word(12)?.max(1),
+            segment_bytes: word(16)?,
+            count: word(20)?,
+            last: word(24)? != 0,
+            vlan,
+            header: bytes.get(FIXED_BYTES..FIXED_BYTES + kept)?,
+        })
+    }
+
+    /// As the wire has it. `ethernet` says whether it begins with such a header; `room` is for one with its tag.
+    pub(crate) fn frame<'b>(&self, ethernet: bool, room: &'b mut Vec<u8>) -> Frame<'b>
+    where
+        'a: 'b,
+    {
+        let start = if ethernet { Start::Ethernet } else { Start::Ip };
+        let is_v6 = self.header.first().is_some_and(|byte| byte >> 4 == 6);
+        let protocol = match (ethernet, is_v6) {
+            (true, _) => HEADER_ETHERNET,
+            (false, true) => HEADER_IPV6,
+            (false, false) => HEADER_IPV4,
+        };
+        let stripped = if ethernet { FCS_BYTES } else { 0 };
+        let (mut length, mut last_length) = self.lengths(&Packet::read(start, self.header));
+        let header = match self.vlan {
+            Some(tag) if ethernet && self.header.len() >= VLAN_AT => {
+                length += VLAN_BYTES as u32;
+                last_length += VLAN_BYTES as u32;
+                room.clear();
+                room.extend_from_slice(&self.header[..VLAN_AT]);
+                room.extend_from_slice(&tag);
+                room.extend_from_slice(&self.header[VLAN_AT..]);
+                room.as_slice()
+            }
+            _ => self.header,
+        };
+        let last = u32::from(self.last && self.segments > 1);
+        let (length, last_length) = (length + stripped, last_length + stripped);
+        Frame { protocol, length, last_length, last, stripped, header }
+    }
+
+    /// Of a segment, and of the last one, without check sequence.
+    fn lengths(&self, packet: &Packet) -> (u32, u32) {
+        if self.segments == 1 || self.segment_bytes == 0 {
+            return (self.length, self.length);
+        }
+        let Some(at) = packet.payload_at.map(u32::from).filter(|at| *at < self.length) else {
+            // Behind headers that are not known: the mean, too short by those of the other segments.
+            return (self.length.div_ceil(self.segments), self.length.div_ceil(self.segments));
+        };
+        let jumbo = packet
+            .outer
+            .is_some_and(|ip| ip.length_bytes == 0 && ip.extensions.has(Extensions::HOP_BY_HOP));
+        let headers = if jumbo { at - JUMBO_BYTES } else { at };
+        let before = self.segment_bytes.saturating_mul(self.segments - 1);
+        let rest = (self.length - at).saturating_sub(before).min(self.segment_bytes);
+        (headers + self.segment_bytes, headers + rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Ethernet, IPv6 with a label and TCP with timestamps.
+    fn header(next: u8, between: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![2; 12];
+        bytes.extend([0x86, 0xDD, 0x60, 3, 0, 0x38, 0, 0, next, 64]);
+        bytes.extend([0xFD; 32]);
+        bytes.extend(between);
+        let mut tcp = [0; 32];
+        tcp[12] = 8 << 4;
+        bytes.extend(tcp);
+        bytes
+    }
+
+    fn record(words: [u32; 8], halves: [u16; 4], header: &[u8]) -> Vec<u8> {
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        bytes.extend(halves.iter().flat_map(|half| half.to_ne_bytes()));
+        bytes.extend([0; 16]);
+        bytes.extend(header);
+        bytes.resize(FIXED_BYTES + HEADER_BYTES, 0xEE);
+        bytes
+    }
+
+    fn lengths(bytes: &[u8]) -> (u32, u32, u32) {
+        let frame = Taken::read(bytes).unwrap().frame(true, &mut Vec::new()).clone_lengths();
+        (frame.0, frame.1, frame.2)
+    }
+
+    impl Frame<'_> {
+        fn clone_lengths(&self) -> (u32, u32, u32) {
+            (self.length, self.last_length, self.last)
+        }
+    }
+
+    #[test]
+    fn segments_have_the_headers_of_the_whole() {
+        // 14 + 40 + 32 bytes of headers, two segments of 1428 and one of 100.
+        let plain = header(6, &[]);
+        let length = 86 + 2 * 1428 + 100;
+        let words = [7, 1, length, 3, 1428, 2, 1, plain.len() as u32];
+        assert_eq!(lengths(&record(words, [0; 4], &plain)), (86 + 1428 + 4, 86 + 100 + 4, 1));
+        // BIG TCP: a temporary header of 8 bytes.
+        let jumbo = header(0, &[6, 0, 0xC2, 4, 0, 1, 0, 0]);
+        let words = [7, 1, length + 8, 3, 1428, 1, 0, jumbo.len() as u32];
+        assert_eq!(lengths(&record(words, [0; 4], &jumbo)), (86 + 1428 + 4, 86 + 100 + 4, 0));
+        // One packet is what it is.
+        let words = [7, 0, 1000, 1, 0, 1, 1, plain.len() as u32];
+        assert_eq!(lengths(&record(words, [0; 4], &plain)), (1004, 1004, 0));
+    }
+
+    #[test]
+    fn a_tag_that_the_device_took_off_is_put_back() {
+        let plain = header(6, &[]);
+        let words = [7, 0, 1000, 1, 0, 1, 1, plain.len() as u32];
+        let record = record(words, [1, 0x2064, 0x8100_u16.to_be(), 0], &plain);
+        let mut room = Vec::new();
+        let frame = Taken::read(&record).unwrap().frame(true, &mut room);
+        assert_eq!((frame.length, frame.stripped), (1008, 4));
+        let packet = Packet::read(Start::Ethernet, frame.header);
+        assert_eq!(packet.vlan, Some(0x64));
+        assert_eq!(packet.outer.map(|ip| ip.flow_label), Some(0x30038));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_ring_holds_is_no_panic(bytes in proptest::collection::vec(any::<u8>(), 0..220), small: bool) {
+            let mut bytes = bytes;
+            if small {
+                // Directions and lengths that can be.
+                for at in [5, 6, 7, 10, 11, 14, 15, 30, 31] {
+                    if let Some(byte) = bytes.get_mut(at) {
+                        *byte = 0;
+                    }
+                }
+            }
+            if let Some(taken) = Taken::read(&bytes) {
+                for ethernet in [false, true] {
+                    let _ = taken.frame(ethernet, &mut Vec::new());
+                }
+            }
+        }
+    }
+}

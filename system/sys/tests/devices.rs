@@ -1,0 +1,110 @@
+//! Settings of network devices, set and read in a network namespace of the test's own thread: what the kernel took is
+//! what it tells. Needs root; goes with the thread.
+
+use std::io;
+use std::process::Command;
+use std::thread;
+
+use penstock_sys::net::device::{
+    Device, DeviceSetting, devices, qdiscs, remove_root_qdisc, set_device, set_root_qdisc,
+};
+use penstock_sys::net::ethtool::{Ethtool, Knob};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// Runs `test` on a thread in a namespace of its own, with a veth pair of two queues and a tap device.
+fn in_a_namespace(test: fn()) {
+    if !penstock_sys::machine::is_superuser() {
+        eprintln!("SKIPPED: needs root for a network namespace");
+        return;
+    }
+    let run = move || {
+        // SAFETY: only this thread's network namespace changes, and nothing else of the process is shared anew.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
+        for line in [
+            "link add ve0 numtxqueues 2 numrxqueues 2 type veth peer name ve1",
+            "link set ve0 up",
+            "link set ve1 up",
+            "tuntap add dev tap0 mode tap",
+        ] {
+            let done = Command::new("ip").args(line.split(' ')).status().unwrap();
+            assert!(done.success(), "ip {line}");
+        }
+        test();
+    };
+    thread::spawn(run).join().unwrap();
+}
+
+fn device(name: &str) -> Device {
+    devices().unwrap().into_iter().find(|device| device.name == name).unwrap()
+}
+
+#[test]
+fn numbers_of_a_device() {
+    in_a_namespace(|| {
+        let index = device("ve0").index;
+        for (setting, value) in [
+            (DeviceSetting::Mtu, 9000),
+            (DeviceSetting::TxQueuePackets, 4321),
+            (DeviceSetting::GsoMaxBytes, 185_000),
+            (DeviceSetting::GsoIpv4MaxBytes, 150_000),
+            (DeviceSetting::GroMaxBytes, 185_001),
+            (DeviceSetting::GroIpv4MaxBytes, 150_001),
+        ] {
+            set_device(index, setting, value).unwrap();
+            assert_eq!(setting.of(&device("ve0")), Some(value), "{setting:?}");
+        }
+        assert_eq!(device("ve0").kind.as_deref(), Some("veth"));
+        // The kernel's own words for what it does not take.
+        let error = set_device(index, DeviceSetting::Mtu, 1 << 20).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("mtu greater than device maximum"), "{error}");
+    });
+}
+
+#[test]
+fn disciplines_come_and_go() {
+    in_a_namespace(|| {
+        let root = || {
+            let index = device("ve0").index;
+            qdiscs().unwrap().into_iter().find(|q| q.device == index && q.parent.is_none())
+        };
+        let before = root();
+        assert!(before.as_ref().is_none_or(|qdisc| qdisc.handle == 0), "{before:?}");
+        set_root_qdisc(device("ve0").index, "mq").unwrap();
+        let now = root().unwrap();
+        assert!(now.kind == "mq" && now.handle != 0, "{now:?}");
+        remove_root_qdisc(device("ve0").index).unwrap();
+        assert_eq!(root(), before);
+        let error = set_root_qdisc(device("ve0").index, "nosuch").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
+    });
+}
+
+#[test]
+fn knobs_and_offloads_of_a_driver() {
+    in_a_namespace(|| {
+        let mut ethtool = Ethtool::open().unwrap();
+        let channels = |ethtool: &mut Ethtool| ethtool.settings("ve0")[&Knob::RxChannels];
+        assert_eq!(channels(&mut ethtool).max, Some(2));
+        for count in [1, 2, 1] {
+            ethtool.set("ve0", Knob::RxChannels, count).unwrap();
+            assert_eq!(channels(&mut ethtool).value, count);
+        }
+        assert!(ethtool.set("ve0", Knob::RxChannels, 3).is_err());
+        // A tap device holds frames back until there are so many.
+        ethtool.set("tap0", Knob::RxFrames, 16).unwrap();
+        assert_eq!(ethtool.settings("tap0")[&Knob::RxFrames].value, 16);
+        assert!(ethtool.set("ve0", Knob::RxRing, 512).is_err());
+
+        for on in [false, true] {
+            ethtool.set_feature("ve0", "tx-tcp-segmentation", on).unwrap();
+            let features = ethtool.features("ve0").unwrap();
+            assert_eq!(features["tx-tcp-segmentation"].on, on);
+            assert!(!features["tx-tcp-segmentation"].fixed);
+        }
+        assert!(ethtool.set_feature("ve0", "no-such-feature", true).is_err());
+        // The device of another namespace is not there.
+        let error = ethtool.features("ve7").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    });
+}
