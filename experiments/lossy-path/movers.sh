@@ -29,7 +29,7 @@ serve() {
             rsync --daemon --no-detach --config "$out.conf" --port 8873 --address target-eth0 &
             ;;
         gridftp)
-            globus-gridftp-server -aa -allow-root -anonymous-user root -anonymous-group root -p 2811 -control-interface target-eth0 &
+            globus-gridftp-server -aa -allow-root -anonymous-user root -anonymous-group root -p 2811 -control-interface "$(getent ahostsv4 target-eth0 | awk 'NR == 1 { print $1 }')" &
             ;;
     esac
     until ss -tln | grep -Eq ':(8620|8873|2811) '; do sleep 0.1; done
@@ -44,7 +44,7 @@ copy() {
                 --congestion "$4" --from "$(addresses "$5")" --to "$(addresses "$6")" --quiet
             ;;
         rsync) rsync --inplace --whole-file "$in" rsync://target-eth0:8873/out/ ;;
-        gridftp) globus-url-copy -p 4 -ipv6 "file://$in" "ftp://target-eth0:2811$out/file" ;;
+        gridftp) globus-url-copy -p 4 "file://$in" "ftp://$(getent ahostsv4 target-eth0 | awk 'NR == 1 { print $1 }'):2811$out/file" ;;
     esac
 }
 

@@ -180,8 +180,8 @@ fn measure(folder: &Path, only: Option<&str>, repeat: usize, json: bool) -> Resu
     }
     let mut rows = Vec::new();
     let mut code = Code::Done;
-    for (number, case) in cases.iter().enumerate() {
-        say(format!("case {} of {}: {}", number + 1, cases.len(), case.name));
+    for (index, case) in cases.iter().enumerate() {
+        say(format!("case {} of {}: {}", index + 1, cases.len(), case.name));
         let mut reports = Vec::new();
         for _ in 0..repeat {
             reports.push(play(&folder.join(&experiment.scenario), &case.with, &labs, None)?);
@@ -190,7 +190,15 @@ fn measure(folder: &Path, only: Option<&str>, repeat: usize, json: bool) -> Resu
             say(failed);
             code = Code::Partial;
         }
-        rows.push(row(&experiment, case, &reports));
+        let row = row(&experiment, case, &reports);
+        let figures: Vec<String> = experiment
+            .column
+            .iter()
+            .zip(&row.measured)
+            .map(|(column, value)| format!("{} {}", column.name, number(*value)))
+            .collect();
+        say(format!("  {}", figures.join(", ")));
+        rows.push(row);
     }
     if json {
         let columns: Vec<&str> =

@@ -21,6 +21,7 @@ mod generate;
 mod host;
 mod input;
 mod lab;
+mod limits;
 mod log;
 mod login;
 mod nettest;

@@ -43,6 +43,8 @@ enum Bench {
     Mover(bench::Options),
     /// iperf3 unmarked, with flow labels and with destination options of `penstock tag run`.
     Marking(bench::marking::Options),
+    /// The links of `penstock lab`: round trips, rates, losses and speed, wanted and got.
+    Lab(bench::lab::Options),
 }
 
 fn main() -> ExitCode {
@@ -87,6 +89,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Bench { what: Bench::Marking(options) } => {
             bench::marking::run(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Bench { what: Bench::Lab(options) } => {
+            bench::lab::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -115,6 +115,10 @@ wire_struct! {
         pub waited_network_us: u64,
         /// Of those, microseconds in which TCP was held by the receiver's window.
         pub waited_window_us: u64,
+        /// Of those, microseconds in which TCP was held by this end's send buffer.
+        pub waited_buffer_us: u64,
+        /// Smallest round-trip time of its streams in microseconds; 0 where none was measured.
+        pub rtt_us: u32,
     }
 }
 

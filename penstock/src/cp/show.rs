@@ -23,6 +23,7 @@ use super::far_end::Started;
 use super::plan::{Running, StartError};
 use super::steer::Steering;
 use crate::exit::{Code, Failure, say};
+use crate::limits::Ceiling;
 
 /// Digests that the JSON object lists at most; a sum file has them all.
 const DIGESTS_MAX: usize = 10_000;
@@ -375,12 +376,15 @@ fn summary(snapshot: &Snapshot, seconds: f64, bound: &str, shown: &Shown) -> io:
         0 => String::new(),
         count => format!(", {count} failed"),
     };
+    let how = match tally.moved_bytes {
+        0 => String::new(),
+        _ => format!(": {rate}, bound by {bound}"),
+    };
     writeln!(
         out,
-        "copied {} in {} files{failed} in {:.1} s: {rate}, bound by {bound}",
+        "copied {} in {} files{failed} in {seconds:.1} s{how}",
         ByteCount(tally.bytes),
         tally.files,
-        seconds,
     )?;
     if tally.resumed_bytes > 0 {
         writeln!(
@@ -398,6 +402,15 @@ fn summary(snapshot: &Snapshot, seconds: f64, bound: &str, shown: &Shown) -> io:
         engine(&snapshot.engines.0),
         engine(&snapshot.engines.1),
     )?;
+    let streams = usize::from(snapshot.streams_peak);
+    if matches!(bound, "network" | "receiver" | "send buffer")
+        && let Some(advice) = snapshot
+            .rtt
+            .and_then(Ceiling::here)
+            .and_then(|ceiling| ceiling.advice(rate.0 as f64, streams))
+    {
+        writeln!(out, "  {advice}")?;
+    }
     if let Some(mark) = snapshot.mark {
         let tag = crate::tag::name_of(mark.scitag);
         writeln!(out, "  scitag {tag}, {}", labelled(&snapshot.label))?;
@@ -471,6 +484,8 @@ fn json_of(
         "engine_local": snapshot.engines.0,
         "engine_remote": snapshot.engines.1,
         "bound_by": bound,
+        "rtt_seconds": snapshot.rtt.map(|rtt| rtt.as_secs_f64()),
+        "stream_ceiling_bits_per_second": snapshot.rtt.and_then(Ceiling::here).map(|ceiling| ceiling.bps),
         "protect": shown.protect,
         "scitag": snapshot.mark.map(|mark| mark.scitag),
         "label": snapshot.label.split(':').next().filter(|label| !label.is_empty()),

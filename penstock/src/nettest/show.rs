@@ -1,10 +1,13 @@
 //! What `penstock nettest` writes for people: lines, tables, and the one JSON object for scripts.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use penstock_mover::nettest::{Flow, Interval, ListenerEvent, Report, SweepPoint, SweepReport};
 use penstock_units::{BitRate, ByteCount};
 use serde_json::json;
+
+use crate::limits::Ceiling;
 
 pub(super) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -49,11 +52,12 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
     for flow in &report.flows {
         writeln!(
             out,
-            "{}  {}  {} in {:.2} s  retransmits {}{}",
+            "{}  {}  {} in {:.2} s, bound by {}, retransmits {}{}",
             flow.direction,
             show_rate(flow.bits_per_second),
             show_bytes(flow.bytes),
             flow.seconds,
+            flow.bound_by,
             flow.retransmits,
             if report.interrupted { "  (interrupted)" } else { "" }
         )?;
@@ -71,10 +75,26 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
         report.cpu_remote_percent,
         report.path
     )?;
+    if let Some(advice) = advice(report) {
+        writeln!(out, "{advice}")?;
+    }
     if let Some(reason) = &report.path_reason {
         writeln!(out, "a faster path was not available: {reason}")?;
     }
     out.flush()
+}
+
+/// What this host's buffers let through, where they may be what bounds a direction.
+fn advice(report: &Report) -> Option<String> {
+    let flow = report
+        .flows
+        .iter()
+        .find(|flow| matches!(flow.bound_by, "network" | "receive buffer" | "send buffer"))?;
+    let streams = report.streams.iter().filter(|one| one.direction == flow.direction);
+    let count = streams.clone().count();
+    let rtt = streams.map(|one| one.rtt_min_us).filter(|rtt| *rtt > 0).min()?;
+    let ceiling = Ceiling::here(Duration::from_micros(u64::from(rtt)))?;
+    ceiling.advice(flow.bits_per_second, count)
 }
 
 fn print_label(out: &mut impl Write, flow: &Flow) -> io::Result<()> {

@@ -3,7 +3,7 @@
 //! A pipeline is as fast as its slowest part, and the parts before and after it wait. The sender's
 //! streams wait for blocks when the source is slow; the receiver's streams wait for buffers when the
 //! destination is slow; the sender's streams wait in the socket when the network, or whatever is
-//! behind it, is slow, and TCP says whether it was the receiver's window that held them.
+//! behind it, is slow, and TCP says whether it was the receiver's window or its own buffer that held them.
 
 use penstock_protocol::control::Report;
 
@@ -16,6 +16,8 @@ pub struct Share {
     pub network: f64,
     /// Part in which TCP was held by the receiver's window.
     pub window: f64,
+    /// Part in which TCP was held by the sender's own buffer.
+    pub buffer: f64,
     /// Part of all processors that was busy.
     pub cpu: f64,
 }
@@ -31,6 +33,7 @@ impl Share {
             storage: part(later.waited_storage_us, earlier.waited_storage_us),
             network: part(later.waited_network_us, earlier.waited_network_us),
             window: part(later.waited_window_us, earlier.waited_window_us),
+            buffer: part(later.waited_buffer_us, earlier.waited_buffer_us),
             cpu: f64::from(later.machine_busy_permille) / 1000.0,
         }
     }
@@ -52,6 +55,7 @@ pub fn bound_by(sender: Share, receiver: Share, rate: f64) -> &'static str {
         }
         () if sender.storage > MUCH => "source storage",
         () if sender.window > MUCH => "receiver",
+        () if sender.buffer > MUCH => "send buffer",
         () => "network",
     }
 }
@@ -59,13 +63,14 @@ pub fn bound_by(sender: Share, receiver: Share, rate: f64) -> &'static str {
 /// The name that another process gave, if it is one of ours.
 #[must_use]
 pub fn named(name: &str) -> &'static str {
-    const NAMES: [&str; 8] = [
+    const NAMES: [&str; 9] = [
         "rate limit",
         "sender CPU",
         "receiver CPU",
         "destination storage",
         "source storage",
         "receiver",
+        "send buffer",
         "network",
         "starting",
     ];
@@ -84,6 +89,7 @@ mod tests {
         assert_eq!(bound_by(waits(0.1), waits(0.8), 0.0), "destination storage");
         assert_eq!(bound_by(Share { network: 0.9, ..idle }, idle, 0.0), "network");
         assert_eq!(bound_by(Share { window: 0.9, ..idle }, idle, 0.0), "receiver");
+        assert_eq!(bound_by(Share { buffer: 0.9, ..idle }, idle, 0.0), "send buffer");
         assert_eq!(bound_by(Share { cpu: 0.99, ..waits(0.9) }, idle, 0.0), "sender CPU");
         assert_eq!(bound_by(waits(0.9), idle, 0.9), "rate limit");
     }

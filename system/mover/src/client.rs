@@ -75,6 +75,8 @@ pub struct Snapshot {
     pub retransmits: u64,
     /// Bytes over the network, blocks sent twice included.
     pub network_bytes: u64,
+    /// Smallest round-trip time that the sender's streams met.
+    pub rtt: Option<Duration>,
     /// CPU time of both ends in microseconds, ours first.
     pub cpu_us: (u64, u64),
     /// Sessions begun: more than one when the other end was lost.
@@ -270,10 +272,13 @@ impl Shared {
         snapshot.bits_per_second = rate.bits_per_second;
         snapshot.bound_by = rate.bound_by;
         snapshot.mark = session.options.mark;
-        snapshot.label = match end {
-            AnyEnd::Send(_) => report.label,
-            AnyEnd::Receive(_) => peer.label,
+        let sender = match end {
+            AnyEnd::Send(_) => &report,
+            AnyEnd::Receive(_) => &peer,
         };
+        snapshot.label.clone_from(&sender.label);
+        let rtt = Duration::from_micros(u64::from(sender.rtt_us));
+        snapshot.rtt = (!rtt.is_zero()).then_some(rtt).or(snapshot.rtt);
         snapshot.engines = (report.engine, peer.engine);
         snapshot.retransmits += end.retransmits();
         snapshot.network_bytes += meter.network_bytes.load(Ordering::Relaxed);

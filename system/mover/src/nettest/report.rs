@@ -81,6 +81,9 @@ pub struct Flow {
     pub bits_per_second: f64,
     /// Segments sent again.
     pub retransmits: u64,
+    /// What kept it from being faster, most of the time: `rate limit`, `sender CPU`, `receiver CPU`, `receive buffer`,
+    /// `send buffer` or `network`.
+    pub bound_by: &'static str,
     /// `flow`, `destination` or `none`: how its packets say whose they are, where somebody asked.
     pub label: Option<String>,
     /// Why that is another than was asked for.
@@ -154,7 +157,7 @@ impl Report {
         let mut flows = Vec::new();
         let mut sample = StreamReport::default();
         for (direction, client_sends) in [("forward", true), ("reverse", false)] {
-            let mut receivers = Vec::new();
+            let mut pairs = Vec::new();
             let mut retransmits = 0;
             for index in 0..params.connections() {
                 if params.client_sends(index) != client_sends {
@@ -165,11 +168,12 @@ impl Report {
                 else {
                     continue;
                 };
-                receivers.push(receiver);
+                pairs.push((sender, receiver));
                 retransmits += u64::from(sender.retransmits);
                 streams.push(stream_result(direction, sender, receiver));
                 sample = sender.clone();
             }
+            let receivers: Vec<&StreamReport> = pairs.iter().map(|pair| pair.1).collect();
             if receivers.is_empty() {
                 continue;
             }
@@ -183,6 +187,7 @@ impl Report {
                 seconds,
                 bits_per_second,
                 retransmits,
+                bound_by: bound_by(params, &pairs),
                 label,
                 label_note: label_note.flatten(),
             });
@@ -205,6 +210,29 @@ impl Report {
             streams,
             intervals,
         }
+    }
+}
+
+/// What held the streams of a direction, each a sender and its receiver: what is true of most of their time. A thread
+/// that is busy makes TCP's buffers full or empty, so processors are asked first.
+fn bound_by(params: &TestParams, pairs: &[(&StreamReport, &StreamReport)]) -> &'static str {
+    const MUCH: f64 = 0.4;
+    const BUSY: f64 = 0.9;
+    const AT_LIMIT: f64 = 0.97;
+    let count = pairs.len() as f64;
+    let mean = |share: &dyn Fn(&StreamReport, &StreamReport) -> f64| {
+        pairs.iter().map(|(sender, receiver)| share(sender, receiver)).sum::<f64>() / count
+    };
+    let part = |us: u64, of: &StreamReport| us as f64 / 1e6 / span_seconds(&[of]).max(1e-6);
+    let limit = params.stream_bytes_per_second().map(|bytes| bytes as f64 * 8.0);
+    let rate = mean(&|_, receiver| rate(receiver.bytes, span_seconds(&[receiver])));
+    match () {
+        () if limit.is_some_and(|limit| rate >= limit * AT_LIMIT) => "rate limit",
+        () if mean(&|sender, _| part(sender.cpu_us, sender)) > BUSY => "sender CPU",
+        () if mean(&|_, receiver| part(receiver.cpu_us, receiver)) > BUSY => "receiver CPU",
+        () if mean(&|sender, _| part(sender.window_us, sender)) > MUCH => "receive buffer",
+        () if mean(&|sender, _| part(sender.buffer_us, sender)) > MUCH => "send buffer",
+        () => "network",
     }
 }
 
@@ -248,4 +276,33 @@ fn stream_result(
 #[must_use]
 pub(super) const fn role_of(params: &TestParams, index: u32, is_client: bool) -> Role {
     if params.client_sends(index) == is_client { Role::Sender } else { Role::Receiver }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_held_most_of_the_time_is_named() {
+        let stream = |cpu_us, window_us, buffer_us| StreamReport {
+            bytes: 1_000_000,
+            first_us: 0,
+            last_us: 1_000_000,
+            cpu_us,
+            window_us,
+            buffer_us,
+            ..StreamReport::default()
+        };
+        let idle = stream(100_000, 0, 0);
+        let params = TestParams::default();
+        let bound = |sender, receiver| bound_by(&params, &[(&sender, &receiver)]);
+        assert_eq!(bound(idle.clone(), idle.clone()), "network");
+        assert_eq!(bound(stream(950_000, 900_000, 0), idle.clone()), "sender CPU");
+        assert_eq!(bound(idle.clone(), stream(950_000, 0, 0)), "receiver CPU");
+        assert_eq!(bound(stream(0, 500_000, 0), idle.clone()), "receive buffer");
+        assert_eq!(bound(stream(0, 100_000, 500_000), idle.clone()), "send buffer");
+        // Two streams, one of them held: half of their time.
+        let held = stream(0, 0, 900_000);
+        assert_eq!(bound_by(&params, &[(&held, &idle), (&idle, &idle)]), "send buffer");
+    }
 }

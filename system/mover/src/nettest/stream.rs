@@ -149,6 +149,8 @@ impl Stream {
             report.retransmits = info.retransmits;
             report.rtt_us = info.rtt_us;
             report.rtt_min_us = info.rtt_min_us;
+            report.window_us = info.rwnd_limited_us;
+            report.buffer_us = info.sndbuf_limited_us;
             report.mss = info.snd_mss;
         }
         report

@@ -1,0 +1,59 @@
+//! What this host's settings let one stream carry: said where a result has come near it.
+
+use std::time::Duration;
+
+use penstock_host::facts::Facts;
+use penstock_host::facts::sysctls::Buffers;
+use penstock_units::{BitRate, display_latency};
+
+/// A rate this near to what the buffers carry is taken to be bound by them.
+const NEAR: f64 = 0.7;
+
+/// What one stream can carry over a path, with the buffers that this host gives it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ceiling {
+    pub(crate) bps: u64,
+    rtt: Duration,
+}
+
+impl Ceiling {
+    /// For paths of this round-trip time; none where the host does not tell.
+    pub(crate) fn here(rtt: Duration) -> Option<Self> {
+        Self::of(Facts::sysctls().buffers()?, rtt)
+    }
+
+    fn of(buffers: Buffers, rtt: Duration) -> Option<Self> {
+        Some(Self { bps: buffers.ceiling_bps(rtt)?, rtt })
+    }
+
+    /// A line for whoever got this rate by so many streams, if it is near what their buffers carry.
+    pub(crate) fn advice(self, bits_per_second: f64, streams: usize) -> Option<String> {
+        let each = bits_per_second / streams.max(1) as f64;
+        (each >= self.bps as f64 * NEAR).then(|| {
+            format!(
+                "buffers as this host has them carry {} for each stream over {}: see penstock host check --rtt {}us, \
+                 or use more streams",
+                BitRate(self.bps),
+                display_latency(self.rtt),
+                self.rtt.as_micros()
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_is_for_those_whom_buffers_bind() {
+        let buffers = Buffers { receive_bytes_max: 32 << 20, send_bytes_max: 4 << 20 };
+        let ceiling = Ceiling::of(buffers, Duration::from_millis(50)).unwrap();
+        let line = ceiling.advice(0.6e9, 1).unwrap();
+        assert!(line.contains("617 Mb/s for each stream over 50.0 ms"), "{line}");
+        assert!(line.contains("--rtt 50000us"), "{line}");
+        assert!(ceiling.advice(2.4e9, 4).is_some());
+        assert!(ceiling.advice(0.6e9, 4).is_none());
+        assert!(Ceiling::of(buffers, Duration::ZERO).is_none());
+    }
+}

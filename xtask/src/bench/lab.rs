@@ -1,0 +1,375 @@
+//! `cargo xtask bench lab`: how exact and how fast the lab's links are, seen by programs that know nothing of it.
+//!
+//! Round trips are ping's (`-U`: from program to program), rates and speeds iperf3's, losses ping's again. What rattan
+//! (crates.io) does at the same settings stands beside, where its binary is given.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::machine;
+use crate::workspace_root;
+
+const RTTS_MS: [u32; 3] = [10, 65, 180];
+const RATES_BPS: [u64; 4] = [10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000];
+const LOSSES: [f64; 3] = [0.001, 0.01, 0.1];
+const MTU: u32 = 9000;
+/// Of IPv6 and of TCP with timestamps.
+const HEADER_BYTES: f64 = 72.0;
+const ETHERNET_BYTES: f64 = 38.0;
+/// Until a stream at the rate of its link is as fast as it gets, and until one without a cap is: after the slow start,
+/// which ends early on a path so long, cubic adds some 0.1 Gb/s in the first second and more in each that follows.
+const GROWTH_S: u32 = 6;
+const GROWTH_WITHOUT_CAP_S: u32 = 30;
+/// Room for 30 Gb/s at 65 ms, twice.
+const TCP_MEMORY: &str = "4096 131072 1073741824";
+const TOPOLOGY: &str = r#"
+name = "bench"
+[[host]]
+name = "a"
+interface = [{ name = "eth0", rate = "400G", mtu = 9000 }]
+[[host]]
+name = "b"
+interface = [{ name = "eth0", rate = "400G", mtu = 9000 }]
+[[link]]
+name = "wan"
+ends = ["a:eth0", "b:eth0"]
+"#;
+
+/// What `cargo xtask bench lab` takes.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Seconds that each rate and speed is measured.
+    #[arg(long, default_value_t = 6)]
+    seconds: u32,
+    /// Round trips of each delay.
+    #[arg(long, default_value_t = 500)]
+    pings: u32,
+    /// Rounds of each speed, of which the median counts.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// The binary; target/release/penstock by default.
+    #[arg(long)]
+    penstock: Option<PathBuf>,
+    /// A binary of rattan (`cargo install rattan`), to stand beside.
+    #[arg(long)]
+    rattan: Option<PathBuf>,
+    /// Where the results go.
+    #[arg(long)]
+    results: Option<PathBuf>,
+}
+
+/// A figure beside what was wanted.
+#[derive(Debug, Serialize)]
+struct Row {
+    what: String,
+    wanted: String,
+    got: String,
+    rattan: Option<String>,
+    kept: bool,
+}
+
+/// Measures and writes the results.
+///
+/// # Errors
+/// Without root, or when a program is missing or fails.
+pub fn run(options: &Options) -> Result<()> {
+    ensure!(rustix::process::geteuid().is_root(), "must run as root: namespaces");
+    let root = workspace_root();
+    let penstock = options.penstock.clone().unwrap_or_else(|| root.join("target/release/penstock"));
+    ensure!(penstock.exists(), "{} is missing: cargo build --release", penstock.display());
+    let lab = Lab::up(std::path::absolute(penstock)?)?;
+    let rattan = options.rattan.as_ref().map(|path| Rattan::new(path)).transpose()?;
+    let mut rows = Vec::new();
+    let mut note = |row: Row| {
+        println!("{}: {} wanted, {} got", row.what, row.wanted, row.got);
+        rows.push(row);
+    };
+    for rtt in RTTS_MS {
+        note(round_trips(&lab, rattan.as_ref(), rtt, options.pings)?);
+    }
+    for loss in LOSSES {
+        note(losses(&lab, loss)?);
+    }
+    for delay_ms in [0, 10] {
+        for rate in RATES_BPS {
+            note(rate_of(&lab, rate, delay_ms, options.seconds)?);
+        }
+    }
+    for (cap, wanted) in [(None, 25.0), (Some(10_000_000_000), 9.8)] {
+        note(speed(&lab, rattan.as_ref(), cap, wanted, options)?);
+    }
+    let facts = machine::facts(&root, lab.state.path())?;
+    let folder = options.results.clone().unwrap_or_else(|| root.join("bench/results"));
+    write(&folder, &facts, &rows, options)
+}
+
+fn round_trips(lab: &Lab, rattan: Option<&Rattan>, rtt_ms: u32, pings: u32) -> Result<Row> {
+    lab.set(&format!("delay={}us rate=none loss=0", rtt_ms * 500))?;
+    let ping = format!("ping -U -n -i 0.01 -c {pings}");
+    let got = Trips::of(&lab.exec("a", &format!("{ping} b"))?)?;
+    let theirs = match rattan {
+        Some(rattan) => Some(Trips::of(&rattan.exec(rtt_ms, None, &format!("{ping} $PEER"))?)?),
+        None => None,
+    };
+    let wanted = f64::from(rtt_ms);
+    Ok(Row {
+        what: format!("round trip, {pings} pings on an idle link"),
+        wanted: format!("{rtt_ms} ms; p50 within 0.2 ms, p99 within 1 ms"),
+        kept: got.p50 - wanted < 0.2 && got.p99 - wanted < 1.0 && got.least >= wanted,
+        got: got.text(),
+        rattan: theirs.map(|trips| trips.text()),
+    })
+}
+
+/// Round trips in milliseconds.
+struct Trips {
+    least: f64,
+    p50: f64,
+    p99: f64,
+}
+
+impl Trips {
+    /// Of what ping prints.
+    fn of(text: &str) -> Result<Self> {
+        let times = text.lines().filter_map(|line| {
+            let (_, rest) = line.split_once("time=")?;
+            rest.split_whitespace().next()?.parse::<f64>().ok()
+        });
+        let mut times: Vec<f64> = times.collect();
+        times.sort_by(f64::total_cmp);
+        let least = *times.first().context("ping got no answer")?;
+        Ok(Self { least, p50: times[times.len() / 2], p99: times[times.len() * 99 / 100] })
+    }
+
+    fn text(&self) -> String {
+        format!("p50 {:.2}, p99 {:.2} ms", self.p50, self.p99)
+    }
+}
+
+/// One way only: each probe meets the loss once.
+fn losses(lab: &Lab, loss: f64) -> Result<Row> {
+    lab.set("delay=0 rate=none loss=0")?;
+    lab.set_one_way(&format!("loss={}%", loss * 100.0))?;
+    let count = 20_000.0;
+    // Flooding, ping waits for an answer or 10 ms.
+    let text = lab.exec("a", &format!("ping -q -n -f -c {count} b"))?;
+    lab.set_one_way("loss=0")?;
+    let received: f64 = text
+        .split(',')
+        .find_map(|part| part.trim().strip_suffix(" received")?.parse().ok())
+        .with_context(|| format!("ping says nothing of packets received: {text}"))?;
+    let interval = 1.96 * (loss * (1.0 - loss) / count).sqrt();
+    let got = 1.0 - received / count;
+    Ok(Row {
+        what: format!("loss of {count} probes"),
+        wanted: format!("{:.2} ± {:.3} %", loss * 100.0, interval * 100.0),
+        got: format!("{:.3} %", got * 100.0),
+        rattan: None,
+        kept: (got - loss).abs() <= interval,
+    })
+}
+
+fn rate_of(lab: &Lab, rate_bps: u64, delay_ms: u32, seconds: u32) -> Result<Row> {
+    lab.set(&format!("delay={delay_ms}ms rate={rate_bps}b/s loss=0 queue=none"))?;
+    let (bps, _) = lab.iperf(GROWTH_S, seconds, 2)?;
+    let segment = f64::from(MTU);
+    let wire = bps * (segment + ETHERNET_BYTES) / (segment - HEADER_BYTES);
+    let share = wire / rate_bps as f64;
+    let how = if delay_ms == 0 { "no delay" } else { "20 ms of round trip" };
+    Ok(Row {
+        what: format!("rate on the wire, two TCP streams, {how}"),
+        wanted: format!("{} Mb/s within 1 %", rate_bps / 1_000_000),
+        got: format!("{:.2} Mb/s ({:+.2} %)", wire / 1e6, (share - 1.0) * 100.0),
+        rattan: None,
+        kept: (share - 1.0).abs() <= 0.01,
+    })
+}
+
+fn speed(
+    lab: &Lab,
+    rattan: Option<&Rattan>,
+    cap: Option<u64>,
+    wanted: f64,
+    options: &Options,
+) -> Result<Row> {
+    let rate = cap.map_or("none".to_owned(), |cap| format!("{cap}b/s"));
+    lab.set(&format!("delay=32500us rate={rate} loss=0 queue=none"))?;
+    let growth = if cap.is_some() { GROWTH_S } else { GROWTH_WITHOUT_CAP_S };
+    let (mut ours, mut theirs, mut late) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..options.rounds {
+        let (bps, late_ms) = lab.iperf(growth, options.seconds, 1)?;
+        ours.push(bps / 1e9);
+        late.push(late_ms);
+        if let Some(rattan) = rattan {
+            theirs.push(rattan.iperf(65, cap, growth, options.seconds)? / 1e9);
+        }
+    }
+    let got = median(&ours);
+    let cap =
+        cap.map_or("no cap".to_owned(), |cap| format!("a cap of {} Gb/s", cap / 1_000_000_000));
+    Ok(Row {
+        what: format!("one TCP stream at 65 ms, {cap}"),
+        wanted: format!("at least {wanted} Gb/s"),
+        got: format!("{got:.2} Gb/s ({}); late p99 {:.1} ms", list(&ours), median(&late)),
+        rattan: (!theirs.is_empty())
+            .then(|| format!("{:.2} Gb/s ({})", median(&theirs), list(&theirs))),
+        kept: got >= wanted,
+    })
+}
+
+fn list(values: &[f64]) -> String {
+    values.iter().map(|value| format!("{value:.2}")).collect::<Vec<_>>().join(", ")
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+/// A lab of two hosts and a link, gone when it is dropped.
+struct Lab {
+    penstock: PathBuf,
+    state: tempfile::TempDir,
+}
+
+impl Lab {
+    fn up(penstock: PathBuf) -> Result<Self> {
+        let state = tempfile::tempdir()?;
+        let file = state.path().join("bench.toml");
+        std::fs::write(&file, TOPOLOGY)?;
+        let lab = Self { penstock, state };
+        lab.penstock(&["up", &file.display().to_string(), "--no-calibration"])?;
+        for host in ["a", "b"] {
+            let memory = format!(
+                "echo '{TCP_MEMORY}' | tee /proc/sys/net/ipv4/tcp_rmem /proc/sys/net/ipv4/tcp_wmem"
+            );
+            lab.exec(host, &memory)?;
+        }
+        lab.penstock(&["exec", "b", "--", "sh", "-c", "iperf3 -s -D >/dev/null 2>&1"])?;
+        Ok(lab)
+    }
+
+    fn penstock(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.penstock);
+        command.arg("lab").args(arguments).env("PENSTOCK_STATE", self.state.path());
+        output(&mut command)
+    }
+
+    /// A line of the shell on a host.
+    fn exec(&self, host: &str, line: &str) -> Result<String> {
+        self.penstock(&["exec", host, "--", "sh", "-c", line])
+    }
+
+    fn set(&self, settings: &str) -> Result<()> {
+        let words: Vec<&str> = ["set", "wan"].into_iter().chain(settings.split(' ')).collect();
+        self.penstock(&words).map(|_| ())
+    }
+
+    fn set_one_way(&self, setting: &str) -> Result<()> {
+        self.penstock(&["set", "wan", setting, "--way", "forward"]).map(|_| ())
+    }
+
+    /// Bits per second that arrived after some seconds to grow, and how late the link was: milliseconds, p99.
+    fn iperf(&self, growth: u32, seconds: u32, streams: u32) -> Result<(f64, f64)> {
+        let line = format!("iperf3 -c b -C cubic -P {streams} -O {growth} -t {seconds} -l 1M -J");
+        let received = received_bps(&self.exec("a", &line)?)?;
+        let status: Value = serde_json::from_str(&self.penstock(&["status", "--json"])?)?;
+        let late = &status["links"][0]["directions"][0]["late_p99_seconds"];
+        Ok((received, late.as_f64().unwrap_or_default() * 1e3))
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _ = self.penstock(&["down"]);
+    }
+}
+
+/// Of what `iperf3 -J` prints.
+fn received_bps(text: &str) -> Result<f64> {
+    let report: Value = serde_json::from_str(text).context("iperf3 prints no JSON")?;
+    report["end"]["sum_received"]["bits_per_second"]
+        .as_f64()
+        .with_context(|| format!("iperf3 measured nothing: {}", report["error"]))
+}
+
+/// Another emulator, which runs a program behind a link of its own.
+struct Rattan(PathBuf);
+
+impl Rattan {
+    fn new(path: &Path) -> Result<Self> {
+        let path = std::path::absolute(path)?;
+        ensure!(path.exists(), "{} is missing: cargo install rattan", path.display());
+        Ok(Self(path))
+    }
+
+    /// A line of the shell behind a link; $PEER is the far end, a network namespace of its own with a server of iperf3.
+    fn exec(&self, rtt_ms: u32, rate_bps: Option<u64>, line: &str) -> Result<String> {
+        let delay = format!("{}us", rtt_ms * 500);
+        let rate = rate_bps.map_or(String::new(), |rate| {
+            let rate = rate / 1_000_000;
+            format!("--uplink-bandwidth {rate}Mbps --downlink-bandwidth {rate}Mbps")
+        });
+        let far = format!(
+            "ip link set lo up; iperf3 -s -D >/dev/null 2>&1; '{}' link --uplink-delay {delay} --downlink-delay {delay} \
+             {rate} -- sh -c \"$0\"; pkill --ns $$ --nslist net iperf3",
+            self.0.display()
+        );
+        let near = format!("PEER=$RATTAN_BASE; {line}");
+        output(Command::new("unshare").args(["--net", "sh", "-c", &far, &near]))
+    }
+
+    fn iperf(&self, rtt_ms: u32, rate_bps: Option<u64>, growth: u32, seconds: u32) -> Result<f64> {
+        let line = format!("iperf3 -c $PEER -C cubic -O {growth} -t {seconds} -l 1M -J");
+        received_bps(&self.exec(rtt_ms, rate_bps, &line)?)
+    }
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot run {program}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        bail!("{command:?}: {}{text}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(text)
+}
+
+fn write(folder: &Path, facts: &machine::Facts, rows: &[Row], options: &Options) -> Result<()> {
+    let mut page = format!(
+        "# The lab's links, {}\n\n{}, {} cores, {} GiB, Linux {}; commit {}; load at the end {}\n\n\
+         iperf3 with cubic for {} s after {GROWTH_S} s to grow, {GROWTH_WITHOUT_CAP_S} s without a cap; MTU {MTU}, tcp_rmem and tcp_wmem to 1 GiB; speeds are medians of \
+         {}.\n\n| what | wanted | got | rattan | kept |\n|---|---|---|---|---|\n",
+        facts.date,
+        facts.cpu,
+        facts.cores,
+        facts.memory_gib,
+        facts.kernel,
+        facts.commit,
+        facts.load_at_end,
+        options.seconds,
+        options.rounds,
+    );
+    for Row { what, wanted, got, rattan, kept } in rows {
+        let (rattan, kept) = (rattan.as_deref().unwrap_or(""), if *kept { "yes" } else { "no" });
+        writeln!(page, "| {what} | {wanted} | {got} | {rattan} | {kept} |")?;
+    }
+    std::fs::create_dir_all(folder)?;
+    let name = format!("lab-{}-{}", facts.date, facts.words());
+    std::fs::write(folder.join(format!("{name}.md")), &page)?;
+    let json = serde_json::json!({ "machine": facts, "rows": rows });
+    std::fs::write(
+        folder.join(format!("{name}.json")),
+        serde_json::to_string_pretty(&json)? + "\n",
+    )?;
+    println!("\n{page}");
+    Ok(())
+}
