@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
+use penstock_host::facts::Facts;
+use penstock_host::facts::disks::disk_of;
+use penstock_host::placement::{Placement, place};
 use penstock_mover::engine::Engine;
 use penstock_protocol::digest::Algorithm;
 use penstock_units::{BitRate, ByteCount, parse_duration};
@@ -111,10 +114,11 @@ pub(crate) struct CpArgs {
     /// Storage engine at this end: auto, direct, threads or buffered
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub engine: Engine,
-    /// Run on these processors, such as 0-3,8
+    /// Run on these processors, such as 0-3,8, or near the network interface, else the disk, beside those that serve
+    /// the interface's interrupts (auto)
     #[arg(long, value_name = "LIST")]
     pub cpu: Option<String>,
-    /// Run on the NUMA node of the network interface (auto), or on this one
+    /// Run on this NUMA node, or where --cpu auto would
     #[arg(long, value_name = "NODE")]
     pub numa: Option<String>,
     /// Carry data inside ssh too, for hosts that offer no other port
@@ -193,15 +197,18 @@ pub(crate) fn run(args: &CpArgs) -> Result<Code, Failure> {
 }
 
 fn pin(args: &CpArgs) -> Result<(), String> {
-    let cpus = match (&args.cpu, args.numa.as_deref()) {
+    let cpus = match (args.cpu.as_deref(), args.numa.as_deref()) {
+        (Some(word), _) | (None, Some(word)) if word == "auto" => match placement(args) {
+            Some(placement) => {
+                tracing::info!("runs on processors {:?}: {}", placement.cpus, placement.why);
+                placement.cpus
+            }
+            // One node, and interrupts that may go anywhere: there is nothing to choose.
+            None => return Ok(()),
+        },
         (Some(list), _) => penstock_sys::machine::parse_cpus(list).ok_or_else(|| {
             format!("--cpu '{list}' is no list of processors: write it like 0-3,8")
         })?,
-        (None, Some("auto")) => match numa_node(args) {
-            Some(node) => penstock_sys::machine::cpus_of_node(node),
-            // One node, or an interface that belongs to none: there is nothing to choose.
-            None => return Ok(()),
-        },
         (None, Some(node)) => {
             let number = node
                 .parse()
@@ -219,9 +226,14 @@ fn pin(args: &CpArgs) -> Result<(), String> {
     })
 }
 
-/// The node of the interface through which the first remote place is reached.
-fn numa_node(args: &CpArgs) -> Option<usize> {
-    let host = args.paths.iter().find_map(|path| places::host_of(path))?;
-    let interface = penstock_sys::net::interface_towards(&host)?;
-    penstock_sys::machine::numa_node_of_interface(&interface)
+/// Near the interface through which the first remote place is reached, else near the disk of the first local one.
+fn placement(args: &CpArgs) -> Option<Placement> {
+    let host = args.paths.iter().find_map(|path| places::host_of(path));
+    let interface = host.and_then(|host| penstock_sys::net::interface_towards(&host));
+    let disk = args.paths.iter().find_map(|path| {
+        use std::os::unix::fs::MetadataExt;
+        disk_of(std::fs::metadata(path).ok()?.dev())
+    });
+    let allowed = penstock_sys::machine::allowed_cpus().ok()?;
+    place(&Facts::gather(), interface.as_deref(), disk.as_deref(), &allowed)
 }

@@ -17,6 +17,7 @@ pub mod facts;
 pub mod goal;
 pub mod journal;
 pub mod persist;
+pub mod placement;
 pub mod plan;
 pub mod report;
 pub mod restore;

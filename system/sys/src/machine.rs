@@ -142,16 +142,6 @@ pub fn raise_open_files() -> io::Result<u64> {
     Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
-/// The NUMA node that the network interface `name` is attached to; `None` where it has none, as a virtual one.
-pub fn numa_node_of_interface(name: &str) -> Option<usize> {
-    if name.is_empty() || name.starts_with('.') || name.contains('/') {
-        return None;
-    }
-    let path = Path::new("/sys/class/net").join(name).join("device/numa_node");
-    // -1 where the firmware does not tell.
-    fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
 /// The CPUs of a NUMA node; empty where there is no such node.
 pub fn cpus_of_node(node: usize) -> Vec<usize> {
     let path = format!("/sys/devices/system/node/node{node}/cpulist");
@@ -299,13 +289,6 @@ mod tests {
         let now = rustix::process::getrlimit(Resource::Nofile);
         assert_eq!(now.current, now.maximum);
         assert_eq!(raise_open_files().unwrap(), limit);
-    }
-
-    #[test]
-    fn interfaces_without_a_device_have_no_node() {
-        for name in ["lo", "", ".", "..", "../../etc", "no such interface"] {
-            assert_eq!(numa_node_of_interface(name), None);
-        }
     }
 
     #[test]

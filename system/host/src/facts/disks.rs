@@ -87,6 +87,15 @@ pub fn gather(tree: &Tree) -> Vec<Disk> {
         .collect()
 }
 
+/// The disk that holds a device of this number (`st_dev`), which may be a partition of it; none where it is no disk's.
+#[must_use]
+pub fn disk_of(device: u64) -> Option<String> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let place = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    let mut parts = place.iter().skip_while(|part| *part != "block");
+    Some(parts.nth(1)?.to_str()?.to_owned())
+}
+
 /// Reads the file systems.
 #[must_use]
 pub fn mounts(tree: &Tree) -> Vec<Mount> {
