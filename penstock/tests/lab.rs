@@ -122,11 +122,13 @@ while True:
 
 impl Drop for House {
     fn drop(&mut self) {
-        let labs =
-            std::fs::read_dir(self.0.path().join("state/labs")).into_iter().flatten().flatten();
-        for lab in labs {
-            let name = lab.file_name().into_string().unwrap();
-            let _ = self.lab(&["down", "--lab", &name]).output();
+        for state in [self.file("state"), self.file("theirs")] {
+            let labs = std::fs::read_dir(state.join("labs")).into_iter().flatten().flatten();
+            for lab in labs {
+                let name = lab.file_name().into_string().unwrap();
+                let mut down = self.lab(&["down", "--lab", &name]);
+                let _ = down.env("PENSTOCK_STATE", &state).output();
+            }
         }
     }
 }
@@ -362,4 +364,40 @@ fn what_buffers_let_through_is_named() {
     assert!(told.contains("bound by send buffer"), "{told}");
     assert!(told.contains("buffers as this host has them carry"), "{told}");
     assert_eq!(report["programs"][2]["output"]["flows"][0]["bound_by"], "send buffer", "{report}");
+}
+
+/// Of a user who has nothing: nobody.
+const NOBODY: u32 = 65_534;
+
+#[test]
+fn a_user_without_privileges_has_labs_too() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let Some(house) = House::new("without privileges") else { return };
+    let probe = Command::new("unshare").args(["-Urn", "true"]).uid(NOBODY).gid(NOBODY).output();
+    if !probe.is_ok_and(|probe| probe.status.success()) {
+        println!("skipped: user namespaces are not for everyone here");
+        return;
+    }
+    // Where the binary was built nobody else may look.
+    let program = house.file("penstock");
+    std::fs::copy(PENSTOCK, &program).unwrap();
+    let state = house.file("theirs");
+    std::fs::create_dir(&state).unwrap();
+    std::os::unix::fs::chown(&state, Some(NOBODY), Some(NOBODY)).unwrap();
+    std::fs::set_permissions(house.0.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(&program);
+        command.uid(NOBODY).gid(NOBODY).env("PENSTOCK_STATE", &state).arg("lab").args(words);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let file = house.file("two.toml");
+    assert!(run(&["up", file.to_str().unwrap(), "--no-calibration"]).starts_with("lab two is up"));
+    run(&["set", "wan", "loss=100%"]);
+    run(&["set", "wan", "loss=0"]);
+    let said = run(&["exec", "a", "--", "sh", "-c", "cat /proc/sys/net/ipv6/conf/eth0/mtu; id -u"]);
+    assert_eq!(said, "9000\n0\n");
+    run(&["down"]);
 }
