@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::path::Path;
 use std::time::Duration;
@@ -104,6 +104,24 @@ pub fn become_realtime() -> io::Result<()> {
     // SAFETY: the kernel reads one `sched_param` from the pointer; 0 is the calling thread.
     let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// While it lives, processors without work wait awake, so that timers go off when they should: one that sleeps, above all
+/// a virtual one, comes back some milliseconds late at times. The kernel's own interface for it (PM QoS).
+#[derive(Debug)]
+pub struct Wakeful {
+    _request: fs::File,
+}
+
+impl Wakeful {
+    /// # Errors
+    /// Where the kernel has no such interface or it is not for this user.
+    pub fn begin() -> io::Result<Self> {
+        let mut request = fs::File::options().write(true).open("/dev/cpu_dma_latency")?;
+        // The longest time to wake up that is allowed, in microseconds.
+        request.write_all(&0_i32.to_ne_bytes())?;
+        Ok(Self { _request: request })
+    }
 }
 
 /// Standard output and standard error go to this file from now on, and standard input has nothing.

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use penstock_sys::event::{Interest, poll};
-use penstock_sys::machine;
+use penstock_sys::machine::{self, Wakeful};
 use penstock_sys::net::{CONGESTED, PacketQueue};
 use std::os::fd::AsFd;
 
@@ -38,6 +38,8 @@ const AWAKE_SHARE: u32 = 20;
 const NAP: Duration = Duration::from_micros(100);
 /// Of the delay: what naps may make packets late.
 const NAP_SHARE: u32 = 20;
+/// So long processors stay awake when no packet waits any more.
+const WAKEFUL: Duration = Duration::from_secs(1);
 /// A clock that was set between a packet's arrival and its news tells nonsense.
 const AGE_MAX: Duration = Duration::from_millis(20);
 /// Of an Ethernet header, which the shaper counts, and of the rest, which it does not.
@@ -171,6 +173,8 @@ impl Way {
             held: VecDeque::with_capacity(1 << 14),
             since: Instant::now(),
             awake: Duration::ZERO,
+            wakeful: None,
+            may_wake: true,
         };
         thread::Builder::new().name(self.direction.name.clone()).spawn(move || keeper.run())
     }
@@ -240,6 +244,10 @@ struct Keeper {
     since: Instant,
     /// How long it waited without sleeping, less what it may.
     awake: Duration,
+    /// While packets wait, and a little longer.
+    wakeful: Option<Wakeful>,
+    /// It is for root alone.
+    may_wake: bool,
 }
 
 impl Keeper {
@@ -289,7 +297,11 @@ impl Keeper {
             (self.queue.as_fd(), Interest::READ),
             (self.direction.changed.as_fd(), Interest::READ),
         ];
-        let ready = poll(&sources, next)?;
+        let idle = next.is_none() && self.wakeful.is_some();
+        let ready = poll(&sources, if idle { Some(WAKEFUL) } else { next })?;
+        if idle && !ready.iter().any(|one| one.any()) {
+            self.wakeful = None;
+        }
         if ready.get(1).is_some_and(|changed| changed.any()) {
             self.direction.changed.drain()?;
             self.line.set(self.direction.wanted());
@@ -302,6 +314,10 @@ impl Keeper {
                 count => taken += count,
             }
             self.release()?;
+        }
+        if self.wakeful.is_none() && self.may_wake && !self.held.is_empty() {
+            self.wakeful = Wakeful::begin().ok();
+            self.may_wake = self.wakeful.is_some();
         }
         let slept = self.since.elapsed() - before;
         self.awake = self.awake.saturating_sub(slept / AWAKE_SHARE);
