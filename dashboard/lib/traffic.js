@@ -1,0 +1,190 @@
+// Rates over time for one dimension, as the collector gives them: first a range, then, when it is live, second by second.
+//
+// A `Traffic` holds `times` (seconds since 1970) and, for each key, as many rates and errors as there are times. Keys keep
+// their places while seconds are added, so that areas of a stack do not jump.
+
+import { call, stream } from "./api.js";
+import { SPECIAL } from "./colours.js";
+import { useEffect, useRef, useState } from "./html.js";
+import { filtersOf, windowOf } from "./route.js";
+
+/** Most series drawn one by one; the rest is one more, named for what it is. */
+export const SERIES_MAX = 60;
+/** Seconds that a live plot keeps. */
+const LIVE_S = 600;
+
+const sum = (values) => values.reduce((all, value) => all + (value ?? 0), 0);
+
+export class Traffic {
+  constructor(by) {
+    this.by = by;
+    this.times = [];
+    this.series = [];
+    this.total = { values: [], errors: [], from: "samples" };
+    this.step = 1;
+    this.version = 0;
+  }
+
+  /** Takes an answer of /telemetry/series in place of what was. */
+  load(answer) {
+    const length = answer.total.bps.length;
+    this.step = answer.step_s;
+    this.times = Array.from({ length }, (_, at) => answer.start_s + at * answer.step_s);
+    this.total = { values: answer.total.bps.slice(), errors: answer.total.error_bps.slice(), from: answer.total.from };
+    this.series = answer.series.map((one) => ({ key: one.key, name: one.name || one.key, values: one.bps.slice(), errors: one.error_bps.slice() }));
+    this.order();
+    this.version += 1;
+  }
+
+  /** Largest first, those that no one owns last. */
+  order() {
+    const rank = (one) => (Object.hasOwn(SPECIAL, one.key) ? Object.keys(SPECIAL).indexOf(one.key) + 1 : 0);
+    const sizes = new Map(this.series.map((one) => [one, sum(one.values)]));
+    this.series.sort((a, b) => rank(a) - rank(b) || sizes.get(b) - sizes.get(a) || (a.key < b.key ? -1 : 1));
+    const own = this.series.filter((one) => rank(one) === 0);
+    if (own.length > SERIES_MAX) this.fold(own.slice(SERIES_MAX));
+  }
+
+  fold(small) {
+    let other = this.series.find((one) => one.key === "other");
+    if (!other) {
+      other = { key: "other", name: "other", values: this.times.map(() => 0), errors: this.times.map(() => 0) };
+      this.series.push(other);
+    }
+    for (const one of small) {
+      one.values.forEach((value, at) => {
+        other.values[at] = (other.values[at] ?? 0) + (value ?? 0);
+        other.errors[at] = Math.hypot(other.errors[at] ?? 0, one.errors[at] ?? 0);
+      });
+    }
+    this.series = this.series.filter((one) => !small.includes(one));
+  }
+
+  /** Adds one second: `{time, total: {bps, error_bps, from}, series: [{key, name, bps, error_bps}]}`. */
+  append(second) {
+    const last = this.times.at(-1);
+    // Twice told after a new connection, or a clock that was set back.
+    if (last !== undefined && second.time <= last) return;
+    // A gap is shown as one.
+    const missing = last === undefined ? 0 : Math.min(LIVE_S, Math.round(second.time - last) - 1);
+    for (let at = 1; at <= missing; at += 1) this.push(last + at, null, new Map());
+    const figures = new Map(second.series.map((one) => [one.key, one]));
+    for (const [key, one] of figures) {
+      if (this.series.some((known) => known.key === key)) continue;
+      const empty = () => this.times.map(() => 0);
+      const at = this.series.findIndex((known) => Object.hasOwn(SPECIAL, known.key));
+      const place = Object.hasOwn(SPECIAL, key) || at < 0 ? this.series.length : at;
+      this.series.splice(place, 0, { key, name: one.name || key, values: empty(), errors: empty() });
+    }
+    this.push(second.time, second.total, figures);
+    this.version += 1;
+  }
+
+  push(time, total, figures) {
+    const gap = total === null;
+    this.times.push(time);
+    this.total.values.push(gap ? null : total.bps);
+    this.total.errors.push(gap ? null : total.error_bps);
+    if (!gap && total.from) this.total.from = total.from;
+    for (const one of this.series) {
+      const now = figures.get(one.key);
+      one.values.push(gap ? null : (now?.bps ?? 0));
+      one.errors.push(gap ? null : (now?.error_bps ?? 0));
+    }
+    while (this.times.length > LIVE_S) {
+      this.times.shift();
+      this.total.values.shift();
+      this.total.errors.shift();
+      for (const one of this.series) {
+        one.values.shift();
+        one.errors.shift();
+      }
+    }
+  }
+}
+
+/** One event of /telemetry/live as `append` takes it. */
+export function secondOf(event, by) {
+  return { time: event.time_s, total: event.total, series: event.by?.[by] ?? [] };
+}
+
+export function seriesPath(by, { from, to }, filters, points = 600) {
+  const step = Math.max(1, Math.ceil((to - from) / points));
+  const query = new URLSearchParams({ by, from, to, step, ...filters });
+  return `/api/v1/telemetry/series?${query}`;
+}
+
+/** Traffic by `by` for the time and the filters of the address. */
+export function useTraffic(by, time, params) {
+  const filters = filtersOf(params);
+  const [state, change] = useState({ traffic: null, error: null, open: false, version: 0 });
+  const held = useRef(null);
+  const filtered = Object.keys(filters).length > 0;
+  const identity = JSON.stringify([by, time.range.key, time.from, time.to, time.paused, filters]);
+  useEffect(() => {
+    const traffic = new Traffic(by);
+    held.current = traffic;
+    const stop = new AbortController();
+    let end = () => {};
+    let timer = 0;
+    const show = (more) => {
+      if (held.current === traffic && !stop.signal.aborted) change((old) => ({ ...old, traffic, version: traffic.version, error: null, ...more }));
+    };
+    const fail = (error) => {
+      if (held.current === traffic && !stop.signal.aborted) change((old) => ({ ...old, traffic: old.traffic === traffic ? traffic : null, error, open: false }));
+    };
+    const load = async () => {
+      clearTimeout(timer);
+      try {
+        const answer = await call(seriesPath(by, windowOf(time), filters), { signal: stop.signal });
+        traffic.load(answer);
+        show();
+      } catch (error) {
+        if (stop.signal.aborted) return;
+        fail(error);
+        timer = setTimeout(load, 5000);
+        return;
+      }
+      if (time.live && !filtered) follow();
+      else if (!time.zoomed && !time.paused) timer = setTimeout(load, (time.live ? 1 : Math.max(5, Math.min(60, time.range.seconds / 600))) * 1000);
+    };
+    const follow = () => {
+      end();
+      end = stream(`/api/v1/telemetry/live?by=${by}`, {
+        onEvent: (event) => {
+          traffic.append(secondOf(event, by));
+          show({ open: true });
+        },
+        onState: ({ open, error }) => (error ? fail(error) : show({ open })),
+      });
+    };
+    const renew = () => {
+      end();
+      load();
+    };
+    change((old) => ({ ...old, traffic: null, error: null, open: false }));
+    load();
+    addEventListener("penstock:token", renew);
+    return () => {
+      stop.abort();
+      end();
+      clearTimeout(timer);
+      removeEventListener("penstock:token", renew);
+    };
+  }, [identity]);
+  return state;
+}
+
+/** Figures of one series over the time shown: now, mean, greatest, volume in bytes, 95 % errors of now. */
+export function summary(values, errors, step) {
+  let [all, known, greatest] = [0, 0, 0];
+  for (const value of values) {
+    if (value === null || value === undefined) continue;
+    all += value;
+    known += 1;
+    if (value > greatest) greatest = value;
+  }
+  let last = values.length - 1;
+  while (last > 0 && (values[last] === null || values[last] === undefined)) last -= 1;
+  return { now: values[last] ?? null, error: errors[last] ?? null, mean: known ? all / known : null, greatest: known ? greatest : null, bytes: (all * step) / 8 };
+}

@@ -1,0 +1,171 @@
+// Sites where they are, and the links between them by how much they are used: colour, width, dashes and a number.
+
+import { usePoll } from "../lib/api.js";
+import { html, useMemo, useState } from "../lib/html.js";
+import { set } from "../lib/route.js";
+import { clean, Name } from "../lib/text.js";
+import { percent, rate } from "../lib/units.js";
+import { Choice, Command, Empty, Loading, Meter, Panel, Problem } from "../parts/bits.js";
+import { Table } from "../parts/table.js";
+import { coastline } from "../vendor/coastline.js";
+
+const WIDTH = 1000;
+const HEIGHT = 520;
+
+/** Steps of use: up to which share, its name, width of the line and its dashes. */
+export const USES = [
+  { to: 0.005, key: "idle", name: "idle", width: 1.5, dash: "2 5" },
+  { to: 0.25, key: "low", name: "to 25 %", width: 2, dash: "8 4" },
+  { to: 0.5, key: "middle", name: "to 50 %", width: 3, dash: "16 4" },
+  { to: 0.8, key: "high", name: "to 80 %", width: 4.5, dash: "" },
+  { to: Infinity, key: "full", name: "over 80 %", width: 6.5, dash: "" },
+];
+
+export const useOf = (share) => USES.find((one) => share <= one.to) ?? USES[0];
+
+/** Longitude and latitude to the picture: flat, as wide at the middle latitude as it is high. */
+export function projection(sites) {
+  const bounds = (values) => [Math.min(...values), Math.max(...values)];
+  let [west, east] = bounds(sites.map((one) => one.longitude));
+  let [south, north] = bounds(sites.map((one) => one.latitude));
+  const grow = Math.max(3, (east - west) * 0.14, (north - south) * 0.2);
+  [west, east, south, north] = [west - grow, east + grow, Math.max(-88, south - grow), Math.min(88, north + grow)];
+  const squeeze = Math.cos((((south + north) / 2) * Math.PI) / 180);
+  const scale = Math.min(WIDTH / ((east - west) * squeeze), HEIGHT / (north - south));
+  const [middleX, middleY] = [(west + east) / 2, (south + north) / 2];
+  return {
+    x: (longitude) => WIDTH / 2 + (longitude - middleX) * squeeze * scale,
+    y: (latitude) => HEIGHT / 2 - (latitude - middleY) * scale,
+    scaleX: squeeze * scale,
+    scaleY: scale,
+    middleX,
+    middleY,
+    degrees: HEIGHT / scale,
+  };
+}
+
+/** Links between two sites, side by side as arcs; those within a site are in the list alone. */
+function arcs(links, sites, map) {
+  const beside = new Map();
+  return links.flatMap((link) => {
+    const [a, b] = [sites.get(link.a_site), sites.get(link.b_site)];
+    if (!a || !b || a === b) return [];
+    const pair = [link.a_site, link.b_site].sort().join("\u0000");
+    const number = beside.get(pair) ?? 0;
+    beside.set(pair, number + 1);
+    const [x1, y1, x2, y2] = [map.x(a.longitude), map.y(a.latitude), map.x(b.longitude), map.y(b.latitude)];
+    const length = Math.hypot(x2 - x1, y2 - y1) || 1;
+    const turned = link.a_site === pair.split("\u0000")[0] ? 1 : -1;
+    const bend = (Math.min(70, length * 0.14) + number * Math.max(16, Math.min(30, length * 0.08))) * turned;
+    const [mx, my] = [(x1 + x2) / 2 + ((y2 - y1) / length) * bend, (y1 + y2) / 2 - ((x2 - x1) / length) * bend];
+    const [lx, ly] = [(x1 + x2) / 4 + mx / 2, (y1 + y2) / 4 + my / 2];
+    return [{ link, path: `M${x1.toFixed(1)} ${y1.toFixed(1)}Q${mx.toFixed(1)} ${my.toFixed(1)} ${x2.toFixed(1)} ${y2.toFixed(1)}`, lx, ly }];
+  });
+}
+
+/** Names that would cover each other stand below, above, left or right. */
+function places(sites, map) {
+  const taken = [];
+  return sites.map((site) => {
+    const [x, y] = [map.x(site.longitude), map.y(site.latitude)];
+    const text = clean(site.title || site.name, 30);
+    const width = text.length * 6.6;
+    const tries = [
+      { dx: 9, dy: 4, anchor: "start" },
+      { dx: -9, dy: 4, anchor: "end" },
+      { dx: 0, dy: 19, anchor: "middle" },
+      { dx: 0, dy: -11, anchor: "middle" },
+      { dx: 9, dy: 20, anchor: "start" },
+      { dx: -9, dy: 20, anchor: "end" },
+      { dx: 9, dy: -11, anchor: "start" },
+      { dx: 9, dy: 36, anchor: "start" },
+    ].map((one) => {
+      const left = x + one.dx - (one.anchor === "end" ? width : one.anchor === "middle" ? width / 2 : 0);
+      return { ...one, box: [left, y + one.dy - 12, left + width, y + one.dy + 4] };
+    });
+    const free = (box) => box[0] > 2 && box[2] < WIDTH - 2 && !taken.some((other) => box[0] < other[2] && box[2] > other[0] && box[1] < other[3] && box[3] > other[1]);
+    const place = tries.find((one) => free(one.box)) ?? tries[0];
+    taken.push(place.box);
+    return { site, x, y, text, ...place };
+  });
+}
+
+function graticule(map) {
+  const step = [1, 2, 5, 10, 20, 30].find((one) => map.degrees / one <= 7) ?? 30;
+  const lines = [];
+  const [west, east] = [map.middleX - WIDTH / 2 / map.scaleX, map.middleX + WIDTH / 2 / map.scaleX];
+  const [south, north] = [map.middleY - HEIGHT / 2 / map.scaleY, map.middleY + HEIGHT / 2 / map.scaleY];
+  for (let at = Math.ceil(west / step) * step; at <= east; at += step) lines.push(`M${map.x(at).toFixed(1)} 0V${HEIGHT}`);
+  for (let at = Math.ceil(south / step) * step; at <= north; at += step) lines.push(`M0 ${map.y(at).toFixed(1)}H${WIDTH}`);
+  return lines.join("");
+}
+
+export function NetworkMap({ params }) {
+  const topology = usePoll("/api/v1/topology", 60);
+  const live = usePoll("/api/v1/telemetry/links", Number(params.paused) > 0 ? 0 : 2);
+  const view = params.view === "list" ? "list" : "map";
+  if (topology.error && topology.error.status !== 404) return html`<${Panel} id="map" wide title="Map"><${Problem} error=${topology.error} /><//>`;
+  const none = topology.error?.status === 404 || (topology.data && (topology.data.sites ?? []).length === 0);
+  if (none) return html`<${Panel} id="map" wide title="Map"><${NoTopology} /><//>`;
+  if (!topology.data) return html`<${Panel} id="map" wide title="Map"><${Loading} /><//>`;
+  const links = live.data?.links ?? topology.data.links ?? [];
+  return html`<${Panel} id="map" wide title=${clean(topology.data.title || topology.data.name || "Map", 80)} tools=${html`<${Choice} label="view" small value=${view} options=${[{ key: "map", name: "Map" }, { key: "list", name: "List" }]} onChange=${(key) => set({ view: key === "map" ? undefined : key })} />`}>
+    <${Problem} error=${live.error} />
+    ${view === "map" && html`<${Picture} topology=${topology.data} links=${links} />`}
+    <${Links} links=${links} sites=${topology.data.sites} />
+  <//>`;
+}
+
+function NoTopology() {
+  return html`<${Empty} title="The collector has no description of the network.">
+    <p>Name one in the configuration and start again:</p>
+    <p><${Command}>[collector]${"\n"}topology = "/etc/penstock/topology.toml"<//></p>
+    <p>${"`penstock topology check FILE`"} says whether it is good; docs/topology.md tells how to write it.</p>
+  <//>`;
+}
+
+function Picture({ topology, links }) {
+  const [over, point] = useState(null);
+  const placed = useMemo(() => topology.sites.filter((one) => Number.isFinite(one.latitude) && Number.isFinite(one.longitude)), [topology]);
+  const map = useMemo(() => (placed.length > 0 ? projection(placed) : null), [placed]);
+  if (!map) return html`<${Empty} title="No site has coordinates.">Give each <code>[[site]]</code> a latitude and a longitude. The links are listed below.<//>`;
+  const sites = new Map(placed.map((one) => [one.name, one]));
+  const drawn = arcs(links, sites, map);
+  const hosts = (name) => (topology.hosts ?? []).filter((one) => one.site === name).length;
+  const move = `translate(${map.x(0)} ${map.y(0)}) scale(${map.scaleX / 10} ${map.scaleY / 10})`;
+  return html`<div class="map">
+    <svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label=${`${placed.length} sites and ${drawn.length} links between them; the list below has the figures`}>
+      <path class="graticule" d=${graticule(map)} />
+      ${[-3600, 0, 3600].map((turn) => html`<path key=${turn} class="land" d=${coastline} transform=${`${move} translate(${turn} 0)`} />`)}
+      ${drawn.map(({ link, path, lx, ly }) => {
+        const use = useOf(link.share ?? 0);
+        return html`<g key=${link.name} class=${`link ${use.key}${over === link.name ? " over" : ""}`} onMouseEnter=${() => point(link.name)} onMouseLeave=${() => point(null)}>
+          <path class="reach" d=${path} /><path class="ground" d=${path} style=${{ strokeWidth: use.width + 3 }} /><path class="line" d=${path} style=${{ strokeWidth: use.width }} stroke-dasharray=${use.dash || undefined} />
+          <text x=${lx} y=${ly - 5} text-anchor="middle">${rate((link.a_to_b_bps ?? 0) + (link.b_to_a_bps ?? 0))}</text>
+          <title>${`${clean(link.name, 60)}: ${clean(link.a, 30)} to ${clean(link.b, 30)} ${rate(link.a_to_b_bps)}, back ${rate(link.b_to_a_bps)}, of ${rate(link.rate_bps)}`}</title>
+        </g>`;
+      })}
+      ${places(placed, map).map(
+        ({ site, x, y, text, dx, dy, anchor }) => html`<g key=${site.name} class="site"><circle cx=${x} cy=${y} r="5" /><text x=${x + dx} y=${y + dy} text-anchor=${anchor}>${text}</text><title>${`${clean(site.title || site.name, 80)}: ${hosts(site.name)} hosts`}</title></g>`,
+      )}
+    </svg>
+    <ul class="key" aria-label="use of a link">${USES.map(
+      (one) => html`<li key=${one.key}><svg width="44" height="10" class=${`link ${one.key}`} aria-hidden="true"><path class="line" d="M2 5H42" style=${{ strokeWidth: one.width }} stroke-dasharray=${one.dash || undefined} /></svg>${one.name}</li>`,
+    )}</ul>
+  </div>`;
+}
+
+function Links({ links, sites }) {
+  const titles = new Map(sites.map((one) => [one.name, one.title || one.name]));
+  const columns = [
+    { key: "name", name: "Link", sort: (row) => row.name, cell: (row) => html`<${Name} text=${row.name} most=${32} />` },
+    { key: "a", name: "From", sort: (row) => row.a, cell: (row) => html`<${Name} text=${row.a} most=${28} /> <span class="note">${clean(titles.get(row.a_site) ?? "", 30)}</span>` },
+    { key: "b", name: "To", sort: (row) => row.b, cell: (row) => html`<${Name} text=${row.b} most=${28} /> <span class="note">${clean(titles.get(row.b_site) ?? "", 30)}</span>` },
+    { key: "vlan", name: "VLAN", number: true, sort: (row) => row.vlan, cell: (row) => row.vlan ?? "–" },
+    { key: "there", name: "There", number: true, sort: (row) => row.a_to_b_bps, cell: (row) => rate(row.a_to_b_bps) },
+    { key: "back", name: "Back", number: true, sort: (row) => row.b_to_a_bps, cell: (row) => rate(row.b_to_a_bps) },
+    { key: "rate", name: "Capacity", number: true, sort: (row) => row.rate_bps, cell: (row) => rate(row.rate_bps) },
+    { key: "share", name: "Use", sort: (row) => row.share, cell: (row) => html`<${Meter} share=${row.share} label=${`use of ${row.name}`} kind=${(row.share ?? 0) > 0.8 ? "bad" : ""} />${percent(row.share)}` },
+  ];
+  return html`<${Table} caption="Links" columns=${columns} rows=${links} keyOf=${(row) => row.name} sort=${{ key: "share", down: true }} empty="the description has no links" />`;
+}

@@ -1,0 +1,121 @@
+// Total against capacity, whose it is, and who talks most.
+
+import { token, usePoll } from "../lib/api.js";
+import { html, useEffect } from "../lib/html.js";
+import { DIMENSIONS, filtersOf, link, set, timeOf, windowOf } from "../lib/route.js";
+import { clean, Name } from "../lib/text.js";
+import { summary, useTraffic } from "../lib/traffic.js";
+import { percent, percentWithError, rate, rateWithError } from "../lib/units.js";
+import { Choice, Command, Empty, Loading, Meter, Panel, Problem, Tile } from "../parts/bits.js";
+import { Series, useLooks, VIEWS } from "../parts/series.js";
+import { Table } from "../parts/table.js";
+
+const T = "/api/v1/telemetry";
+
+export const NAMES = { owner: "Owner", activity: "Activity", scitag: "Scitag", vlan: "VLAN", site: "Site", host: "Host", interface: "Interface", ip_version: "IP version", as: "AS", prefix: "Prefix" };
+
+/** What carries the traffic that is shown, in bits per second: the sum of the interfaces, or of those filtered for. */
+function capacityOf(interfaces, filters) {
+  if (!interfaces || Object.keys(filters).some((name) => name !== "interface")) return null;
+  const known = interfaces.filter((one) => one.speed_bps > 0 && (!filters.interface || one.key === filters.interface));
+  return known.reduce((all, one) => all + one.speed_bps, 0) || null;
+}
+
+function useNext(event, options, value, change) {
+  useEffect(() => {
+    const next = () => change(options[(options.indexOf(value) + 1) % options.length]);
+    addEventListener(event, next);
+    return () => removeEventListener(event, next);
+  }, [value]);
+}
+
+export function Overview({ params, theme }) {
+  const by = DIMENSIONS.includes(params.by) ? params.by : "owner";
+  const view = VIEWS.some((one) => one.key === params.view) ? params.view : "stack";
+  const time = timeOf(params);
+  const filters = filtersOf(params);
+  const { traffic, error, open, version } = useTraffic(by, time, params);
+  const interfaces = usePoll(`${T}/interfaces`, 10).data?.interfaces;
+  const series = useLooks(traffic, version, params.patterns);
+  const pick = (name) => set({ by: name === "owner" ? undefined : name }, { replace: false });
+  const show = (name) => set({ view: name === "stack" ? undefined : name });
+  useNext("penstock:next-dimension", DIMENSIONS, by, pick);
+  useNext("penstock:next-view", VIEWS.map((one) => one.key), view, show);
+
+  const capacity = capacityOf(interfaces, filters);
+  const window = traffic?.times.length && time.live ? { from: traffic.times.at(-1) - time.range.seconds, to: traffic.times.at(-1) } : windowOf(time);
+  const now = traffic && summary(traffic.total.values, traffic.total.errors, traffic.step);
+  const quiet = traffic && !(now.greatest > 0);
+  return html`
+    <${Tiles} now=${now} capacity=${capacity} from=${traffic?.total.from} open=${open} time=${time} />
+    <${Panel} id="traffic" wide title="Traffic" note=${traffic ? state(time, open, error) : ""}
+      tools=${html`<${Choice} label="view" small options=${VIEWS} value=${view} onChange=${show} />`}>
+      <${Choice} label="by" options=${DIMENSIONS.map((key) => ({ key, name: NAMES[key] }))} value=${by} onChange=${pick} />
+      <${Filters} filters=${filters} />
+      <${Problem} error=${error} />
+      ${!traffic && !error && html`<${Loading} />`}
+      ${quiet && html`<${Quiet} time=${time} filters=${filters} />`}
+      ${traffic && !quiet && html`<${Series} traffic=${traffic} version=${version} series=${series} view=${view} window=${window} capacity=${capacity} theme=${`${theme}${params.patterns ?? ""}`} by=${by}
+        onZoom=${(from, to) => set({ from: Math.floor(from), to: Math.max(Math.floor(from) + 2, Math.ceil(to)) }, { replace: false })}
+        onReset=${() => set({ from: undefined, to: undefined })}
+        onPick=${(key) => set({ [by]: key }, { replace: false })} />`}
+    <//>
+    <${Talkers} />`;
+}
+
+function state(time, open, error) {
+  if (error) return "not up to date";
+  if (time.paused) return "paused";
+  if (time.zoomed) return "zoomed";
+  return time.live ? (open ? "live, each second" : "connecting…") : `the last ${time.range.name}`;
+}
+
+function Filters({ filters }) {
+  const names = Object.keys(filters);
+  if (names.length === 0) return null;
+  return html`<p class="filters">Only ${names.map((name) => html`<button type="button" key=${name} title="take this filter away" onClick=${() => set({ [name]: undefined })}>${NAMES[name]} <${Name} text=${filters[name]} most=${40} /> ✕</button>`)}</p>`;
+}
+
+function Quiet({ time, filters }) {
+  if (Object.keys(filters).length > 0) return html`<${Empty} title="Nothing matches these filters in this time.">Take one away, or choose a longer range.<//>`;
+  if (time.zoomed || time.range.key !== "live") return html`<${Empty} title="There is no traffic in this time.">Choose another range. Seconds are kept for 10 minutes, minutes for 7 days, hours for a year.<//>`;
+  const host = location.hostname || "HOST";
+  return html`<${Empty} title="No telemetry has come yet.">
+    <p>On each host that sends data, start a sampler:</p>
+    <p><${Command}>penstock sample --collector ${host.includes(":") && !host.startsWith("[") ? `[${host}]` : host}:6343<//></p>
+    <p>Or point the sFlow of a switch or router at port 6343/udp, its IPFIX or NetFlow at 4739/udp. <a href=${link("hosts")}>Hosts</a> shows who was heard.</p>
+  <//>`;
+}
+
+function Tiles({ now, capacity, from, open, time }) {
+  const labels = usePoll(`${T}/labels`, 5).data;
+  const alerts = usePoll(`${T}/alerts`, 10).data;
+  const transfers = usePoll("/api/v1/transfers", 5).data?.transfers;
+  const running = transfers?.filter((one) => one.state === "running") ?? [];
+  const active = alerts?.active?.length;
+  const share = capacity && now ? (now.now ?? 0) / capacity : null;
+  return html`<div class="tiles">
+    <${Tile} title=${time.live && open ? "Traffic now" : "Traffic at the end"} value=${now ? rate(now.now) : "–"} note=${capacity ? `${percent(share)} of ${rate(capacity)}` : from ? `from ${from}` : ""} kind="first">
+      ${share !== null && html`<${Meter} share=${share} label="share of the capacity in use" />`}
+    <//>
+    <${Tile} title="Labelled" value=${labels ? percentWithError(labels.labelled.share, labels.labelled.error) : "–"} note=${labels ? `untrusted ${percent(labels.untrusted.share)}` : ""} href=${link("labels")} />
+    <${Tile} title="Transfers" value=${transfers ? String(running.length) : "–"} note=${transfers ? `running, ${rate(running.reduce((all, one) => all + one.bits_per_second, 0))}` : token.get() ? "" : "token needed"} href=${link("transfers")} />
+    <${Tile} title="Alerts" value=${active ?? "–"} note=${active ? clean(alerts.active[0].name, 30) : active === 0 ? "all quiet" : ""} kind=${active ? "bad" : ""} href=${link("alerts")} />
+  </div>`;
+}
+
+function Talkers() {
+  const { data, error } = usePoll(`${T}/talkers?n=12`, 5);
+  const rows = (data?.talkers ?? []).map((one, at) => ({ ...one, at }));
+  const columns = [
+    { key: "source", name: "From", sort: (row) => row.source, cell: (row) => html`<${Name} text=${row.source} most=${46} />` },
+    { key: "destination", name: "To", sort: (row) => row.destination, cell: (row) => html`<${Name} text=${row.destination} most=${46} />` },
+    { key: "protocol", name: "Protocol", sort: (row) => row.protocol, cell: (row) => clean(row.protocol, 10) },
+    { key: "tag", name: "Scitag", sort: (row) => row.tag, cell: (row) => html`<${Name} text=${row.tag ?? "unlabelled"} most=${36} />` },
+    { key: "rate", name: "Rate ± 95 %", number: true, sort: (row) => row.bps, cell: (row) => rateWithError(row.bps, row.error_bps) },
+  ];
+  return html`<${Panel} id="talkers" wide title="Greatest flows" note="of the last minute">
+    <${Problem} error=${error} />
+    ${data && html`<${Table} caption="Greatest flows" columns=${columns} rows=${rows} keyOf=${(row) => row.at} sort=${{ key: "rate", down: true }} empty="no flow was sampled" />`}
+  <//>`;
+}
