@@ -1,4 +1,5 @@
-// Quantities as text, units always. Rates are in bits per second and powers of 1000, volumes in bytes of 1000.
+// Quantities as text, units always and never on another line. Rates are in bits per second and powers of 1000, volumes
+// in bytes of 1000.
 
 const PREFIXES = ["", "k", "M", "G", "T", "P", "E"];
 
@@ -24,7 +25,7 @@ function quantity(value, unit) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const step = scale(value);
   const number = step === 0 ? String(Math.round(value)) : digits(value / 1000 ** step);
-  return `${number} ${PREFIXES[step]}${unit}`;
+  return `${number}\u00a0${PREFIXES[step]}${unit}`;
 }
 
 /** "1.10 Tb/s". */
@@ -50,20 +51,20 @@ export function rateWithError(bps, error) {
   const unit = 1000 ** step;
   const [value, width] = [bps / unit, error / unit];
   const places = step === 0 ? 0 : width >= 10 ? 0 : width >= 0.1 ? 1 : 2;
-  return `${value.toFixed(places)} ± ${width.toFixed(places)} ${PREFIXES[step]}b/s`;
+  return `${value.toFixed(places)}\u00a0±\u00a0${width.toFixed(places)}\u00a0${PREFIXES[step]}b/s`;
 }
 
 /** "12.3 %" of a share between 0 and 1. */
 export function percent(share) {
   if (share === null || share === undefined || !Number.isFinite(share)) return "–";
   const value = share * 100;
-  if (value === 0) return "0 %";
-  if (Math.abs(value) < 0.01) return "< 0.01 %";
-  return `${Math.abs(value) >= 99.95 ? value.toFixed(0) : Math.abs(value) < 1 ? value.toFixed(2) : value.toFixed(1)} %`;
+  if (value === 0) return "0\u00a0%";
+  if (Math.abs(value) < 0.01) return "<\u00a00.01\u00a0%";
+  return `${Math.abs(value) >= 99.95 ? value.toFixed(0) : Math.abs(value) < 1 ? value.toFixed(2) : value.toFixed(1)}\u00a0%`;
 }
 
 export function percentWithError(share, error) {
-  return error ? `${(share * 100).toFixed(1)} ± ${(error * 100).toFixed(1)} %` : percent(share);
+  return error ? `${(share * 100).toFixed(1)}\u00a0±\u00a0${(error * 100).toFixed(1)}\u00a0%` : percent(share);
 }
 
 /** "2 h 05 min". */

@@ -27,7 +27,7 @@ export function Alerts({ params }) {
 const common = [
   { key: "name", name: "Alert", sort: (row) => row.name, cell: (row) => html`<${Name} text=${row.name} most=${40} />` },
   { key: "on", name: "Of", sort: (row) => row.on, cell: (row) => html`<${Name} text=${row.on ?? "–"} most=${40} />` },
-  { key: "text", name: "What", cell: (row) => clean(row.text, 160) },
+  { key: "text", name: "What", wrap: true, cell: (row) => clean(row.text, 160) },
 ];
 
 function Active({ rows }) {

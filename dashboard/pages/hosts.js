@@ -83,5 +83,5 @@ function Status({ data }) {
     { key: "name", name: "What", cell: (row) => clean(row.name, 80) },
     { key: "value", name: "Is", number: true, cell: (row) => (typeof row.value === "number" ? (Number.isInteger(row.value) ? whole(row.value) : row.value.toFixed(2)) : html`<${Name} text=${row.value ?? "–"} />`) },
   ];
-  return html`<${Table} caption="This collector" columns=${columns} rows=${rows} keyOf=${(row) => row.name} />`;
+  return html`<${Table} narrow caption="This collector" columns=${columns} rows=${rows} keyOf=${(row) => row.name} />`;
 }

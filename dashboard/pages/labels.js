@@ -47,12 +47,12 @@ export function Labels({ params, theme }) {
 function Unknown({ rows }) {
   if (!rows) return null;
   const columns = [
-    { key: "experiment", name: "Experiment", number: true, sort: (row) => row.experiment, cell: (row) => clean(row.experiment, 12) },
-    { key: "activity", name: "Activity", number: true, sort: (row) => row.activity, cell: (row) => clean(row.activity, 12) },
+    { key: "experiment", name: "Experiment", sort: (row) => row.experiment, cell: (row) => clean(row.experiment, 12) },
+    { key: "activity", name: "Activity", sort: (row) => row.activity, cell: (row) => clean(row.activity, 12) },
     { key: "rate", name: "Rate ± 95 %", number: true, sort: (row) => row.bps, cell: (row) => rateWithError(row.bps, row.error_bps) },
   ];
   return html`<${Panel} id="unknown" wide title="Pairs that the registry does not have" note="set on purpose, in an extension header">
-    <${Table} caption="Unknown pairs" columns=${columns} rows=${rows} keyOf=${(row) => `${row.experiment}/${row.activity}`} sort=${{ key: "rate", down: true }} empty="none was seen" />
+    <${Table} narrow caption="Unknown pairs" columns=${columns} rows=${rows} keyOf=${(row) => `${row.experiment}/${row.activity}`} sort=${{ key: "rate", down: true }} empty="none was seen" />
     ${rows.length > 0 && html`<p class="note">Is the registry up to date? <code>penstock tag registry</code> says how old it is.</p>`}
   <//>`;
 }

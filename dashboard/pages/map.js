@@ -1,7 +1,7 @@
 // Sites where they are, and the links between them by how much they are used: colour, width, dashes and a number.
 
 import { usePoll } from "../lib/api.js";
-import { html, useMemo, useState } from "../lib/html.js";
+import { html, useLayoutEffect, useMemo, useRef, useState } from "../lib/html.js";
 import { set } from "../lib/route.js";
 import { clean, Name } from "../lib/text.js";
 import { percent, rate } from "../lib/units.js";
@@ -9,8 +9,10 @@ import { Choice, Command, Empty, Loading, Meter, Panel, Problem } from "../parts
 import { Table } from "../parts/table.js";
 import { coastline } from "../vendor/coastline.js";
 
-const WIDTH = 1000;
-const HEIGHT = 520;
+/** Height of the picture by its width, and at most. */
+const SHAPE = 0.5;
+const HEIGHT_MAX = 560;
+const WIDTH_MIN = 320;
 
 /** Steps of use: up to which share, its name, width of the line and its dashes. */
 export const USES = [
@@ -24,23 +26,25 @@ export const USES = [
 export const useOf = (share) => USES.find((one) => share <= one.to) ?? USES[0];
 
 /** Longitude and latitude to the picture: flat, as wide at the middle latitude as it is high. */
-export function projection(sites) {
+export function projection(sites, width, height) {
   const bounds = (values) => [Math.min(...values), Math.max(...values)];
   let [west, east] = bounds(sites.map((one) => one.longitude));
   let [south, north] = bounds(sites.map((one) => one.latitude));
   const grow = Math.max(3, (east - west) * 0.14, (north - south) * 0.2);
   [west, east, south, north] = [west - grow, east + grow, Math.max(-88, south - grow), Math.min(88, north + grow)];
   const squeeze = Math.cos((((south + north) / 2) * Math.PI) / 180);
-  const scale = Math.min(WIDTH / ((east - west) * squeeze), HEIGHT / (north - south));
+  const scale = Math.min(width / ((east - west) * squeeze), height / (north - south));
   const [middleX, middleY] = [(west + east) / 2, (south + north) / 2];
   return {
-    x: (longitude) => WIDTH / 2 + (longitude - middleX) * squeeze * scale,
-    y: (latitude) => HEIGHT / 2 - (latitude - middleY) * scale,
+    width,
+    height,
+    x: (longitude) => width / 2 + (longitude - middleX) * squeeze * scale,
+    y: (latitude) => height / 2 - (latitude - middleY) * scale,
     scaleX: squeeze * scale,
     scaleY: scale,
     middleX,
     middleY,
-    degrees: HEIGHT / scale,
+    degrees: height / scale,
   };
 }
 
@@ -55,48 +59,64 @@ function arcs(links, sites, map) {
     beside.set(pair, number + 1);
     const [x1, y1, x2, y2] = [map.x(a.longitude), map.y(a.latitude), map.x(b.longitude), map.y(b.latitude)];
     const length = Math.hypot(x2 - x1, y2 - y1) || 1;
-    const turned = link.a_site === pair.split("\u0000")[0] ? 1 : -1;
-    const bend = (Math.min(70, length * 0.14) + number * Math.max(16, Math.min(30, length * 0.08))) * turned;
+    // Towards the pole, as the way over the globe goes; those beside each other ever further.
+    const up = (a.latitude + b.latitude >= 0 ? 1 : -1) * (x2 >= x1 ? 1 : -1);
+    const bend = (Math.min(60, length * 0.12) + number * Math.max(18, Math.min(70, length * 0.11))) * up;
     const [mx, my] = [(x1 + x2) / 2 + ((y2 - y1) / length) * bend, (y1 + y2) / 2 - ((x2 - x1) / length) * bend];
-    const [lx, ly] = [(x1 + x2) / 4 + mx / 2, (y1 + y2) / 4 + my / 2];
-    return [{ link, path: `M${x1.toFixed(1)} ${y1.toFixed(1)}Q${mx.toFixed(1)} ${my.toFixed(1)} ${x2.toFixed(1)} ${y2.toFixed(1)}`, lx, ly }];
+    const on = (from, middle, to, at) => (1 - at) ** 2 * from + 2 * at * (1 - at) * middle + at ** 2 * to;
+    const point = (at) => [on(x1, mx, x2, at), on(y1, my, y2, at)];
+    return [{ link, point, path: `M${x1.toFixed(1)} ${y1.toFixed(1)}Q${mx.toFixed(1)} ${my.toFixed(1)} ${x2.toFixed(1)} ${y2.toFixed(1)}` }];
   });
 }
 
-/** Names that would cover each other stand below, above, left or right. */
-function places(sites, map) {
-  const taken = [];
-  return sites.map((site) => {
+/** Where names of sites and figures of links stand, so that none covers another; a figure without room is left to the list. */
+function places(sites, drawn, map) {
+  const taken = sites.map((site) => [map.x(site.longitude) - 6, map.y(site.latitude) - 6, map.x(site.longitude) + 6, map.y(site.latitude) + 6]);
+  const free = (box) => box[0] > 2 && box[2] < map.width - 2 && box[1] > 2 && box[3] < map.height - 2 && !taken.some((other) => box[0] < other[2] && box[2] > other[0] && box[1] < other[3] && box[3] > other[1]);
+  const names = sites.map((site) => {
     const [x, y] = [map.x(site.longitude), map.y(site.latitude)];
     const text = clean(site.title || site.name, 30);
-    const width = text.length * 6.6;
+    const width = text.length * 7;
     const tries = [
-      { dx: 9, dy: 4, anchor: "start" },
-      { dx: -9, dy: 4, anchor: "end" },
-      { dx: 0, dy: 19, anchor: "middle" },
-      { dx: 0, dy: -11, anchor: "middle" },
-      { dx: 9, dy: 20, anchor: "start" },
-      { dx: -9, dy: 20, anchor: "end" },
-      { dx: 9, dy: -11, anchor: "start" },
-      { dx: 9, dy: 36, anchor: "start" },
+      { dx: 10, dy: 4, anchor: "start" },
+      { dx: -10, dy: 4, anchor: "end" },
+      { dx: 0, dy: 21, anchor: "middle" },
+      { dx: 0, dy: -12, anchor: "middle" },
+      { dx: 10, dy: 20, anchor: "start" },
+      { dx: -10, dy: 20, anchor: "end" },
+      { dx: 10, dy: -12, anchor: "start" },
+      { dx: -10, dy: -12, anchor: "end" },
     ].map((one) => {
       const left = x + one.dx - (one.anchor === "end" ? width : one.anchor === "middle" ? width / 2 : 0);
       return { ...one, box: [left, y + one.dy - 12, left + width, y + one.dy + 4] };
     });
-    const free = (box) => box[0] > 2 && box[2] < WIDTH - 2 && !taken.some((other) => box[0] < other[2] && box[2] > other[0] && box[1] < other[3] && box[3] > other[1]);
     const place = tries.find((one) => free(one.box)) ?? tries[0];
     taken.push(place.box);
     return { site, x, y, text, ...place };
   });
+  const figures = drawn.flatMap(({ link, point }) => {
+    const text = rate((link.a_to_b_bps ?? 0) + (link.b_to_a_bps ?? 0));
+    const half = text.length * 3.5;
+    for (const at of [0.5, 0.4, 0.6, 0.3, 0.7]) {
+      const [x, y] = point(at);
+      const box = [x - half, y - 8, x + half, y + 8];
+      if (!free(box)) continue;
+      taken.push(box);
+      return [{ key: link.name, x, y: y + 4, text }];
+    }
+    return [];
+  });
+  return { names, figures };
 }
 
 function graticule(map) {
   const step = [1, 2, 5, 10, 20, 30].find((one) => map.degrees / one <= 7) ?? 30;
   const lines = [];
-  const [west, east] = [map.middleX - WIDTH / 2 / map.scaleX, map.middleX + WIDTH / 2 / map.scaleX];
-  const [south, north] = [map.middleY - HEIGHT / 2 / map.scaleY, map.middleY + HEIGHT / 2 / map.scaleY];
-  for (let at = Math.ceil(west / step) * step; at <= east; at += step) lines.push(`M${map.x(at).toFixed(1)} 0V${HEIGHT}`);
-  for (let at = Math.ceil(south / step) * step; at <= north; at += step) lines.push(`M0 ${map.y(at).toFixed(1)}H${WIDTH}`);
+  const { width, height } = map;
+  const [west, east] = [map.middleX - width / 2 / map.scaleX, map.middleX + width / 2 / map.scaleX];
+  const [south, north] = [map.middleY - height / 2 / map.scaleY, map.middleY + height / 2 / map.scaleY];
+  for (let at = Math.ceil(west / step) * step; at <= east; at += step) lines.push(`M${map.x(at).toFixed(1)} 0V${height}`);
+  for (let at = Math.ceil(south / step) * step; at <= north; at += step) lines.push(`M0 ${map.y(at).toFixed(1)}H${width}`);
   return lines.join("");
 }
 
@@ -127,25 +147,34 @@ function NoTopology() {
 function Picture({ topology, links }) {
   const [over, point] = useState(null);
   const placed = useMemo(() => topology.sites.filter((one) => Number.isFinite(one.latitude) && Number.isFinite(one.longitude)), [topology]);
-  const map = useMemo(() => (placed.length > 0 ? projection(placed) : null), [placed]);
+  const place = useRef(null);
+  const [width, measure] = useState(0);
+  useLayoutEffect(() => {
+    const size = new ResizeObserver(() => place.current && measure(Math.max(WIDTH_MIN, place.current.clientWidth)));
+    if (place.current) size.observe(place.current);
+    return () => size.disconnect();
+  }, [placed.length > 0]);
+  const height = Math.round(Math.min(HEIGHT_MAX, Math.max(260, width * SHAPE)));
+  const map = useMemo(() => (placed.length > 0 ? projection(placed, width || 1000, height) : null), [placed, width, height]);
   if (!map) return html`<${Empty} title="No site has coordinates.">Give each <code>[[site]]</code> a latitude and a longitude. The links are listed below.<//>`;
   const sites = new Map(placed.map((one) => [one.name, one]));
   const drawn = arcs(links, sites, map);
+  const { names, figures } = places(placed, drawn, map);
   const hosts = (name) => (topology.hosts ?? []).filter((one) => one.site === name).length;
   const move = `translate(${map.x(0)} ${map.y(0)}) scale(${map.scaleX / 10} ${map.scaleY / 10})`;
-  return html`<div class="map">
-    <svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label=${`${placed.length} sites and ${drawn.length} links between them; the list below has the figures`}>
-      <path class="graticule" d=${graticule(map)} />
+  return html`<div class="map" ref=${place}>
+    <svg viewBox=${`0 0 ${map.width} ${map.height}`} width="100%" height=${map.height} role="img" aria-label=${`${placed.length} sites and ${drawn.length} links between them; the list below has the figures`}>
       ${[-3600, 0, 3600].map((turn) => html`<path key=${turn} class="land" d=${coastline} transform=${`${move} translate(${turn} 0)`} />`)}
-      ${drawn.map(({ link, path, lx, ly }) => {
+      <path class="graticule" d=${graticule(map)} />
+      ${drawn.map(({ link, path }) => {
         const use = useOf(link.share ?? 0);
         return html`<g key=${link.name} class=${`link ${use.key}${over === link.name ? " over" : ""}`} onMouseEnter=${() => point(link.name)} onMouseLeave=${() => point(null)}>
           <path class="reach" d=${path} /><path class="ground" d=${path} style=${{ strokeWidth: use.width + 3 }} /><path class="line" d=${path} style=${{ strokeWidth: use.width }} stroke-dasharray=${use.dash || undefined} />
-          <text x=${lx} y=${ly - 5} text-anchor="middle">${rate((link.a_to_b_bps ?? 0) + (link.b_to_a_bps ?? 0))}</text>
           <title>${`${clean(link.name, 60)}: ${clean(link.a, 30)} to ${clean(link.b, 30)} ${rate(link.a_to_b_bps)}, back ${rate(link.b_to_a_bps)}, of ${rate(link.rate_bps)}`}</title>
         </g>`;
       })}
-      ${places(placed, map).map(
+      ${figures.map((one) => html`<text key=${one.key} x=${one.x} y=${one.y} text-anchor="middle">${one.text}</text>`)}
+      ${names.map(
         ({ site, x, y, text, dx, dy, anchor }) => html`<g key=${site.name} class="site"><circle cx=${x} cy=${y} r="5" /><text x=${x + dx} y=${y + dy} text-anchor=${anchor}>${text}</text><title>${`${clean(site.title || site.name, 80)}: ${hosts(site.name)} hosts`}</title></g>`,
       )}
     </svg>

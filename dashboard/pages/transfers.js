@@ -50,17 +50,21 @@ export function Transfers({ params }) {
 
 const direction = (one) => (one.direction === "send" ? "→" : "←");
 
-const common = [
+const what = [
   { key: "id", name: "Id", number: true, sort: (row) => row.id, cell: (row) => row.id },
-  { key: "path", name: "Path", sort: (row) => row.path, cell: (row) => html`<${Path} text=${row.path} most=${44} />` },
-  { key: "peer", name: "Other end", sort: (row) => row.peer, cell: (row) => html`<span title=${row.direction === "send" ? "sends to" : "receives from"}>${direction(row)}</span> <${Name} text=${row.peer} most=${42} />` },
-  { key: "caller", name: "Who", sort: (row) => row.caller, cell: (row) => html`<${Name} text=${row.caller} most=${24} />` },
+  { key: "path", name: "Path", sort: (row) => row.path, cell: (row) => html`<${Path} text=${row.path} most=${34} />` },
 ];
+const who = [
+  { key: "peer", name: "Other end", sort: (row) => row.peer, cell: (row) => html`<span title=${row.direction === "send" ? "sends to" : "receives from"}>${direction(row)}</span> <${Name} text=${row.peer} most=${42} />` },
+  { key: "caller", name: "Who", sort: (row) => row.caller, cell: (row) => html`<${Name} text=${row.caller} most=${20} />` },
+];
+/** A column for the scitag, where any has one. */
+const tagOf = (rows) => (rows.some((row) => row.scitag) ? [tag] : []);
 const tag = { key: "scitag", name: "Scitag", sort: (row) => row.scitag, cell: (row) => (row.scitag ? html`<${Name} text=${row.scitag} most=${28} />` : html`<span class="note">–</span>`) };
 
 function Running({ rows, known, onChange, onCancel }) {
   const columns = [
-    ...common,
+    ...what,
     { key: "progress", name: "Progress", sort: share, cell: (row) => html`<span title=${`${bytes(Math.max(row.bytes, row.moved_bytes + row.resumed_bytes))} of ${bytes(row.announced_bytes)}, ${whole(row.files)} files in place${row.failed ? `, ${row.failed} failed` : ""}`}><${Meter} share=${share(row)} label=${`progress of transfer ${row.id}`} />${percent(share(row))}</span>` },
     { key: "bytes", name: "Of", number: true, sort: (row) => row.announced_bytes, cell: (row) => bytes(row.announced_bytes) },
     { key: "rate", name: "Rate now", number: true, sort: (row) => row.bits_per_second, cell: (row) => html`<span title=${row.rate_bps ? `limited to ${rate(row.rate_bps)}` : "no limit"}>${rate(row.bits_per_second)}${row.rate_bps ? " ⊤" : ""}</span>` },
@@ -68,7 +72,8 @@ function Running({ rows, known, onChange, onCancel }) {
     { key: "left", name: "To go", number: true, sort: remaining, cell: (row) => duration(remaining(row)) },
     { key: "bound", name: "Bound by", sort: (row) => row.bound_by, cell: (row) => clean(row.state === "waiting" ? "waiting for a place" : row.bound_by, 40) },
     { key: "streams", name: "Streams", number: true, sort: (row) => row.streams, cell: (row) => row.streams },
-    tag,
+    ...who,
+    ...tagOf(rows),
   ];
   if (known) {
     columns.push({
@@ -84,7 +89,7 @@ const STATES = { done: "good", failed: "bad", cancelled: "warn" };
 
 function Ended({ rows }) {
   const columns = [
-    ...common,
+    ...what,
     { key: "state", name: "Outcome", sort: (row) => row.state, cell: (row) => html`<span class=${`state ${STATES[row.state] ?? ""}`}>${clean(row.state, 12)}</span>${row.failed ? html` <span class="state bad">${whole(row.failed)} files failed</span>` : ""}` },
     { key: "files", name: "Files", number: true, sort: (row) => row.files, cell: (row) => whole(row.files) },
     { key: "bytes", name: "Volume", number: true, sort: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
@@ -92,7 +97,8 @@ function Ended({ rows }) {
     { key: "bound", name: "Bound by", sort: (row) => row.bound_by, cell: (row) => clean(row.bound_by, 40) },
     { key: "took", name: "Took", number: true, sort: (row) => row.seconds, cell: (row) => duration(row.seconds) },
     { key: "end", name: "Ended", number: true, sort: (row) => row.started_unix_seconds + row.seconds, cell: (row) => html`<span title=${moment(row.started_unix_seconds + row.seconds)}>${ago(row.started_unix_seconds + row.seconds)}</span>` },
-    tag,
+    ...who,
+    ...tagOf(rows),
   ];
   return html`<${Table} caption="Ended transfers" columns=${columns} rows=${rows} keyOf=${(row) => row.id} />`;
 }

@@ -104,7 +104,7 @@ export function Plot({ times, series, total, capacity, kind = "stack", height = 
         y: { range: () => [0, Math.max(now.current.top, now.current.near ?? 0) * 1.08 || 1000] },
       },
       axes: [
-        { ...axis, values: (_, values, __, ___, step) => ticks(values, step), space: 74 },
+        { ...axis, values: (_, values, __, ___, step) => ticks(values, step), space: 74, size: 30 },
         { ...axis, size: 76, values: (_, values) => values.map(rate), space: 36 },
       ],
       series: [{}, ...drawn],

@@ -13,7 +13,7 @@ function compare(a, b) {
   return String(a).localeCompare(String(b));
 }
 
-export function Table({ caption, columns, rows, keyOf, sort: first, empty, onRow }) {
+export function Table({ caption, columns, rows, keyOf, sort: first, empty, onRow, narrow }) {
   const [sort, change] = useState(first ?? null);
   const sorted = useMemo(() => {
     const column = sort && columns.find((one) => one.key === sort.key);
@@ -24,7 +24,7 @@ export function Table({ caption, columns, rows, keyOf, sort: first, empty, onRow
   const turn = (column) => change((old) => (old?.key === column.key ? { key: column.key, down: !old.down } : { key: column.key, down: Boolean(column.number) }));
   const state = (column) => (sort?.key === column.key ? (sort.down ? "descending" : "ascending") : undefined);
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}>
-    <table>
+    <table class=${narrow ? "narrow" : ""}>
       <caption class="unseen">${caption}</caption>
       <thead><tr>
         ${columns.map(
@@ -37,7 +37,7 @@ export function Table({ caption, columns, rows, keyOf, sort: first, empty, onRow
         ${sorted.length === 0 && html`<tr><td class="none" colspan=${columns.length}>${empty ?? "nothing"}</td></tr>`}
         ${sorted.slice(0, ROWS_MAX).map(
           (row) => html`<tr key=${keyOf(row)} class=${onRow?.(row) ?? ""}>
-            ${columns.map((column) => html`<td key=${column.key} class=${column.number ? "number" : ""}>${column.cell(row)}</td>`)}
+            ${columns.map((column) => html`<td key=${column.key} class=${column.number ? "number" : column.wrap ? "wrap" : ""}>${column.cell(row)}</td>`)}
           </tr>`,
         )}
         ${sorted.length > ROWS_MAX && html`<tr><td class="none" colspan=${columns.length}>and ${sorted.length - ROWS_MAX} more</td></tr>`}

@@ -46,6 +46,20 @@ def script(text):
     return "\n".join(kept).strip() + "\n"
 
 
+def unwrapped(ring):
+    """A ring without its last point, going on past 180 degrees where it crosses them; one around a pole ends there."""
+    (turn, before), points = (0, ring[0][0]), []
+    for x, y in ring:
+        if abs(x - before) > 1800:
+            turn += 3600 if x < before else -3600
+        before = x
+        points.append((x + turn, y))
+    if turn == 0:
+        return points[:-1]
+    pole = 900 if points[0][1] > 0 else -900
+    return [*points, (points[-1][0], pole), (points[0][0], pole)]
+
+
 def coastline(topology):
     """Land as one SVG path: longitude and negative latitude in tenths of a degree, relative after each move."""
     topology = json.loads(topology)
@@ -67,10 +81,10 @@ def coastline(topology):
             for number in ring:
                 arc = arcs[number] if number >= 0 else arcs[~number][::-1]
                 points.extend(arc[1:] if points else arc)
-            points = [one for at, one in enumerate(points) if at == 0 or one != points[at - 1]]
+            points = unwrapped([one for at, one in enumerate(points) if at == 0 or one != points[at - 1]])
             if len(points) < 4:
                 continue
-            (x, y), rest = points[0], points[1:-1]
+            (x, y), rest = points[0], points[1:]
             steps = []
             for next_x, next_y in rest:
                 steps.append(f"{next_x - x} {next_y - y}")

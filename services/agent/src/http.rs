@@ -133,7 +133,7 @@ pub struct Api {
 
 /// All paths, with authentication and limits around them.
 pub fn router(api: Arc<Api>) -> Router {
-    Router::new()
+    penstock_dashboard::router()
         .route("/api/v1/agent", get(api::agent))
         .route("/api/v1/transfers", get(api::transfers))
         .route("/api/v1/transfers/{id}", get(api::transfer).patch(api::change).delete(api::cancel))
@@ -181,6 +181,7 @@ fn allowed(api: &Api, request: &Request) -> Result<(), ApiError> {
         "/healthz" => return Ok(()),
         "/metrics" if api.metrics == MetricsAccess::Open => return Ok(()),
         "/metrics" if api.metrics == MetricsAccess::Loopback && local => return Ok(()),
+        path if penstock_dashboard::is_ours(path) => return Ok(()),
         _ => {}
     }
     let token = bearer(request.headers()).ok_or_else(|| {
