@@ -12,6 +12,8 @@ import { filtersOf, windowOf } from "./route.js";
 export const SERIES_MAX = 60;
 /** Seconds that a live plot keeps. */
 const LIVE_S = 600;
+/** After so many seconds what was live is read again: by then counters of interfaces have come, which make exact totals. */
+const AGAIN_S = 20;
 
 const sum = (values) => values.reduce((all, value) => all + (value ?? 0), 0);
 
@@ -27,11 +29,13 @@ export class Traffic {
 
   /** Takes an answer of /telemetry/series in place of what was. */
   load(answer) {
-    const length = answer.total.bps.length;
+    // The newest seconds are not there yet: the live feed brings them.
+    let length = answer.total.bps.length;
+    while (length > 0 && answer.total.bps[length - 1] === null) length -= 1;
     this.step = answer.step_s;
     this.times = Array.from({ length }, (_, at) => answer.start_s + at * answer.step_s);
-    this.total = { values: answer.total.bps.slice(), errors: answer.total.error_bps.slice(), from: answer.total.from };
-    this.series = answer.series.map((one) => ({ key: one.key, name: one.name || one.key, values: one.bps.slice(), errors: one.error_bps.slice() }));
+    this.total = { values: answer.total.bps.slice(0, length), errors: answer.total.error_bps.slice(0, length), from: answer.total.from };
+    this.series = answer.series.map((one) => ({ key: one.key, name: one.name || one.key, values: one.bps.slice(0, length), errors: one.error_bps.slice(0, length) }));
     this.order();
     this.version += 1;
   }
@@ -80,12 +84,17 @@ export class Traffic {
     this.version += 1;
   }
 
+  /** The newest second, as `append` takes it. */
+  last() {
+    const figure = (one) => ({ bps: one.values.at(-1), error_bps: one.errors.at(-1) });
+    return { time: this.times.at(-1), total: figure(this.total), series: this.series.map((one) => ({ key: one.key, name: one.name, ...figure(one) })) };
+  }
+
   push(time, total, figures) {
-    const gap = total === null;
+    const gap = total === null || total.bps === null;
     this.times.push(time);
     this.total.values.push(gap ? null : total.bps);
     this.total.errors.push(gap ? null : total.error_bps);
-    if (!gap && total.from) this.total.from = total.from;
     for (const one of this.series) {
       const now = figures.get(one.key);
       one.values.push(gap ? null : (now?.bps ?? 0));
@@ -105,12 +114,12 @@ export class Traffic {
 
 /** One event of /telemetry/live as `append` takes it. */
 export function secondOf(event, by) {
-  return { time: event.time_s, total: event.total, series: event.by?.[by] ?? [] };
+  return { time: event.at_s, total: event.total, series: event.by?.[by] ?? [] };
 }
 
 export function seriesPath(by, { from, to }, filters, points = 600) {
   const step = Math.max(1, Math.ceil((to - from) / points));
-  const query = new URLSearchParams({ by, from, to, step, ...filters });
+  const query = new URLSearchParams({ by, from, to, step, top: SERIES_MAX, ...filters });
   return `/api/v1/telemetry/series?${query}`;
 }
 
@@ -119,7 +128,6 @@ export function useTraffic(by, time, params) {
   const filters = filtersOf(params);
   const [state, change] = useState({ traffic: null, error: null, open: false, version: 0 });
   const held = useRef(null);
-  const filtered = Object.keys(filters).length > 0;
   const identity = JSON.stringify([by, time.range.key, time.from, time.to, time.paused, filters]);
   useEffect(() => {
     const traffic = new Traffic(by);
@@ -127,6 +135,7 @@ export function useTraffic(by, time, params) {
     const stop = new AbortController();
     let end = () => {};
     let timer = 0;
+    let following = false;
     const show = (more) => {
       if (held.current === traffic && !stop.signal.aborted) change((old) => ({ ...old, traffic, version: traffic.version, error: null, ...more }));
     };
@@ -137,7 +146,10 @@ export function useTraffic(by, time, params) {
       clearTimeout(timer);
       try {
         const answer = await call(seriesPath(by, windowOf(time), filters), { signal: stop.signal });
+        // Seconds that came while this was asked for are newer than it.
+        const since = traffic.times.length > 0 ? traffic.last() : null;
         traffic.load(answer);
+        if (since && since.time === traffic.times.at(-1) + 1) traffic.append(since);
         show();
       } catch (error) {
         if (stop.signal.aborted) return;
@@ -145,12 +157,16 @@ export function useTraffic(by, time, params) {
         timer = setTimeout(load, 5000);
         return;
       }
-      if (time.live && !filtered) follow();
-      else if (!time.zoomed && !time.paused) timer = setTimeout(load, (time.live ? 1 : Math.max(5, Math.min(60, time.range.seconds / 600))) * 1000);
+      if (time.live) {
+        if (!following) follow();
+        timer = setTimeout(load, AGAIN_S * 1000);
+      } else if (!time.zoomed && !time.paused) {
+        timer = setTimeout(load, Math.max(5, Math.min(60, time.range.seconds / 600)) * 1000);
+      }
     };
     const follow = () => {
-      end();
-      end = stream(`/api/v1/telemetry/live?by=${by}`, {
+      following = true;
+      end = stream(`/api/v1/telemetry/live?${new URLSearchParams({ by, top: SERIES_MAX, ...filters })}`, {
         onEvent: (event) => {
           traffic.append(secondOf(event, by));
           show({ open: true });
@@ -160,6 +176,7 @@ export function useTraffic(by, time, params) {
     };
     const renew = () => {
       end();
+      following = false;
       load();
     };
     change((old) => ({ ...old, traffic: null, error: null, open: false }));

@@ -64,6 +64,7 @@ export function percent(share) {
 }
 
 export function percentWithError(share, error) {
+  if (share === null || share === undefined) return "–";
   return error ? `${(share * 100).toFixed(1)}\u00a0±\u00a0${(error * 100).toFixed(1)}\u00a0%` : percent(share);
 }
 

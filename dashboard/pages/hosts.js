@@ -3,7 +3,7 @@
 import { usePoll } from "../lib/api.js";
 import { html } from "../lib/html.js";
 import { clean, Name } from "../lib/text.js";
-import { ago, moment, percent, rate, whole } from "../lib/units.js";
+import { ago, bytes, moment, percent, rate, whole } from "../lib/units.js";
 import { Command, Empty, Loading, Meter, Panel, Problem } from "../parts/bits.js";
 import { Table } from "../parts/table.js";
 
@@ -37,51 +37,71 @@ function loss(share) {
 }
 
 function Exporters({ rows }) {
-  const silent = (row) => Date.now() / 1000 - row.last_heard_unix_seconds > SILENT_S;
+  const silent = (row) => Date.now() / 1000 - row.last_heard_s > SILENT_S;
   const columns = [
-    { key: "address", name: "Address", sort: (row) => row.address, cell: (row) => html`<${Name} text=${row.address} most=${48} />` },
-    { key: "host", name: "Host", sort: (row) => row.host, cell: (row) => (row.host ? html`<${Name} text=${row.host} most=${32} />` : "–") },
+    { key: "name", name: "Exporter", sort: (row) => row.name, cell: (row) => html`<${Name} text=${row.name} most=${40} />` },
+    { key: "from", name: "From", sort: (row) => row.from, cell: (row) => html`<${Name} text=${row.from} most=${40} />` },
     { key: "dialect", name: "Speaks", sort: (row) => row.dialect, cell: (row) => clean(row.dialect, 16) },
-    { key: "heard", name: "Last heard", number: true, sort: (row) => row.last_heard_unix_seconds, cell: (row) => html`<span class=${silent(row) ? "state bad" : ""} title=${moment(row.last_heard_unix_seconds)}>${silent(row) ? "silent, " : ""}${ago(row.last_heard_unix_seconds)}</span>` },
+    { key: "heard", name: "Last heard", number: true, sort: (row) => row.last_heard_s, cell: (row) => html`<span class=${silent(row) ? "state bad" : ""} title=${moment(row.last_heard_s)}>${silent(row) ? "silent, " : ""}${ago(row.last_heard_s)}</span>` },
     { key: "datagrams", name: "Datagrams", number: true, sort: (row) => row.datagrams, cell: (row) => whole(row.datagrams) },
-    { key: "samples", name: "Samples", number: true, sort: (row) => row.samples, cell: (row) => whole(row.samples) },
-    { key: "loss", name: "Lost", number: true, sort: (row) => row.loss, cell: (row) => loss(row.loss), title: "missing sequence numbers" },
+    { key: "loss", name: "Lost", number: true, sort: (row) => row.loss_share, cell: (row) => loss(row.loss_share), title: "datagrams that are missing by their numbers" },
+    { key: "drops", name: "Samples lost", number: true, sort: (row) => row.agent_drops + row.samples_lost, cell: (row) => whole(row.agent_drops + row.samples_lost), title: "by the exporter itself, and on the way" },
     { key: "restarts", name: "Restarts", number: true, sort: (row) => row.restarts, cell: (row) => whole(row.restarts) },
-    { key: "broken", name: "Broken", number: true, sort: (row) => row.broken, cell: (row) => whole(row.broken), title: "samples or records that could not be read" },
+    { key: "broken", name: "Broken", number: true, sort: (row) => row.broken, cell: (row) => whole(row.broken), title: "records that could not be read" },
     { key: "unknown", name: "Unknown", number: true, sort: (row) => row.unknown, cell: (row) => whole(row.unknown), title: "samples or sets that are not known here" },
   ];
-  return html`<${Table} caption="Exporters" columns=${columns} rows=${rows} keyOf=${(row) => `${row.address} ${row.dialect}`} />`;
+  return html`<${Table} caption="Exporters" columns=${columns} rows=${rows} keyOf=${(row) => row.key} />`;
+}
+
+/** What counters say by what samples say: 1 where they agree. */
+function Calibration({ row }) {
+  const told = (one) => (one.calibration_last === null ? "–" : one.calibration.toFixed(2));
+  const disagrees = row.in.disagrees || row.out.disagrees;
+  return html`<span class=${disagrees ? "state bad" : ""}>${told(row.in)} / ${told(row.out)}${disagrees ? " disagree" : ""}</span>`;
 }
 
 function Interfaces({ rows }) {
-  const use = (row) => (row.speed_bps > 0 ? Math.max(row.in_bps ?? 0, row.out_bps ?? 0) / row.speed_bps : null);
+  const use = (row) => (row.in.use_share === null && row.out.use_share === null ? null : Math.max(row.in.use_share ?? 0, row.out.use_share ?? 0));
+  const faults = (row) => (row.in.errors ?? 0) + (row.out.errors ?? 0) + (row.in.discards ?? 0) + (row.out.discards ?? 0);
   const columns = [
-    { key: "host", name: "Host", sort: (row) => row.host ?? row.exporter, cell: (row) => html`<${Name} text=${row.host ?? row.exporter} most=${36} />` },
-    { key: "name", name: "Interface", sort: (row) => row.name, cell: (row) => html`<${Name} text=${row.name || `#${row.index}`} most=${24} />` },
-    { key: "site", name: "Site", sort: (row) => row.site, cell: (row) => clean(row.site ?? "–", 24) },
-    { key: "in", name: "In", number: true, sort: (row) => row.in_bps, cell: (row) => rate(row.in_bps) },
-    { key: "out", name: "Out", number: true, sort: (row) => row.out_bps, cell: (row) => rate(row.out_bps) },
+    { key: "host", name: "Host", sort: (row) => row.host, cell: (row) => html`<${Name} text=${row.host} most=${36} />` },
+    { key: "name", name: "Interface", sort: (row) => row.interface ?? `#${row.index}`, cell: (row) => html`<${Name} text=${row.interface || `#${row.index}`} most=${24} />${row.up ? "" : html` <span class="state bad">down</span>`}` },
+    { key: "site", name: "Site", sort: (row) => row.site, cell: (row) => html`<${Name} text=${row.site ?? "–"} most=${24} />` },
+    { key: "in", name: "In", number: true, sort: (row) => row.in.counted_bps, cell: (row) => rate(row.in.counted_bps) },
+    { key: "out", name: "Out", number: true, sort: (row) => row.out.counted_bps, cell: (row) => rate(row.out.counted_bps) },
     { key: "speed", name: "Capacity", number: true, sort: (row) => row.speed_bps, cell: (row) => (row.speed_bps > 0 ? rate(row.speed_bps) : "–") },
-    { key: "use", name: "Use", sort: use, cell: (row) => (use(row) === null ? "–" : html`<${Meter} share=${use(row)} label=${`use of ${row.name}`} kind=${use(row) > 0.95 ? "bad" : ""} />${percent(use(row))}`) },
-    { key: "from", name: "From", sort: (row) => row.from, cell: (row) => clean(row.from ?? "–", 12), title: "counters are exact, samples are estimates" },
-    { key: "sampling", name: "1 of", number: true, sort: (row) => row.sampling_rate, cell: (row) => (row.sampling_rate ? whole(row.sampling_rate) : "–"), title: "one packet of so many is sampled" },
-    { key: "loss", name: "Lost", number: true, sort: (row) => row.loss, cell: (row) => loss(row.loss) },
-    { key: "calibration", name: "Counters : samples", number: true, sort: (row) => row.calibration_in, cell: (row) => html`<span class=${row.disagrees ? "state bad" : ""}>${[row.calibration_in, row.calibration_out].map((one) => (Number.isFinite(one) ? one.toFixed(2) : "–")).join(" / ")}${row.disagrees ? " disagree" : ""}</span>`, title: "in / out: 1 where counters and samples say the same" },
+    { key: "use", name: "Use", sort: use, cell: (row) => (use(row) === null ? "–" : html`<${Meter} share=${use(row)} label=${`use of ${row.interface ?? row.index}`} kind=${use(row) > 0.95 ? "bad" : ""} />${percent(use(row))}`) },
+    { key: "sampling", name: "Sampled 1 of", number: true, sort: (row) => row.sampling_rate, cell: (row) => (row.sampling_rate ? html`<span title=${row.effective_sampling_rate ? `${whole(row.effective_sampling_rate)} with what was lost` : undefined}>${whole(row.sampling_rate)}</span>` : "–") },
+    { key: "faults", name: "Errors, discards", number: true, sort: faults, cell: (row) => html`<span class=${faults(row) > 0 ? "state warn" : ""}>${whole((row.in.errors ?? 0) + (row.out.errors ?? 0))}, ${whole((row.in.discards ?? 0) + (row.out.discards ?? 0))}</span>`, title: "packets, in the last interval of the counters" },
+    { key: "calibration", name: "Counters : samples", number: true, sort: (row) => row.out.calibration, cell: (row) => html`<${Calibration} row=${row} />`, title: "in / out: 1 where counters and samples say the same" },
   ];
   return html`<${Table} caption="Interfaces" columns=${columns} rows=${rows} keyOf=${(row) => row.key} />`;
 }
 
-/** Whatever the collector tells of itself, group by group. */
+/** What the collector tells of itself: its sockets, then every number, places in use with their limit. */
 function Status({ data }) {
+  const plain = (words) => words.join(" ").replaceAll("_", " ");
   const rows = [];
   const walk = (value, path) => {
-    if (value !== null && typeof value === "object" && !Array.isArray(value)) for (const [key, one] of Object.entries(value)) walk(one, [...path, key]);
-    else if (!Array.isArray(value)) rows.push({ name: path.join(" ").replaceAll("_", " "), value });
+    if (value === null || Array.isArray(value) || /(^| )(now|started) s$/.test(plain(path))) return;
+    if (typeof value !== "object") rows.push({ name: plain(path), text: typeof value === "number" ? whole(value) : clean(value, 80) });
+    else if (typeof value.used === "number" && typeof value.limit === "number") rows.push({ name: plain(path), text: `${whole(value.used)} of ${whole(value.limit)}`, share: value.used / value.limit });
+    else for (const [key, one] of Object.entries(value)) walk(one, [...path, key]);
   };
   walk(data, []);
-  const columns = [
-    { key: "name", name: "What", cell: (row) => clean(row.name, 80) },
-    { key: "value", name: "Is", number: true, cell: (row) => (typeof row.value === "number" ? (Number.isInteger(row.value) ? whole(row.value) : row.value.toFixed(2)) : html`<${Name} text=${row.value ?? "–"} />`) },
+  const inputs = [
+    { key: "format", name: "Input", cell: (row) => clean(row.format, 16) },
+    { key: "address", name: "Address", cell: (row) => html`<${Name} text=${row.address} />` },
+    { key: "datagrams", name: "Datagrams", number: true, cell: (row) => whole(row.datagrams) },
+    { key: "bytes", name: "Volume", number: true, cell: (row) => bytes(row.bytes) },
+    { key: "drops", name: "Dropped by the kernel", number: true, cell: (row) => html`<span class=${row.kernel_drops > 0 ? "state bad" : ""}>${whole(row.kernel_drops)}</span>` },
+    { key: "refused", name: "Refused", number: true, cell: (row) => whole(row.refused), title: "could not be read, or are not believed" },
   ];
-  return html`<${Table} narrow caption="This collector" columns=${columns} rows=${rows} keyOf=${(row) => row.name} />`;
+  const columns = [
+    { key: "name", name: "What", cell: (row) => row.name },
+    { key: "value", name: "Is", number: true, cell: (row) => html`<span class=${row.share > 0.9 ? "state bad" : ""}>${row.text}</span>` },
+  ];
+  return html`${(data.missing ?? []).map((line) => html`<p class="problem" role="alert" key=${line}>${clean(line, 300)}</p>`)}
+    <${Table} narrow caption="Inputs" columns=${inputs} rows=${data.inputs ?? []} keyOf=${(row) => `${row.format} ${row.address}`} empty="no input is open" />
+    <details><summary>All figures</summary><${Table} narrow caption="This collector" columns=${columns} rows=${rows} keyOf=${(row) => row.name} /></details>`;
 }

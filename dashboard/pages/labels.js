@@ -30,10 +30,10 @@ export function Labels({ params, theme }) {
       <${Problem} error=${error} />
       ${!data && !error && html`<${Loading} />`}
       ${data && !some && html`<${Empty} title="No packet was sampled yet.">The <a href=${link("hosts")}>hosts page</a> says who sends samples. How to mark traffic: <code>penstock tag run --help</code>.<//>`}
-      ${some && html`<div class="shares" role="img" aria-label=${KINDS.map((kind) => `${kind.name} ${percentWithError(data[kind.key].share, data[kind.key].error)}`).join(", ")}>
+      ${some && html`<div class="shares" role="img" aria-label=${KINDS.map((kind) => `${kind.name} ${percentWithError(data[kind.key].share, data[kind.key].error_share)}`).join(", ")}>
           ${KINDS.map((kind) => html`<span key=${kind.key} class=${kind.key === "labelled" ? "" : "swatch hatch"} style=${{ width: `${data[kind.key].share * 100}%`, height: "100%", "--swatch": COLOURS[kind.key], background: kind.key === "labelled" ? COLOURS.labelled : undefined }}></span>`)}
         </div>
-        <div class="tiles three">${KINDS.map((kind) => html`<${Tile} key=${kind.key} title=${kind.name} value=${percentWithError(data[kind.key].share, data[kind.key].error)} note=${`${rateWithError(data[kind.key].bps, data[kind.key].error_bps)}: ${kind.note}`} />`)}</div>`}
+        <div class="tiles three">${KINDS.map((kind) => html`<${Tile} key=${kind.key} title=${kind.name} value=${percentWithError(data[kind.key].share, data[kind.key].error_share)} note=${`${rateWithError(data[kind.key].bps, data[kind.key].error_bps)}: ${kind.note}`} />`)}</div>`}
     <//>
     <${Panel} id="scitags" wide title="By scitag" tools=${html`<${Choice} label="view" small options=${VIEWS} value=${view} onChange=${(key) => set({ view: key === "stack" ? undefined : key })} />`}>
       <${Problem} error=${broken} />

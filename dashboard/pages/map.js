@@ -4,7 +4,7 @@ import { usePoll } from "../lib/api.js";
 import { html, useLayoutEffect, useMemo, useRef, useState } from "../lib/html.js";
 import { set } from "../lib/route.js";
 import { clean, Name } from "../lib/text.js";
-import { percent, rate } from "../lib/units.js";
+import { percent, rate, rateWithError } from "../lib/units.js";
 import { Choice, Command, Empty, Loading, Meter, Panel, Problem } from "../parts/bits.js";
 import { Table } from "../parts/table.js";
 import { coastline } from "../vendor/coastline.js";
@@ -22,6 +22,12 @@ export const USES = [
   { to: 0.8, key: "high", name: "to 80 %", width: 4.5, dash: "" },
   { to: Infinity, key: "full", name: "over 80 %", width: 6.5, dash: "" },
 ];
+
+/** Use of the fuller direction, 0 to 1; null where neither end tells. */
+export function shareOf(link) {
+  const shares = [link.a_to_b?.share, link.b_to_a?.share].filter((one) => Number.isFinite(one));
+  return shares.length > 0 ? Math.max(...shares) : null;
+}
 
 export const useOf = (share) => USES.find((one) => share <= one.to) ?? USES[0];
 
@@ -95,7 +101,7 @@ function places(sites, drawn, map) {
     return { site, x, y, text, ...place };
   });
   const figures = drawn.flatMap(({ link, point }) => {
-    const text = rate((link.a_to_b_bps ?? 0) + (link.b_to_a_bps ?? 0));
+    const text = rate((link.a_to_b?.bps ?? 0) + (link.b_to_a?.bps ?? 0));
     const half = text.length * 3.5;
     for (const at of [0.5, 0.4, 0.6, 0.3, 0.7]) {
       const [x, y] = point(at);
@@ -124,9 +130,8 @@ export function NetworkMap({ params }) {
   const topology = usePoll("/api/v1/topology", 60);
   const live = usePoll("/api/v1/telemetry/links", Number(params.paused) > 0 ? 0 : 2);
   const view = params.view === "list" ? "list" : "map";
-  if (topology.error && topology.error.status !== 404) return html`<${Panel} id="map" wide title="Map"><${Problem} error=${topology.error} /><//>`;
-  const none = topology.error?.status === 404 || (topology.data && (topology.data.sites ?? []).length === 0);
-  if (none) return html`<${Panel} id="map" wide title="Map"><${NoTopology} /><//>`;
+  if (topology.error && !topology.data) return html`<${Panel} id="map" wide title="Map"><${Problem} error=${topology.error} /><//>`;
+  if (topology.data && topology.data.name === null) return html`<${Panel} id="map" wide title="Map"><${NoTopology} /><//>`;
   if (!topology.data) return html`<${Panel} id="map" wide title="Map"><${Loading} /><//>`;
   const links = live.data?.links ?? topology.data.links ?? [];
   return html`<${Panel} id="map" wide title=${clean(topology.data.title || topology.data.name || "Map", 80)} tools=${html`<${Choice} label="view" small value=${view} options=${[{ key: "map", name: "Map" }, { key: "list", name: "List" }]} onChange=${(key) => set({ view: key === "map" ? undefined : key })} />`}>
@@ -160,17 +165,17 @@ function Picture({ topology, links }) {
   const sites = new Map(placed.map((one) => [one.name, one]));
   const drawn = arcs(links, sites, map);
   const { names, figures } = places(placed, drawn, map);
-  const hosts = (name) => (topology.hosts ?? []).filter((one) => one.site === name).length;
+  const hosts = (name) => (topology.nodes ?? []).filter((one) => one.kind === "host" && one.site === name).length;
   const move = `translate(${map.x(0)} ${map.y(0)}) scale(${map.scaleX / 10} ${map.scaleY / 10})`;
   return html`<div class="map" ref=${place}>
     <svg viewBox=${`0 0 ${map.width} ${map.height}`} width="100%" height=${map.height} role="img" aria-label=${`${placed.length} sites and ${drawn.length} links between them; the list below has the figures`}>
       ${[-3600, 0, 3600].map((turn) => html`<path key=${turn} class="land" d=${coastline} transform=${`${move} translate(${turn} 0)`} />`)}
       <path class="graticule" d=${graticule(map)} />
       ${drawn.map(({ link, path }) => {
-        const use = useOf(link.share ?? 0);
+        const use = useOf(shareOf(link) ?? 0);
         return html`<g key=${link.name} class=${`link ${use.key}${over === link.name ? " over" : ""}`} onMouseEnter=${() => point(link.name)} onMouseLeave=${() => point(null)}>
           <path class="reach" d=${path} /><path class="ground" d=${path} style=${{ strokeWidth: use.width + 3 }} /><path class="line" d=${path} style=${{ strokeWidth: use.width }} stroke-dasharray=${use.dash || undefined} />
-          <title>${`${clean(link.name, 60)}: ${clean(link.a, 30)} to ${clean(link.b, 30)} ${rate(link.a_to_b_bps)}, back ${rate(link.b_to_a_bps)}, of ${rate(link.rate_bps)}`}</title>
+          <title>${`${clean(link.name, 60)}: ${clean(link.a, 30)} to ${clean(link.b, 30)} ${rate(link.a_to_b?.bps)}, back ${rate(link.b_to_a?.bps)}, of ${rate(link.capacity_bps)}`}</title>
         </g>`;
       })}
       ${figures.map((one) => html`<text key=${one.key} x=${one.x} y=${one.y} text-anchor="middle">${one.text}</text>`)}
@@ -184,6 +189,8 @@ function Picture({ topology, links }) {
   </div>`;
 }
 
+const flowing = (one) => html`<span title=${one?.from ? `by ${one.from}` : undefined}>${rateWithError(one?.bps, one?.error_bps)}</span>`;
+
 function Links({ links, sites }) {
   const titles = new Map(sites.map((one) => [one.name, one.title || one.name]));
   const columns = [
@@ -191,10 +198,10 @@ function Links({ links, sites }) {
     { key: "a", name: "From", sort: (row) => row.a, cell: (row) => html`<${Name} text=${row.a} most=${28} /> <span class="note">${clean(titles.get(row.a_site) ?? "", 30)}</span>` },
     { key: "b", name: "To", sort: (row) => row.b, cell: (row) => html`<${Name} text=${row.b} most=${28} /> <span class="note">${clean(titles.get(row.b_site) ?? "", 30)}</span>` },
     { key: "vlan", name: "VLAN", number: true, sort: (row) => row.vlan, cell: (row) => row.vlan ?? "–" },
-    { key: "there", name: "There", number: true, sort: (row) => row.a_to_b_bps, cell: (row) => rate(row.a_to_b_bps) },
-    { key: "back", name: "Back", number: true, sort: (row) => row.b_to_a_bps, cell: (row) => rate(row.b_to_a_bps) },
-    { key: "rate", name: "Capacity", number: true, sort: (row) => row.rate_bps, cell: (row) => rate(row.rate_bps) },
-    { key: "share", name: "Use", sort: (row) => row.share, cell: (row) => html`<${Meter} share=${row.share} label=${`use of ${row.name}`} kind=${(row.share ?? 0) > 0.8 ? "bad" : ""} />${percent(row.share)}` },
+    { key: "there", name: "There", number: true, sort: (row) => row.a_to_b?.bps, cell: (row) => flowing(row.a_to_b) },
+    { key: "back", name: "Back", number: true, sort: (row) => row.b_to_a?.bps, cell: (row) => flowing(row.b_to_a) },
+    { key: "rate", name: "Capacity", number: true, sort: (row) => row.capacity_bps, cell: (row) => rate(row.capacity_bps) },
+    { key: "share", name: "Use", sort: shareOf, cell: (row) => (shareOf(row) === null ? html`<span class="note">nobody tells</span>` : html`<${Meter} share=${shareOf(row)} label=${`use of ${row.name}`} kind=${shareOf(row) > 0.8 ? "bad" : ""} />${percent(shareOf(row))}`) },
   ];
   return html`<${Table} caption="Links" columns=${columns} rows=${links} keyOf=${(row) => row.name} sort=${{ key: "share", down: true }} empty="the description has no links" />`;
 }

@@ -5,7 +5,7 @@ import { html, useEffect } from "../lib/html.js";
 import { DIMENSIONS, filtersOf, link, set, timeOf, windowOf } from "../lib/route.js";
 import { clean, Name } from "../lib/text.js";
 import { summary, useTraffic } from "../lib/traffic.js";
-import { percent, percentWithError, rate, rateWithError } from "../lib/units.js";
+import { percent, percentWithError, rate } from "../lib/units.js";
 import { Choice, Command, Empty, Loading, Meter, Panel, Problem, Tile } from "../parts/bits.js";
 import { Series, useLooks, VIEWS } from "../parts/series.js";
 import { Table } from "../parts/table.js";
@@ -98,24 +98,31 @@ function Tiles({ now, capacity, from, open, time }) {
     <${Tile} title=${time.live && open ? "Traffic now" : "Traffic at the end"} value=${now ? rate(now.now) : "–"} note=${capacity ? `${percent(share)} of ${rate(capacity)}` : from ? `from ${from}` : ""} kind="first">
       ${share !== null && html`<${Meter} share=${share} label="share of the capacity in use" />`}
     <//>
-    <${Tile} title="Labelled" value=${labels ? percentWithError(labels.labelled.share, labels.labelled.error) : "–"} note=${labels ? `untrusted ${percent(labels.untrusted.share)}` : ""} href=${link("labels")} />
+    <${Tile} title="Labelled" value=${labels ? percentWithError(labels.labelled.share, labels.labelled.error_share) : "–"} note=${labels?.untrusted.share > 0 ? `untrusted ${percent(labels.untrusted.share)}` : "of the last minute"} href=${link("labels")} />
     <${Tile} title="Transfers" value=${transfers ? String(running.length) : "–"} note=${transfers ? `running, ${rate(running.reduce((all, one) => all + one.bits_per_second, 0))}` : token.get() ? "" : "token needed"} href=${link("transfers")} />
     <${Tile} title="Alerts" value=${active ?? "–"} note=${active ? clean(alerts.active[0].name, 30) : active === 0 ? "all quiet" : ""} kind=${active ? "bad" : ""} href=${link("alerts")} />
   </div>`;
 }
 
+const PROTOCOLS = { 1: "ICMP", 6: "TCP", 17: "UDP", 41: "IPv6", 47: "GRE", 50: "ESP", 58: "ICMPv6", 132: "SCTP" };
+
+/** An address with its port, as one writes them together. */
+function end(address, port) {
+  if (!port) return address;
+  return address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`;
+}
+
 function Talkers() {
   const { data, error } = usePoll(`${T}/talkers?n=12`, 5);
-  const rows = (data?.talkers ?? []).map((one, at) => ({ ...one, at }));
   const columns = [
-    { key: "source", name: "From", sort: (row) => row.source, cell: (row) => html`<${Name} text=${row.source} most=${46} />` },
-    { key: "destination", name: "To", sort: (row) => row.destination, cell: (row) => html`<${Name} text=${row.destination} most=${46} />` },
-    { key: "protocol", name: "Protocol", sort: (row) => row.protocol, cell: (row) => clean(row.protocol, 10) },
-    { key: "tag", name: "Scitag", sort: (row) => row.tag, cell: (row) => html`<${Name} text=${row.tag ?? "unlabelled"} most=${36} />` },
-    { key: "rate", name: "Rate ± 95 %", number: true, sort: (row) => row.bps, cell: (row) => rateWithError(row.bps, row.error_bps) },
+    { key: "source", name: "From", sort: (row) => row.source, cell: (row) => html`<${Name} text=${end(row.source, row.source_port)} most=${50} />` },
+    { key: "destination", name: "To", sort: (row) => row.destination, cell: (row) => html`<${Name} text=${end(row.destination, row.destination_port)} most=${50} />` },
+    { key: "protocol", name: "Protocol", sort: (row) => row.protocol, cell: (row) => PROTOCOLS[row.protocol] ?? String(row.protocol) },
+    { key: "least", name: "At least", number: true, sort: (row) => row.least_bps, cell: (row) => rate(row.least_bps) },
+    { key: "most", name: "At most", number: true, sort: (row) => row.most_bps, cell: (row) => rate(row.most_bps) },
   ];
-  return html`<${Panel} id="talkers" wide title="Greatest flows" note="of the last minute">
+  return html`<${Panel} id="talkers" wide title="Greatest flows" note="of the last ten seconds, as far as samples tell">
     <${Problem} error=${error} />
-    ${data && html`<${Table} caption="Greatest flows" columns=${columns} rows=${rows} keyOf=${(row) => row.at} sort=${{ key: "rate", down: true }} empty="no flow was sampled" />`}
+    ${data && html`<${Table} caption="Greatest flows" columns=${columns} rows=${data.talkers} keyOf=${(row) => JSON.stringify([row.source, row.source_port, row.destination, row.destination_port, row.protocol])} sort=${{ key: "least", down: true }} empty="no flow was sampled" />`}
   <//>`;
 }

@@ -3,7 +3,7 @@
 //! For: small public documents such as the scitags registry. TLS towards the authorities that the
 //! system trusts ([`BUNDLES`], or the file that `SSL_CERT_FILE` names). Bounded in size, time and
 //! redirects; a redirect never leads from HTTPS to HTTP. Not for: agents, whose certificates are known
-//! by fingerprint (that is [`crate::client`]), and not for proxies: behind one, download the document by
+//! by fingerprint (the agent's client knows them), and not for proxies: behind one, download the document by
 //! other means.
 //!
 //! Fails with a line that names the address and the reason.
@@ -23,6 +23,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use serde::de::{self, Deserialize, Deserializer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -74,6 +75,24 @@ impl FromStr for Url {
         let port = authority.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
         let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
         Ok(Self { encrypted, host, port, path })
+    }
+}
+
+/// Parsed while it is visited: an error made here gets the line of this very text.
+impl<'de> Deserialize<'de> for Url {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Url;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text in quotes")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Url, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Visitor)
     }
 }
 
