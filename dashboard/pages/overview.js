@@ -2,7 +2,7 @@
 
 import { token, usePoll } from "../lib/api.js";
 import { html, useEffect } from "../lib/html.js";
-import { DIMENSIONS, filtersOf, link, set, timeOf, windowOf } from "../lib/route.js";
+import { DIMENSIONS, filtersOf, link, read, set, timeOf, windowOf } from "../lib/route.js";
 import { clean, Name } from "../lib/text.js";
 import { summary, useTraffic } from "../lib/traffic.js";
 import { percent, percentWithError, rate } from "../lib/units.js";
@@ -21,17 +21,21 @@ function capacityOf(interfaces, filters) {
   return known.reduce((all, one) => all + one.speed_bps, 0) || null;
 }
 
-function useNext(event, options, value, change) {
+const dimensionOf = (params) => (DIMENSIONS.includes(params.by) ? params.by : "owner");
+const viewOf = (params) => (VIEWS.some((one) => one.key === params.view) ? params.view : "stack");
+
+/** A key goes on to the next of `options`, from what the address says then. */
+function useNext(event, options, current, change) {
   useEffect(() => {
-    const next = () => change(options[(options.indexOf(value) + 1) % options.length]);
+    const next = () => change(options[(options.indexOf(current(read().params)) + 1) % options.length]);
     addEventListener(event, next);
     return () => removeEventListener(event, next);
-  }, [value]);
+  }, []);
 }
 
 export function Overview({ params, theme }) {
-  const by = DIMENSIONS.includes(params.by) ? params.by : "owner";
-  const view = VIEWS.some((one) => one.key === params.view) ? params.view : "stack";
+  const by = dimensionOf(params);
+  const view = viewOf(params);
   const time = timeOf(params);
   const filters = filtersOf(params);
   const { traffic, error, open, version } = useTraffic(by, time, params);
@@ -39,8 +43,8 @@ export function Overview({ params, theme }) {
   const series = useLooks(traffic, version, params.patterns);
   const pick = (name) => set({ by: name === "owner" ? undefined : name }, { replace: false });
   const show = (name) => set({ view: name === "stack" ? undefined : name });
-  useNext("penstock:next-dimension", DIMENSIONS, by, pick);
-  useNext("penstock:next-view", VIEWS.map((one) => one.key), view, show);
+  useNext("penstock:next-dimension", DIMENSIONS, dimensionOf, pick);
+  useNext("penstock:next-view", VIEWS.map((one) => one.key), viewOf, show);
 
   const capacity = capacityOf(interfaces, filters);
   const window = traffic?.times.length && time.live ? { from: traffic.times.at(-1) - time.range.seconds, to: traffic.times.at(-1) } : windowOf(time);

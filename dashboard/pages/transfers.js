@@ -35,7 +35,7 @@ export function Transfers({ params }) {
   const ended = all.filter((one) => !runs(one)).sort((a, b) => b.id - a.id);
   const sum = running.reduce((total, one) => total + one.bits_per_second, 0);
   return html`
-    <${Panel} id="running" wide title="Running" note=${data ? `${running.length} transfers, ${rate(sum)}` : ""} tools=${!known && data && html`<span class="note">read-only: press k for the token</span>`}>
+    <${Panel} id="running" wide title="Running" note=${data ? `${running.length} transfer${running.length === 1 ? "" : "s"}, ${rate(sum)}` : ""} tools=${!known && data && html`<span class="note">read-only: press k for the token</span>`}>
       <${Problem} error=${error} />
       ${!data && !error && html`<${Loading} />`}
       ${data && running.length === 0 && html`<${Empty} title="No transfer is running.">

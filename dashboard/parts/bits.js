@@ -1,7 +1,7 @@
 // Small parts that every page uses.
 
 import { token } from "../lib/api.js";
-import { html, useEffect, useRef } from "../lib/html.js";
+import { html, useLayoutEffect, useRef } from "../lib/html.js";
 import { clean } from "../lib/text.js";
 import { percent } from "../lib/units.js";
 
@@ -69,10 +69,8 @@ export function Tile({ title, value, note, kind = "", children, href }) {
 /** A dialog of the browser's own: focus stays in it, Escape closes it. */
 export function Dialog({ title, onClose, children }) {
   const box = useRef(null);
-  useEffect(() => {
-    box.current.showModal();
-    return () => box.current?.close();
-  }, []);
+  // It ends by being taken away: close() would tell so later, when another may be open.
+  useLayoutEffect(() => box.current.showModal(), []);
   return html`<dialog ref=${box} aria-label=${title} onClose=${onClose} onClick=${(event) => event.target === box.current && onClose()}>
     <div class="inside"><header><h2>${title}</h2><button type="button" class="plain" aria-label="Close" onClick=${onClose}>✕</button></header>${children}</div>
   </dialog>`;

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// How long anything may take on a machine that does much else.
-pub const WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const WITHIN: Duration = Duration::from_secs(40);
 
 /// A browser with one page.
-pub struct Browser {
+pub(crate) struct Browser {
     child: Child,
     to: ChildStdin,
     from: Receiver<Value>,
@@ -24,15 +24,15 @@ pub struct Browser {
     session: Option<String>,
     events: VecDeque<Value>,
     /// What went wrong in the page.
-    pub errors: Vec<String>,
+    pub(crate) errors: Vec<String>,
     /// Addresses that the page asked for.
-    pub requests: Vec<String>,
+    pub(crate) requests: Vec<String>,
     _dir: TempDir,
 }
 
 impl Browser {
     /// Starts one, of this size, that knows no name but those of this machine.
-    pub fn start(width: u32, height: u32) -> Self {
+    pub(crate) fn start(width: u32, height: u32) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut child = Command::new("sh")
             .args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh", "chromium"])
@@ -95,7 +95,7 @@ impl Browser {
 
     /// A command of the protocol and its result.
     #[track_caller]
-    pub fn call(&mut self, method: &str, params: Value) -> Value {
+    pub(crate) fn call(&mut self, method: &str, params: Value) -> Value {
         self.next += 1;
         let id = self.next;
         let mut message = json!({ "id": id, "method": method, "params": params });
@@ -151,26 +151,26 @@ impl Browser {
         }
     }
 
-    pub fn size(&mut self, width: u32, height: u32) {
+    pub(crate) fn size(&mut self, width: u32, height: u32) {
         let metrics =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", metrics);
     }
 
     /// What the system wishes: `light` or `dark`.
-    pub fn wish(&mut self, theme: &str) {
+    pub(crate) fn wish(&mut self, theme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": theme }]);
         self.call("Emulation.setEmulatedMedia", json!({ "features": features }));
     }
 
-    pub fn open(&mut self, url: &str) {
+    pub(crate) fn open(&mut self, url: &str) {
         self.call("Page.navigate", json!({ "url": url }));
-        self.until("document.readyState === 'complete' && location.href !== 'about:blank'");
+        self.until("document.readyState === 'complete'");
     }
 
     /// What `script` gives, promises awaited.
     #[track_caller]
-    pub fn ask(&mut self, script: &str) -> Value {
+    pub(crate) fn ask(&mut self, script: &str) -> Value {
         let asked = json!({ "expression": script, "awaitPromise": true, "returnByValue": true });
         let answer = self.call("Runtime.evaluate", asked);
         assert!(answer["exceptionDetails"].is_null(), "{script}: {}", answer["exceptionDetails"]);
@@ -179,7 +179,7 @@ impl Browser {
 
     /// Waits until `script` gives something that is true.
     #[track_caller]
-    pub fn until(&mut self, script: &str) -> Value {
+    pub(crate) fn until(&mut self, script: &str) -> Value {
         let begun = Instant::now();
         loop {
             let answer = self.ask(script);
@@ -201,7 +201,7 @@ impl Browser {
 
     /// Waits for `text` on the page.
     #[track_caller]
-    pub fn sees(&mut self, text: &str) {
+    pub(crate) fn sees(&mut self, text: &str) {
         // Units do not break from their numbers.
         self.until(&format!(
             "document.body.innerText.replaceAll('\\u00a0', ' ').includes({})",
@@ -210,7 +210,7 @@ impl Browser {
     }
 
     /// Presses a key as a keyboard does.
-    pub fn press(&mut self, key: &str) {
+    pub(crate) fn press(&mut self, key: &str) {
         let text = if key.chars().count() == 1 { key } else { "" };
         let code = match key {
             "Escape" => 27,
@@ -233,13 +233,13 @@ impl Browser {
     }
 
     /// Types into what has the focus.
-    pub fn write(&mut self, text: &str) {
+    pub(crate) fn write(&mut self, text: &str) {
         self.call("Input.insertText", json!({ "text": text }));
     }
 
     /// Presses the first button or link whose text or label is `name`, with the mouse, once it is there.
     #[track_caller]
-    pub fn click(&mut self, name: &str) {
+    pub(crate) fn click(&mut self, name: &str) {
         let place = self.until(&format!(
             "(() => {{
                 const named = (one) => one.getAttribute('aria-label') === {0} || one.innerText.trim() === {0};
@@ -248,6 +248,8 @@ impl Browser {
                 if (!one || one.disabled) return null;
                 one.scrollIntoView({{ block: 'center' }});
                 const box = one.getBoundingClientRect();
+                // Not there yet, or in a dialog that is not open yet.
+                if (box.width === 0) return null;
                 return [box.x + box.width / 2, box.y + box.height / 2];
             }})()",
             json!(name)
@@ -257,27 +259,29 @@ impl Browser {
         self.mouse("mouseReleased", x, y);
     }
 
-    pub fn mouse(&mut self, kind: &str, x: f64, y: f64) {
+    pub(crate) fn mouse(&mut self, kind: &str, x: f64, y: f64) {
         let held = if kind == "mouseMoved" { "none" } else { "left" };
-        let event = json!({ "type": kind, "x": x, "y": y, "button": held, "buttons": 1, "clickCount": 1 });
+        let event =
+            json!({ "type": kind, "x": x, "y": y, "button": held, "buttons": 1, "clickCount": 1 });
         self.call("Input.dispatchMouseEvent", event);
     }
 
     /// Draws a line with the button held.
-    pub fn drag(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
+    pub(crate) fn drag(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
         self.mouse("mouseMoved", x1, y1);
         self.mouse("mousePressed", x1, y1);
         for step in 1..=4 {
             let part = f64::from(step) / 4.0;
             let (x, y) = (x1 + (x2 - x1) * part, y1 + (y2 - y1) * part);
-            let event = json!({ "type": "mouseMoved", "x": x, "y": y, "button": "left", "buttons": 1 });
+            let event =
+                json!({ "type": "mouseMoved", "x": x, "y": y, "button": "left", "buttons": 1 });
             self.call("Input.dispatchMouseEvent", event);
         }
         self.mouse("mouseReleased", x2, y2);
     }
 
     /// The page as a picture, in `target/screenshots`.
-    pub fn picture(&mut self, name: &str) {
+    pub(crate) fn picture(&mut self, name: &str) {
         // Drawn as it is now, and not as it was before the last change.
         self.ask("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))");
         let picture = self.call("Page.captureScreenshot", json!({ "format": "png" }));
@@ -290,7 +294,7 @@ impl Browser {
 
     /// Nothing went wrong in the page but what `expected` names, and it asked this machine alone.
     #[track_caller]
-    pub fn assert_clean(&mut self, expected: &[&str]) {
+    pub(crate) fn assert_clean(&mut self, expected: &[&str]) {
         // What was logged before is told before this answer.
         self.ask("0");
         let unexpected: Vec<_> = self

@@ -9,30 +9,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use penstock_flows::sflow::counters::{GenericInterface, PortName};
+use penstock_flows::sflow::counters::{GenericInterface, HostId, PortName};
 use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
 use penstock_flows::sflow::record::{HEADER_ETHERNET, SampledHeader};
 use penstock_flows::sflow::xdr::Opaque;
 use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, Interface, Source};
-use penstock_scitags::{FlowLabel, Tag};
+use penstock_scitags::{FlowLabel, Scitag};
 
 const FRAME: u32 = 9022;
 /// How often each host sends.
 const EACH: Duration = Duration::from_millis(100);
 /// Samples each time.
 const SAMPLES: u32 = 20;
+/// How often its counters.
+const COUNTERS: Duration = Duration::from_secs(2);
 
 /// What one host sends.
-pub struct Flow {
-    pub host: u16,
-    pub vlan: u16,
+pub(crate) struct Flow {
+    pub(crate) host: u16,
+    pub(crate) vlan: u16,
     /// Experiment and activity.
-    pub tag: Option<(u16, u8)>,
-    pub bps: f64,
+    pub(crate) tag: Option<(u16, u8)>,
+    pub(crate) bps: f64,
 }
 
 /// The four hosts of the exhibition. 2001:db8:1::/48 is listed as marking, 2001:db8:9::/48 is not.
-pub const FLOWS: [Flow; 6] = [
+pub(crate) const FLOWS: [Flow; 6] = [
     Flow { host: 1, vlan: 2026, tag: Some((3, 4)), bps: 290e9 },
     Flow { host: 2, vlan: 2027, tag: Some((2, 16)), bps: 372e9 },
     Flow { host: 3, vlan: 2028, tag: Some((3, 15)), bps: 350e9 },
@@ -42,17 +44,17 @@ pub const FLOWS: [Flow; 6] = [
 ];
 
 /// Sends until it is dropped.
-pub struct Feed {
+pub(crate) struct Feed {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Feed {
-    /// To the sFlow port of a collector; `name` is what the first host calls its interface.
-    pub fn start(to: SocketAddr, name: &'static str) -> Self {
+    /// To the sFlow port of a collector; `stranger` is what a host calls itself that the topology does not know.
+    pub(crate) fn start(to: SocketAddr, stranger: &'static str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || send(to, name, &told));
+        let thread = std::thread::spawn(move || send(to, stranger, &told));
         Self { stop, thread: Some(thread) }
     }
 }
@@ -68,13 +70,13 @@ impl Drop for Feed {
 
 /// Ethernet, VLAN, IPv6 and TCP.
 fn header(flow: &Flow) -> Vec<u8> {
-    let tag = flow.tag.map(|(owner, activity)| Tag::new(owner.into(), activity.into()).unwrap());
+    let tag = flow.tag.map(|(owner, activity)| Scitag::new(owner.into(), activity.into()).unwrap());
     let label = tag.map_or(0, |tag| FlowLabel::new(tag, 0x15).unwrap().value());
     let site = if flow.host == 9 { 9 } else { 1 };
     let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0];
     bytes.extend(flow.vlan.to_be_bytes());
     bytes.extend([0x86, 0xDD]);
-    bytes.extend((6 << 28 | label).to_be_bytes());
+    bytes.extend((6_u32 << 28 | label).to_be_bytes());
     bytes.extend([0x23, 0x1A, 6, 64]);
     bytes.extend(Ipv6Addr::new(0x2001, 0xdb8, site, 0, 0, 0, 0, flow.host).octets());
     bytes.extend(Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, flow.host).octets());
@@ -92,9 +94,10 @@ struct Host {
     counters: u32,
     pool: u32,
     octets: f64,
+    told: Instant,
 }
 
-fn send(to: SocketAddr, name: &str, stop: &AtomicBool) {
+fn send(to: SocketAddr, stranger: &str, stop: &AtomicBool) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut hosts: Vec<_> = [1, 2, 3, 4, 9_u16]
         .map(|number| {
@@ -106,6 +109,7 @@ fn send(to: SocketAddr, name: &str, stop: &AtomicBool) {
                 counters: 0,
                 pool: 0,
                 octets: 0.0,
+                told: Instant::now(),
             };
             (number, host)
         })
@@ -123,7 +127,9 @@ fn send(to: SocketAddr, name: &str, stop: &AtomicBool) {
         let wave = 1.0 + 0.05 * (begun.elapsed().as_secs_f64() / 9.0).sin();
         for (number, host) in &mut hosts {
             let mut datagrams = Vec::new();
-            for (flow, header) in FLOWS.iter().zip(&headers).filter(|(flow, _)| flow.host == *number) {
+            for (flow, header) in
+                FLOWS.iter().zip(&headers).filter(|(flow, _)| flow.host == *number)
+            {
                 let bytes = flow.bps * wave / 8.0 * passed;
                 host.octets += bytes;
                 let rate = (bytes / f64::from(FRAME * SAMPLES)).round().max(1.0) as u32;
@@ -148,6 +154,12 @@ fn send(to: SocketAddr, name: &str, stop: &AtomicBool) {
                     datagrams.extend(host.encoder.flow(uptime, &head, &[record]).unwrap());
                 }
             }
+            if host.told.elapsed() < COUNTERS && host.counters > 0 {
+                datagrams.extend(host.encoder.take(uptime));
+                post(&socket, to, &datagrams);
+                continue;
+            }
+            host.told = Instant::now();
             host.counters += 1;
             let counters = GenericInterface {
                 index: 2,
@@ -158,19 +170,49 @@ fn send(to: SocketAddr, name: &str, stop: &AtomicBool) {
                 in_octets: (host.octets / 90.0) as u64,
                 out_octets: host.octets as u64,
                 out_unicast: host.pool,
-                ..GenericInterface::default()
+                in_unicast: host.pool / 90,
+                in_multicast: 0,
+                in_broadcast: 0,
+                in_discards: 0,
+                in_errors: 0,
+                in_unknown_protocols: 0,
+                out_multicast: 0,
+                out_broadcast: 0,
+                out_discards: 0,
+                out_errors: 0,
+                promiscuous: 0,
             };
-            let port = if *number == 1 { name } else { "ens2f0np0" };
             let records = [
                 CounterRecord::Interface(counters),
-                CounterRecord::PortName(PortName { name: Opaque(port.as_bytes()) }),
+                CounterRecord::PortName(PortName { name: Opaque(b"eth0") }),
             ];
-            let counted = host.encoder.counters(uptime, host.counters, Source::interface(2), &records);
+            let counted =
+                host.encoder.counters(uptime, host.counters, Source::interface(2), &records);
             datagrams.extend(counted.unwrap());
+            let name = match *number {
+                4 => "sfu1",
+                9 => stranger,
+                number => ["uvic1", "uvic2", "uvic3"][usize::from(number) - 1],
+            };
+            let itself = HostId {
+                hostname: Opaque(name.as_bytes()),
+                uuid: [*number as u8; 16],
+                machine: 3,
+                os: 2,
+                os_release: Opaque(b"6.18"),
+            };
+            let source = Source { class: 2, index: 1 };
+            let records = [CounterRecord::HostId(itself)];
+            datagrams
+                .extend(host.encoder.counters(uptime, host.counters, source, &records).unwrap());
             datagrams.extend(host.encoder.take(uptime));
-            for datagram in datagrams {
-                let _ = socket.send_to(&datagram, to);
-            }
+            post(&socket, to, &datagrams);
         }
+    }
+}
+
+fn post(socket: &UdpSocket, to: SocketAddr, datagrams: &[Vec<u8>]) {
+    for datagram in datagrams {
+        let _ = socket.send_to(datagram, to);
     }
 }

@@ -23,22 +23,24 @@ fn hostile_names_are_text() {
     let file = dir.path().join("network.toml");
     fs::write(&file, network).unwrap();
     let node = Node::start(&format!("topology = {file:?}\n"));
-    let _feed = Feed::start(node.sflow, "<svg onload=\"window.pwned=1\">");
+    let _feed =
+        Feed::start(node.sflow, concat!("<svg onload=\"window.pwned=1\">", "\u{202e}gpj\u{200b}"));
     fs::create_dir_all(node.house.root.join(EVIL.replace('/', "_"))).unwrap();
     let evil = slow(&node, &format!("{EVIL}/file"));
     let turned = slow(&node, TURNED);
 
     let mut browser = Browser::start(1400, 900);
     browser.open(&node.page("transfers"));
-    browser.sees("<img src=x onerror");
-    browser.sees("invoice\u{fffd}fdp.\u{fffd}exe\u{fffd}");
+    // The agent writes a path as one can type it; the page shows its end.
+    browser.sees("window.pwned=1");
+    browser.sees("exe\\x07");
     browser.picture("hostile-transfers");
     browser.open(&node.page("map"));
     browser.until("document.querySelectorAll('.map .site').length === 3");
     browser.until("document.querySelector('.map').textContent.includes('<img src=x')");
     browser.picture("hostile-map");
     browser.open(&node.page("hosts"));
-    browser.sees("<svg onload=");
+    browser.sees("<svg onload=\"window.pwned=1\">\u{fffd}gpj\u{fffd}");
     browser.open(&node.page("overview?by=%3Cimg%20src=x%20onerror=alert(1)%3E&owner=%3Cscript%3E&range=%00&from=NaN&to=1e999&theme=%22%3E&view=__proto__"));
     browser.sees("Nothing matches these filters");
     browser.sees("<script>");
@@ -48,7 +50,11 @@ fn hostile_names_are_text() {
     for page in ["map", "transfers", "hosts"] {
         browser.open(&node.page(page));
         browser.until("document.querySelector('tbody td') !== null");
-        assert_eq!(browser.ask("document.documentElement.scrollWidth <= innerWidth"), true, "{page}");
+        assert_eq!(
+            browser.ask("document.documentElement.scrollWidth <= innerWidth"),
+            true,
+            "{page}"
+        );
         let longest = "Math.max(...[...document.querySelectorAll('td, text, figcaption')].map((one) => one.textContent.length))";
         let longest = browser.ask(longest).as_u64().unwrap();
         assert!(longest < 400, "{page}: {longest}");
@@ -56,5 +62,5 @@ fn hostile_names_are_text() {
     assert_eq!(browser.ask(broken), false);
     evil.kill();
     turned.kill();
-    browser.assert_clean(&[]);
+    browser.assert_clean(&["telemetry/alerts"]);
 }

@@ -263,7 +263,8 @@ mod tests {
                 assert_eq!(whole, *bytes, "{path}");
             }
             let tag = headers[header::ETAG].to_str().unwrap();
-            let (status, _, body) = get(&path, &[("if-none-match", &format!("\"x\", {tag}"))]).await;
+            let (status, _, body) =
+                get(&path, &[("if-none-match", &format!("\"x\", {tag}"))]).await;
             assert_eq!((status, body.len()), (StatusCode::NOT_MODIFIED, 0), "{path}");
         }
         let (_, headers, _) = get("/ui/app.js", &[("accept-encoding", "gzip;q=0, identity")]).await;
@@ -272,7 +273,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_there_is_told() {
-        for path in ["/ui/none.js", "/ui/../Cargo.toml", "/ui/%2e%2e/Cargo.toml", "/ui/index.html"] {
+        for path in ["/ui/none.js", "/ui/../Cargo.toml", "/ui/%2e%2e/Cargo.toml", "/ui/index.html"]
+        {
             let (status, headers, body) = get(path, &[]).await;
             assert_eq!(status, StatusCode::NOT_FOUND, "{path}");
             assert_eq!(headers[header::CONTENT_TYPE], "application/json");
