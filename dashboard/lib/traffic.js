@@ -192,6 +192,14 @@ export function useTraffic(by, time, params) {
   return state;
 }
 
+/** The part of time to draw: of a live plot the last ten minutes, or what there is so far but at least one. */
+export function shownWindow(traffic, time) {
+  if (!time.live || !traffic?.times.length) return windowOf(time);
+  const to = traffic.times.at(-1);
+  const first = traffic.times[traffic.total.values.findIndex((value) => value !== null)] ?? to;
+  return { from: Math.max(to - time.range.seconds, Math.min(first, to - 60)), to };
+}
+
 /** Figures of one series over the time shown: now, mean, greatest, volume in bytes, 95 % errors of now. */
 export function summary(values, errors, step) {
   let [all, known, greatest] = [0, 0, 0];

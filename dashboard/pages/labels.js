@@ -2,9 +2,9 @@
 
 import { usePoll } from "../lib/api.js";
 import { html } from "../lib/html.js";
-import { link, set, timeOf, windowOf } from "../lib/route.js";
+import { link, set, timeOf } from "../lib/route.js";
 import { clean } from "../lib/text.js";
-import { useTraffic } from "../lib/traffic.js";
+import { shownWindow, useTraffic } from "../lib/traffic.js";
 import { percentWithError, rateWithError } from "../lib/units.js";
 import { Choice, Empty, Loading, Panel, Problem, Tile } from "../parts/bits.js";
 import { Series, useLooks, VIEWS } from "../parts/series.js";
@@ -23,7 +23,7 @@ export function Labels({ params, theme }) {
   const { traffic, error: broken, version } = useTraffic("scitag", time, params);
   const series = useLooks(traffic, version, params.patterns);
   const view = VIEWS.some((one) => one.key === params.view) ? params.view : "stack";
-  const window = traffic?.times.length && time.live ? { from: traffic.times.at(-1) - time.range.seconds, to: traffic.times.at(-1) } : windowOf(time);
+  const window = shownWindow(traffic, time);
   const some = KINDS.some((kind) => data?.[kind.key]?.bps > 0);
   return html`
     <${Panel} id="labelled" wide title="Whose traffic it says it is" note="of the last minute">

@@ -14,8 +14,11 @@ const SHAPE = 0.5;
 const HEIGHT_MAX = 560;
 const WIDTH_MIN = 320;
 
+/** A link of which nobody tells. */
+const UNKNOWN = { key: "untold", name: "nobody tells", width: 1, dash: "1 3" };
+
 /** Steps of use: up to which share, its name, width of the line and its dashes. */
-export const USES = [
+const USES = [
   { to: 0.005, key: "idle", name: "idle", width: 1.5, dash: "2 5" },
   { to: 0.25, key: "low", name: "to 25 %", width: 2, dash: "8 4" },
   { to: 0.5, key: "middle", name: "to 50 %", width: 3, dash: "16 4" },
@@ -24,15 +27,15 @@ export const USES = [
 ];
 
 /** Use of the fuller direction, 0 to 1; null where neither end tells. */
-export function shareOf(link) {
+function shareOf(link) {
   const shares = [link.a_to_b?.share, link.b_to_a?.share].filter((one) => Number.isFinite(one));
   return shares.length > 0 ? Math.max(...shares) : null;
 }
 
-export const useOf = (share) => USES.find((one) => share <= one.to) ?? USES[0];
+const useOf = (share) => (share === null ? UNKNOWN : USES.find((one) => share <= one.to));
 
 /** Longitude and latitude to the picture: flat, as wide at the middle latitude as it is high. */
-export function projection(sites, width, height) {
+function projection(sites, width, height) {
   const bounds = (values) => [Math.min(...values), Math.max(...values)];
   let [west, east] = bounds(sites.map((one) => one.longitude));
   let [south, north] = bounds(sites.map((one) => one.latitude));
@@ -101,6 +104,7 @@ function places(sites, drawn, map) {
     return { site, x, y, text, ...place };
   });
   const figures = drawn.flatMap(({ link, point }) => {
+    if (shareOf(link) === null) return [];
     const text = rate((link.a_to_b?.bps ?? 0) + (link.b_to_a?.bps ?? 0));
     const half = text.length * 3.5;
     for (const at of [0.5, 0.4, 0.6, 0.3, 0.7]) {
@@ -172,7 +176,7 @@ function Picture({ topology, links }) {
       ${[-3600, 0, 3600].map((turn) => html`<path key=${turn} class="land" d=${coastline} transform=${`${move} translate(${turn} 0)`} />`)}
       <path class="graticule" d=${graticule(map)} />
       ${drawn.map(({ link, path }) => {
-        const use = useOf(shareOf(link) ?? 0);
+        const use = useOf(shareOf(link));
         return html`<g key=${link.name} class=${`link ${use.key}${over === link.name ? " over" : ""}`} onMouseEnter=${() => point(link.name)} onMouseLeave=${() => point(null)}>
           <path class="reach" d=${path} /><path class="ground" d=${path} style=${{ strokeWidth: use.width + 3 }} /><path class="line" d=${path} style=${{ strokeWidth: use.width }} stroke-dasharray=${use.dash || undefined} />
           <title>${`${clean(link.name, 60)}: ${clean(link.a, 30)} to ${clean(link.b, 30)} ${rate(link.a_to_b?.bps)}, back ${rate(link.b_to_a?.bps)}, of ${rate(link.capacity_bps)}`}</title>
@@ -183,7 +187,7 @@ function Picture({ topology, links }) {
         ({ site, x, y, text, dx, dy, anchor }) => html`<g key=${site.name} class="site"><circle cx=${x} cy=${y} r="5" /><text x=${x + dx} y=${y + dy} text-anchor=${anchor}>${text}</text><title>${`${clean(site.title || site.name, 80)}: ${hosts(site.name)} hosts`}</title></g>`,
       )}
     </svg>
-    <ul class="key" aria-label="use of a link">${USES.map(
+    <ul class="key" aria-label="use of a link">${[UNKNOWN, ...USES].map(
       (one) => html`<li key=${one.key}><svg width="44" height="10" class=${`link ${one.key}`} aria-hidden="true"><path class="line" d="M2 5H42" style=${{ strokeWidth: one.width }} stroke-dasharray=${one.dash || undefined} /></svg>${one.name}</li>`,
     )}</ul>
   </div>`;

@@ -2,9 +2,9 @@
 
 import { token, usePoll } from "../lib/api.js";
 import { html, useEffect } from "../lib/html.js";
-import { DIMENSIONS, filtersOf, link, read, set, timeOf, windowOf } from "../lib/route.js";
+import { DIMENSIONS, filtersOf, link, read, set, timeOf } from "../lib/route.js";
 import { clean, Name } from "../lib/text.js";
-import { summary, useTraffic } from "../lib/traffic.js";
+import { shownWindow, summary, useTraffic } from "../lib/traffic.js";
 import { percent, percentWithError, rate } from "../lib/units.js";
 import { Choice, Command, Empty, Loading, Meter, Panel, Problem, Tile } from "../parts/bits.js";
 import { Series, useLooks, VIEWS } from "../parts/series.js";
@@ -47,7 +47,7 @@ export function Overview({ params, theme }) {
   useNext("penstock:next-view", VIEWS.map((one) => one.key), viewOf, show);
 
   const capacity = capacityOf(interfaces, filters);
-  const window = traffic?.times.length && time.live ? { from: traffic.times.at(-1) - time.range.seconds, to: traffic.times.at(-1) } : windowOf(time);
+  const window = shownWindow(traffic, time);
   const now = traffic && summary(traffic.total.values, traffic.total.errors, traffic.step);
   const quiet = traffic && !(now.greatest > 0);
   return html`

@@ -47,6 +47,7 @@ impl Browser {
                 "--disable-component-update",
                 "--disable-extensions",
                 "--disable-sync",
+                "--hide-scrollbars",
                 "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
                 "--force-color-profile=srgb",
             ])
