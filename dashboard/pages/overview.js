@@ -96,7 +96,7 @@ function Tiles({ now, capacity, from, open, time }) {
   const alerts = usePoll(`${T}/alerts`, 10).data;
   const transfers = usePoll("/api/v1/transfers", 5).data?.transfers;
   const running = transfers?.filter((one) => one.state === "running") ?? [];
-  const active = alerts?.active?.length;
+  const firing = alerts?.firing;
   const share = capacity && now ? (now.now ?? 0) / capacity : null;
   return html`<div class="tiles">
     <${Tile} title=${time.live && open ? "Traffic now" : "Traffic at the end"} value=${now ? rate(now.now) : "–"} note=${capacity ? `${percent(share)} of ${rate(capacity)}` : from ? `from ${from}` : ""} kind="first">
@@ -104,7 +104,7 @@ function Tiles({ now, capacity, from, open, time }) {
     <//>
     <${Tile} title="Labelled" value=${labels ? percentWithError(labels.labelled.share, labels.labelled.error_share) : "–"} note=${labels?.untrusted.share > 0 ? `untrusted ${percent(labels.untrusted.share)}` : "of the last minute"} href=${link("labels")} />
     <${Tile} title="Transfers" value=${transfers ? String(running.length) : "–"} note=${transfers ? `running, ${rate(running.reduce((all, one) => all + one.bits_per_second, 0))}` : token.get() ? "" : "token needed"} href=${link("transfers")} />
-    <${Tile} title="Alerts" value=${active ?? "–"} note=${active ? clean(alerts.active[0].name, 30) : active === 0 ? "all quiet" : ""} kind=${active ? "bad" : ""} href=${link("alerts")} />
+    <${Tile} title="Alerts" value=${firing ?? "–"} note=${firing ? clean(alerts.alerts.find((one) => one.firing)?.name, 40) : alerts?.alerts.length ? "nothing fires" : alerts ? "no rules" : ""} kind=${firing ? "bad" : ""} href=${link("alerts")} />
   </div>`;
 }
 
