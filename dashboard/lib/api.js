@@ -4,6 +4,8 @@ import { useEffect, useRef, useState } from "./html.js";
 
 const KEY = "penstock.token";
 const SECONDS_MAX = 30;
+/** The live feed says something at least each 15 seconds; when it does not for so long the connection is dead. */
+const SILENT_S = 45;
 
 export const token = {
   get: () => sessionStorage.getItem(KEY) ?? "",
@@ -104,15 +106,21 @@ export function stream(path, { onEvent, onState }) {
   const stop = new AbortController();
   let last = null;
   let pause = 1;
+  let end = () => {};
   const read = async () => {
     const headers = { accept: "text/event-stream", ...(last === null ? {} : { "last-event-id": last }) };
     const response = await request(path, { signal: stop.signal, headers });
     if (!response.ok) throw await refusal(response);
     onState({ open: true, error: null });
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    end = () => reader.cancel().catch(() => {});
     let rest = "";
     for (;;) {
-      const { value, done } = await reader.read();
+      let timer = 0;
+      const silence = new Promise((_, fail) => {
+        timer = setTimeout(() => fail(new ApiError(0, `the live feed has said nothing for ${SILENT_S} s; asking again`)), SILENT_S * 1000);
+      });
+      const { value, done } = await Promise.race([reader.read(), silence]).finally(() => clearTimeout(timer));
       if (done) throw new ApiError(0, "the live feed ended");
       pause = 1;
       rest += value;
@@ -135,6 +143,7 @@ export function stream(path, { onEvent, onState }) {
       try {
         await read();
       } catch (error) {
+        end();
         if (stop.signal.aborted) return;
         onState({ open: false, error: error instanceof ApiError ? error : new ApiError(0, "the live feed broke; asking again") });
         // Refused: no use in asking again before a token is given.

@@ -15,6 +15,10 @@ const LIVE_S = 600;
 /** After so many seconds what was live is read again: by then counters of interfaces have come, which make exact totals. */
 const AGAIN_S = 20;
 
+/** Versions of all of them, so that none has the number of another. */
+let versions = 0;
+const next = () => (versions += 1);
+
 const sum = (values) => values.reduce((all, value) => all + (value ?? 0), 0);
 
 export class Traffic {
@@ -24,7 +28,7 @@ export class Traffic {
     this.series = [];
     this.total = { values: [], errors: [], from: "samples" };
     this.step = 1;
-    this.version = 0;
+    this.version = next();
   }
 
   /** Takes an answer of /telemetry/series in place of what was. */
@@ -32,19 +36,21 @@ export class Traffic {
     // The newest seconds are not there yet: the live feed brings them.
     let length = answer.total.bps.length;
     while (length > 0 && answer.total.bps[length - 1] === null) length -= 1;
+    const before = new Map(this.series.map((one, at) => [one.key, at]));
     this.step = answer.step_s;
     this.times = Array.from({ length }, (_, at) => answer.start_s + at * answer.step_s);
     this.total = { values: answer.total.bps.slice(0, length), errors: answer.total.error_bps.slice(0, length), from: answer.total.from };
     this.series = answer.series.map((one) => ({ key: one.key, name: one.name || one.key, values: one.bps.slice(0, length), errors: one.error_bps.slice(0, length) }));
-    this.order();
-    this.version += 1;
+    this.order(before);
+    this.version = next();
   }
 
-  /** Largest first, those that no one owns last. */
-  order() {
+  /** Those that were there before in their places, then the largest first, those that no one owns last. */
+  order(before) {
     const rank = (one) => (Object.hasOwn(SPECIAL, one.key) ? Object.keys(SPECIAL).indexOf(one.key) + 1 : 0);
+    const place = (one) => before.get(one.key) ?? before.size;
     const sizes = new Map(this.series.map((one) => [one, sum(one.values)]));
-    this.series.sort((a, b) => rank(a) - rank(b) || sizes.get(b) - sizes.get(a) || (a.key < b.key ? -1 : 1));
+    this.series.sort((a, b) => rank(a) - rank(b) || place(a) - place(b) || sizes.get(b) - sizes.get(a) || (a.key < b.key ? -1 : 1));
     const own = this.series.filter((one) => rank(one) === 0);
     if (own.length > SERIES_MAX) this.fold(own.slice(SERIES_MAX));
   }
@@ -81,7 +87,7 @@ export class Traffic {
       this.series.splice(place, 0, { key, name: one.name || key, values: empty(), errors: empty() });
     }
     this.push(second.time, second.total, figures);
-    this.version += 1;
+    this.version = next();
   }
 
   /** The newest second, as `append` takes it. */
@@ -140,7 +146,7 @@ export function useTraffic(by, time, params) {
       if (held.current === traffic && !stop.signal.aborted) change((old) => ({ ...old, traffic, version: traffic.version, error: null, ...more }));
     };
     const fail = (error) => {
-      if (held.current === traffic && !stop.signal.aborted) change((old) => ({ ...old, traffic: old.traffic === traffic ? traffic : null, error, open: false }));
+      if (held.current === traffic && !stop.signal.aborted) change((old) => ({ ...old, error, open: false }));
     };
     const load = async () => {
       clearTimeout(timer);
@@ -179,7 +185,9 @@ export function useTraffic(by, time, params) {
       following = false;
       load();
     };
-    change((old) => ({ ...old, traffic: null, error: null, open: false }));
+    // What was shown stays until there is something else of the same kind.
+    traffic.kind = JSON.stringify([by, filters]);
+    change((old) => ({ ...old, traffic: old.traffic?.kind === traffic.kind ? old.traffic : null, error: null, open: false }));
     load();
     addEventListener("penstock:token", renew);
     return () => {

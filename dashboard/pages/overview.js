@@ -64,7 +64,7 @@ export function Overview({ params, theme }) {
         onReset=${() => set({ from: undefined, to: undefined })}
         onPick=${(key) => set({ [by]: key }, { replace: false })} />`}
     <//>
-    <${Talkers} />`;
+    <${Talkers} paused=${time.paused} />`;
 }
 
 function state(time, open, error) {
@@ -92,9 +92,10 @@ function Quiet({ time, filters }) {
 }
 
 function Tiles({ now, capacity, from, open, time }) {
-  const labels = usePoll(`${T}/labels`, 5).data;
-  const alerts = usePoll(`${T}/alerts`, 10).data;
-  const transfers = usePoll("/api/v1/transfers", 5).data?.transfers;
+  const often = (seconds) => (time.paused ? 0 : seconds);
+  const labels = usePoll(`${T}/labels`, often(5)).data;
+  const alerts = usePoll(`${T}/alerts`, often(10)).data;
+  const transfers = usePoll("/api/v1/transfers", often(5)).data?.transfers;
   const running = transfers?.filter((one) => one.state === "running") ?? [];
   const firing = alerts?.firing;
   const share = capacity && now ? (now.now ?? 0) / capacity : null;
@@ -116,8 +117,8 @@ function end(address, port) {
   return address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`;
 }
 
-function Talkers() {
-  const { data, error } = usePoll(`${T}/talkers?n=12`, 5);
+function Talkers({ paused }) {
+  const { data, error } = usePoll(`${T}/talkers?n=12`, paused ? 0 : 5);
   const columns = [
     { key: "source", name: "From", sort: (row) => row.source, cell: (row) => html`<${Name} text=${end(row.source, row.source_port)} most=${50} />` },
     { key: "destination", name: "To", sort: (row) => row.destination, cell: (row) => html`<${Name} text=${end(row.destination, row.destination_port)} most=${50} />` },

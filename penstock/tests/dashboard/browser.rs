@@ -283,14 +283,24 @@ impl Browser {
 
     /// The page as a picture, in `target/screenshots`.
     pub(crate) fn picture(&mut self, name: &str) {
+        let folder = concat!(env!("CARGO_TARGET_TMPDIR"), "/../screenshots");
+        let bytes = self.capture(json!({ "format": "png" }));
+        assert!(bytes.starts_with(b"\x89PNG"));
+        std::fs::create_dir_all(folder).unwrap();
+        std::fs::write(format!("{folder}/{name}.png"), bytes).unwrap();
+    }
+
+    /// The page as a picture of the documents.
+    pub(crate) fn document(&mut self, name: &str) {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/images");
+        let bytes = self.capture(json!({ "format": "webp", "quality": 82 }));
+        std::fs::write(format!("{folder}/{name}.webp"), bytes).unwrap();
+    }
+
+    fn capture(&mut self, how: Value) -> Vec<u8> {
         // Drawn as it is now, and not as it was before the last change.
         self.ask("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))");
-        let picture = self.call("Page.captureScreenshot", json!({ "format": "png" }));
-        let folder = concat!(env!("CARGO_TARGET_TMPDIR"), "/../screenshots");
-        std::fs::create_dir_all(folder).unwrap();
-        let bytes = base64(picture["data"].as_str().unwrap());
-        assert!(bytes.starts_with(b"\x89PNG"));
-        std::fs::write(format!("{folder}/{name}.png"), bytes).unwrap();
+        base64(self.call("Page.captureScreenshot", how)["data"].as_str().unwrap())
     }
 
     /// Nothing went wrong in the page but what `expected` names, and it asked this machine alone.

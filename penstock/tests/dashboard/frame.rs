@@ -9,7 +9,7 @@ const PAGES: [(&str, &str); 7] = [
     ("transfers", "No transfer is running."),
     ("labels", "No packet was sampled yet."),
     ("hosts", "No exporter was heard."),
-    ("alerts", "Active"),
+    ("alerts", "Firing"),
     ("experiments", "published results, measured again"),
 ];
 

@@ -100,7 +100,7 @@ fn every_page_shows_its_figures_in_both_themes_and_on_a_telephone() {
         ("map", "University of Victoria"),
         ("labels", "Untrusted"),
         ("hosts", "uvic3"),
-        ("alerts", "Active"),
+        ("alerts", "Firing"),
         ("experiments", "socket buffers"),
     ] {
         for (theme, width) in [("light", 1400), ("dark", 1400), ("light", 420), ("dark", 420)] {
