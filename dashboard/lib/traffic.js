@@ -33,7 +33,7 @@ export class Traffic {
 
   /** Takes an answer of /telemetry/series in place of what was. */
   load(answer) {
-    // The newest seconds are not there yet: the live feed brings them.
+    // The newest are not there yet: the live feed brings them, or the next answer.
     let length = answer.total.bps.length;
     while (length > 0 && answer.total.bps[length - 1] === null) length -= 1;
     const before = new Map(this.series.map((one, at) => [one.key, at]));
@@ -123,8 +123,13 @@ export function secondOf(event, by) {
   return { time: event.at_s, total: event.total, series: event.by?.[by] ?? [] };
 }
 
-export function seriesPath(by, { from, to }, filters, points = 600) {
-  const step = Math.max(1, Math.ceil((to - from) / points));
+/** Points of a plot. */
+const POINTS = 600;
+
+/** What to ask for. A range that ends now is told as seconds before now, by the clock of the host and not of the reader. */
+export function seriesPath(by, time, filters) {
+  const { from, to } = time.zoomed || time.paused ? windowOf(time) : { from: -time.range.seconds, to: 0 };
+  const step = Math.max(1, Math.ceil((to - from) / POINTS));
   const query = new URLSearchParams({ by, from, to, step, top: SERIES_MAX, ...filters });
   return `/api/v1/telemetry/series?${query}`;
 }
@@ -151,7 +156,7 @@ export function useTraffic(by, time, params) {
     const load = async () => {
       clearTimeout(timer);
       try {
-        const answer = await call(seriesPath(by, windowOf(time), filters), { signal: stop.signal });
+        const answer = await call(seriesPath(by, time, filters), { signal: stop.signal });
         // Seconds that came while this was asked for are newer than it.
         const since = traffic.times.length > 0 ? traffic.last() : null;
         traffic.load(answer);
@@ -202,10 +207,12 @@ export function useTraffic(by, time, params) {
 
 /** The part of time to draw: of a live plot the last ten minutes, or what there is so far but at least one. */
 export function shownWindow(traffic, time) {
-  if (!time.live || !traffic?.times.length) return windowOf(time);
+  if (time.zoomed || time.paused || !traffic?.times.length) return windowOf(time);
   const to = traffic.times.at(-1);
+  const from = to - time.range.seconds;
+  if (!time.live) return { from, to };
   const first = traffic.times[traffic.total.values.findIndex((value) => value !== null)] ?? to;
-  return { from: Math.max(to - time.range.seconds, Math.min(first, to - 60)), to };
+  return { from: Math.max(from, Math.min(first, to - 60)), to };
 }
 
 /** Figures of one series over the time shown: now, mean, greatest, volume in bytes, 95 % errors of now. */

@@ -3,7 +3,7 @@
 import { usePoll } from "../lib/api.js";
 import { html } from "../lib/html.js";
 import { clean, Name } from "../lib/text.js";
-import { ago, bytes, moment, percent, rate, whole } from "../lib/units.js";
+import { bytes, duration, moment, percent, rate, whole } from "../lib/units.js";
 import { Command, Empty, Loading, Meter, Panel, Problem } from "../parts/bits.js";
 import { Table } from "../parts/table.js";
 
@@ -26,7 +26,7 @@ export function Hosts({ params }) {
         <p>Start one on each host that sends data:</p><p><${Command}>penstock sample --collector ${clean(location.hostname || "HOST", 60)}:6343<//></p>
         <p>Nothing arrives though it runs? Look at the firewall for 6343/udp, and with ${"`tcpdump -ni any udp port 6343`"} whether datagrams come.</p>
       <//>`}
-      ${exporters.data && !none && html`<${Exporters} rows=${exporters.data.exporters} />`}
+      ${exporters.data && !none && html`<${Exporters} rows=${exporters.data.exporters} now=${status.data?.now_s ?? Date.now() / 1000} />`}
     <//>
     ${interfaces.data?.interfaces.length > 0 && html`<${Panel} id="interfaces" wide title="Interfaces"><${Interfaces} rows=${interfaces.data.interfaces} /><//>`}
     ${status.data && html`<${Panel} id="received" wide title="This collector"><${Status} data=${status.data} /><//>`}`;
@@ -36,13 +36,14 @@ function loss(share) {
   return html`<span class=${share > 0.01 ? "state bad" : share > 0 ? "state warn" : ""}>${percent(share ?? 0)}</span>`;
 }
 
-function Exporters({ rows }) {
-  const silent = (row) => Date.now() / 1000 - row.last_heard_s > SILENT_S;
+/** `now` is the collector's, for the reader's clock may be another. */
+function Exporters({ rows, now }) {
+  const silent = (row) => now - row.last_heard_s > SILENT_S;
   const columns = [
     { key: "name", name: "Exporter", sort: (row) => row.name, cell: (row) => html`<${Name} text=${row.name} most=${40} />` },
     { key: "from", name: "From", sort: (row) => row.from, cell: (row) => html`<${Name} text=${row.from} most=${40} />` },
     { key: "dialect", name: "Speaks", sort: (row) => row.dialect, cell: (row) => clean(row.dialect, 16) },
-    { key: "heard", name: "Last heard", number: true, sort: (row) => row.last_heard_s, cell: (row) => html`<span class=${silent(row) ? "state bad" : ""} title=${moment(row.last_heard_s)}>${silent(row) ? "silent, " : ""}${ago(row.last_heard_s)}</span>` },
+    { key: "heard", name: "Last heard", number: true, sort: (row) => row.last_heard_s, cell: (row) => html`<span class=${silent(row) ? "state bad" : ""} title=${moment(row.last_heard_s)}>${silent(row) ? "silent, " : ""}${duration(Math.max(0, now - row.last_heard_s))} ago</span>` },
     { key: "datagrams", name: "Datagrams", number: true, sort: (row) => row.datagrams, cell: (row) => whole(row.datagrams) },
     { key: "loss", name: "Lost", number: true, sort: (row) => row.loss_share, cell: (row) => loss(row.loss_share), title: "datagrams that are missing by their numbers" },
     { key: "drops", name: "Samples lost", number: true, sort: (row) => row.agent_drops + row.samples_lost, cell: (row) => whole(row.agent_drops + row.samples_lost), title: "by the exporter itself, and on the way" },

@@ -14,11 +14,15 @@ const T = "/api/v1/telemetry";
 
 export const NAMES = { owner: "Owner", activity: "Activity", scitag: "Scitag", vlan: "VLAN", site: "Site", host: "Host", interface: "Interface", ip_version: "IP version", as: "AS", prefix: "Prefix" };
 
-/** What carries the traffic that is shown, in bits per second: the sum of the interfaces, or of those filtered for. */
-function capacityOf(interfaces, filters) {
-  if (!interfaces || Object.keys(filters).some((name) => name !== "interface")) return null;
-  const known = interfaces.filter((one) => one.speed_bps > 0 && (!filters.interface || one.key === filters.interface));
-  return known.reduce((all, one) => all + one.speed_bps, 0) || null;
+/**
+ * What can carry the traffic that is shown, in bits per second: the sum of the interfaces of hosts (of all, where no host is
+ * heard: then switches see the same traffic twice), or of the one that is filtered for. Null where it cannot be told.
+ */
+function capacityOf(interfaces, exporters, filters) {
+  if (!interfaces || !exporters || Object.keys(filters).some((name) => name !== "interface")) return null;
+  const hosts = new Set(exporters.filter((one) => one.host).map((one) => one.key));
+  const counted = interfaces.filter((one) => one.up && one.speed_bps > 0 && (filters.interface ? one.key === filters.interface : hosts.size === 0 || hosts.has(one.exporter)));
+  return counted.reduce((all, one) => all + one.speed_bps, 0) || null;
 }
 
 const dimensionOf = (params) => (DIMENSIONS.includes(params.by) ? params.by : "owner");
@@ -40,13 +44,14 @@ export function Overview({ params, theme }) {
   const filters = filtersOf(params);
   const { traffic, error, open, version } = useTraffic(by, time, params);
   const interfaces = usePoll(`${T}/interfaces`, 10).data?.interfaces;
+  const exporters = usePoll(`${T}/exporters`, 30).data?.exporters;
   const series = useLooks(traffic, version, params.patterns);
   const pick = (name) => set({ by: name === "owner" ? undefined : name }, { replace: false });
   const show = (name) => set({ view: name === "stack" ? undefined : name });
   useNext("penstock:next-dimension", DIMENSIONS, dimensionOf, pick);
   useNext("penstock:next-view", VIEWS.map((one) => one.key), viewOf, show);
 
-  const capacity = capacityOf(interfaces, filters);
+  const capacity = capacityOf(interfaces, exporters, filters);
   const window = shownWindow(traffic, time);
   const now = traffic && summary(traffic.total.values, traffic.total.errors, traffic.step);
   const quiet = traffic && !(now.greatest > 0);
