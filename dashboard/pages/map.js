@@ -15,7 +15,7 @@ const HEIGHT_MAX = 560;
 const WIDTH_MIN = 320;
 
 /** A link of which nobody tells. */
-const UNKNOWN = { key: "untold", name: "nobody tells", width: 1, dash: "1 3" };
+const UNKNOWN = { key: "untold", name: "nobody tells", width: 1.25, dash: "3 5" };
 
 /** Steps of use: up to which share, its name, width of the line and its dashes. */
 const USES = [
@@ -55,6 +55,18 @@ function projection(sites, width, height) {
     middleY,
     degrees: height / scale,
   };
+}
+
+/**
+ * A link of a VLAN at whose ends nobody counts carries what samples say of that VLAN; in which direction is not told, so it
+ * stands as the way there.
+ */
+function byVlan(links, vlans) {
+  const rates = new Map((vlans?.series ?? []).map((one) => [one.key, { bps: one.bps.at(-1), error_bps: one.error_bps.at(-1) }]));
+  return links.map((link) => {
+    const told = link.vlan !== null && shareOf(link) === null ? rates.get(String(link.vlan)) : undefined;
+    return Number.isFinite(told?.bps) ? { ...link, a_to_b: { ...told, share: told.bps / link.capacity_bps, from: "samples of its VLAN, both directions together" } } : link;
+  });
 }
 
 /** Links between two sites, side by side as arcs; those within a site are in the list alone. */
@@ -131,13 +143,16 @@ function graticule(map) {
 }
 
 export function NetworkMap({ params }) {
+  const seconds = Number(params.paused) > 0 ? 0 : 2;
   const topology = usePoll("/api/v1/topology", 60);
-  const live = usePoll("/api/v1/telemetry/links", Number(params.paused) > 0 ? 0 : 2);
+  const live = usePoll("/api/v1/telemetry/links", seconds);
+  const wanted = live.data?.links.some((link) => link.vlan !== null && shareOf(link) === null);
+  const vlans = usePoll(wanted ? "/api/v1/telemetry/series?by=vlan&from=-11&to=-1&step=10" : null, seconds);
   const view = params.view === "list" ? "list" : "map";
   if (topology.error && !topology.data) return html`<${Panel} id="map" wide title="Map"><${Problem} error=${topology.error} /><//>`;
   if (topology.data && topology.data.name === null) return html`<${Panel} id="map" wide title="Map"><${NoTopology} /><//>`;
   if (!topology.data) return html`<${Panel} id="map" wide title="Map"><${Loading} /><//>`;
-  const links = live.data?.links ?? topology.data.links ?? [];
+  const links = byVlan(live.data?.links ?? topology.data.links ?? [], vlans.data);
   return html`<${Panel} id="map" wide title=${clean(topology.data.title || topology.data.name || "Map", 80)} tools=${html`<${Choice} label="view" small value=${view} options=${[{ key: "map", name: "Map" }, { key: "list", name: "List" }]} onChange=${(key) => set({ view: key === "map" ? undefined : key })} />`}>
     <${Problem} error=${live.error} />
     ${view === "map" && html`<${Picture} topology=${topology.data} links=${links} />`}
@@ -178,7 +193,7 @@ function Picture({ topology, links }) {
       ${drawn.map(({ link, path }) => {
         const use = useOf(shareOf(link));
         return html`<g key=${link.name} class=${`link ${use.key}${over === link.name ? " over" : ""}`} onMouseEnter=${() => point(link.name)} onMouseLeave=${() => point(null)}>
-          <path class="reach" d=${path} /><path class="ground" d=${path} style=${{ strokeWidth: use.width + 3 }} /><path class="line" d=${path} style=${{ strokeWidth: use.width }} stroke-dasharray=${use.dash || undefined} />
+          <path class="reach" d=${path} />${use !== UNKNOWN && html`<path class="ground" d=${path} style=${{ strokeWidth: use.width + 3 }} />`}<path class="line" d=${path} style=${{ strokeWidth: use.width }} stroke-dasharray=${use.dash || undefined} />
           <title>${`${clean(link.name, 60)}: ${clean(link.a, 30)} to ${clean(link.b, 30)} ${rate(link.a_to_b?.bps)}, back ${rate(link.b_to_a?.bps)}, of ${rate(link.capacity_bps)}`}</title>
         </g>`;
       })}
