@@ -121,7 +121,8 @@ fn start_collector<'a>(
     Ok(Box::new(move |context| {
         // A damaged copy is told by the agent's part of the server.
         let (current, _) = Current::load(context.state);
-        let collector = Collector::start(collector, current.registry)?;
+        let collector =
+            Collector::start(collector, current.registry, context.state, context.runtime)?;
         let addresses = collector.inputs().iter();
         *inputs.lock().unwrap_or_else(PoisonError::into_inner) =
             addresses.map(|input| (input.format.as_str(), input.address)).collect();

@@ -43,6 +43,8 @@ enum Bench {
     Mover(bench::Options),
     /// iperf3 unmarked, with flow labels and with destination options of `penstock tag run`.
     Marking(bench::marking::Options),
+    /// The collector from UDP to stored minutes, and against goflow2 and sfacctd for a second of processor time.
+    Telemetry(bench::telemetry::Options),
 }
 
 fn main() -> ExitCode {
@@ -87,6 +89,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Bench { what: Bench::Marking(options) } => {
             bench::marking::run(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Bench { what: Bench::Telemetry(options) } => {
+            bench::telemetry::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
     }

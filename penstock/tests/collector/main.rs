@@ -3,5 +3,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod alerts;
 mod api;
+mod deploy;
+mod hostile;
+mod keeping;
 mod site;

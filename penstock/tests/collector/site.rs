@@ -14,12 +14,12 @@ use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, Interface, Sourc
 use penstock_scitags::{FlowLabel, Scitag};
 use serde_json::Value;
 
-use crate::common::{self, Agent, penstock, until};
+use crate::common::{Agent, penstock, until};
 
 /// Generous: the machine may be busy.
-pub const WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const WITHIN: Duration = Duration::from_secs(30);
 
-pub const CONFIG: &str = "
+pub(crate) const CONFIG: &str = "
 roles = [\"collector\"]
 [agent]
 http = \"127.0.0.1:0\"
@@ -39,12 +39,12 @@ address = \"192.0.2.1\"
 name = \"dtn1\"
 ";
 
-pub struct Collector {
-    pub agent: Agent,
-    pub telemetry: Value,
+pub(crate) struct Collector {
+    pub(crate) agent: Agent,
+    pub(crate) telemetry: Value,
 }
 
-pub fn command(dir: &Path, config: &str) -> Command {
+pub(crate) fn command(dir: &Path, config: &str) -> Command {
     let file = dir.join("penstock.toml");
     std::fs::write(&file, config).unwrap();
     let mut command = penstock(&dir.join("state"));
@@ -53,31 +53,31 @@ pub fn command(dir: &Path, config: &str) -> Command {
 }
 
 impl Collector {
-    pub fn start(dir: &Path, config: &str) -> Self {
+    pub(crate) fn start(dir: &Path, config: &str) -> Self {
         let mut agent = Agent::spawn(command(dir, config));
         let telemetry = agent.facts["telemetry"].take();
         Self { agent, telemetry }
     }
 
-    pub fn socket(&self, format: &str) -> UdpSocket {
+    pub(crate) fn socket(&self, format: &str) -> UdpSocket {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(self.telemetry[format][0].as_str().unwrap()).unwrap();
         socket
     }
 
     /// Status and body of a request without a token.
-    pub fn ask(&self, path: &str) -> (u16, String) {
+    pub(crate) fn ask(&self, path: &str) -> (u16, String) {
         ask(&self.agent.http, path, "127.0.0.1", "")
     }
 
-    pub fn get(&self, path: &str) -> Value {
+    pub(crate) fn get(&self, path: &str) -> Value {
         let (status, body) = self.ask(path);
         assert_eq!(status, 200, "{path}: {body}");
         serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
     }
 
     /// Asks until `good` gives something.
-    pub fn until<T>(&self, path: &str, mut good: impl FnMut(&Value) -> Option<T>) -> T {
+    pub(crate) fn until<T>(&self, path: &str, mut good: impl FnMut(&Value) -> Option<T>) -> T {
         let mut last = Value::Null;
         let mut ask = || {
             last = self.get(path);
@@ -94,7 +94,7 @@ impl Collector {
     }
 }
 
-pub fn ask(http: &str, path: &str, host: &str, headers: &str) -> (u16, String) {
+pub(crate) fn ask(http: &str, path: &str, host: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(http).unwrap();
     stream.set_read_timeout(Some(WITHIN)).unwrap();
     let request =
@@ -120,23 +120,23 @@ fn dechunked(mut body: &str) -> String {
 
 /// Whose packets an exporter samples.
 #[derive(Clone, Copy)]
-pub enum Mark {
+pub(crate) enum Mark {
     None,
     Label(u64, u64),
 }
 
 /// An exporter at `agent`.
-pub struct Exporter {
+pub(crate) struct Exporter {
     encoder: Encoder,
     sequence: u32,
     counters: u32,
-    pub rate: u32,
+    pub(crate) rate: u32,
 }
 
-pub const FRAME: u32 = 9_018;
+pub(crate) const FRAME: u32 = 9_018;
 
 /// A packet from site to site, `2001:db8:FROM::1` to `2001:db8:TO::1`.
-pub fn packet(from: u16, to: u16, mark: Mark, vlan: u16) -> [u8; 128] {
+pub(crate) fn packet(from: u16, to: u16, mark: Mark, vlan: u16) -> [u8; 128] {
     let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0];
     bytes.extend(vlan.to_be_bytes());
     let label = match mark {
@@ -156,13 +156,13 @@ pub fn packet(from: u16, to: u16, mark: Mark, vlan: u16) -> [u8; 128] {
 }
 
 impl Exporter {
-    pub fn new(agent: u8, rate: u32) -> Self {
+    pub(crate) fn new(agent: u8, rate: u32) -> Self {
         let encoder = Encoder::new(IpAddr::from([192, 0, 2, agent]), 0, DATAGRAM_BYTES);
         Self { encoder, sequence: 0, counters: 0, rate }
     }
 
     /// Samples that came in at interface 1.
-    pub fn samples(&mut self, header: &[u8; 128], count: u32) -> Vec<Vec<u8>> {
+    pub(crate) fn samples(&mut self, header: &[u8; 128], count: u32) -> Vec<Vec<u8>> {
         let mut datagrams = Vec::new();
         for _ in 0..count {
             self.sequence += 1;
@@ -188,7 +188,7 @@ impl Exporter {
     }
 
     /// Counters of interface 1 after `uptime_ms`.
-    pub fn counters(&mut self, uptime_ms: u32, in_octets: u64) -> Vec<u8> {
+    pub(crate) fn counters(&mut self, uptime_ms: u32, in_octets: u64) -> Vec<u8> {
         self.counters += 1;
         let mut counters: GenericInterface = Reader::new(&[0; 88]).get().unwrap();
         (counters.index, counters.speed_bps, counters.status) = (1, 400_000_000_000, 3);
@@ -201,14 +201,14 @@ impl Exporter {
 }
 
 /// Waits until the collector has taken so many samples.
-pub fn taken(collector: &Collector, samples: u64) {
+pub(crate) fn taken(collector: &Collector, samples: u64) {
     collector.until("/api/v1/telemetry/status", |status| {
         (status["received"]["samples"].as_u64()? >= samples).then_some(())
     });
 }
 
 /// Waits until the second that is open now has ended.
-pub fn second_ended(collector: &Collector) {
+pub(crate) fn second_ended(collector: &Collector) {
     let now = || {
         let status = collector.get("/api/v1/telemetry/status");
         status["live_seconds"]["used"].as_u64().unwrap()
@@ -217,7 +217,6 @@ pub fn second_ended(collector: &Collector) {
     until("another second", WITHIN, || (now() > before).then_some(()));
 }
 
-pub fn house() -> tempfile::TempDir {
-    let _ = common::COMMAND_WITHIN;
+pub(crate) fn house() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }

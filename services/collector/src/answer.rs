@@ -2,12 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
+use std::sync::Arc;
 
-use crate::live::Namer;
+use crate::live::{Namer, other as other_row};
 use crate::query::{By, Fold, Names, Place, Query, Series, share};
 use crate::row::{Cell, Direction, Kind, Row};
 use crate::second::Second;
 use crate::shared::Shared;
+use crate::store::Stored;
 
 /// Counters stand for a total where they cover so much of it.
 const COVERED_MIN: f64 = 0.95;
@@ -199,19 +201,72 @@ impl<K: Copy + Eq + Hash> Known<K> {
     }
 }
 
-/// Answers from some of the live seconds.
-pub(crate) fn of_seconds<'s>(
+/// What storage says of the time before.
+#[derive(Debug, Default)]
+pub(crate) struct Past {
+    pub(crate) rows: Stored,
+    pub(crate) counters: Stored,
+    pub(crate) covered: Vec<(i64, f64)>,
+}
+
+/// Octets that an interface counted in a second; see [`crate::live::Live::counters`].
+pub(crate) type Counted = (i64, (u32, u32, f64, f64));
+
+/// Answers from storage and live seconds.
+pub(crate) fn answer<'s>(
     shared: &Shared,
     query: &Query,
     span: Span,
+    past: &Past,
     seconds: impl Iterator<Item = &'s Second>,
-    counters: &[(i64, (u32, u32, f64, f64))],
+    counters: &[Counted],
 ) -> Answer {
     let directory = shared.directory();
     let names = Names { registry: &shared.registry, directory: &directory };
     let namer = Namer::new(&directory, &shared.sites);
     let questions = Questions::new(query);
     let mut gather = Gather::new(&questions, names, span.buckets);
+    of_past(&mut gather, span, past);
+    of_seconds(&mut gather, &namer, query, span, seconds);
+    if gather.wants_counters() {
+        of_counters(&mut gather, &namer, span, counters);
+    }
+    gather.finish()
+}
+
+fn of_past(gather: &mut Gather<'_>, span: Span, past: &Past) {
+    let inside = |bucket: i64| usize::try_from(bucket).ok().filter(|b| *b < span.buckets);
+    for (bucket, seconds) in &past.covered {
+        if let Some(bucket) = inside(*bucket) {
+            gather.cover(bucket, *seconds);
+        }
+    }
+    let mut known: HashMap<*const Row, Places> = HashMap::new();
+    for (bucket, row, cell) in &past.rows {
+        let Some(bucket) = inside(*bucket) else { continue };
+        let places = *known.entry(Arc::as_ptr(row)).or_insert_with(|| gather.place(row));
+        gather.add(bucket, places, *cell);
+    }
+    if !gather.wants_counters() {
+        return;
+    }
+    let mut known: HashMap<*const Row, Option<Place>> = HashMap::new();
+    for (bucket, row, cell) in &past.counters {
+        let Some(bucket) = inside(*bucket) else { continue };
+        let place = known.entry(Arc::as_ptr(row)).or_insert_with(|| gather.counter_place(row));
+        if let Some(place) = *place {
+            gather.count(bucket, place, *cell);
+        }
+    }
+}
+
+fn of_seconds<'s>(
+    gather: &mut Gather<'_>,
+    namer: &Namer<'_>,
+    query: &Query,
+    span: Span,
+    seconds: impl Iterator<Item = &'s Second>,
+) {
     let (mut groups, mut systems) = (Known(HashMap::new()), Known(HashMap::new()));
     let (mut hosts, mut prefixes) = (Known(HashMap::new()), Known(HashMap::new()));
     for second in seconds {
@@ -220,54 +275,54 @@ pub(crate) fn of_seconds<'s>(
         let other = match query.kind() {
             Kind::Group => {
                 for (key, cell) in &second.groups.rows {
-                    let places = groups.place(&mut gather, *key, || namer.group(key));
+                    let places = groups.place(gather, *key, || namer.group(key));
                     gather.add(bucket, places, (*cell).into());
                 }
                 second.groups.other
             }
             Kind::Host => {
                 for (key, cell) in &second.hosts.rows {
-                    let places = hosts.place(&mut gather, *key, || namer.host(key, true));
+                    let places = hosts.place(gather, *key, || namer.host(key, true));
                     gather.add(bucket, places, (*cell).into());
                 }
                 for (key, cell) in &second.prefixes.rows {
-                    let places = prefixes.place(&mut gather, *key, || namer.host(key, false));
+                    let places = prefixes.place(gather, *key, || namer.host(key, false));
                     gather.add(bucket, places, (*cell).into());
                 }
                 second.prefixes.other
             }
             _ => {
                 for (key, cell) in &second.systems.rows {
-                    let places = systems.place(&mut gather, *key, || namer.system(key));
+                    let places = systems.place(gather, *key, || namer.system(key));
                     gather.add(bucket, places, (*cell).into());
                 }
                 second.systems.other
             }
         };
         if other.bytes > 0.0
-            && let Some(row) = namer.other(query.kind())
+            && let Some(row) = other_row(query.kind())
         {
             let places = gather.place(&row);
             gather.add(bucket, places, other);
         }
     }
-    if gather.wants_counters() {
-        let mut known: HashMap<(u32, u32, Direction), Option<Place>> = HashMap::new();
-        for (at_s, (exporter, index, received, sent)) in counters {
-            let Some(bucket) = span.bucket(*at_s) else { continue };
-            for (direction, octets) in [(Direction::In, received), (Direction::Out, sent)] {
-                if octets.is_nan() {
-                    continue;
-                }
-                let place = known.entry((*exporter, *index, direction)).or_insert_with(|| {
-                    gather.counter_place(&namer.counter(*exporter, *index, direction))
-                });
-                if let Some(place) = *place {
-                    let cell = Cell { bytes: *octets, error_squared: 0.0, seconds: 1.0 };
-                    gather.count(bucket, place, cell);
-                }
+}
+
+fn of_counters(gather: &mut Gather<'_>, namer: &Namer<'_>, span: Span, counters: &[Counted]) {
+    let mut known: HashMap<(u32, u32, Direction), Option<Place>> = HashMap::new();
+    for (at_s, (exporter, index, received, sent)) in counters {
+        let Some(bucket) = span.bucket(*at_s) else { continue };
+        for (direction, octets) in [(Direction::In, received), (Direction::Out, sent)] {
+            if octets.is_nan() {
+                continue;
+            }
+            let place = known.entry((*exporter, *index, direction)).or_insert_with(|| {
+                gather.counter_place(&namer.counter(*exporter, *index, direction))
+            });
+            if let Some(place) = *place {
+                let cell = Cell { bytes: *octets, error_squared: 0.0, seconds: 1.0 };
+                gather.count(bucket, place, cell);
             }
         }
     }
-    gather.finish()
 }

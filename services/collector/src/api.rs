@@ -21,6 +21,9 @@ mod follow;
 mod network;
 mod series;
 
+pub(crate) use network::link_share;
+pub(crate) use series::first;
+
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/api/v1/telemetry/series", get(series::series))
@@ -29,6 +32,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/api/v1/telemetry/exporters", get(facts::exporters))
         .route("/api/v1/telemetry/talkers", get(facts::talkers))
         .route("/api/v1/telemetry/labels", get(series::labels))
+        .route("/api/v1/telemetry/alerts", get(facts::alerts))
         .route("/api/v1/telemetry/status", get(facts::status))
         .route("/api/v1/telemetry/links", get(network::links))
         .route("/api/v1/topology", get(network::topology))
@@ -43,6 +47,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
     facts::exporters,
     facts::talkers,
     series::labels,
+    facts::alerts,
     facts::status,
     network::links,
     network::topology,
@@ -108,7 +113,7 @@ impl Params {
                 }
             }
         }
-        let query = Query { by, direction, filters, view };
+        let query = Query { by, direction, filters, view, sided: false };
         query.check().map_err(|error| ApiError::bad_request(error.to_string()))?;
         Ok(query)
     }

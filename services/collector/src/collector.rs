@@ -1,9 +1,11 @@
 //! The role: its threads, and what it brings to the HTTP server.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use axum::Router;
 use penstock_flows::aggregate::{Aggregator, Limits};
@@ -13,36 +15,71 @@ use penstock_flows::scitag::Trust;
 use penstock_http::Role;
 use penstock_scitags::Registry;
 use prometheus_client::encoding::DescriptorEncoder;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
 
 use crate::config::{Config, prefixes};
 use crate::receive::{self, Input};
 use crate::shared::Shared;
-use crate::{api, metrics, tick};
+use crate::store::Store;
+use crate::{api, metrics, tick, watch};
+
+/// The last minute may take so long to be written.
+const STORE_TIME: Duration = Duration::from_secs(10);
 
 /// A collector that runs; it ends with [`Role::stop`] or when it is dropped.
 #[derive(Debug)]
 pub struct Collector {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    storing: Mutex<Option<(Handle, tokio::task::JoinHandle<()>)>>,
 }
 
 impl Collector {
-    /// Opens the sockets and starts.
+    /// Opens the sockets and starts. Minutes and hours are kept in the directory `state` by a task of `runtime`.
     ///
     /// # Errors
     /// With one line, when a socket cannot be had that must be, or no thread.
-    pub fn start(config: Config, registry: Registry) -> Result<Self, String> {
+    pub fn start(
+        config: Config,
+        registry: Registry,
+        state: &Path,
+        runtime: &Handle,
+    ) -> Result<Self, String> {
         let (sockets, missing) = receive::open(&config)?;
         let inputs: Vec<_> = sockets.iter().map(|(_, input)| Arc::clone(input)).collect();
         let intake = intake(&config, &registry)?;
-        let shared = Arc::new(Shared::new(config, registry, intake, inputs, missing));
-        let this = Self { shared: Arc::clone(&shared), threads: Mutex::default() };
+        let store = config.store.then(|| Store::new(state, config.store_bytes_max));
+        let shared = Arc::new(Shared::new(config, registry, intake, inputs, missing, store));
+        let (stored, minutes) = mpsc::unbounded_channel();
+        let storing = shared.store.is_some().then(|| {
+            let shared = Arc::clone(&shared);
+            let task = runtime.spawn(async move {
+                if let Some(store) = &shared.store {
+                    store.run(minutes).await;
+                }
+            });
+            (runtime.clone(), task)
+        });
+        let this = Self {
+            shared: Arc::clone(&shared),
+            threads: Mutex::default(),
+            storing: Mutex::new(storing),
+        };
         for (receiver, input) in sockets {
             let shared = Arc::clone(&shared);
             let name = format!("take-{}", input.format.as_str());
             this.spawn(&name, move || receive::run(receiver, &input, &shared))?;
         }
-        this.spawn("second", move || tick::run(&shared))?;
+        if !shared.alert_states().is_empty() {
+            let (calls, waiting) = mpsc::channel(watch::CALLS_MAX);
+            let caller = Arc::clone(&shared);
+            runtime.spawn(async move { watch::call(&caller, waiting).await });
+            let watcher = Arc::clone(&shared);
+            this.spawn("alerts", move || watch::run(&watcher, &calls))?;
+        }
+        let stored = shared.store.is_some().then_some(stored);
+        this.spawn("second", move || tick::run(&shared, stored.as_ref()))?;
         Ok(this)
     }
 
@@ -102,6 +139,14 @@ impl Role for Collector {
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             let _ = thread.join();
+        }
+        // The last minute is on its way; the task ends when it is written, or cannot be.
+        let storing = self.storing.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((runtime, task)) = storing {
+            let end = async { tokio::time::timeout(STORE_TIME, task).await };
+            tokio::task::block_in_place(|| {
+                let _ = runtime.block_on(end);
+            });
         }
     }
 }

@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use penstock_flows::prefixes::Prefixes;
+use penstock_http::fetch::Url;
 use penstock_scitags::firefly;
 use penstock_topology::Topology;
+use penstock_units::ByteCount;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
+use crate::alert::{Of, RULES_MAX, Rule};
 use crate::query::View;
 
 /// UDP port of sFlow.
@@ -18,6 +21,21 @@ pub const SFLOW_PORT: u16 = 6343;
 
 /// UDP port of IPFIX, where NetFlow is taken, too.
 pub const IPFIX_PORT: u16 = 4739;
+
+/// Most bytes of storage where nothing is said.
+const STORE_BYTES: u64 = 4 << 30;
+
+/// A number of bytes as text: `4GiB`.
+#[derive(Debug, Clone, Copy)]
+struct Size(u64);
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let size: ByteCount = text.parse().map_err(serde::de::Error::custom)?;
+        Ok(Self(size.0))
+    }
+}
 
 /// An error in what the collector was told, in one line.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +120,12 @@ pub struct Config {
     pub exporters: Vec<KnownExporter>,
     /// How vantages become one figure.
     pub combine: View,
+    /// When to tell someone.
+    pub alerts: Vec<Rule>,
+    /// Whether minutes and hours are stored.
+    pub store: bool,
+    /// Most bytes that they take.
+    pub store_bytes_max: u64,
     /// Whether an input that cannot be had is an error.
     pub required: bool,
 }
@@ -130,7 +154,12 @@ struct Table {
     relays: Vec<Network>,
     #[serde(default)]
     exporter: Vec<KnownExporter>,
+    #[serde(default)]
+    alert: Vec<Rule>,
+    webhook: Option<Url>,
     combine: Option<View>,
+    store: Option<bool>,
+    store_bytes_max: Option<Size>,
 }
 
 impl Config {
@@ -169,9 +198,22 @@ impl Config {
         if table.site.len() > usize::from(u16::MAX) {
             return Err(failed(None, "more than 65535 [[collector.site]]".to_owned()));
         }
+        if table.alert.len() > RULES_MAX {
+            return Err(failed(None, format!("more than {RULES_MAX} [[collector.alert]]")));
+        }
+        for rule in &table.alert {
+            let Some(key) = rule.key.as_deref().filter(|_| rule.of == Of::Link) else { continue };
+            if topology.as_ref().is_none_or(|topology| topology.link(key).is_none()) {
+                return Err(failed(
+                    None,
+                    format!("alert '{}': the topology has no link '{key}'", rule.name),
+                ));
+            }
+        }
         let all = table.site.iter().flat_map(|site| &site.networks);
-        for networks in [all.copied().collect(), table.marking.clone(), table.relays.clone()] {
-            prefixes(&networks).map_err(|error| failed(None, error))?;
+        let all: Vec<_> = all.copied().collect();
+        for networks in [all.as_slice(), &table.marking, &table.relays] {
+            prefixes(networks).map_err(|error| failed(None, error))?;
         }
         Ok(lower(table, required, topology))
     }
@@ -181,12 +223,13 @@ impl Config {
 ///
 /// # Errors
 /// When there are too many.
-pub fn prefixes(networks: &Vec<Network>) -> Result<Prefixes<()>, String> {
+pub(crate) fn prefixes(networks: &[Network]) -> Result<Prefixes<()>, String> {
     Prefixes::new(networks.iter().map(|network| (network.0, network.1, ())))
         .map_err(|error| error.to_string())
 }
 
 fn lower(table: Table, required: bool, topology: Option<Topology>) -> Config {
+    let webhook = table.webhook;
     let default = |port| vec![SocketAddr::new(any(), port)];
     Config {
         sflow: table.sflow.unwrap_or_else(|| default(SFLOW_PORT)),
@@ -199,6 +242,13 @@ fn lower(table: Table, required: bool, topology: Option<Topology>) -> Config {
         relays: table.relays,
         exporters: table.exporter,
         combine: table.combine.unwrap_or_default(),
+        alerts: table
+            .alert
+            .into_iter()
+            .map(|rule| Rule { webhook: rule.webhook.or_else(|| webhook.clone()), ..rule })
+            .collect(),
+        store: table.store.unwrap_or(true),
+        store_bytes_max: table.store_bytes_max.map_or(STORE_BYTES, |size| size.0),
         required,
     }
 }

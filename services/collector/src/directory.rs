@@ -33,7 +33,7 @@ pub struct Directory {
 
 /// How an exporter is called where numbers of ports do not matter.
 #[must_use]
-pub fn exporter_key(key: &ExporterKey) -> String {
+pub(crate) fn exporter_key(key: &ExporterKey) -> String {
     let ip = key.address.ip();
     let prefix = match key.dialect {
         Dialect::Sflow => "",

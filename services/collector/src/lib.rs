@@ -13,19 +13,23 @@
 
 #![forbid(unsafe_code)]
 
+mod alert;
 mod answer;
 mod api;
 mod collector;
 pub mod config;
-pub mod directory;
+mod directory;
 mod live;
 mod metrics;
+mod minute;
 pub mod query;
 pub mod receive;
-pub mod row;
+mod row;
 mod second;
 mod shared;
+mod store;
 mod tick;
+mod watch;
 
 pub use api::document;
 pub use collector::Collector;

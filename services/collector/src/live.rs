@@ -7,6 +7,7 @@ use penstock_flows::aggregate::{Group, PackedGroup, Seen, Vantage as Numbered, W
 use penstock_flows::packet::Version;
 
 use crate::directory::Directory;
+use crate::minute::start_of;
 use crate::row::{Cell, Direction, Kind, Label, Row, Vantage};
 use crate::second::Second;
 
@@ -22,6 +23,12 @@ const COUNTERS_MAX: usize = 2_000_000;
 /// Names of sites by their numbers.
 pub(crate) type Sites = Arc<[Arc<str>]>;
 
+/// Counted octets by minute, exporter, ifIndex and direction.
+pub(crate) type CountedMinutes = HashMap<(i64, u32, u32, Direction), Cell>;
+
+/// Most of them that wait to be stored.
+const COUNTED_MINUTES_MAX: usize = 100_000;
+
 /// The last seconds.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
@@ -30,6 +37,8 @@ pub(crate) struct Live {
     /// By second: exporter, ifIndex, received and sent octets.
     counters: BTreeMap<i64, Vec<(u32, u32, f64, f64)>>,
     counted: usize,
+    /// What of it is not stored yet.
+    minutes: CountedMinutes,
     /// Until when counters of an interface are known.
     until: HashMap<(u32, u32), i64>,
 }
@@ -53,8 +62,7 @@ impl Live {
         self.until.retain(|_, until| *until >= oldest);
     }
 
-    /// Spreads octets that an interface counted until `now_s` over the seconds of the interval. Gives the first second
-    /// and how many there are.
+    /// Spreads octets that an interface counted until `now_s` over the seconds of the interval.
     pub(crate) fn count(
         &mut self,
         now_s: i64,
@@ -62,7 +70,7 @@ impl Live {
         exporter: u32,
         index: u32,
         octets: (Option<u64>, Option<u64>),
-    ) -> (i64, i64) {
+    ) {
         let reckoned = now_s - (length_s.round() as i64).max(1);
         let before = self.until.get(&(exporter, index)).copied();
         // Intervals follow each other without a gap, however their ends are rounded.
@@ -77,7 +85,21 @@ impl Live {
             cells.push((exporter, index, each(octets.0), each(octets.1)));
             self.counted += 1;
         }
-        (start, seconds)
+        for at in start..now_s {
+            for (direction, octets) in [(Direction::In, octets.0), (Direction::Out, octets.1)] {
+                let key = (start_of(at), exporter, index, direction);
+                let room = self.minutes.len() < COUNTED_MINUTES_MAX;
+                if octets.is_some() && (room || self.minutes.contains_key(&key)) {
+                    let cell = Cell { bytes: each(octets), error_squared: 0.0, seconds: 1.0 };
+                    self.minutes.entry(key).or_default().add(cell);
+                }
+            }
+        }
+    }
+
+    /// What interfaces counted since the last time, by minute.
+    pub(crate) fn take_minutes(&mut self) -> CountedMinutes {
+        std::mem::take(&mut self.minutes)
     }
 
     /// The seconds, oldest first.
@@ -137,10 +159,6 @@ impl<'a> Namer<'a> {
         }
     }
 
-    fn nowhere(&self) -> Vantage {
-        Vantage { exporter: "".into(), host: false, direction: Direction::Unknown }
-    }
-
     /// Of a group.
     #[must_use]
     pub(crate) fn group(&self, packed: &PackedGroup) -> Row {
@@ -190,58 +208,25 @@ impl<'a> Namer<'a> {
     pub(crate) fn counter(&self, exporter: u32, index: u32, direction: Direction) -> Row {
         Row::Counter { at: self.vantage(exporter, direction), index }
     }
+}
 
-    /// Of what found no place.
-    #[must_use]
-    pub(crate) fn other(&self, kind: Kind) -> Option<Row> {
-        let at = self.nowhere();
-        match kind {
-            Kind::Group => Some(Row::Group {
-                at,
-                input: None,
-                output: None,
-                vlan: None,
-                version: None,
-                label: Label::Other,
-                source: None,
-                destination: None,
-            }),
-            Kind::Host => Some(Row::Host { at, address: None, prefix: None, sent: true }),
-            Kind::System => Some(Row::System { at, source: None, destination: None }),
-            Kind::Counter => None,
-        }
-    }
-
-    /// All rows of a kind of one second.
-    pub(crate) fn rows(&self, second: &Second, kind: Kind, mut take: impl FnMut(Row, Cell)) {
-        let other = match kind {
-            Kind::Group => {
-                for (key, packed) in &second.groups.rows {
-                    take(self.group(key), (*packed).into());
-                }
-                second.groups.other
-            }
-            Kind::Host => {
-                for (key, packed) in &second.hosts.rows {
-                    take(self.host(key, true), (*packed).into());
-                }
-                for (key, packed) in &second.prefixes.rows {
-                    take(self.host(key, false), (*packed).into());
-                }
-                second.prefixes.other
-            }
-            Kind::System => {
-                for (key, packed) in &second.systems.rows {
-                    take(self.system(key), (*packed).into());
-                }
-                second.systems.other
-            }
-            Kind::Counter => return,
-        };
-        if other.bytes > 0.0
-            && let Some(row) = self.other(kind)
-        {
-            take(row, other);
-        }
+/// Of what found no place.
+#[must_use]
+pub(crate) fn other(kind: Kind) -> Option<Row> {
+    let at = Vantage { exporter: "".into(), host: false, direction: Direction::Unknown };
+    match kind {
+        Kind::Group => Some(Row::Group {
+            at,
+            input: None,
+            output: None,
+            vlan: None,
+            version: None,
+            label: Label::Other,
+            source: None,
+            destination: None,
+        }),
+        Kind::Host => Some(Row::Host { at, address: None, prefix: None, sent: true }),
+        Kind::System => Some(Row::System { at, source: None, destination: None }),
+        Kind::Counter => None,
     }
 }

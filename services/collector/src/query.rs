@@ -129,6 +129,8 @@ pub struct Query {
     pub filters: Vec<(By, String)>,
     /// How vantages become one.
     pub view: View,
+    /// The direction is that of a site, host or interface, although the sums are not by one.
+    pub sided: bool,
 }
 
 /// Why a question has no answer.
@@ -143,7 +145,7 @@ impl Query {
     /// Of everything.
     #[must_use]
     pub fn of(by: By) -> Self {
-        Self { by, direction: None, filters: Vec::new(), view: View::Auto }
+        Self { by, direction: None, filters: Vec::new(), view: View::Auto, sided: false }
     }
 
     /// Checks that filters and series know of each other.
@@ -175,7 +177,7 @@ impl Query {
     /// The same question about everything together.
     #[must_use]
     pub fn total(&self) -> Self {
-        Self { by: By::Total, ..self.clone() }
+        Self { by: By::Total, sided: self.is_sided(), ..self.clone() }
     }
 
     /// The row's key; `None` when it is not asked for.
@@ -185,11 +187,8 @@ impl Query {
     /// comes in. For all else it is where samples were taken: of what came in at exporters, or of what went out.
     #[must_use]
     pub fn key(&self, row: &Row, names: &Names<'_>) -> Option<String> {
-        let directional =
-            |by| matches!(by, By::Site | By::Host | By::Prefix | By::As | By::Interface);
-        let any = directional(self.by) || self.filters.iter().any(|(by, _)| directional(*by));
         if let Some(direction) = self.direction
-            && !any
+            && !self.is_sided()
             && row.at().direction != direction
         {
             return None;
@@ -207,6 +206,12 @@ impl Query {
             }
         }
         self.key_by(self.by, row, names)
+    }
+
+    /// Whether the direction is that of what is asked for, and not where samples were taken.
+    fn is_sided(&self) -> bool {
+        let sided = |by| matches!(by, By::Site | By::Host | By::Prefix | By::As | By::Interface);
+        self.sided || sided(self.by) || self.filters.iter().any(|(by, _)| sided(*by))
     }
 
     fn key_by(&self, by: By, row: &Row, names: &Names<'_>) -> Option<String> {
@@ -515,6 +520,8 @@ mod tests {
         assert_eq!(answer(&filtered(By::Site, "elsewhere")), []);
         let out = Query { direction: Some(Direction::Out), ..Query::of(By::Interface) };
         assert_eq!(answer(&out)[0], ("h1:4".to_owned(), 100.0));
+        let out = out.total();
+        assert_eq!(answer(&out), pairs(&[("total", 150.0)]));
         let received = Query { direction: Some(Direction::In), ..Query::of(By::Site) };
         assert_eq!(answer(&received), pairs(&[("elsewhere", 150.0)]));
         let seen_in = Query { direction: Some(Direction::In), ..Query::of(By::Total) };

@@ -10,11 +10,13 @@ use penstock_flows::intake::Intake;
 use penstock_scitags::Registry;
 use tokio::sync::broadcast;
 
+use crate::alert::Alert;
 use crate::config::Config;
 use crate::directory::Directory;
 use crate::live::{Live, Sites};
 use crate::receive::Input;
 use crate::second::Second;
+use crate::store::Store;
 
 /// Seconds that a client of the live feed may be behind.
 const BEHIND_MAX: usize = 16;
@@ -40,6 +42,12 @@ pub(crate) struct Shared {
     pub(crate) sites: Sites,
     /// What the operator said.
     pub(crate) config: Config,
+    /// Minutes and hours; `None` where nothing is stored.
+    pub(crate) store: Option<Store>,
+    /// Alerts, in the order of their rules.
+    pub(crate) alerts: Mutex<Vec<Alert>>,
+    /// Calls that no webhook took.
+    pub(crate) webhooks_failed: AtomicU64,
     /// Begin of the monotonic time that the intake sees.
     pub(crate) begun: Instant,
     /// The same by the wall clock.
@@ -59,6 +67,7 @@ impl Shared {
         intake: Intake,
         inputs: Vec<Arc<Input>>,
         missing: Vec<String>,
+        store: Option<Store>,
     ) -> Self {
         let names = config.exporters.iter().filter_map(|exporter| {
             Some((exporter.address.to_canonical().to_string(), exporter.name.clone()?))
@@ -70,6 +79,9 @@ impl Shared {
             feed: Mutex::new(Some(broadcast::channel(BEHIND_MAX).0)),
             inputs,
             missing,
+            store,
+            alerts: Mutex::new(config.alerts.iter().cloned().map(Alert::new).collect()),
+            webhooks_failed: AtomicU64::new(0),
             registry,
             sites: config.sites.iter().map(|site| Arc::from(site.name.as_str())).collect(),
             config,
@@ -104,6 +116,10 @@ impl Shared {
 
     pub(crate) fn live_mut(&self) -> RwLockWriteGuard<'_, Live> {
         self.live.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn alert_states(&self) -> MutexGuard<'_, Vec<Alert>> {
+        self.alerts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The live feed; `None` when the service ends.

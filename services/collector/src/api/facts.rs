@@ -331,6 +331,8 @@ pub(crate) struct Talkers {
     from_s: i64,
     /// How long it was.
     length_s: f64,
+    /// A flow that is not told has no more.
+    error_bps: f64,
     /// Greatest first.
     talkers: Vec<Talker>,
 }
@@ -382,7 +384,8 @@ pub(super) async fn talkers(
     talkers.sort_by(|a, b| b.least_bps.total_cmp(&a.least_bps));
     talkers.truncate(most);
     let from_s = seconds.last().map_or(0, |second| second.at_s);
-    Ok(Json(Talkers { from_s, length_s, talkers }))
+    let error_bps = rate(seconds.iter().map(|second| second.talkers_error).sum());
+    Ok(Json(Talkers { from_s, length_s, error_bps, talkers }))
 }
 
 /// A socket.
@@ -443,6 +446,34 @@ pub(crate) struct Use {
     limit: usize,
 }
 
+/// Minutes and hours on disk.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryStorage)]
+pub(crate) struct Storage {
+    /// The database.
+    path: String,
+    /// Its size.
+    bytes: u64,
+    /// Its size is no more.
+    limit_bytes: u64,
+    /// Minutes stored since the start.
+    minutes: u64,
+    /// Rows stored since the start.
+    rows: u64,
+    /// Times that something could not be stored.
+    errors: u64,
+    /// Minutes that could not be stored at all.
+    minutes_lost: u64,
+    /// Minutes that wait to be stored.
+    minutes_waiting: u64,
+    /// Files that were damaged and put aside.
+    damaged: u64,
+    /// Begin of the newest minute that is stored, in seconds since 1970.
+    newest_s: Option<i64>,
+    /// What is wrong now; null for nothing.
+    trouble: Option<String>,
+}
+
 /// How the collector is doing.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryStatus)]
@@ -471,6 +502,8 @@ pub(crate) struct Status {
     live_seconds: Use,
     /// Sums kept live.
     live_rows: Use,
+    /// Minutes and hours on disk; null where nothing is stored.
+    storage: Option<Storage>,
     /// Steps of the wall clock.
     clock_steps: u64,
     /// Clients of the live feed that were dropped because they did not keep up.
@@ -529,7 +562,87 @@ pub(super) async fn status(
         hosts: of(newest.map_or(0, |s| s.hosts.rows.len()), crate::second::GROUPS_MAX),
         live_seconds: of(live.seconds().count(), SECONDS),
         live_rows: of(live.rows(), ROWS_MAX),
+        storage: shared.store.as_ref().map(|store| Storage {
+            path: store.path().display().to_string(),
+            bytes: store.bytes(),
+            limit_bytes: shared.config.store_bytes_max,
+            minutes: get(&store.health.minutes),
+            rows: get(&store.health.rows),
+            errors: get(&store.health.errors),
+            minutes_lost: get(&store.health.lost),
+            minutes_waiting: get(&store.health.waiting),
+            damaged: get(&store.health.damaged),
+            newest_s: Some(store.health.newest_s.load(Ordering::Relaxed)).filter(|s| *s > 0),
+            trouble: store.trouble(),
+        }),
         clock_steps: get(&shared.clock_steps),
         slow_clients: get(&shared.slow_clients),
     }))
+}
+
+/// An alert.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryAlert)]
+pub(crate) struct AlertFacts {
+    /// What it is called.
+    name: String,
+    /// rate, share, loss, unlabelled or silence.
+    kind: String,
+    /// Which owner, exporter and so on it is of; null for all.
+    key: Option<String>,
+    /// Whether it fires.
+    firing: bool,
+    /// Since when it does or does not, in seconds since 1970; null until a figure was known.
+    since_s: Option<f64>,
+    /// The figure now; null where there is none.
+    value: Option<f64>,
+    /// Its unit: bit/s, share or s.
+    unit: &'static str,
+    /// It fires beyond this.
+    threshold: f64,
+    /// Above the threshold, or else below.
+    above: bool,
+    /// It ends beyond this.
+    clear: f64,
+    /// After so many seconds.
+    for_s: f64,
+    /// How many times it began to fire.
+    times: u64,
+}
+
+/// All alerts.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryAlerts)]
+pub(crate) struct Alerts {
+    /// In the order of the configuration.
+    alerts: Vec<AlertFacts>,
+    /// How many fire.
+    firing: usize,
+}
+
+/// Alerts, firing and not.
+#[utoipa::path(get, path = "/api/v1/telemetry/alerts", security((), ("token" = [])),
+    responses((status = 200, body = Alerts), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn alerts(
+    State(shared): State<Arc<Shared>>,
+    given: Given,
+) -> Result<Json<Alerts>, ApiError> {
+    Params::new(given)?.none()?;
+    let alerts = shared.alert_states().clone();
+    let firing = alerts.iter().filter(|alert| alert.firing).count();
+    let facts = alerts.into_iter().map(|alert| AlertFacts {
+        kind: format!("{:?}", alert.rule.watched).to_lowercase(),
+        unit: alert.rule.unit(),
+        key: alert.rule.key,
+        firing: alert.firing,
+        since_s: alert.since_s,
+        value: alert.value,
+        threshold: alert.rule.threshold,
+        above: alert.rule.above,
+        clear: alert.rule.clear,
+        for_s: alert.rule.after.as_secs_f64(),
+        times: alert.times,
+        name: alert.rule.name,
+    });
+    Ok(Json(Alerts { alerts: facts.collect(), firing }))
 }

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use super::series::{errors, first, rates};
 use super::{Given, Params};
-use crate::answer::{Span, of_seconds};
+use crate::answer::{Past, Span, answer};
 use crate::query::{By, Names, Query};
 use crate::second::Second;
 use crate::shared::Shared;
@@ -158,8 +158,9 @@ impl Follower {
 
     fn tell(&self, second: &Second) -> Told {
         let span = Span { start_s: second.at_s, step_s: 1, buckets: 1 };
-        let answer =
-            |query: &Query| of_seconds(&self.shared, query, span, std::iter::once(second), &[]);
+        let answer = |query: &Query| {
+            answer(&self.shared, query, span, &Past::default(), std::iter::once(second), &[])
+        };
         let total = answer(&self.base);
         let mut by = std::collections::BTreeMap::new();
         for query in &self.queries {

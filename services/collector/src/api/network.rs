@@ -242,10 +242,19 @@ pub(super) async fn links(
     given: Given,
 ) -> Result<Json<Links>, ApiError> {
     Params::new(given)?.none()?;
-    let Some(topology) = &shared.config.topology else {
-        return Ok(Json(Links { links: Vec::new() }));
-    };
-    let rates = rates(&shared);
+    Ok(Json(Links { links: links_in_use(&shared) }))
+}
+
+/// How much of a link's capacity is in use, in the direction that is used more; `None` where nobody tells.
+pub(crate) fn link_share(shared: &Shared, name: &str) -> Option<f64> {
+    let links = links_in_use(shared);
+    let link = links.iter().find(|link| link.facts.name == name)?;
+    [link.a_to_b.share, link.b_to_a.share].into_iter().flatten().reduce(f64::max)
+}
+
+fn links_in_use(shared: &Shared) -> Vec<LinkUse> {
+    let Some(topology) = &shared.config.topology else { return Vec::new() };
+    let rates = rates(shared);
     let at = |end: End, out: usize| {
         let node = &topology.nodes[end.node.0];
         let interface = node.interfaces.get(end.interface?)?;
@@ -265,5 +274,5 @@ pub(super) async fn links(
         };
         LinkUse { facts, a_to_b: flowing(a, b), b_to_a: flowing(b, a) }
     });
-    Ok(Json(Links { links: links.collect() }))
+    links.collect()
 }

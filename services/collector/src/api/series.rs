@@ -1,18 +1,30 @@
 //! Rates over time.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use penstock_http::{ApiError, ErrorBody};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Given, Params};
-use crate::answer::{Answer, From, Span, of_seconds};
+use crate::answer::{Answer, From, Past, Span};
 use crate::query::{By, Names, Query, Series as Sums};
-use crate::row::Cell;
+use crate::row::{Cell, Kind};
 use crate::shared::{Shared, unix_now};
+use crate::store::{Store, Tier};
+
+/// Seconds that are kept in memory.
+const LIVE_S: i64 = crate::live::SECONDS as i64;
+
+/// Minutes are kept for so long.
+const MINUTES_S: i64 = 7 * 86_400;
+
+/// Longer times are told in hours, where nothing else is asked for.
+const HOURS_FROM_S: i64 = 2 * 86_400;
 
 /// Most points of a series.
 const POINTS_MAX: i64 = 1_500;
@@ -128,7 +140,7 @@ fn word(from: From) -> &'static str {
 }
 
 /// The greatest, and the others as one.
-pub(super) fn first(answer: &Answer, top: usize) -> Vec<Sums> {
+pub(crate) fn first(answer: &Answer, top: usize) -> Vec<Sums> {
     let mut series: Vec<(f64, Sums)> = answer
         .series
         .iter()
@@ -205,7 +217,8 @@ impl Asked {
         let wanted = self.step_s.unwrap_or(up(length, POINTS)).min(length.max(1));
         let step_s = up(wanted.max(least), least) * least;
         let start_s = self.from_s.div_euclid(step_s) * step_s;
-        let buckets = (self.to_s - start_s).div_euclid(step_s).max(1);
+        // The last may not be over: its rate is that of the seconds that were measured.
+        let buckets = up(self.to_s - start_s, step_s).max(1);
         if buckets > POINTS_MAX {
             let text = format!(
                 "{buckets} points are more than {POINTS_MAX}: give a longer step or a shorter time"
@@ -216,14 +229,56 @@ impl Asked {
     }
 }
 
-/// The finest store that has all of it answers.
+/// The finest store that has all of it answers; what is not stored yet is added from memory.
 async fn answer(
     shared: &Arc<Shared>,
     query: Query,
     asked: Asked,
 ) -> Result<(Answer, Span, &'static str), ApiError> {
-    let span = asked.span(1)?;
-    Ok((live(shared, &query, span), span, "live"))
+    let now = unix_now() as i64;
+    let fine = asked.step_s.is_none_or(|step| step < 60) && asked.from_s >= now - 2 * LIVE_S;
+    if fine && asked.from_s >= now - LIVE_S - 1 || shared.store.is_none() {
+        let span = asked.span(1)?;
+        return Ok((live(shared, &query, span), span, "live"));
+    }
+    let long = asked.from_s < now - MINUTES_S || asked.to_s - asked.from_s > HOURS_FROM_S;
+    let coarse = asked.step_s.map_or(long, |step| step >= 3600 || asked.from_s < now - MINUTES_S);
+    let (tier, word) = if coarse { (Tier::Hour, "hour") } else { (Tier::Minute, "minute") };
+    let span = asked.span(tier.step_s())?;
+    let store =
+        shared.store.as_ref().ok_or_else(|| ApiError::bad_request("there is no storage"))?;
+    let past = past(store, &query, span, tier).await.map_err(|error| {
+        let text =
+            format!("storage cannot be read: {error}: the last 600 seconds can be asked for");
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text)
+    })?;
+    let newest = store.health.newest_s.load(Ordering::Relaxed);
+    let stored_until = newest.saturating_add(60);
+    let seconds: Vec<_> =
+        shared.live().seconds().filter(|second| second.at_s >= stored_until).cloned().collect();
+    let answer =
+        crate::answer::answer(shared, &query, span, &past, seconds.iter().map(|s| &**s), &[]);
+    Ok((answer, span, word))
+}
+
+/// What is stored of it. Of hours that are not summed up yet the minutes are taken.
+async fn past(store: &Store, query: &Query, span: Span, tier: Tier) -> Result<Past, sqlx::Error> {
+    let (from_s, to_s) = (span.start_s, span.end_s());
+    let buckets = (span.start_s, span.step_s);
+    let mut parts = vec![(tier, (from_s, to_s))];
+    if tier == Tier::Hour {
+        let until = store.summed_until().await?.clamp(from_s, to_s);
+        parts = vec![(Tier::Hour, (from_s, until)), (Tier::Minute, (until, to_s))];
+    }
+    let mut past = Past::default();
+    for (tier, range) in parts {
+        past.covered.extend(store.covered(tier, range, buckets).await?);
+        past.rows.extend(store.read(tier, query.kind(), range, buckets).await?);
+        if query.kind() == Kind::Group {
+            past.counters.extend(store.read(tier, Kind::Counter, range, buckets).await?);
+        }
+    }
+    Ok(past)
 }
 
 /// From the last ten minutes.
@@ -235,7 +290,8 @@ pub(super) fn live(shared: &Shared, query: &Query, span: Span) -> Answer {
         let counters = live.counters(span.start_s, span.end_s());
         (seconds, counters.map(|(at, cell)| (at, *cell)).collect::<Vec<_>>())
     };
-    of_seconds(shared, query, span, seconds.iter().map(|second| &**second), &counters)
+    let seconds = seconds.iter().map(|second| &**second);
+    crate::answer::answer(shared, query, span, &Past::default(), seconds, &counters)
 }
 
 /// How much of the traffic is labelled.

@@ -104,18 +104,21 @@ impl DatagramReceiver {
                 iov_len: buffer.len(),
             })
             .collect();
-        let mut messages: Vec<libc::mmsghdr> = Vec::with_capacity(BATCH);
-        for at in 0..BATCH {
-            // SAFETY: all zeros is a valid mmsghdr, which is plain data.
-            let mut message: libc::mmsghdr = unsafe { zeroed() };
-            message.msg_hdr.msg_name = (&raw mut self.names[at]).cast();
-            message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-            message.msg_hdr.msg_iov = &raw mut vectors[at];
-            message.msg_hdr.msg_iovlen = 1;
-            message.msg_hdr.msg_control = (&raw mut self.controls[at]).cast();
-            message.msg_hdr.msg_controllen = size_of::<Control>() as _;
-            messages.push(message);
-        }
+        let rooms = self.names.iter_mut().zip(&mut self.controls).zip(&mut vectors);
+        let mut messages: Vec<libc::mmsghdr> = rooms
+            .map(|((name, control), vector)| {
+                // SAFETY: all zeros is a valid mmsghdr, which is plain data.
+                let mut message: libc::mmsghdr = unsafe { zeroed() };
+                message.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
+                message.msg_hdr.msg_namelen =
+                    size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+                message.msg_hdr.msg_iov = vector;
+                message.msg_hdr.msg_iovlen = 1;
+                message.msg_hdr.msg_control = std::ptr::from_mut(control).cast();
+                message.msg_hdr.msg_controllen = size_of::<Control>() as _;
+                message
+            })
+            .collect();
         // SAFETY: each message points to its own name, vector, buffer and control room with their true lengths, and
         // all of them outlive the call.
         let count = unsafe {
