@@ -141,7 +141,15 @@ export function useTraffic(by, time, params) {
   const held = useRef(null);
   const identity = JSON.stringify([by, time.range.key, time.from, time.to, time.paused, filters]);
   useEffect(() => {
+    const kind = JSON.stringify([by, filters]);
+    const before = held.current;
+    // What is on the screen when it is held stays there: the host keeps seconds for ten minutes, and it does not.
+    if (time.paused && !time.zoomed && before?.kind === kind && before.range === time.range.key && before.times.at(-1) > time.paused - 5 - 2 * before.step) {
+      change((old) => ({ ...old, traffic: before, error: null, open: false }));
+      return undefined;
+    }
     const traffic = new Traffic(by);
+    Object.assign(traffic, { kind, range: time.zoomed ? null : time.range.key });
     held.current = traffic;
     const stop = new AbortController();
     let end = () => {};
@@ -191,8 +199,7 @@ export function useTraffic(by, time, params) {
       load();
     };
     // What was shown stays until there is something else of the same kind.
-    traffic.kind = JSON.stringify([by, filters]);
-    change((old) => ({ ...old, traffic: old.traffic?.kind === traffic.kind ? old.traffic : null, error: null, open: false }));
+    change((old) => ({ ...old, traffic: old.traffic?.kind === kind ? old.traffic : null, error: null, open: false }));
     load();
     addEventListener("penstock:token", renew);
     return () => {
@@ -205,12 +212,12 @@ export function useTraffic(by, time, params) {
   return state;
 }
 
-/** The part of time to draw: of a live plot the last ten minutes, or what there is so far but at least one. */
+/** The part of time to draw: of the last ten minutes what there is so far, but at least one. */
 export function shownWindow(traffic, time) {
-  if (time.zoomed || time.paused || !traffic?.times.length) return windowOf(time);
+  if (time.zoomed || !traffic?.times.length) return windowOf(time);
   const to = traffic.times.at(-1);
   const from = to - time.range.seconds;
-  if (!time.live) return { from, to };
+  if (time.range.key !== "live") return { from, to };
   const first = traffic.times[traffic.total.values.findIndex((value) => value !== null)] ?? to;
   return { from: Math.max(from, Math.min(first, to - 60)), to };
 }

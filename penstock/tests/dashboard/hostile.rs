@@ -62,5 +62,5 @@ fn hostile_names_are_text() {
     assert_eq!(browser.ask(broken), false);
     evil.kill();
     turned.kill();
-    browser.assert_clean(&["telemetry/alerts"]);
+    browser.assert_clean(&[]);
 }

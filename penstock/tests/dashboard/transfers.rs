@@ -102,5 +102,5 @@ fn transfers_are_shown_and_with_the_token_steered() {
     browser.until("document.querySelectorAll('.actions').length === 0");
     browser.sees("Read-only");
     first.kill();
-    browser.assert_clean(&["telemetry/alerts", "401", "400"]);
+    browser.assert_clean(&["401", "400"]);
 }
