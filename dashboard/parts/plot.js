@@ -96,7 +96,7 @@ export function Plot({ times, series, total, capacity, kind = "stack", height = 
     const options = {
       width: place.current.clientWidth || 600,
       height,
-      padding: [10, 10, 0, 0],
+      padding: [10, 26, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
       scales: {

@@ -12,7 +12,9 @@ const LONG: Duration = Duration::from_secs(240);
 #[test]
 #[ignore = "takes minutes and writes docs/images"]
 fn pictures_of_the_documents() {
-    let node = Node::start(&format!("topology = {TOPOLOGY:?}\n"));
+    let alert =
+        "[[collector.alert]]\nname = \"someone is silent\"\nkind = \"silence\"\nabove = \"1m\"\n";
+    let node = Node::start(&format!("topology = {TOPOLOGY:?}\n{alert}"));
     let _feed = Feed::start(node.sflow, "dtn9");
     std::thread::sleep(LONG);
     let mut browser = Browser::start(1280, 800);
