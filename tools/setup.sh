@@ -36,6 +36,7 @@ for purpose in "$@"; do
             need tcpdump tcpdump
             need ethtool ethtool
             need python3 python3-minimal
+            need chromium chromium
             ;;
         bpf)
             need clang clang

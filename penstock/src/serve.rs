@@ -4,19 +4,22 @@ use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use penstock_agent::config::{Config, Keep, Layer, Listen, MetricsAccess, parse_count};
-use penstock_agent::serve::Server;
+use penstock_agent::config::{Config, Keep, Layer, Listen, MetricsAccess, RoleName, parse_count};
+use penstock_agent::registry::Current;
+use penstock_agent::serve::{Server, StartRole};
+use penstock_collector::{Collector, config as collector};
 use penstock_units::{BitRate, ByteCount};
 use serde_json::json;
 
 use crate::exit::{Code, Failure, OrExit};
 
-/// Run the agent of this machine: files for many clients, an HTTP API, metrics
+/// Run this machine's daemon: files for many clients, a collector of telemetry, an HTTP API, metrics
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 What is set comes from the file, then from PENSTOCK_* variables (PENSTOCK_LISTEN, _HTTP, _STATE, _ROOT, \
-_METRICS, _TOKENS, _RATE, _TRANSFERS, _STREAMS, _MEMORY, _KEEP_UNFINISHED, _CONFIG), then from flags; the later wins.
+_METRICS, _TOKENS, _RATE, _TRANSFERS, _STREAMS, _MEMORY, _KEEP_UNFINISHED, _ROLES, _CONFIG), then from flags; the later wins.
 
 On its first start the agent makes a certificate and a token in its state directory. The same user on \
 this machine needs nothing more; for another host it prints the line to type there. SIGTERM or SIGINT \
@@ -26,11 +29,15 @@ and tokens of the file again; running transfers go on.
 Examples:
   penstock serve --root /data
   penstock serve --root /data --listen 127.0.0.1:8620 --http 127.0.0.1:8621 --rate 10G
+  penstock serve --roles collector
   penstock serve --config /etc/penstock/penstock.toml")]
 pub(crate) struct Args {
     /// Configuration file [default: /etc/penstock/penstock.toml where there is one]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// What to do: agent (files), collector (telemetry) [default: all of it]
+    #[arg(long, value_name = "ROLE", value_delimiter = ',')]
+    roles: Vec<RoleName>,
     /// Let everyone who has a token read and write this directory, as penstock://HOST/
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
@@ -64,7 +71,7 @@ pub(crate) struct Args {
     /// Remove unfinished files of transfers that did not come back for this long, or forever [default: 7d]
     #[arg(long, value_name = "TIME")]
     keep_unfinished: Option<Keep>,
-    /// Print one JSON object with listen, http and fingerprint when it runs
+    /// Print one JSON object with listen, http, telemetry and fingerprint when it runs
     #[arg(long)]
     json: bool,
 }
@@ -78,15 +85,49 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     };
     let config = load().or_exit(Code::Usage)?;
     let exports: Vec<String> = config.exports.iter().map(shown).collect();
-    let server = Server::start(config).map_err(anyhow::Error::from)?;
+    let mut others: Vec<StartRole<'_>> = Vec::new();
+    let inputs = Arc::default();
+    if config.plays(RoleName::Collector) {
+        others.push(start_collector(&config, &inputs)?);
+    }
+    let server = Server::start(config, others).map_err(anyhow::Error::from)?;
+    let inputs = std::mem::take(&mut *inputs.lock().unwrap_or_else(PoisonError::into_inner));
     let output = io::stdout();
-    let printed = if json { print_json(&server, output) } else { print(&server, &exports, output) };
+    let printed = if json {
+        print_json(&server, &inputs, output)
+    } else {
+        print(&server, &exports, &inputs, output)
+    };
     // An agent goes on when nobody reads what it prints.
     if let Err(error) = printed {
         tracing::warn!("cannot print where the agent listens: {error}");
     }
     server.run(&load);
     Ok(Code::Done)
+}
+
+/// What the collector takes and where.
+type Inputs = Vec<(&'static str, SocketAddr)>;
+
+/// Reads what the collector is told; it starts with the server, and leaves its addresses in `inputs`.
+fn start_collector<'a>(
+    config: &Config,
+    inputs: &Arc<Mutex<Inputs>>,
+) -> Result<StartRole<'a>, Failure> {
+    let required = config.roles.is_some();
+    let collector = collector::Config::load(config.file.as_deref(), required);
+    let collector = collector.or_exit(Code::Usage)?;
+    let inputs = Arc::clone(inputs);
+    Ok(Box::new(move |context| {
+        // A damaged copy is told by the agent's part of the server.
+        let (current, _) = Current::load(context.state);
+        let collector =
+            Collector::start(collector, current.registry, context.state, context.runtime)?;
+        let addresses = collector.inputs().iter();
+        *inputs.lock().unwrap_or_else(PoisonError::into_inner) =
+            addresses.map(|input| (input.format.as_str(), input.address)).collect();
+        Ok(Arc::new(collector) as _)
+    }))
 }
 
 /// The file that was named, and what the flags say.
@@ -113,6 +154,7 @@ fn lower(args: Args) -> Result<(Option<PathBuf>, Layer), Failure> {
         streams: args.streams,
         memory: args.memory,
         keep_unfinished: args.keep_unfinished,
+        roles: Some(args.roles).filter(|roles| !roles.is_empty()),
     };
     Ok((args.config, flags))
 }
@@ -121,11 +163,17 @@ fn shown(export: &penstock_agent::config::Export) -> String {
     format!("{} is {} ({})", export.name, export.path.display(), export.mode.as_str())
 }
 
-fn print_json(server: &Server, mut output: impl Write) -> io::Result<()> {
+fn print_json(server: &Server, inputs: &Inputs, mut output: impl Write) -> io::Result<()> {
     let text = |addresses: &[SocketAddr]| -> Vec<String> {
         addresses.iter().map(ToString::to_string).collect()
     };
+    let mut taken = serde_json::Map::new();
+    for (format, address) in inputs {
+        let list = taken.entry(*format).or_insert_with(|| json!([]));
+        list.as_array_mut().expect("it was made a list").push(json!(address.to_string()));
+    }
     let facts = json!({
+        "telemetry": taken,
         "listen": text(&server.addresses()),
         "http": text(server.http()),
         "fingerprint": server.fingerprint().to_string(),
@@ -134,7 +182,12 @@ fn print_json(server: &Server, mut output: impl Write) -> io::Result<()> {
     output.flush()
 }
 
-fn print(server: &Server, exports: &[String], mut output: impl Write) -> io::Result<()> {
+fn print(
+    server: &Server,
+    exports: &[String],
+    inputs: &Inputs,
+    mut output: impl Write,
+) -> io::Result<()> {
     writeln!(output, "penstock {} is ready", env!("CARGO_PKG_VERSION"))?;
     for address in server.addresses() {
         writeln!(output, "  files        penstock://{address}/")?;
@@ -146,8 +199,13 @@ fn print(server: &Server, exports: &[String], mut output: impl Write) -> io::Res
         let scheme = if address.ip().is_loopback() { "http" } else { "https" };
         writeln!(output, "  api          {scheme}://{address}/api/v1/transfers")?;
     }
+    for (format, address) in inputs {
+        writeln!(output, "  {format:<12} udp {address}")?;
+    }
     writeln!(output, "  certificate  {}", server.fingerprint())?;
-    writeln!(output, "{}", invitation(server))?;
+    if !server.addresses().is_empty() {
+        writeln!(output, "{}", invitation(server))?;
+    }
     output.flush()
 }
 

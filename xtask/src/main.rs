@@ -45,6 +45,8 @@ enum Bench {
     Marking(bench::marking::Options),
     /// The links of `penstock lab`: round trips, rates, losses and speed, wanted and got.
     Lab(bench::lab::Options),
+    /// The collector from UDP to stored minutes, and against goflow2 and sfacctd for a second of processor time.
+    Telemetry(bench::telemetry::Options),
 }
 
 fn main() -> ExitCode {
@@ -93,6 +95,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Bench { what: Bench::Lab(options) } => {
             bench::lab::run(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Bench { what: Bench::Telemetry(options) } => {
+            bench::telemetry::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
-use penstock_agent::fetch::Url;
 use penstock_agent::registry::{self, Current, Update};
+use penstock_http::fetch::Url;
 use penstock_scitags::{FlowLabel, Registry};
 use serde::Serialize;
 use serde_json::json;

@@ -132,6 +132,8 @@ pub struct Agent {
     pub listen: String,
     pub http: String,
     pub fingerprint: String,
+    /// All that it printed when it was ready.
+    pub facts: Value,
 }
 
 impl Agent {
@@ -169,6 +171,7 @@ impl Agent {
             listen: text(&facts["listen"][0]),
             http: text(&facts["http"][0]),
             fingerprint: text(&facts["fingerprint"]),
+            facts,
         }
     }
 

@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::http::api::{AgentFacts, Change, Transfer, Transfers};
-use crate::http::error_text;
+use penstock_http::error_text;
 
 /// Time for a connection, and then for an answer.
 const WAIT: Duration = Duration::from_secs(10);

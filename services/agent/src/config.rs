@@ -19,14 +19,17 @@ use penstock_mover::session::STREAMS_MAX;
 use penstock_units::{BitRate, ByteCount};
 
 use crate::destinations::Destinations;
-use crate::fetch::Url;
 use crate::fireflies::{self, TagRule};
 use crate::tokens::{OWNER, TokenSource};
+use penstock_http::access::Reading;
+use penstock_http::fetch::Url;
 
 mod file;
 mod words;
 
-pub use words::{ExportName, Keep, Listen, MetricsAccess, Mode, Tag, Who, parse_count};
+pub use words::{
+    ExportName, Keep, Listen, MetricsAccess, Mode, RoleName, Tag, Who, parse_count, parse_list,
+};
 
 /// Read when it is there and no other file is named.
 pub const DEFAULT_FILE: &str = "/etc/penstock/penstock.toml";
@@ -114,11 +117,19 @@ pub struct Layer {
     pub memory: Option<ByteCount>,
     /// How long unfinished files of abandoned transfers are kept.
     pub keep_unfinished: Option<Keep>,
+    /// What this node does.
+    pub roles: Option<Vec<RoleName>>,
 }
 
 /// What an agent does; see the module.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// The file that was read; `None` where there is none.
+    pub file: Option<PathBuf>,
+    /// What this node does; `None` for everything that it can.
+    pub roles: Option<Vec<RoleName>>,
+    /// Who reads over HTTP without a token.
+    pub reading: Reading,
     /// Addresses of the mover.
     pub listen: Vec<SocketAddr>,
     /// Addresses of the HTTP API; empty for none.
@@ -145,7 +156,18 @@ pub struct Config {
     pub destinations: Destinations,
 }
 
+/// Whether a node with these roles plays this one.
+fn plays(roles: Option<&[RoleName]>, role: RoleName) -> bool {
+    roles.is_none_or(|roles| roles.contains(&role))
+}
+
 impl Config {
+    /// Whether this role is played.
+    #[must_use]
+    pub fn plays(&self, role: RoleName) -> bool {
+        plays(self.roles.as_deref(), role)
+    }
+
     /// Puts the layers together. `file` is the one the user named, `variable` the environment.
     ///
     /// # Errors
@@ -189,6 +211,7 @@ impl Layer {
             streams: self.streams.or(below.streams),
             memory: self.memory.or(below.memory),
             keep_unfinished: self.keep_unfinished.or(below.keep_unfinished),
+            roles: self.roles.or(below.roles),
         }
     }
 
@@ -205,6 +228,7 @@ impl Layer {
             streams: parsed(variable, "PENSTOCK_STREAMS", parse_count::<NonZeroU16>)?,
             memory: parsed(variable, "PENSTOCK_MEMORY", ByteCount::from_str)?,
             keep_unfinished: parsed(variable, "PENSTOCK_KEEP_UNFINISHED", Keep::from_str)?,
+            roles: parsed(variable, "PENSTOCK_ROLES", words::parse_list)?,
         })
     }
 }
@@ -234,6 +258,7 @@ fn lower(
         collectors,
         marker,
         destinations,
+        reading,
     } = contents;
     let collectors = collectors.iter().map(fireflies::address);
     let collectors = collectors.collect::<Result<_, _>>().map_err(whole)?;
@@ -253,9 +278,10 @@ fn lower(
             scitag: None,
         });
     }
-    if exports.is_empty() {
+    let plays_agent = plays(layer.roles.as_deref(), RoleName::Agent);
+    if exports.is_empty() && plays_agent {
         return Err(whole(format!(
-            "nothing is exported: give --root DIR, or [[export]] in {}",
+            "nothing is exported: give --root DIR, or [[export]] in {}, or --roles without agent",
             file.display()
         )));
     }
@@ -285,7 +311,15 @@ fn lower(
     let mut limits = limits(layer.rate, layer.transfers, layer.streams, layer.memory)?;
     limits.keep_unfinished = layer.keep_unfinished.unwrap_or(Keep::DEFAULT).0;
     let http = layer.http.unwrap_or_else(|| vec![Listen::new("127.0.0.1", HTTP_PORT)]);
+    if !plays_agent && http.is_empty() {
+        return Err(whole(
+            "without the role agent and without http there is nothing to ask: give --http ADDR:PORT",
+        ));
+    }
     Ok(Config {
+        file: file.exists().then(|| file.to_owned()),
+        roles: layer.roles,
+        reading,
         listen: resolve(&listen, MOVER_PORT)?,
         http: resolve(&http, HTTP_PORT)?,
         state: std::path::absolute(state).map_err(|error| whole(format!("state: {error}")))?,

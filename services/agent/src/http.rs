@@ -8,10 +8,11 @@
 //! | `/api/v1/openapi.json` | GET | this API as an OpenAPI document (committed as `docs/openapi.json`) |
 //! | `/metrics` | GET | for Prometheus |
 //! | `/healthz` | GET | 200 while the agent runs |
+//! | `/`, `/ui/` | GET | the dashboard, which holds no figures itself: open to all |
 //!
-//! Every request carries the agent's own token (`Authorization: Bearer ...`), loopback included; only
-//! `/healthz` is open to all, and `/metrics` to those that the configuration says. Loopback addresses
-//! speak plain HTTP, all others TLS with the agent's certificate.
+//! Other roles bring their paths ([`penstock_http::Role`]). Whatever changes something carries the agent's own token
+//! (`Authorization: Bearer ...`). Who reads without one the configuration says, apart for `/metrics`; `/healthz` is
+//! open to all. Loopback addresses speak plain HTTP, all others TLS with the agent's certificate.
 //!
 //! An error is `{"error": "one line: what, why, what to do"}`. What the status codes mean:
 //!
@@ -34,7 +35,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -42,6 +43,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use penstock_http::access::{self, Reading};
 use penstock_mover::agent::{Agent, Counters, Limits, Transfer};
 use penstock_mover::identity::Fingerprint;
 use penstock_protocol::control::Settings;
@@ -51,27 +53,12 @@ use crate::gate::Gate;
 use crate::tokens::OWNER;
 
 pub mod api;
-mod error;
 mod metrics;
-pub mod server;
 
-pub use error::ApiError;
-pub(crate) use error::error_text;
-
-/// Longest body of a request.
-pub const BODY_BYTES_MAX: usize = 64 * 1024;
-
-/// Longest request line with headers.
-pub const HEAD_BYTES_MAX: usize = 16 * 1024;
-
-/// Most connections at once.
-pub const CONNECTIONS_MAX: usize = 256;
-
-/// Time for a TLS handshake, and for the headers of a request; an idle connection ends after it too.
-pub const HEAD_TIME: Duration = Duration::from_secs(10);
-
-/// Time for a request with its body, and its answer.
-pub const REQUEST_TIME: Duration = Duration::from_secs(30);
+pub use penstock_http::{
+    ApiError, BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX, HEAD_TIME, REQUEST_TIME, Role,
+    server,
+};
 
 /// What the API needs of the mover.
 pub trait Mover: Send + Sync + std::fmt::Debug + 'static {
@@ -106,6 +93,25 @@ impl Mover for Agent {
     }
 }
 
+/// Of a node that moves no files.
+#[derive(Debug)]
+pub struct NoMover;
+
+impl Mover for NoMover {
+    fn transfers(&self) -> Vec<Transfer> {
+        Vec::new()
+    }
+    fn set(&self, id: u64, _: Settings) -> Result<(), String> {
+        Err(format!("there is no transfer {id}: this node does not play the role agent"))
+    }
+    fn cancel(&self, id: u64, _: &str) -> Result<(), String> {
+        self.set(id, Settings::default())
+    }
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+}
+
 /// What the API shows and steers.
 #[derive(Debug)]
 pub struct Api {
@@ -117,6 +123,10 @@ pub struct Api {
     pub state: PathBuf,
     /// Who reads metrics without a token.
     pub metrics: MetricsAccess,
+    /// Who reads the rest without a token.
+    pub reading: Reading,
+    /// What other roles bring.
+    pub roles: Vec<Arc<dyn Role>>,
     /// Addresses of the mover.
     pub listen: Vec<std::net::SocketAddr>,
     /// Addresses of this API.
@@ -133,13 +143,19 @@ pub struct Api {
 
 /// All paths, with authentication and limits around them.
 pub fn router(api: Arc<Api>) -> Router {
-    Router::new()
+    let mut all = penstock_dashboard::router();
+    for role in &api.roles {
+        all = all.merge(role.router());
+    }
+    let own = Router::new()
         .route("/api/v1/agent", get(api::agent))
         .route("/api/v1/transfers", get(api::transfers))
         .route("/api/v1/transfers/{id}", get(api::transfer).patch(api::change).delete(api::cancel))
         .route("/api/v1/openapi.json", get(api::openapi))
         .route("/metrics", get(metrics::metrics))
         .route("/healthz", get(|| async { "ok\n" }))
+        .with_state(Arc::clone(&api));
+    all.merge(own)
         .fallback(|request: Request| async move {
             let path = request.uri().path().to_owned();
             ApiError::new(
@@ -152,8 +168,7 @@ pub fn router(api: Arc<Api>) -> Router {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, text)
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .layer(middleware::from_fn_with_state(Arc::clone(&api), guard))
-        .with_state(api)
+        .layer(middleware::from_fn_with_state(api, guard))
 }
 
 /// Lets through who may, bounds the time it takes, and counts the answers.
@@ -173,19 +188,23 @@ async fn guard(State(api): State<Arc<Api>>, request: Request, next: Next) -> Res
 }
 
 fn allowed(api: &Api, request: &Request) -> Result<(), ApiError> {
-    let local = request
-        .extensions()
-        .get::<server::Peer>()
-        .is_some_and(|peer| peer.0.ip().to_canonical().is_loopback());
+    let local = access::is_local(request);
     match request.uri().path() {
         "/healthz" => return Ok(()),
         "/metrics" if api.metrics == MetricsAccess::Open => return Ok(()),
         "/metrics" if api.metrics == MetricsAccess::Loopback && local => return Ok(()),
+        path if penstock_dashboard::is_ours(path) => return Ok(()),
         _ => {}
     }
-    let token = bearer(request.headers()).ok_or_else(|| {
-        ApiError::unauthorized("give the agent's token: Authorization: Bearer TOKEN (it is in the file 'token' of the agent's state directory)")
-    })?;
+    let Some(token) = bearer(request.headers()) else {
+        return match api.reading.allows(request) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(ApiError::unauthorized(
+                "give the agent's token: Authorization: Bearer TOKEN (it is in the file 'token' of the agent's state directory)",
+            )),
+            Err(why) => Err(ApiError::unauthorized(&why)),
+        };
+    };
     match api.gate.rules().tokens.name_of(token) {
         Some(name) if name == OWNER => Ok(()),
         Some(name) => Err(ApiError::new(

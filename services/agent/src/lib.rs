@@ -2,7 +2,7 @@
 //!
 //! For: who may move which files ([`gate`], [`tokens`]), what the operator set ([`config`]), where copies
 //! between agents may go ([`destinations`]), what is
-//! kept between runs ([`state`]), scitags ([`registry`], [`fetch`], [`fireflies`]), watching and steering transfers over HTTP ([`http`], with its
+//! kept between runs ([`state`]), scitags ([`registry`], [`fireflies`]), watching and steering transfers over HTTP ([`http`], with its
 //! [`client`]), and running it all ([`serve`]). The bytes themselves are moved by `penstock-mover`.
 //!
 //! And the marker as a service: [`marking`], what `penstock tag run` runs.
@@ -14,7 +14,6 @@
 pub mod client;
 pub mod config;
 pub mod destinations;
-pub mod fetch;
 pub mod fireflies;
 pub mod gate;
 pub mod http;

@@ -185,7 +185,8 @@ impl Service {
                     api::router(Arc::clone(&engine), credentials.token, config.pin.clone());
                 tokio::spawn(async move {
                     let traffic = Arc::new(Traffic::default());
-                    server::serve(listeners, router, &credentials.identity, traffic, stopped).await;
+                    let tls = credentials.identity.tls_server_config();
+                    server::serve(listeners, router, &tls, traffic, stopped).await;
                 })
             });
             tell(&[NotifyState::Ready]);

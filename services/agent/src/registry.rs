@@ -20,8 +20,8 @@ use serde_json::Value;
 use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 
-use crate::fetch::{self, Answer, Url};
 use crate::state::{State, StateError};
+use penstock_http::fetch::{self, Answer, Url};
 
 /// The copy in the state directory.
 pub const FILE: &str = "scitags.json";

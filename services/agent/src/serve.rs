@@ -10,7 +10,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -23,10 +23,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::config::{Config, ConfigError, MetricsAccess};
+use crate::config::{Config, ConfigError, MetricsAccess, RoleName};
 use crate::gate::{Gate, Rules};
 use crate::http::server::{self, Traffic};
-use crate::http::{self, Api};
+use crate::http::{self, Api, NoMover, Role};
 use crate::registry;
 use crate::state::{State, StateError};
 use crate::tokens::{TokenError, Tokens};
@@ -46,16 +46,32 @@ pub enum ServeError {
     /// Its tokens.
     #[error(transparent)]
     Tokens(#[from] TokenError),
+    /// Another role.
+    #[error("{0}")]
+    Role(String),
     /// Its addresses, or what the process needs to run.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
+/// What other roles are started with.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// The state directory, which this process holds.
+    pub state: &'a Path,
+    /// Where tasks run.
+    pub runtime: &'a tokio::runtime::Handle,
+}
+
+/// Starts a role, or says in one line why it cannot be.
+pub type StartRole<'a> = Box<dyn FnOnce(&Context<'_>) -> Result<Arc<dyn Role>, String> + 'a>;
+
 /// A running agent.
 #[derive(Debug)]
 pub struct Server {
     runtime: Runtime,
-    agent: Agent,
+    /// `None` where the role is not played.
+    agent: Option<Agent>,
     api: Arc<Api>,
     running: Running,
     http: Vec<SocketAddr>,
@@ -96,11 +112,12 @@ impl Signals {
 }
 
 impl Server {
-    /// Starts everything that `config` says.
+    /// Starts everything that `config` says, and these roles besides.
     ///
     /// # Errors
     /// When the state directory, a file of tokens or an address cannot be used.
-    pub fn start(config: Config) -> Result<Self, ServeError> {
+    pub fn start(config: Config, others: Vec<StartRole<'_>>) -> Result<Self, ServeError> {
+        let plays_agent = config.plays(RoleName::Agent);
         // Each stream and each file takes a descriptor; what the limit allows is what there is.
         if let Err(error) = penstock_sys::machine::raise_open_files() {
             tracing::warn!("the limit on open files stays as it is: {error}");
@@ -135,24 +152,35 @@ impl Server {
             .map(|one| one.local_addr())
             .collect::<io::Result<Vec<SocketAddr>>>()?;
 
-        let agent = Agent::start(agent::Config {
-            listen: config.listen,
-            identity: Arc::clone(&identity),
-            gatekeeper: Arc::clone(&gate) as _,
-            state: config.state.clone(),
-            limits: config.limits.clone(),
-            collectors: config.collectors.clone(),
-            marker: config.marker.clone(),
-        })
-        .map_err(|error| start_error(&error))?;
+        let context = Context { state: &config.state, runtime: runtime.handle() };
+        let roles = others.into_iter().map(|start| start(&context));
+        let roles: Vec<_> = roles.collect::<Result<_, _>>().map_err(ServeError::Role)?;
+        let mover = |gate: &Arc<Gate>| {
+            Agent::start(agent::Config {
+                listen: config.listen.clone(),
+                identity: Arc::clone(&identity),
+                gatekeeper: Arc::clone(gate) as _,
+                state: config.state.clone(),
+                limits: config.limits.clone(),
+                collectors: config.collectors.clone(),
+                marker: config.marker.clone(),
+            })
+            .map_err(|error| start_error(&error))
+        };
+        let agent = plays_agent.then(|| mover(&gate)).transpose()?;
 
         let traffic = Arc::new(Traffic::default());
         let api = Arc::new(Api {
-            mover: Arc::new(agent.clone()),
+            mover: match &agent {
+                Some(agent) => Arc::new(agent.clone()),
+                None => Arc::new(NoMover),
+            },
             gate,
             state: config.state.clone(),
             metrics: config.metrics,
-            listen: agent.addresses(),
+            reading: config.reading,
+            roles,
+            listen: agent.as_ref().map(Agent::addresses).unwrap_or_default(),
             http: http.clone(),
             fingerprint: identity.fingerprint(),
             limits: Mutex::new(config.limits),
@@ -163,7 +191,8 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let fingerprint = identity.fingerprint();
         let serving = runtime.spawn(async move {
-            server::serve(listeners, router, &identity, traffic, stopped).await;
+            let tls = identity.tls_server_config();
+            server::serve(listeners, router, &tls, traffic, stopped).await;
         });
         if let Some(url) = config.registry {
             runtime.spawn(registry::keep_fresh(state, url));
@@ -188,7 +217,7 @@ impl Server {
     /// Addresses of the mover.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.agent.addresses()
+        self.agent.as_ref().map(Agent::addresses).unwrap_or_default()
     }
 
     /// Addresses of the HTTP API.
@@ -222,11 +251,11 @@ impl Server {
         let Self { runtime, agent, api, running, serving, stop, mut signals, hold, .. } = self;
         runtime.block_on(async {
             tell(&[NotifyState::Ready]);
-            let watchdog = tokio::spawn(feed_watchdog(agent.clone()));
+            let watchdog = tokio::spawn(feed_watchdog(Arc::clone(&api)));
             let name = loop {
                 match signals.end_or_reload().await {
                     Some(name) => break name,
-                    None => match running.reload(load, &agent, &api) {
+                    None => match running.reload(load, agent.as_ref(), &api) {
                         Ok(()) => {
                             tracing::info!("SIGHUP: limits, exports and tokens are read anew")
                         }
@@ -240,8 +269,11 @@ impl Server {
             drop(hold);
             watchdog.abort();
             let _ = stop.send(true);
+            api.roles.iter().for_each(|role| role.stop());
             let down = async {
-                let _ = tokio::task::spawn_blocking(move || agent.shut_down(GRACE)).await;
+                if let Some(agent) = agent {
+                    let _ = tokio::task::spawn_blocking(move || agent.shut_down(GRACE)).await;
+                }
                 let _ = serving.await;
             };
             tokio::select! {
@@ -289,7 +321,7 @@ impl Running {
     fn reload(
         &self,
         load: &dyn Fn() -> Result<Config, ConfigError>,
-        agent: &Agent,
+        agent: Option<&Agent>,
         api: &Api,
     ) -> Result<(), ReloadError> {
         let config = load()?;
@@ -304,7 +336,9 @@ impl Running {
                 tracing::warn!("agent.{what} has changed: restart the agent for it");
             }
         }
-        agent.set_limits(config.limits.clone());
+        if let Some(agent) = agent {
+            agent.set_limits(config.limits.clone());
+        }
         *api.limits.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
         let Config { exports, token_tags, destinations, .. } = config;
         api.gate.replace(Rules { tokens, exports, token_tags, destinations });
@@ -319,15 +353,15 @@ fn start_error(error: &io::Error) -> io::Error {
 }
 
 /// Feeds systemd's watchdog, if there is one, while the mover answers.
-async fn feed_watchdog(agent: Agent) {
+async fn feed_watchdog(api: Arc<Api>) {
     let Some(limit) = sd_notify::watchdog_enabled() else { return };
     // sd_watchdog_enabled(3): about half of the time.
     let mut ticks = tokio::time::interval(limit / 2);
     loop {
         ticks.tick().await;
-        let agent = agent.clone();
+        let mover = Arc::clone(&api.mover);
         let asked = tokio::task::spawn_blocking(move || {
-            agent.transfers().iter().filter(|transfer| transfer.state == "running").count()
+            mover.transfers().iter().filter(|transfer| transfer.state == "running").count()
         });
         match tokio::time::timeout(limit / 4, asked).await {
             Ok(Ok(running)) => {

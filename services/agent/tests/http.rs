@@ -14,6 +14,7 @@ use penstock_agent::http::api::Change;
 use penstock_agent::http::server::{self, Traffic};
 use penstock_agent::http::{self, Api, BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX, Mover};
 use penstock_agent::tokens::{TokenSource, Tokens};
+use penstock_http::access::Reading;
 use penstock_mover::agent::{Counters, Limits, Transfer};
 use penstock_mover::identity::{Fingerprint, Identity};
 use penstock_protocol::control::Settings;
@@ -121,6 +122,8 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         })),
         state: "/nonexistent".into(),
         metrics,
+        reading: Reading::default(),
+        roles: Vec::new(),
         listen: vec!["[::1]:8620".parse().unwrap()],
         http: vec![address],
         fingerprint: identity.fingerprint(),
@@ -130,8 +133,9 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
     };
     let (stop, stopped) = watch::channel(false);
     let (router, fingerprint) = (http::router(Arc::new(api)), identity.fingerprint());
-    let serving = runtime
-        .spawn(async move { server::serve(listeners, router, &identity, traffic, stopped).await });
+    let serving = runtime.spawn(async move {
+        server::serve(listeners, router, &identity.tls_server_config(), traffic, stopped).await
+    });
     Running { runtime, address, fingerprint, mover, stop, serving }
 }
 
@@ -321,7 +325,7 @@ fn idle_connections_are_bounded_and_do_not_hold_up_the_end() {
 #[test]
 fn the_document_is_as_committed() {
     let path = "../../docs/openapi.json";
-    let now = http::api::document();
+    let now = http::api::document([penstock_collector::document()]);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(path, &now).unwrap();
     }

@@ -12,6 +12,7 @@ mod meters;
 mod movers;
 mod process;
 mod report;
+pub mod telemetry;
 mod work;
 
 use std::os::unix::process::CommandExt;

@@ -4,18 +4,21 @@ use std::collections::{HashMap, HashSet};
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
+use penstock_http::access::Reading;
 use penstock_units::{BitRate, ByteCount};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use super::words::{
-    ExportName, Keep, Listen, MetricsAccess, Mode, Tag, Who, count, one_or_many, quantity,
+    ExportName, Keep, Listen, MetricsAccess, Mode, ReadWord, RoleName, Tag, Who, count,
+    one_or_many, quantity,
 };
 use super::{ConfigError, Export, Layer};
 use crate::destinations::{Destination, Destinations};
-use crate::fetch::Url;
 use crate::fireflies::TagRule;
 use crate::tokens::{TokenSource, check_token_name};
+use penstock_http::fetch::Url;
 
 /// Longest file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -31,12 +34,20 @@ pub(super) struct Contents {
     pub(super) collectors: Vec<Listen>,
     pub(super) marker: Option<PathBuf>,
     pub(super) destinations: Destinations,
+    pub(super) reading: Reading,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
     tokens: Option<PathBuf>,
+    #[serde(default, deserialize_with = "one_or_many")]
+    roles: Option<Vec<RoleName>>,
+    #[serde(default)]
+    http: HttpTable,
+    /// Read by that role itself.
+    #[serde(default, rename = "collector")]
+    _collector: IgnoredAny,
     #[serde(default)]
     agent: AgentTable,
     #[serde(default)]
@@ -62,6 +73,14 @@ struct AgentTable {
     root: Option<PathBuf>,
     metrics: Option<MetricsAccess>,
     keep_unfinished: Option<Keep>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HttpTable {
+    read: Option<ReadWord>,
+    #[serde(default)]
+    names: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -215,6 +234,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
         streams: document.limits.streams,
         memory: document.limits.memory,
         keep_unfinished: document.agent.keep_unfinished,
+        roles: document.roles,
     };
     Ok(Contents {
         layer,
@@ -225,6 +245,10 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
         collectors: document.scitags.collectors.unwrap_or_default(),
         marker: document.scitags.marker.map(beside),
         destinations: document.third_party.to.map(Destinations).unwrap_or_default(),
+        reading: Reading {
+            read: document.http.read.map(|word| word.0).unwrap_or_default(),
+            names: document.http.names,
+        },
     })
 }
 

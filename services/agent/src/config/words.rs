@@ -11,8 +11,8 @@ use penstock_scitags::{Registry, Scitag};
 use serde::de::{self, Deserialize, Deserializer};
 
 use crate::destinations::Destination;
-use crate::fetch::Url;
 use crate::tokens::{OWNER, check_token_name};
+use penstock_http::access::Read;
 
 /// A place to listen: an address or name, with or without port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +62,10 @@ impl FromStr for Listen {
 }
 
 /// Reads `none`, or places separated by commas.
-pub(super) fn parse_list<T: FromStr>(text: &str) -> Result<Vec<T>, T::Err> {
+///
+/// # Errors
+/// When one of them is none.
+pub fn parse_list<T: FromStr>(text: &str) -> Result<Vec<T>, T::Err> {
     match text.trim() {
         "none" => Ok(Vec::new()),
         text => text.split(',').map(str::parse).collect(),
@@ -249,6 +252,39 @@ impl FromStr for Keep {
     }
 }
 
+/// What a node does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoleName {
+    /// Moves files.
+    Agent,
+    /// Takes telemetry.
+    Collector,
+}
+
+impl FromStr for RoleName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "agent" => Ok(Self::Agent),
+            "collector" => Ok(Self::Collector),
+            text => Err(format!("'{text}' is no role: write agent or collector")),
+        }
+    }
+}
+
+/// Who reads without a token.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReadWord(pub(super) Read);
+
+impl FromStr for ReadWord {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self)
+    }
+}
+
 /// Owner and activity: by the names of the built-in registry, or by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag(pub Scitag);
@@ -283,7 +319,18 @@ macro_rules! deserialize_from_text {
     )*};
 }
 
-deserialize_from_text!(Listen, ExportName, Mode, Who, MetricsAccess, Keep, Tag, Url, Destination);
+deserialize_from_text!(
+    RoleName,
+    ReadWord,
+    Listen,
+    ExportName,
+    Mode,
+    Who,
+    MetricsAccess,
+    Keep,
+    Tag,
+    Destination
+);
 
 /// A list of places, or one of them as plain text.
 pub(super) fn one_or_many<'de, D, T>(deserializer: D) -> Result<Option<Vec<T>>, D::Error>

@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi, ToSchema};
 
-use super::error::ErrorBody;
-use super::{Api, ApiError};
+use penstock_http::ErrorBody;
+
+use super::{Api, ApiError, Role};
 use crate::config::Who;
 
 /// A transfer that runs or ended lately.
@@ -332,14 +333,21 @@ impl Modify for BearerToken {
     }
 }
 
-/// The API as an OpenAPI document, in JSON.
+/// The API with that of `roles` as an OpenAPI document, in JSON.
 #[must_use]
-pub fn document() -> String {
-    let mut text = Document::openapi().to_pretty_json().expect("the document is plain data");
+pub fn document(roles: impl IntoIterator<Item = utoipa::openapi::OpenApi>) -> String {
+    let mut document = Document::openapi();
+    for role in roles {
+        document.merge(role);
+    }
+    let mut text = document.to_pretty_json().expect("the document is plain data");
     text.push('\n');
     text
 }
 
-pub(super) async fn openapi() -> ([(axum::http::HeaderName, &'static str); 1], String) {
-    ([(axum::http::header::CONTENT_TYPE, "application/json")], document())
+pub(super) async fn openapi(
+    State(api): State<Arc<Api>>,
+) -> ([(axum::http::HeaderName, &'static str); 1], String) {
+    let roles = api.roles.iter().map(|role: &Arc<dyn Role>| role.document());
+    ([(axum::http::header::CONTENT_TYPE, "application/json")], document(roles))
 }

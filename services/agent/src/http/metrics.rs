@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use axum::extract::State;
 use axum::http::{HeaderName, header};
@@ -94,7 +93,7 @@ impl Collector for Scrape {
             "Data streams that broke",
             counters.streams_lost,
         )?;
-        let refused = api.traffic.refused.load(Ordering::Relaxed);
+        let refused = api.traffic.refused();
         counter(
             "penstock_agent_http_connections_refused",
             None,
@@ -155,7 +154,7 @@ impl Collector for Scrape {
             "Rate of all transfers sent now",
             rate("send") as f64,
         )?;
-        let connections = api.traffic.open.load(Ordering::Relaxed);
+        let connections = api.traffic.open();
         gauge(
             "penstock_agent_http_connections",
             None,
@@ -210,6 +209,7 @@ impl Collector for Scrape {
             "Where the scitags registry is from",
             &[("source", &tags.source), ("builtin", builtin)],
         )?;
-        info("penstock_agent_info", "Version", &[("version", env!("CARGO_PKG_VERSION"))])
+        info("penstock_agent_info", "Version", &[("version", env!("CARGO_PKG_VERSION"))])?;
+        api.roles.iter().try_for_each(|role| role.metrics(&mut encoder))
     }
 }

@@ -9,6 +9,7 @@ mod checksums;
 mod configure;
 pub mod connect;
 mod conversation;
+mod datagrams;
 pub mod destination_option;
 pub mod device;
 mod divert;
@@ -31,6 +32,7 @@ mod tcp_info;
 pub use checksums::Checksums;
 pub use configure::{Configurator, DeviceCounters, Netem, NewDevice, Route};
 
+pub use datagrams::{BATCH, DatagramReceiver, DatagramSender};
 pub use divert::{CONGESTED, Diversion, Means, divert};
 pub use interface::{interface_towards, is_own_address};
 pub use link::Link;

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Its status and one line; see [`crate::http`] for what the statuses mean.
+/// Its status and one line; each role says what the statuses mean.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
     status: StatusCode,
@@ -16,22 +16,25 @@ pub struct ApiError {
 /// An error: what failed, why, and what to do.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = Error)]
-pub(crate) struct ErrorBody {
+pub struct ErrorBody {
     /// One line.
-    pub(crate) error: String,
+    pub error: String,
 }
 
 impl ApiError {
     /// This line with this status.
+    #[must_use]
     pub fn new(status: StatusCode, text: impl Into<String>) -> Self {
         Self { status, text: text.into() }
     }
 
-    pub(crate) fn unauthorized(text: &str) -> Self {
+    /// 401, with the way to authenticate.
+    pub fn unauthorized(text: &str) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, text)
     }
 
-    pub(crate) fn bad_request(text: impl Into<String>) -> Self {
+    /// 400.
+    pub fn bad_request(text: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, text)
     }
 }
@@ -49,6 +52,7 @@ impl IntoResponse for ApiError {
 }
 
 /// The line of an error, if `body` is one.
-pub(crate) fn error_text(body: &[u8]) -> Option<String> {
+#[must_use]
+pub fn error_text(body: &[u8]) -> Option<String> {
     serde_json::from_slice::<ErrorBody>(body).ok().map(|body| body.error)
 }

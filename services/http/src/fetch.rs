@@ -3,26 +3,30 @@
 //! For: small public documents such as the scitags registry. TLS towards the authorities that the
 //! system trusts ([`BUNDLES`], or the file that `SSL_CERT_FILE` names). Bounded in size, time and
 //! redirects; a redirect never leads from HTTPS to HTTP. Not for: agents, whose certificates are known
-//! by fingerprint (that is [`crate::client`]), and not for proxies: behind one, download the document by
+//! by fingerprint (the agent's client knows them), and not for proxies: behind one, download the document by
 //! other means.
 //!
 //! Fails with a line that names the address and the reason.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Empty, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
 use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, ETAG, HOST, HeaderMap, IF_NONE_MATCH, LOCATION, USER_AGENT};
+use hyper::header::{
+    ACCEPT, CONTENT_TYPE, ETAG, HOST, HeaderMap, IF_NONE_MATCH, LOCATION, USER_AGENT,
+};
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use serde::de::{self, Deserialize, Deserializer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -40,6 +44,9 @@ pub const BUNDLES: [&str; 4] = [
 ];
 
 const REDIRECTS_MAX: usize = 5;
+
+/// Longest answer to what is posted; nobody reads it.
+const POST_ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// An address `http://HOST[:PORT]/PATH` or `https://...`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +81,24 @@ impl FromStr for Url {
         let port = authority.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
         let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
         Ok(Self { encrypted, host, port, path })
+    }
+}
+
+/// Parsed while it is visited: an error made here gets the line of this very text.
+impl<'de> Deserialize<'de> for Url {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Url;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text in quotes")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Url, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Visitor)
     }
 }
 
@@ -125,6 +150,23 @@ pub enum Answer {
     },
 }
 
+/// Posts `json` to `url`. Redirects are not followed.
+///
+/// # Errors
+/// One line with the reason, also when the answer is no success.
+pub async fn post(url: &Url, json: Vec<u8>) -> Result<(), String> {
+    let sent = async {
+        let request = request(url, "POST").header(CONTENT_TYPE, "application/json");
+        let request = request.body(Full::new(Bytes::from(json)));
+        match send(url, request.map_err(|error| error.to_string())?, POST_ANSWER_BYTES_MAX).await? {
+            Step::Done(_) => Ok(()),
+            Step::Elsewhere(location) => Err(format!("it redirects to '{}'", excerpt(&location))),
+        }
+    };
+    let late = || Err(format!("no answer within {}s", WITHIN.as_secs()));
+    timeout(WITHIN, sent).await.unwrap_or_else(|_| late())
+}
+
 /// Fetches the document at `url`, of at most `limit` bytes, unless it has the tag `etag`.
 ///
 /// # Errors
@@ -150,18 +192,29 @@ enum Step {
 }
 
 async fn ask(url: &Url, etag: Option<&str>, limit: usize) -> Result<Step, String> {
-    let stream = TcpStream::connect((url.host.as_str(), url.port)).await;
-    let stream =
-        stream.map_err(|error| format!("cannot connect to {}: {error}", url.authority()))?;
-    let mut request = Request::builder()
-        .uri(&url.path)
-        .header(HOST, url.authority())
-        .header(USER_AGENT, concat!("penstock/", env!("CARGO_PKG_VERSION")))
-        .header(ACCEPT, "application/json, */*");
+    let mut request = request(url, "GET").header(ACCEPT, "application/json, */*");
     if let Some(etag) = etag {
         request = request.header(IF_NONE_MATCH, etag);
     }
-    let request = request.body(Empty::new()).map_err(|error| error.to_string())?;
+    let request = request.body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
+    send(url, request, limit).await
+}
+
+fn request(url: &Url, method: &str) -> hyper::http::request::Builder {
+    Request::builder()
+        .method(method)
+        .uri(&url.path)
+        .header(HOST, url.authority())
+        .header(USER_AGENT, concat!("penstock/", env!("CARGO_PKG_VERSION")))
+}
+
+async fn send<B>(url: &Url, request: Request<B>, limit: usize) -> Result<Step, String>
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
+    let stream = TcpStream::connect((url.host.as_str(), url.port)).await;
+    let stream =
+        stream.map_err(|error| format!("cannot connect to {}: {error}", url.authority()))?;
     if !url.encrypted {
         return exchange(stream, request, limit).await;
     }
@@ -174,11 +227,14 @@ async fn ask(url: &Url, etag: Option<&str>, limit: usize) -> Result<Step, String
     exchange(stream, request, limit).await
 }
 
-async fn exchange(
+async fn exchange<B>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<Empty<Bytes>>,
+    request: Request<B>,
     limit: usize,
-) -> Result<Step, String> {
+) -> Result<Step, String>
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     let connection = tokio::spawn(connection);
@@ -188,7 +244,7 @@ async fn exchange(
         headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
     };
     let step = match head.status {
-        StatusCode::OK => {
+        status if status.is_success() => {
             let too_long = || format!("it is longer than {limit} bytes");
             if body.size_hint().lower() > limit as u64 {
                 return Err(too_long());

@@ -15,7 +15,8 @@ use axum::http::StatusCode;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use penstock_mover::identity::Identity;
+use rustls::ServerConfig;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -23,7 +24,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::{CONNECTIONS_MAX, HEAD_BYTES_MAX, HEAD_TIME};
+use crate::{CONNECTIONS_MAX, HEAD_BYTES_MAX, HEAD_TIME, TAKE_TIME};
 
 /// How long answers may take to leave after the agent was told to stop.
 const STOP_TIME: Duration = Duration::from_secs(3);
@@ -37,13 +38,14 @@ pub struct Peer(pub SocketAddr);
 /// Counts of connections and answers.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    pub(super) open: AtomicUsize,
-    pub(super) refused: AtomicU64,
+    open: AtomicUsize,
+    refused: AtomicU64,
     answers: [AtomicU64; 3],
 }
 
 impl Traffic {
-    pub(super) fn answered(&self, status: StatusCode) {
+    /// Counts an answer.
+    pub fn answered(&self, status: StatusCode) {
         let class = match status.as_u16() {
             ..400 => 0,
             400..500 => 1,
@@ -53,8 +55,21 @@ impl Traffic {
     }
 
     /// Answers that went well, that told the client of its error, and of ours.
-    pub(super) fn answers(&self) -> [u64; 3] {
+    #[must_use]
+    pub fn answers(&self) -> [u64; 3] {
         self.answers.each_ref().map(|answers| answers.load(Ordering::Relaxed))
+    }
+
+    /// Connections that are open.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Connections over the limit.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     fn enter(self: &Arc<Self>) -> Option<Entered> {
@@ -96,11 +111,11 @@ pub async fn bind(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
 pub async fn serve(
     listeners: Vec<TcpListener>,
     router: Router,
-    identity: &Identity,
+    tls: &ServerConfig,
     traffic: Arc<Traffic>,
     stop: watch::Receiver<bool>,
 ) {
-    let mut tls = (*identity.tls_server_config()).clone();
+    let mut tls = tls.clone();
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let mut accepting = JoinSet::new();
@@ -169,6 +184,8 @@ async fn connection(
     stop: watch::Receiver<bool>,
 ) {
     let _ = stream.set_nodelay(true);
+    // Also ends answers without an end whose client does not read them.
+    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(TAKE_TIME));
     match tls {
         None => requests(stream, peer, router, stop).await,
         Some(tls) => match timeout(HEAD_TIME, tls.accept(stream)).await {

@@ -1,0 +1,157 @@
+// The HTTP API of this host: what is read and what is asked for. The token, if one was given, lives as long as this tab.
+
+import { useEffect, useRef, useState } from "./html.js";
+
+const KEY = "penstock.token";
+const SECONDS_MAX = 30;
+/** The live feed says something at least each 15 seconds; when it does not for so long the connection is dead. */
+const SILENT_S = 45;
+
+export const token = {
+  get: () => sessionStorage.getItem(KEY) ?? "",
+  set(value) {
+    if (value) sessionStorage.setItem(KEY, value);
+    else sessionStorage.removeItem(KEY);
+    dispatchEvent(new Event("penstock:token"));
+  },
+};
+
+/** An answer that is none. `status` is 0 when nothing answered. */
+export class ApiError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export function request(path, { method = "GET", body, signal, headers: more } = {}) {
+  const headers = { accept: "application/json", ...more };
+  if (token.get()) headers.authorization = `Bearer ${token.get()}`;
+  if (body !== undefined) headers["content-type"] = "application/json";
+  return fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal, credentials: "omit" });
+}
+
+async function refusal(response) {
+  let text = `${response.status} ${response.statusText}`;
+  try {
+    text = (await response.json()).error ?? text;
+  } catch {
+    // Not ours: the status says what there is to say.
+  }
+  return new ApiError(response.status, text);
+}
+
+/** The object that `path` gives. */
+export async function call(path, options = {}) {
+  const limit = AbortSignal.timeout(SECONDS_MAX * 1000);
+  const signal = options.signal ? AbortSignal.any([options.signal, limit]) : limit;
+  let response;
+  try {
+    response = await request(path, { ...options, signal });
+  } catch (error) {
+    if (options.signal?.aborted) throw error;
+    throw new ApiError(0, limit.aborted ? `no answer within ${SECONDS_MAX} s` : "this host does not answer: is `penstock serve` running, and is the way to it open?");
+  }
+  if (!response.ok) throw await refusal(response);
+  return response.status === 204 ? null : response.json();
+}
+
+/** `path` asked for now, when it changes, and every `seconds` while the page is seen; null asks for nothing. */
+export function usePoll(path, seconds) {
+  const [state, change] = useState({ data: null, error: null, path: null });
+  const again = useRef(() => {});
+  useEffect(() => {
+    if (path === null) return undefined;
+    const stop = new AbortController();
+    let timer = 0;
+    const ask = async () => {
+      clearTimeout(timer);
+      if (!document.hidden) {
+        try {
+          const data = await call(path, { signal: stop.signal });
+          if (stop.signal.aborted) return;
+          change({ data, error: null, path });
+        } catch (error) {
+          if (stop.signal.aborted) return;
+          // What was there stays, with the error beside it.
+          change((old) => ({ data: old.path === path ? old.data : null, error, path }));
+        }
+      }
+      if (seconds && !stop.signal.aborted) {
+        clearTimeout(timer);
+        timer = setTimeout(ask, seconds * 1000);
+      }
+    };
+    again.current = ask;
+    const seen = () => !document.hidden && ask();
+    ask();
+    document.addEventListener("visibilitychange", seen);
+    addEventListener("penstock:token", ask);
+    return () => {
+      stop.abort();
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", seen);
+      removeEventListener("penstock:token", ask);
+    };
+  }, [path, seconds]);
+  const fresh = state.path === path;
+  return { data: fresh ? state.data : null, error: fresh ? state.error : null, again: () => again.current() };
+}
+
+/**
+ * Server-sent events of `path` until the returned function is called. `fetch` and not EventSource, which cannot show a
+ * token. Broken streams are asked for again with the last id, after one second and then twice as long each time.
+ */
+export function stream(path, { onEvent, onState }) {
+  const stop = new AbortController();
+  let last = null;
+  let pause = 1;
+  let end = () => {};
+  const read = async () => {
+    const headers = { accept: "text/event-stream", ...(last === null ? {} : { "last-event-id": last }) };
+    const response = await request(path, { signal: stop.signal, headers });
+    if (!response.ok) throw await refusal(response);
+    onState({ open: true, error: null });
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    end = () => reader.cancel().catch(() => {});
+    let rest = "";
+    for (;;) {
+      let timer = 0;
+      const silence = new Promise((_, fail) => {
+        timer = setTimeout(() => fail(new ApiError(0, `the live feed has said nothing for ${SILENT_S} s; asking again`)), SILENT_S * 1000);
+      });
+      const { value, done } = await Promise.race([reader.read(), silence]).finally(() => clearTimeout(timer));
+      if (done) throw new ApiError(0, "the live feed ended");
+      pause = 1;
+      rest += value;
+      const parts = rest.split(/\r?\n\r?\n/);
+      rest = parts.pop();
+      for (const part of parts) event(part);
+      if (rest.length > 16e6) throw new ApiError(0, "the live feed sends what is no event");
+    }
+  };
+  const event = (text) => {
+    const data = [];
+    for (const line of text.split(/\r?\n/)) {
+      if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
+      else if (line.startsWith("id:")) last = line.slice(3).trim();
+    }
+    if (data.length > 0) onEvent(JSON.parse(data.join("\n")));
+  };
+  (async () => {
+    while (!stop.signal.aborted) {
+      try {
+        await read();
+      } catch (error) {
+        end();
+        if (stop.signal.aborted) return;
+        onState({ open: false, error: error instanceof ApiError ? error : new ApiError(0, "the live feed broke; asking again") });
+        // Refused: no use in asking again before a token is given.
+        if (error.status === 401 || error.status === 403 || error.status === 404) return;
+      }
+      await new Promise((done) => setTimeout(done, pause * 1000));
+      pause = Math.min(pause * 2, 30);
+    }
+  })();
+  return () => stop.abort();
+}

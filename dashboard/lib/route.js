@@ -1,0 +1,85 @@
+// What the page shows lives in its address, so that a link shows another what one sees:
+//
+//   #/overview?range=1h&by=owner&owner=cms&theme=dark
+//
+// `page` is the word after #/, everything else a parameter. Those in SHARED go along from page to page.
+
+import { useEffect, useState } from "./html.js";
+
+export const SHARED = ["range", "from", "to", "paused", "theme", "patterns"];
+
+export const DIMENSIONS = ["owner", "activity", "scitag", "vlan", "site", "host", "interface", "ip_version", "as", "prefix"];
+
+export const RANGES = [
+  { key: "live", name: "10 min", title: "the last 10 minutes, live", seconds: 600 },
+  { key: "1h", name: "1 h", title: "the last hour", seconds: 3600 },
+  { key: "24h", name: "24 h", title: "the last day", seconds: 86400 },
+  { key: "7d", name: "7 d", title: "the last week", seconds: 7 * 86400 },
+  { key: "1y", name: "1 y", title: "the last year", seconds: 365 * 86400 },
+];
+
+export function read(hash = location.hash) {
+  const text = hash.replace(/^#\/?/, "");
+  const cut = text.indexOf("?");
+  const page = (cut < 0 ? text : text.slice(0, cut)) || "overview";
+  const params = Object.fromEntries(new URLSearchParams(cut < 0 ? "" : text.slice(cut + 1)));
+  return { page, params };
+}
+
+function write(page, params) {
+  const kept = Object.entries(params).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  // Values stay readable where the address allows it.
+  const query = new URLSearchParams(kept).toString().replaceAll("%2C", ",").replaceAll("%3A", ":").replaceAll("%2F", "/");
+  return `#/${page}${query ? `?${query}` : ""}`;
+}
+
+/** Address of another page, with what goes along. */
+export function link(page, more = {}) {
+  const { params } = read();
+  const shared = Object.fromEntries(SHARED.filter((name) => name in params).map((name) => [name, params[name]]));
+  return write(page, { ...shared, ...more });
+}
+
+/** Changes parameters; undefined removes one. A change that is undone by another key press leaves no history. */
+export function set(changes, { replace = true } = {}) {
+  const { page, params } = read();
+  const next = write(page, { ...params, ...changes });
+  if (next === location.hash) return;
+  if (replace) {
+    history.replaceState(null, "", next);
+    dispatchEvent(new HashChangeEvent("hashchange"));
+  } else {
+    location.hash = next;
+  }
+}
+
+export function useRoute() {
+  const [route, change] = useState(read);
+  useEffect(() => {
+    const changed = () => change(read());
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  return route;
+}
+
+/** The time that is shown: live, a range that ends now, or from and to (seconds since 1970). */
+export function timeOf(params) {
+  const range = RANGES.find((one) => one.key === params.range) ?? RANGES[0];
+  const [from, to] = [Number(params.from), Number(params.to)];
+  const zoomed = params.from !== undefined && Number.isFinite(from) && Number.isFinite(to) && to > from;
+  const paused = Number(params.paused) > 0 ? Number(params.paused) : null;
+  return { range, live: range.key === "live" && !zoomed && !paused, zoomed, from: zoomed ? from : null, to: zoomed ? to : null, paused };
+}
+
+/** The part of time to ask for, in whole seconds since 1970. */
+export function windowOf(time, now = Date.now() / 1000) {
+  if (time.zoomed) return { from: Math.floor(time.from), to: Math.ceil(time.to) };
+  const end = Math.floor(time.paused ?? now);
+  return { from: end - time.range.seconds, to: end };
+}
+
+/** Filters: parameters that name a dimension. */
+export function filtersOf(params) {
+  return Object.fromEntries(DIMENSIONS.filter((name) => params[name] !== undefined).map((name) => [name, params[name]]));
+}

@@ -1,0 +1,237 @@
+// Rates over time for one dimension, as the collector gives them: first a range, then, when it is live, second by second.
+//
+// A `Traffic` holds `times` (seconds since 1970) and, for each key, as many rates and errors as there are times. Keys keep
+// their places while seconds are added, so that areas of a stack do not jump.
+
+import { call, stream } from "./api.js";
+import { SPECIAL } from "./colours.js";
+import { useEffect, useRef, useState } from "./html.js";
+import { filtersOf, windowOf } from "./route.js";
+
+/** Most series drawn one by one; the rest is one more, named for what it is. */
+export const SERIES_MAX = 60;
+/** Seconds that a live plot keeps. */
+const LIVE_S = 600;
+/** After so many seconds what was live is read again: by then counters of interfaces have come, which make exact totals. */
+const AGAIN_S = 20;
+
+/** Versions of all of them, so that none has the number of another. */
+let versions = 0;
+const next = () => (versions += 1);
+
+const sum = (values) => values.reduce((all, value) => all + (value ?? 0), 0);
+
+export class Traffic {
+  constructor(by) {
+    this.by = by;
+    this.times = [];
+    this.series = [];
+    this.total = { values: [], errors: [], from: "samples" };
+    this.step = 1;
+    this.version = next();
+  }
+
+  /** Takes an answer of /telemetry/series in place of what was. */
+  load(answer) {
+    // The newest are not there yet: the live feed brings them, or the next answer.
+    let length = answer.total.bps.length;
+    while (length > 0 && answer.total.bps[length - 1] === null) length -= 1;
+    const before = new Map(this.series.map((one, at) => [one.key, at]));
+    this.step = answer.step_s;
+    this.times = Array.from({ length }, (_, at) => answer.start_s + at * answer.step_s);
+    this.total = { values: answer.total.bps.slice(0, length), errors: answer.total.error_bps.slice(0, length), from: answer.total.from };
+    this.series = answer.series.map((one) => ({ key: one.key, name: one.name || one.key, values: one.bps.slice(0, length), errors: one.error_bps.slice(0, length) }));
+    this.order(before);
+    this.version = next();
+  }
+
+  /** Those that were there before in their places, then the largest first, those that no one owns last. */
+  order(before) {
+    const rank = (one) => (Object.hasOwn(SPECIAL, one.key) ? Object.keys(SPECIAL).indexOf(one.key) + 1 : 0);
+    const place = (one) => before.get(one.key) ?? before.size;
+    const sizes = new Map(this.series.map((one) => [one, sum(one.values)]));
+    this.series.sort((a, b) => rank(a) - rank(b) || place(a) - place(b) || sizes.get(b) - sizes.get(a) || (a.key < b.key ? -1 : 1));
+    const own = this.series.filter((one) => rank(one) === 0);
+    if (own.length > SERIES_MAX) this.fold(own.slice(SERIES_MAX));
+  }
+
+  fold(small) {
+    let other = this.series.find((one) => one.key === "other");
+    if (!other) {
+      other = { key: "other", name: "other", values: this.times.map(() => 0), errors: this.times.map(() => 0) };
+      this.series.push(other);
+    }
+    for (const one of small) {
+      one.values.forEach((value, at) => {
+        other.values[at] = (other.values[at] ?? 0) + (value ?? 0);
+        other.errors[at] = Math.hypot(other.errors[at] ?? 0, one.errors[at] ?? 0);
+      });
+    }
+    this.series = this.series.filter((one) => !small.includes(one));
+  }
+
+  /** Adds one second: `{time, total: {bps, error_bps, from}, series: [{key, name, bps, error_bps}]}`. */
+  append(second) {
+    const last = this.times.at(-1);
+    // Twice told after a new connection, or a clock that was set back.
+    if (last !== undefined && second.time <= last) return;
+    // A gap is shown as one.
+    const missing = last === undefined ? 0 : Math.min(LIVE_S, Math.round(second.time - last) - 1);
+    for (let at = 1; at <= missing; at += 1) this.push(last + at, null, new Map());
+    const figures = new Map(second.series.map((one) => [one.key, one]));
+    for (const [key, one] of figures) {
+      if (this.series.some((known) => known.key === key)) continue;
+      const empty = () => this.times.map(() => 0);
+      const at = this.series.findIndex((known) => Object.hasOwn(SPECIAL, known.key));
+      const place = Object.hasOwn(SPECIAL, key) || at < 0 ? this.series.length : at;
+      this.series.splice(place, 0, { key, name: one.name || key, values: empty(), errors: empty() });
+    }
+    this.push(second.time, second.total, figures);
+    this.version = next();
+  }
+
+  /** The newest second, as `append` takes it. */
+  last() {
+    const figure = (one) => ({ bps: one.values.at(-1), error_bps: one.errors.at(-1) });
+    return { time: this.times.at(-1), total: figure(this.total), series: this.series.map((one) => ({ key: one.key, name: one.name, ...figure(one) })) };
+  }
+
+  push(time, total, figures) {
+    const gap = total === null || total.bps === null;
+    this.times.push(time);
+    this.total.values.push(gap ? null : total.bps);
+    this.total.errors.push(gap ? null : total.error_bps);
+    for (const one of this.series) {
+      const now = figures.get(one.key);
+      one.values.push(gap ? null : (now?.bps ?? 0));
+      one.errors.push(gap ? null : (now?.error_bps ?? 0));
+    }
+    while (this.times.length > LIVE_S) {
+      this.times.shift();
+      this.total.values.shift();
+      this.total.errors.shift();
+      for (const one of this.series) {
+        one.values.shift();
+        one.errors.shift();
+      }
+    }
+  }
+}
+
+/** One event of /telemetry/live as `append` takes it. */
+export function secondOf(event, by) {
+  return { time: event.at_s, total: event.total, series: event.by?.[by] ?? [] };
+}
+
+/** Points of a plot. */
+const POINTS = 600;
+
+/** What to ask for. A range that ends now is told as seconds before now, by the clock of the host and not of the reader. */
+export function seriesPath(by, time, filters) {
+  const { from, to } = time.zoomed || time.paused ? windowOf(time) : { from: -time.range.seconds, to: 0 };
+  const step = Math.max(1, Math.ceil((to - from) / POINTS));
+  const query = new URLSearchParams({ by, from, to, step, top: SERIES_MAX, ...filters });
+  return `/api/v1/telemetry/series?${query}`;
+}
+
+/** Traffic by `by` for the time and the filters of the address. */
+export function useTraffic(by, time, params) {
+  const filters = filtersOf(params);
+  const [state, change] = useState({ traffic: null, error: null, open: false, version: 0 });
+  const held = useRef(null);
+  const identity = JSON.stringify([by, time.range.key, time.from, time.to, time.paused, filters]);
+  useEffect(() => {
+    const kind = JSON.stringify([by, filters]);
+    const before = held.current;
+    // What is on the screen when it is held stays there: the host keeps seconds for ten minutes, and it does not.
+    if (time.paused && !time.zoomed && before?.kind === kind && before.range === time.range.key && before.times.at(-1) > time.paused - 5 - 2 * before.step) {
+      change((old) => ({ ...old, traffic: before, error: null, open: false }));
+      return undefined;
+    }
+    const traffic = new Traffic(by);
+    Object.assign(traffic, { kind, range: time.zoomed ? null : time.range.key });
+    held.current = traffic;
+    const stop = new AbortController();
+    let end = () => {};
+    let timer = 0;
+    let following = false;
+    const show = (more) => {
+      if (held.current === traffic && !stop.signal.aborted) change((old) => ({ ...old, traffic, version: traffic.version, error: null, ...more }));
+    };
+    const fail = (error) => {
+      if (held.current === traffic && !stop.signal.aborted) change((old) => ({ ...old, error, open: false }));
+    };
+    const load = async () => {
+      clearTimeout(timer);
+      try {
+        const answer = await call(seriesPath(by, time, filters), { signal: stop.signal });
+        // Seconds that came while this was asked for are newer than it.
+        const since = traffic.times.length > 0 ? traffic.last() : null;
+        traffic.load(answer);
+        if (since && since.time === traffic.times.at(-1) + 1) traffic.append(since);
+        show();
+      } catch (error) {
+        if (stop.signal.aborted) return;
+        fail(error);
+        timer = setTimeout(load, 5000);
+        return;
+      }
+      if (time.live) {
+        if (!following) follow();
+        timer = setTimeout(load, AGAIN_S * 1000);
+      } else if (!time.zoomed && !time.paused) {
+        timer = setTimeout(load, Math.max(5, Math.min(60, time.range.seconds / 600)) * 1000);
+      }
+    };
+    const follow = () => {
+      following = true;
+      end = stream(`/api/v1/telemetry/live?${new URLSearchParams({ by, top: SERIES_MAX, ...filters })}`, {
+        onEvent: (event) => {
+          traffic.append(secondOf(event, by));
+          show({ open: true });
+        },
+        onState: ({ open, error }) => (error ? fail(error) : show({ open })),
+      });
+    };
+    const renew = () => {
+      end();
+      following = false;
+      load();
+    };
+    // What was shown stays until there is something else of the same kind.
+    change((old) => ({ ...old, traffic: old.traffic?.kind === kind ? old.traffic : null, error: null, open: false }));
+    load();
+    addEventListener("penstock:token", renew);
+    return () => {
+      stop.abort();
+      end();
+      clearTimeout(timer);
+      removeEventListener("penstock:token", renew);
+    };
+  }, [identity]);
+  return state;
+}
+
+/** The part of time to draw: of the last ten minutes what there is so far, but at least one. */
+export function shownWindow(traffic, time) {
+  if (time.zoomed || !traffic?.times.length) return windowOf(time);
+  const to = traffic.times.at(-1);
+  const from = to - time.range.seconds;
+  if (time.range.key !== "live") return { from, to };
+  const first = traffic.times[traffic.total.values.findIndex((value) => value !== null)] ?? to;
+  return { from: Math.max(from, Math.min(first, to - 60)), to };
+}
+
+/** Figures of one series over the time shown: now, mean, greatest, volume in bytes, 95 % errors of now. */
+export function summary(values, errors, step) {
+  let [all, known, greatest] = [0, 0, 0];
+  for (const value of values) {
+    if (value === null || value === undefined) continue;
+    all += value;
+    known += 1;
+    if (value > greatest) greatest = value;
+  }
+  let last = values.length - 1;
+  while (last > 0 && (values[last] === null || values[last] === undefined)) last -= 1;
+  return { now: values[last] ?? null, error: errors[last] ?? null, mean: known ? all / known : null, greatest: known ? greatest : null, bytes: (all * step) / 8 };
+}

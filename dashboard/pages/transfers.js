@@ -1,0 +1,145 @@
+// Transfers of this agent: how far, how fast, what bounds them. With the token they can be changed and cancelled.
+
+import { call, token, usePoll } from "../lib/api.js";
+import { html, useEffect, useState } from "../lib/html.js";
+import { clean, Name, Path } from "../lib/text.js";
+import { ago, bytes, duration, moment, percent, rate, whole } from "../lib/units.js";
+import { Command, Dialog, Empty, Loading, Meter, Panel, Problem } from "../parts/bits.js";
+import { Table } from "../parts/table.js";
+
+const PATH = "/api/v1/transfers";
+
+const runs = (one) => one.state === "running" || one.state === "waiting";
+const share = (one) => (one.announced_bytes > 0 ? Math.min(1, Math.max(one.bytes, one.moved_bytes + one.resumed_bytes) / one.announced_bytes) : 0);
+const mean = (one) => (one.seconds > 0 ? (one.moved_bytes * 8) / one.seconds : 0);
+
+/** Seconds to go at the rate of now; nothing is promised while it stands still. */
+function remaining(one) {
+  const left = one.announced_bytes - Math.max(one.bytes, one.moved_bytes + one.resumed_bytes);
+  return one.bits_per_second > 0 && left > 0 ? (left * 8) / one.bits_per_second : left <= 0 ? 0 : null;
+}
+
+export function Transfers({ params }) {
+  const paused = Number(params.paused) > 0;
+  const { data, error, again } = usePoll(PATH, paused ? 0 : 1);
+  const [known, know] = useState(Boolean(token.get()));
+  const [chosen, choose] = useState(null);
+  useEffect(() => {
+    const changed = () => know(Boolean(token.get()));
+    addEventListener("penstock:token", changed);
+    return () => removeEventListener("penstock:token", changed);
+  }, []);
+
+  const all = data?.transfers ?? [];
+  const running = all.filter(runs);
+  const ended = all.filter((one) => !runs(one)).sort((a, b) => b.id - a.id);
+  const sum = running.reduce((total, one) => total + one.bits_per_second, 0);
+  return html`
+    <${Panel} id="running" wide title="Running" note=${data ? `${running.length} transfer${running.length === 1 ? "" : "s"}, ${rate(sum)}` : ""} tools=${!known && data && html`<span class="note">read-only: press k for the token</span>`}>
+      <${Problem} error=${error} />
+      ${!data && !error && html`<${Loading} />`}
+      ${data && running.length === 0 && html`<${Empty} title="No transfer is running.">
+        <p>Copy something here:</p><p><${Command}>penstock cp -r DATA penstock://${location.hostname || "HOST"}/<//></p>
+      <//>`}
+      ${running.length > 0 && html`<${Running} rows=${running} known=${known} onChange=${(id) => choose({ id, what: "change" })} onCancel=${(id) => choose({ id, what: "cancel" })} />`}
+    <//>
+    ${ended.length > 0 && html`<${Panel} id="ended" wide title="Ended" note="lately"><${Ended} rows=${ended} /><//>`}
+    ${chosen && html`<${Steer} transfer=${all.find((one) => one.id === chosen.id)} what=${chosen.what} onClose=${() => choose(null)} onDone=${() => { choose(null); again(); }} />`}
+  `;
+}
+
+const direction = (one) => (one.direction === "send" ? "→" : "←");
+
+const what = [
+  { key: "id", name: "Id", number: true, sort: (row) => row.id, cell: (row) => row.id },
+  { key: "path", name: "Path", sort: (row) => row.path, cell: (row) => html`<${Path} text=${row.path} most=${34} />` },
+];
+const who = [
+  { key: "peer", name: "Other end", sort: (row) => row.peer, cell: (row) => html`<span title=${row.direction === "send" ? "sends to" : "receives from"}>${direction(row)}</span> <${Name} text=${row.peer} most=${42} />` },
+  { key: "caller", name: "Who", sort: (row) => row.caller, cell: (row) => html`<${Name} text=${row.caller} most=${20} />` },
+];
+/** A column for the scitag, where any has one. */
+const tagOf = (rows) => (rows.some((row) => row.scitag) ? [tag] : []);
+const tag = { key: "scitag", name: "Scitag", sort: (row) => row.scitag, cell: (row) => (row.scitag ? html`<${Name} text=${row.scitag} most=${28} />` : html`<span class="note">–</span>`) };
+
+function Running({ rows, known, onChange, onCancel }) {
+  const columns = [
+    ...what,
+    { key: "progress", name: "Progress", sort: share, cell: (row) => html`<span title=${`${bytes(Math.max(row.bytes, row.moved_bytes + row.resumed_bytes))} of ${bytes(row.announced_bytes)}, ${whole(row.files)} files in place${row.failed ? `, ${row.failed} failed` : ""}`}><${Meter} share=${share(row)} label=${`progress of transfer ${row.id}`} />${percent(share(row))}</span>` },
+    { key: "bytes", name: "Of", number: true, sort: (row) => row.announced_bytes, cell: (row) => bytes(row.announced_bytes) },
+    { key: "rate", name: "Rate now", number: true, sort: (row) => row.bits_per_second, cell: (row) => html`<span title=${row.rate_bps ? `limited to ${rate(row.rate_bps)}` : "no limit"}>${rate(row.bits_per_second)}${row.rate_bps ? " ⊤" : ""}</span>` },
+    { key: "mean", name: "Mean", number: true, sort: mean, cell: (row) => rate(mean(row)) },
+    { key: "left", name: "To go", number: true, sort: remaining, cell: (row) => duration(remaining(row)) },
+    { key: "bound", name: "Bound by", sort: (row) => row.bound_by, cell: (row) => clean(row.state === "waiting" ? "waiting for a place" : row.bound_by, 40) },
+    { key: "streams", name: "Streams", number: true, sort: (row) => row.streams, cell: (row) => row.streams },
+    ...who,
+    ...tagOf(rows),
+  ];
+  if (known) {
+    columns.push({
+      key: "steer",
+      name: "",
+      cell: (row) => html`<span class="actions"><button type="button" aria-label=${`change transfer ${row.id}`} onClick=${() => onChange(row.id)}>Change</button><button type="button" class="danger" aria-label=${`cancel transfer ${row.id}`} onClick=${() => onCancel(row.id)}>Cancel</button></span>`,
+    });
+  }
+  return html`<${Table} caption="Running transfers" columns=${columns} rows=${rows} keyOf=${(row) => row.id} />`;
+}
+
+const STATES = { done: "good", failed: "bad", cancelled: "warn" };
+
+function Ended({ rows }) {
+  const columns = [
+    ...what,
+    { key: "state", name: "Outcome", sort: (row) => row.state, cell: (row) => html`<span class=${`state ${STATES[row.state] ?? ""}`}>${clean(row.state, 12)}</span>${row.failed ? html` <span class="state bad">${whole(row.failed)} files failed</span>` : ""}` },
+    { key: "files", name: "Files", number: true, sort: (row) => row.files, cell: (row) => whole(row.files) },
+    { key: "bytes", name: "Volume", number: true, sort: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
+    { key: "mean", name: "Mean rate", number: true, sort: (row) => row.bits_per_second, cell: (row) => rate(row.bits_per_second) },
+    { key: "bound", name: "Bound by", sort: (row) => row.bound_by, cell: (row) => clean(row.bound_by, 40) },
+    { key: "took", name: "Took", number: true, sort: (row) => row.seconds, cell: (row) => duration(row.seconds) },
+    { key: "end", name: "Ended", number: true, sort: (row) => row.started_unix_seconds + row.seconds, cell: (row) => html`<span title=${moment(row.started_unix_seconds + row.seconds)}>${ago(row.started_unix_seconds + row.seconds)}</span>` },
+    ...who,
+    ...tagOf(rows),
+  ];
+  return html`<${Table} caption="Ended transfers" columns=${columns} rows=${rows} keyOf=${(row) => row.id} />`;
+}
+
+/** Changes one transfer, or asks once more before it is cancelled. */
+function Steer({ transfer, what, onClose, onDone }) {
+  const [error, fail] = useState(null);
+  const [busy, wait] = useState(false);
+  if (!transfer || !runs(transfer)) {
+    return html`<${Dialog} title="It is over" onClose=${onClose}><p>This transfer has ended.</p><div class="buttons"><button type="button" onClick=${onClose}>Close</button></div><//>`;
+  }
+  const submit = async (event) => {
+    event.preventDefault();
+    wait(true);
+    try {
+      if (what === "cancel") {
+        await call(`${PATH}/${transfer.id}`, { method: "DELETE" });
+      } else {
+        const given = new FormData(event.target);
+        const body = {};
+        const wanted = given.get("rate").trim();
+        if (wanted !== "") body.rate = wanted === "0" ? 0 : wanted;
+        if (given.get("streams") !== "" && Number(given.get("streams")) !== transfer.streams) body.streams = Number(given.get("streams"));
+        await call(`${PATH}/${transfer.id}`, { method: "PATCH", body });
+      }
+      onDone();
+    } catch (problem) {
+      fail(problem);
+      wait(false);
+    }
+  };
+  const title = `${what === "cancel" ? "Cancel" : "Change"} transfer ${transfer.id}`;
+  return html`<${Dialog} title=${title} onClose=${onClose}>
+    <p><${Path} text=${transfer.path} /> ${direction(transfer)} <${Name} text=${transfer.peer} /></p>
+    <form onSubmit=${submit}>
+      ${what === "cancel"
+        ? html`<p>What has arrived stays; the same copy can go on later.</p>`
+        : html`<label>Limit on its rate, such as 2G or 500M; 0 for none <input name="rate" maxlength="20" autocomplete="off" placeholder=${transfer.rate_bps ? rate(transfer.rate_bps) : "no limit"} autofocus /></label>
+            <label>Streams <input name="streams" type="number" min="1" max="65535" value=${transfer.streams} /></label>`}
+      <div class="buttons"><button type="button" onClick=${onClose}>${what === "cancel" ? "Let it run" : "Leave it"}</button><button type="submit" class=${what === "cancel" ? "danger" : "main"} disabled=${busy}>${title}</button></div>
+    </form>
+    <${Problem} error=${error} />
+  <//>`;
+}

@@ -1,0 +1,77 @@
+// Small parts that every page uses.
+
+import { token } from "../lib/api.js";
+import { html, useLayoutEffect, useRef } from "../lib/html.js";
+import { clean } from "../lib/text.js";
+import { percent } from "../lib/units.js";
+
+/** A titled part of a page. */
+export function Panel({ title, note, tools, children, id, wide }) {
+  return html`<section class=${`panel${wide ? " wide" : ""}`} aria-labelledby=${id}>
+    <header><h2 id=${id}>${title}</h2>${note && html`<span class="note">${note}</span>`}<div class="tools">${tools}</div></header>
+    ${children}
+  </section>`;
+}
+
+/** Nothing is there, and what to do about it. */
+export function Empty({ title, children }) {
+  return html`<div class="empty" role="status"><strong>${title}</strong><div>${children}</div></div>`;
+}
+
+export const Command = ({ children }) => html`<code class="command">${children}</code>`;
+
+/** What went wrong and what to do. Old figures may stand beside it. */
+export function Problem({ error, onToken }) {
+  if (!error) return null;
+  if (error.status === 401 || error.status === 403) {
+    return html`<div class="problem" role="alert">
+      <strong>${token.get() ? "The token is not taken." : "A token is needed."}</strong>
+      <span>${clean(error.message, 300)}</span>
+      <button type="button" onClick=${onToken ?? askToken}>Enter the token</button>
+    </div>`;
+  }
+  const what = error.status === 404 ? "This host does not offer these figures." : error.status === 0 ? "No connection." : `The host answered ${error.status}.`;
+  return html`<div class="problem" role="alert"><strong>${what}</strong> <span>${clean(error.message, 300)}</span></div>`;
+}
+
+export const askToken = () => dispatchEvent(new Event("penstock:ask-token"));
+
+export const Loading = () => html`<p class="waiting" role="status">Loading…</p>`;
+
+/** Choices of which one is on. Each is a button, so that Tab and Enter work. */
+export function Choice({ label, options, value, onChange, small }) {
+  return html`<div class=${`choice${small ? " small" : ""}`} role="group" aria-label=${label}>
+    ${options.map(
+      (one) => html`<button type="button" key=${one.key} aria-pressed=${one.key === value ? "true" : "false"} title=${one.title} onClick=${() => onChange(one.key)}>${one.name}</button>`,
+    )}
+  </div>`;
+}
+
+/** A share as a bar; its text says the same. */
+export function Meter({ share, label, kind = "" }) {
+  const width = Math.max(0, Math.min(1, share || 0));
+  return html`<span class=${`meter ${kind}`} role="meter" aria-label=${label} aria-valuemin="0" aria-valuemax="100" aria-valuenow=${Math.round(width * 100)} aria-valuetext=${percent(share)}>
+    <span style=${{ width: `${width * 100}%` }}></span>
+  </span>`;
+}
+
+/** A square of colour and pattern beside a name. */
+export function Swatch({ look }) {
+  const colour = typeof look.colour === "number" ? `--c${look.colour}` : `--c-${look.colour}`;
+  return html`<span class=${`swatch ${look.pattern}`} style=${{ "--swatch": `var(${colour})` }} aria-hidden="true"></span>`;
+}
+
+export function Tile({ title, value, note, kind = "", children, href }) {
+  const inside = html`<span class="title">${title}</span><span class="value">${value}</span>${children}<span class="note">${note}</span>`;
+  return href ? html`<a class=${`tile ${kind}`} href=${href}>${inside}</a>` : html`<div class=${`tile ${kind}`}>${inside}</div>`;
+}
+
+/** A dialog of the browser's own: focus stays in it, Escape closes it. */
+export function Dialog({ title, onClose, children }) {
+  const box = useRef(null);
+  // It ends by being taken away: close() would tell so later, when another may be open.
+  useLayoutEffect(() => box.current.showModal(), []);
+  return html`<dialog ref=${box} aria-label=${title} onClose=${onClose} onClick=${(event) => event.target === box.current && onClose()}>
+    <div class="inside"><header><h2>${title}</h2><button type="button" class="plain" aria-label="Close" onClick=${onClose}>✕</button></header>${children}</div>
+  </dialog>`;
+}

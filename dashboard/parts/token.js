@@ -1,0 +1,43 @@
+// The dialog for the token. It is kept for this tab alone and goes to this host alone, in a header.
+
+import { call, token } from "../lib/api.js";
+import { html, useState } from "../lib/html.js";
+import { Command, Dialog, Problem } from "./bits.js";
+
+export function TokenDialog({ onClose }) {
+  const [error, fail] = useState(null);
+  const [busy, wait] = useState(false);
+  const submit = async (event) => {
+    event.preventDefault();
+    const before = token.get();
+    const given = new FormData(event.target).get("token").trim();
+    // Headers hold nothing else; and what was pasted with a line break or a quote is no token.
+    if (!/^[\x21-\x7e]{8,4096}$/.test(given)) {
+      fail({ status: 400, message: "a token is one word of at least 8 characters: paste the line of the file 'token'" });
+      return;
+    }
+    wait(true);
+    token.set(given);
+    try {
+      await call("/api/v1/agent");
+      onClose();
+    } catch (problem) {
+      token.set(before);
+      fail(problem.status === 401 || problem.status === 403 ? { status: 400, message: problem.message } : problem);
+    }
+    wait(false);
+  };
+  return html`<${Dialog} title="Token" onClose=${onClose}>
+    <p>With the agent's own token transfers can be changed and cancelled here. It is in the file <code>token</code> of the state directory:</p>
+    <p><${Command}>sudo cat /var/lib/penstock/token<//></p>
+    <form onSubmit=${submit}>
+      <label>Token <input name="token" type="password" autocomplete="off" spellcheck=${false} maxlength="4096" autofocus /></label>
+      <div class="buttons">
+        ${token.get() && html`<button type="button" onClick=${() => { token.set(""); onClose(); }}>Forget it</button>`}
+        <button type="submit" class="main" disabled=${busy}>Use it</button>
+      </div>
+    </form>
+    <${Problem} error=${error} />
+    <p class="note">It is kept until this tab is closed, and sent to this host alone.</p>
+  <//>`;
+}

@@ -1,0 +1,78 @@
+//! Alerts ring in the API, the metrics and at a webhook.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+
+use serde_json::Value;
+
+use crate::site::{CONFIG, Collector, Exporter, Mark, house, packet};
+
+/// Takes one call: refuses the first, as a service that restarts does.
+fn hear(listener: &TcpListener, status: &str) -> Value {
+    let (stream, _) = listener.accept().unwrap();
+    let mut reader = BufReader::new(stream);
+    let (mut length, mut line) = (0, String::new());
+    while reader.read_line(&mut line).unwrap() > 2 {
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        line.clear();
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    reader.get_mut().write_all(answer.as_bytes()).unwrap();
+    serde_json::from_slice(&body).unwrap()
+}
+
+#[test]
+fn an_alert_rings_everywhere_and_is_told_again_where_it_failed() {
+    let dir = house();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let config = format!(
+        "{CONFIG}
+[[collector.alert]]
+name = \"much unlabelled\"
+kind = \"unlabelled\"
+above = \"50%\"
+for = \"1s\"
+webhook = \"http://127.0.0.1:{port}/alerts\"
+[[collector.alert]]
+name = \"too fast\"
+kind = \"rate\"
+by = \"owner\"
+key = \"cms\"
+above = \"400T\"
+[[collector.alert]]
+name = \"gone\"
+kind = \"silence\"
+key = \"192.0.2.99\"
+above = \"1s\"
+"
+    );
+    let collector = Collector::start(dir.path(), &config);
+    let socket = collector.socket("sflow");
+    let mut exporter = Exporter::new(1, 1000);
+    let heard = std::thread::spawn(move || {
+        let first = hear(&listener, "503 Service Unavailable");
+        (first, hear(&listener, "204 No Content"))
+    });
+    collector.until("/api/v1/telemetry/alerts", |told| {
+        for datagram in exporter.samples(&packet(1, 2, Mark::None, 3001), 100) {
+            socket.send(&datagram).unwrap();
+        }
+        (told["firing"] == 2).then_some(())
+    });
+    let told = collector.get("/api/v1/telemetry/alerts");
+    let alerts = told["alerts"].as_array().unwrap();
+    let firing: Vec<_> = alerts.iter().map(|alert| alert["firing"].as_bool().unwrap()).collect();
+    assert_eq!(firing, [true, false, true], "{told}");
+    assert_eq!((&alerts[0]["value"], &alerts[0]["unit"]), (&1.0.into(), &"share".into()));
+    let (_, metrics) = collector.ask("/metrics");
+    let line = "penstock_collector_alert_firing{alert=\"much unlabelled\"} 1";
+    assert!(metrics.contains(line), "{metrics}");
+    let (first, second) = heard.join().unwrap();
+    assert_eq!(first, second);
+    assert_eq!((&first["alert"], &first["state"]), (&"much unlabelled".into(), &"firing".into()));
+}

@@ -1,0 +1,272 @@
+//! Figures are those of the traffic, errors are lines, and readers are who they should be.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
+use serde_json::Value;
+
+use crate::common::Run;
+use crate::site::{
+    CONFIG, Collector, Exporter, FRAME, Mark, WITHIN, ask, command, house, packet, second_ended,
+    taken,
+};
+
+/// Bits that a series has over its time, and the seconds that were measured.
+fn bits(answer: &Value, key: &str) -> f64 {
+    let step = answer["step_s"].as_f64().unwrap();
+    let series = answer["series"].as_array().unwrap();
+    let Some(line) = series.iter().find(|line| line["key"] == key) else { return 0.0 };
+    line["bps"].as_array().unwrap().iter().filter_map(Value::as_f64).sum::<f64>() * step
+}
+
+/// Within what rounding and the true length of seconds make.
+fn close(got: f64, wanted: f64) -> bool {
+    (got / wanted - 1.0).abs() < 0.2
+}
+
+#[test]
+fn what_goes_in_comes_out_by_all_that_is_asked_for() {
+    let dir = house();
+    let collector = Collector::start(dir.path(), CONFIG);
+    let socket = collector.socket("sflow");
+    let mut exporter = Exporter::new(1, 1000);
+    for (header, count) in [
+        (packet(1, 2, Mark::Label(3, 14), 3001), 600),
+        (packet(1, 2, Mark::None, 3001), 300),
+        (packet(2, 1, Mark::Label(3, 14), 3002), 100),
+    ] {
+        for datagram in exporter.samples(&header, count) {
+            socket.send(&datagram).unwrap();
+        }
+    }
+    taken(&collector, 1000);
+    second_ended(&collector);
+    // Seconds are as long as the machine makes them; parts of the whole are exact.
+    let answer = collector.get("/api/v1/telemetry/series?by=total&from=-30");
+    let bytes = bits(&answer, "total") / 1000.0;
+    let wanted = f64::from(FRAME) * 1000.0 * 8.0;
+    assert!((wanted / 3.0..wanted * 3.0).contains(&bytes), "{bytes}, not {wanted}");
+    for (query, key, samples) in [
+        ("by=owner", "cms", 600.0),
+        ("by=owner", "unlabelled", 300.0),
+        // Its source is no host that marks.
+        ("by=owner", "untrusted", 100.0),
+        ("by=scitag", "206", 600.0),
+        ("by=vlan", "3001", 900.0),
+        ("by=vlan&owner=unlabelled", "3001", 300.0),
+        ("by=site", "uvic", 900.0),
+        ("by=site&direction=in", "uvic", 100.0),
+        ("by=ip_version", "6", 1000.0),
+        ("by=interface", "192.0.2.1:1", 1000.0),
+        ("by=interface&direction=out", "192.0.2.1:2", 1000.0),
+        ("by=exporter", "192.0.2.1", 1000.0),
+        ("by=total&site=cern", "total", 100.0),
+        ("by=host", "2001:db8:1::1", 900.0),
+        ("by=prefix&direction=in", "2001:db8:2::/64", 900.0),
+    ] {
+        let answer = collector.get(&format!("/api/v1/telemetry/series?{query}&from=-30"));
+        assert_eq!(
+            (answer["unit"].as_str(), answer["resolution"].as_str()),
+            (Some("bit/s"), Some("live"))
+        );
+        let got = bits(&answer, key);
+        let parts = got / (samples * bytes);
+        assert!((parts - 1.0).abs() < 0.001, "{query} {key}: {parts} of {samples} samples");
+        assert_eq!(answer["total"]["from"], "samples");
+    }
+    // The greatest first, and the rest is other.
+    let answer = collector.get("/api/v1/telemetry/series?by=owner&from=-30&top=1");
+    let keys: Vec<_> = answer["series"].as_array().unwrap().iter().map(|s| &s["key"]).collect();
+    assert_eq!(keys, ["cms", "other"]);
+    assert!((bits(&answer, "other") / (400.0 * bytes) - 1.0).abs() < 0.001);
+
+    let labels = collector.get("/api/v1/telemetry/labels?from=-30");
+    let share = |part: &str| labels[part]["share"].as_f64().unwrap();
+    assert!((share("labelled") - 0.6).abs() < 1e-6 && (share("untrusted") - 0.1).abs() < 1e-6);
+    // 1.96 √(0.6·0.4/1000)
+    let error = labels["labelled"]["error_share"].as_f64().unwrap();
+    assert!((error - 0.0304).abs() < 0.001, "{error}");
+
+    let exporters = collector.get("/api/v1/telemetry/exporters");
+    let first = &exporters["exporters"][0];
+    assert_eq!((&first["name"], &first["datagrams_lost"]), (&"dtn1".into(), &0.into()));
+    let talkers = collector.get("/api/v1/telemetry/talkers?n=1");
+    assert_eq!(talkers["talkers"][0]["source"], "2001:db8:1::1");
+    let (_, metrics) = collector.ask("/metrics");
+    assert!(metrics.contains("penstock_collector_samples_total 1000"), "{metrics}");
+}
+
+#[test]
+fn totals_are_counted_and_shares_are_scaled_to_them() {
+    let dir = house();
+    let collector = Collector::start(dir.path(), CONFIG);
+    let socket = collector.socket("sflow");
+    let mut exporter = Exporter::new(1, 1000);
+    let header = packet(1, 2, Mark::Label(3, 14), 3001);
+    socket.send(&exporter.counters(1_000, 1_000_000)).unwrap();
+    // Second by second, as counters of one second need samples beside them.
+    let each = 100 * 1000 * u64::from(FRAME);
+    let counted = collector.until("/api/v1/telemetry/series?by=owner&from=-30", {
+        let mut round = 0;
+        let (socket, collector) = (&socket, &collector);
+        move |answer| {
+            round += 1;
+            for datagram in exporter.samples(&header, 100) {
+                socket.send(&datagram).unwrap();
+            }
+            second_ended(collector);
+            let octets = 1_000_000 + u64::from(round) * 2 * each;
+            socket.send(&exporter.counters(1_000 + round * 1_000, octets)).unwrap();
+            (answer["total"]["from"] != "samples").then(|| answer.clone())
+        }
+    });
+    // Twice what is sampled was counted, and the only owner has all of it.
+    let errors = counted["total"]["error_bps"].as_array().unwrap();
+    let exact = errors.iter().position(|error| {
+        error.as_f64() == Some(0.0)
+            && counted["total"]["bps"][errors.iter().position(|e| e == error).unwrap()].as_f64()
+                > Some(0.0)
+    });
+    assert!(exact.is_some(), "{counted}");
+    let interfaces = collector.get("/api/v1/telemetry/interfaces");
+    let first = &interfaces["interfaces"][0];
+    assert_eq!((&first["key"], &first["host"]), (&"192.0.2.1:1".into(), &"dtn1".into()));
+    assert!(close(first["in"]["counted_bps"].as_f64().unwrap(), 2.0 * each as f64 * 8.0));
+    assert!((first["in"]["calibration_last"].as_f64().unwrap() - 2.0).abs() < 0.3, "{first}");
+    assert_eq!(first["sampling_rate"], 1000);
+}
+
+#[test]
+fn each_second_is_told_to_all_who_follow_and_can_be_resumed() {
+    let dir = house();
+    let mut collector = Collector::start(dir.path(), CONFIG);
+    let follow = |after: Option<&str>| {
+        let mut stream = TcpStream::connect(&collector.agent.http).unwrap();
+        stream.set_read_timeout(Some(WITHIN)).unwrap();
+        let resume = after.map_or(String::new(), |id| format!("Last-Event-ID: {id}\r\n"));
+        write!(
+            stream,
+            "GET /api/v1/telemetry/live?by=owner,vlan HTTP/1.1\r\nHost: localhost\r\n{resume}\r\n"
+        )
+        .unwrap();
+        BufReader::new(stream)
+    };
+    fn event(from: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
+        let (mut id, mut line) = (String::new(), String::new());
+        while from.read_line(&mut line).unwrap() > 0 {
+            if let Some(number) = line.strip_prefix("id: ") {
+                id = number.trim().to_owned();
+            }
+            if let Some(data) = line.strip_prefix("data: ") {
+                return Some((id, serde_json::from_str(data).unwrap()));
+            }
+            line.clear();
+        }
+        None
+    }
+    let (mut one, mut two) = (follow(None), follow(None));
+    let socket = collector.socket("sflow");
+    for datagram in Exporter::new(1, 1000).samples(&packet(1, 2, Mark::Label(3, 14), 3001), 100) {
+        socket.send(&datagram).unwrap();
+    }
+    let mut seen = None;
+    while seen.is_none() {
+        let (id, told) = event(&mut one).unwrap();
+        assert_eq!(told["number"].to_string(), id);
+        if told["samples"] == 100 {
+            assert_eq!(told["by"]["owner"][0]["key"], "cms");
+            assert_eq!(told["by"]["vlan"][0]["key"], "3001");
+            let bps = told["by"]["owner"][0]["bps"].as_f64().unwrap();
+            let bits = bps * told["length_s"].as_f64().unwrap();
+            assert!(close(bits, 100.0 * 1000.0 * f64::from(FRAME) * 8.0), "{told}");
+            seen = Some(id);
+        }
+    }
+    let seen: u64 = seen.unwrap().parse().unwrap();
+    assert!(std::iter::from_fn(|| event(&mut two)).any(|(_, told)| told["samples"] == 100));
+    // Who comes back gets what it missed.
+    let mut back = follow(Some(&(seen - 1).to_string()));
+    assert_eq!(event(&mut back).unwrap().0, seen.to_string());
+    // The end of the service is the end of the feed.
+    let id = collector.agent.child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    while event(&mut one).is_some() {}
+    assert!(collector.agent.child.wait().unwrap().success());
+}
+
+#[test]
+fn errors_are_lines_and_strangers_do_not_read() {
+    let dir = house();
+    let collector = Collector::start(dir.path(), CONFIG);
+    for (path, words) in [
+        ("series?by=colour", "write one of owner, activity"),
+        ("series?colour=red", "'colour' is no parameter here"),
+        ("series?by=owner&host=x", "series by owner cannot be filtered by host"),
+        ("series?from=x", "give a whole number"),
+        ("series?from=-10&to=-20", "from is not before to"),
+        ("series?from=-600000&step=1", "give a longer step"),
+        ("series?direction=up", "write in or out"),
+        ("series?combine=mean", "write auto, max or sum"),
+        ("series?from=-9&from=-8", "given twice"),
+        ("talkers?n=-1", "give a whole number"),
+        ("status?x=1", "'x' is no parameter here"),
+    ] {
+        let (status, body) = collector.ask(&format!("/api/v1/telemetry/{path}"));
+        assert_eq!(status, 400, "{path}: {body}");
+        assert!(body.starts_with("{\"error\":\"") && body.contains(words), "{path}: {body}");
+    }
+    let path = "/api/v1/telemetry/status";
+    let http = &collector.agent.http;
+    assert_eq!(ask(http, path, "localhost:8621", "").0, 200);
+    // A page from elsewhere that points its name here.
+    let (status, body) = ask(http, path, "evil.example", "");
+    assert_eq!((status, body.contains("[http] names")), (401, true), "{body}");
+    let token = std::fs::read_to_string(dir.path().join("state/token")).unwrap();
+    let bearer = format!("Authorization: Bearer {}\r\n", token.trim());
+    assert_eq!(ask(http, path, "evil.example", &bearer).0, 200);
+    assert_eq!(ask(http, path, "localhost", "Authorization: Bearer wrong\r\n").0, 401);
+
+    let dir = house();
+    let closed = Collector::start(dir.path(), &format!("{CONFIG}\n[http]\nread = \"token\"\n"));
+    assert_eq!(closed.ask(path).0, 401);
+    assert_eq!(closed.ask("/healthz").0, 200);
+}
+
+#[test]
+fn an_input_that_is_taken_is_a_line() {
+    let dir = house();
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let config =
+        CONFIG.replacen("127.0.0.1:0\"]\nipfix", &format!("127.0.0.1:{port}\"]\nipfix"), 1);
+    let done = Run::start(&mut command(dir.path(), &config)).wait();
+    assert_eq!((done.code, done.lines().len()), (1, 1), "{done:?}");
+    assert!(done.error.contains(&format!("cannot take sflow on UDP 127.0.0.1:{port}")), "{done:?}");
+    assert!(done.error.contains("[] for none"), "{done:?}");
+    // Who asked for everything that can be had goes on with the rest.
+    let root = dir.path().display();
+    let config = config.replacen(
+        "roles = [\"collector\"]\n[agent]",
+        &format!("[agent]\nlisten = \"127.0.0.1:0\"\nroot = \"{root}\""),
+        1,
+    );
+    let collector = Collector::start(dir.path(), &config);
+    assert!(!collector.agent.listen.is_empty());
+    let status = collector.get("/api/v1/telemetry/status");
+    assert!(status["missing"][0].as_str().unwrap().contains("cannot take sflow"), "{status}");
+    assert_eq!(status["inputs"].as_array().unwrap().len(), 2);
+
+    for (config, words) in [
+        (CONFIG.replace("sflow = ", "sflo = "), "penstock.toml:6: unknown field `sflo`"),
+        (CONFIG.replace("2001:db8:2::/48", "2001:db8:2::/480"), "is no network"),
+        (CONFIG.replace("\"collector\"]", "\"colector\"]"), "'colector' is no role"),
+        (
+            format!("{CONFIG}\n[[collector.alert]]\nname = \"a\"\nkind = \"x\"\n"),
+            "unknown variant `x`",
+        ),
+    ] {
+        let done = Run::start(&mut command(dir.path(), &config)).wait();
+        assert_eq!((done.code, done.lines().len()), (2, 1), "{done:?}");
+        assert!(done.error.contains(words), "{done:?}");
+    }
+}

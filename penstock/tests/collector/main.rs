@@ -1,0 +1,11 @@
+//! `penstock serve` in the role collector: datagrams by UDP in, figures by HTTP out.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod alerts;
+mod api;
+mod deploy;
+mod hostile;
+mod keeping;
+mod site;

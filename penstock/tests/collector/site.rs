@@ -1,0 +1,222 @@
+//! A collector that runs, and exporters that tell it of traffic whose sums are known.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv6Addr, TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use penstock_flows::sflow::counters::GenericInterface;
+use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
+use penstock_flows::sflow::record::{HEADER_ETHERNET, SampledHeader};
+use penstock_flows::sflow::xdr::{Opaque, Reader};
+use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, Interface, Source};
+use penstock_scitags::{FlowLabel, Scitag};
+use serde_json::Value;
+
+use crate::common::{Agent, penstock, until};
+
+/// Generous: the machine may be busy.
+pub(crate) const WITHIN: Duration = Duration::from_secs(30);
+
+pub(crate) const CONFIG: &str = "
+roles = [\"collector\"]
+[agent]
+http = \"127.0.0.1:0\"
+[collector]
+sflow = [\"127.0.0.1:0\"]
+ipfix = [\"127.0.0.1:0\"]
+fireflies = [\"127.0.0.1:0\"]
+marking = [\"2001:db8:1::/48\"]
+[[collector.site]]
+name = \"uvic\"
+networks = [\"2001:db8:1::/48\"]
+[[collector.site]]
+name = \"cern\"
+networks = [\"2001:db8:2::/48\"]
+[[collector.exporter]]
+address = \"192.0.2.1\"
+name = \"dtn1\"
+";
+
+pub(crate) struct Collector {
+    pub(crate) agent: Agent,
+    pub(crate) telemetry: Value,
+}
+
+pub(crate) fn command(dir: &Path, config: &str) -> Command {
+    let file = dir.join("penstock.toml");
+    std::fs::write(&file, config).unwrap();
+    let mut command = penstock(&dir.join("state"));
+    command.args(["serve", "--json", "--config"]).arg(file);
+    command
+}
+
+impl Collector {
+    pub(crate) fn start(dir: &Path, config: &str) -> Self {
+        let mut agent = Agent::spawn(command(dir, config));
+        let telemetry = agent.facts["telemetry"].take();
+        Self { agent, telemetry }
+    }
+
+    pub(crate) fn socket(&self, format: &str) -> UdpSocket {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(self.telemetry[format][0].as_str().unwrap()).unwrap();
+        socket
+    }
+
+    /// Status and body of a request without a token.
+    pub(crate) fn ask(&self, path: &str) -> (u16, String) {
+        ask(&self.agent.http, path, "127.0.0.1", "")
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Value {
+        let (status, body) = self.ask(path);
+        assert_eq!(status, 200, "{path}: {body}");
+        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
+    }
+
+    /// Asks until `good` gives something.
+    pub(crate) fn until<T>(&self, path: &str, mut good: impl FnMut(&Value) -> Option<T>) -> T {
+        let mut last = Value::Null;
+        let mut ask = || {
+            last = self.get(path);
+            good(&last)
+        };
+        let begun = std::time::Instant::now();
+        loop {
+            if let Some(got) = ask() {
+                return got;
+            }
+            assert!(begun.elapsed() < WITHIN, "{path} never told it: {last}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+pub(crate) fn ask(http: &str, path: &str, host: &str, headers: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(http).unwrap();
+    stream.set_read_timeout(Some(WITHIN)).unwrap();
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    (status, if chunked { dechunked(body) } else { body.to_owned() })
+}
+
+fn dechunked(mut body: &str) -> String {
+    let mut text = String::new();
+    while let Some((length, rest)) = body.split_once("\r\n") {
+        let length = usize::from_str_radix(length, 16).unwrap_or(0);
+        text.push_str(&rest[..length.min(rest.len())]);
+        body = rest.get(length + 2..).unwrap_or("");
+    }
+    text
+}
+
+/// Whose packets an exporter samples.
+#[derive(Clone, Copy)]
+pub(crate) enum Mark {
+    None,
+    Label(u64, u64),
+}
+
+/// An exporter at `agent`.
+pub(crate) struct Exporter {
+    encoder: Encoder,
+    sequence: u32,
+    counters: u32,
+    pub(crate) rate: u32,
+}
+
+pub(crate) const FRAME: u32 = 9_018;
+
+/// A packet from site to site, `2001:db8:FROM::1` to `2001:db8:TO::1`.
+pub(crate) fn packet(from: u16, to: u16, mark: Mark, vlan: u16) -> [u8; 128] {
+    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0];
+    bytes.extend(vlan.to_be_bytes());
+    let label = match mark {
+        Mark::None => 0,
+        Mark::Label(owner, activity) => {
+            FlowLabel::new(Scitag::new(owner, activity).unwrap(), 0).unwrap().value()
+        }
+    };
+    bytes.extend([0x86, 0xDD]);
+    bytes.extend((6 << 28 | label).to_be_bytes());
+    bytes.extend([0x22, 0xF8, 6, 64]);
+    bytes.extend(Ipv6Addr::new(0x2001, 0xdb8, from, 0, 0, 0, 0, 1).octets());
+    bytes.extend(Ipv6Addr::new(0x2001, 0xdb8, to, 0, 0, 0, 0, 1).octets());
+    bytes.extend([0x30, 0, 0x14, 0x51, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 255, 255, 0, 0, 0, 0]);
+    bytes.resize(128, 0);
+    bytes.try_into().unwrap()
+}
+
+impl Exporter {
+    pub(crate) fn new(agent: u8, rate: u32) -> Self {
+        let encoder = Encoder::new(IpAddr::from([192, 0, 2, agent]), 0, DATAGRAM_BYTES);
+        Self { encoder, sequence: 0, counters: 0, rate }
+    }
+
+    /// Samples that came in at interface 1.
+    pub(crate) fn samples(&mut self, header: &[u8; 128], count: u32) -> Vec<Vec<u8>> {
+        let mut datagrams = Vec::new();
+        for _ in 0..count {
+            self.sequence += 1;
+            let head = FlowHead {
+                sequence: self.sequence,
+                source: Source::interface(1),
+                sampling_rate: self.rate,
+                sample_pool: self.sequence * self.rate,
+                drops: 0,
+                input: Interface::Index(1),
+                output: Interface::Index(2),
+            };
+            let record = FlowRecord::Header(SampledHeader {
+                protocol: HEADER_ETHERNET,
+                frame_length: FRAME,
+                stripped: 4,
+                header: Opaque(header),
+            });
+            datagrams.extend(self.encoder.flow(self.sequence, &head, &[record]).unwrap());
+        }
+        datagrams.extend(self.encoder.take(self.sequence));
+        datagrams
+    }
+
+    /// Counters of interface 1 after `uptime_ms`.
+    pub(crate) fn counters(&mut self, uptime_ms: u32, in_octets: u64) -> Vec<u8> {
+        self.counters += 1;
+        let mut counters: GenericInterface = Reader::new(&[0; 88]).get().unwrap();
+        (counters.index, counters.speed_bps, counters.status) = (1, 400_000_000_000, 3);
+        counters.in_octets = in_octets;
+        counters.in_unicast = (in_octets / u64::from(FRAME)) as u32;
+        let record = CounterRecord::Interface(counters);
+        self.encoder.counters(uptime_ms, self.counters, Source::interface(1), &[record]).unwrap();
+        self.encoder.take(uptime_ms).unwrap()
+    }
+}
+
+/// Waits until the collector has taken so many samples.
+pub(crate) fn taken(collector: &Collector, samples: u64) {
+    collector.until("/api/v1/telemetry/status", |status| {
+        (status["received"]["samples"].as_u64()? >= samples).then_some(())
+    });
+}
+
+/// Waits until the second that is open now has ended.
+pub(crate) fn second_ended(collector: &Collector) {
+    let now = || {
+        let status = collector.get("/api/v1/telemetry/status");
+        status["live_seconds"]["used"].as_u64().unwrap()
+    };
+    let before = now();
+    until("another second", WITHIN, || (now() > before).then_some(()));
+}
+
+pub(crate) fn house() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}

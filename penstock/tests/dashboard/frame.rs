@@ -1,0 +1,108 @@
+//! What all pages share: they come up with nothing to show and say what to do, keys, themes, help, links.
+
+use crate::Node;
+use crate::browser::Browser;
+
+const PAGES: [(&str, &str); 7] = [
+    ("overview", "No telemetry has come yet."),
+    ("map", "The collector has no description of the network."),
+    ("transfers", "No transfer is running."),
+    ("labels", "No packet was sampled yet."),
+    ("hosts", "No exporter was heard."),
+    ("alerts", "There are no rules."),
+    ("experiments", "published results, measured again"),
+];
+
+#[test]
+fn pages_without_figures_say_what_to_do() {
+    let node = Node::start("");
+    let mut browser = Browser::start(1400, 900);
+    browser.open(&node.page("overview"));
+    for (at, (page, text)) in PAGES.into_iter().enumerate() {
+        browser.press(&(at + 1).to_string());
+        browser.until(&format!("location.hash.startsWith('#/{page}')"));
+        browser.sees(text);
+        // Landmarks, a title, one page that is current; and every plot, field and button has a name.
+        let named = "[document.querySelectorAll('main, header, nav').length, \
+            document.querySelectorAll('nav a[aria-current=page]').length, \
+            [...document.querySelectorAll('button, input, [role=figure], dialog')].filter((one) => \
+                !(one.innerText || one.getAttribute('aria-label') || one.closest('label')?.innerText)).length, \
+            document.title.endsWith('· Penstock')].join()";
+        let facts = browser.ask(named);
+        let facts = facts.as_str().unwrap();
+        assert!(facts.starts_with("3,1,0,true") || facts.ends_with(",1,0,true"), "{page}: {facts}");
+        browser.picture(&format!("empty-{page}"));
+    }
+    browser.open(&node.page("nowhere"));
+    browser.sees("There is no such page.");
+    browser.assert_clean(&[]);
+}
+
+#[test]
+fn keys_themes_and_time_are_kept_in_the_address() {
+    let node = Node::start("");
+    let mut browser = Browser::start(1400, 900);
+    browser.wish("light");
+    browser.open(&node.page("overview"));
+    browser.sees("Overview");
+    let ground = "getComputedStyle(document.querySelector('.bar')).backgroundColor";
+    let light = browser.ask(ground);
+    // The system's wish counts until there is one in the address.
+    browser.wish("dark");
+    browser.until(&format!("{ground} !== {light}"));
+    browser.press("t");
+    browser.until("location.hash.includes('theme=light')");
+    browser.until(&format!("{ground} === {light}"));
+    browser.press("t");
+    browser.until("location.hash.includes('theme=dark')");
+
+    browser.press("?");
+    browser.until("document.querySelector('dialog[open]') !== null");
+    browser.sees("Keys and figures");
+    browser.picture("help-dark");
+    // Keys are the dialog's while it is open.
+    browser.press("3");
+    browser.press("Escape");
+    browser.until(
+        "document.querySelector('dialog') === null && location.hash.startsWith('#/overview')",
+    );
+
+    browser.press("b");
+    browser.until("location.hash.includes('by=activity')");
+    browser.press("v");
+    browser.until("location.hash.includes('view=lines')");
+    browser.press("p");
+    browser.until("/paused=\\d{10}/.test(location.hash)");
+    browser.sees("Paused at");
+    browser.press("p");
+    browser.until("!location.hash.includes('paused')");
+    browser.click("24 h");
+    browser.until("location.hash.includes('range=24h')");
+    browser.press("+");
+    browser.until("/from=\\d{10}&to=\\d{10}/.test(location.hash)");
+    let half = "(() => { const p = new URLSearchParams(location.hash.split('?')[1]); return p.get('to') - p.get('from'); })()";
+    assert_eq!(browser.ask(half), 43_200);
+    browser.press("[");
+    browser.until(
+        "new URLSearchParams(location.hash.split('?')[1]).get('to') < Date.now() / 1000 - 30000",
+    );
+    // Time and theme go along to other pages, a view does not.
+    browser.press("4");
+    browser.until("location.hash.startsWith('#/labels')");
+    let address = browser.ask("location.hash");
+    let address = address.as_str().unwrap();
+    for (part, kept) in
+        [("range=24h", true), ("from=", true), ("theme=dark", true), ("view=", false)]
+    {
+        assert_eq!(address.contains(part), kept, "{part} {address}");
+    }
+    browser.press("0");
+    browser.until("!location.hash.includes('from=')");
+    // A link shows another the same.
+    let shown = "#/overview?by=vlan&view=table&range=1h&theme=light";
+    browser.open("about:blank");
+    browser.open(&format!("http://{}/{shown}", node.agent.http));
+    browser.until("document.querySelector('button[aria-pressed=true][title*=\"hour\"]') !== null");
+    browser.until(&format!("{ground} === {light}"));
+    browser.assert_clean(&[]);
+}

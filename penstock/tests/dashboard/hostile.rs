@@ -1,0 +1,66 @@
+//! Names that others chose, which would break a page that believes them.
+
+use std::fs;
+
+use crate::browser::Browser;
+use crate::feed::Feed;
+use crate::transfers::slow;
+use crate::{Node, TOPOLOGY};
+
+const EVIL: &str = "<img src=x onerror=\"window.pwned=1\">";
+/// Runs from right to left, holds a zero width and a control.
+const TURNED: &str = "invoice\u{202e}fdp.\u{200b}exe\u{7}";
+
+#[test]
+fn hostile_names_are_text() {
+    let long = "x".repeat(10_000);
+    let network = fs::read_to_string(TOPOLOGY).unwrap();
+    let network = network
+        .replace("\"University of Victoria\"", &format!("'{EVIL}'"))
+        .replace("\"Simon Fraser University\"", &format!("\"{long}\""))
+        .replace("\"SC25, St. Louis\"", "\"St. Louis\\u202E.tS\"");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("network.toml");
+    fs::write(&file, network).unwrap();
+    let node = Node::start(&format!("topology = {file:?}\n"));
+    let _feed =
+        Feed::start(node.sflow, concat!("<svg onload=\"window.pwned=1\">", "\u{202e}gpj\u{200b}"));
+    fs::create_dir_all(node.house.root.join(EVIL.replace('/', "_"))).unwrap();
+    let evil = slow(&node, &format!("{EVIL}/file"));
+    let turned = slow(&node, TURNED);
+
+    let mut browser = Browser::start(1400, 900);
+    browser.open(&node.page("transfers"));
+    // The agent writes a path as one can type it; the page shows its end.
+    browser.sees("window.pwned=1");
+    browser.sees("exe\\x07");
+    browser.picture("hostile-transfers");
+    browser.open(&node.page("map"));
+    browser.until("document.querySelectorAll('.map .site').length === 3");
+    browser.until("document.querySelector('.map').textContent.includes('<img src=x')");
+    browser.picture("hostile-map");
+    browser.open(&node.page("hosts"));
+    browser.sees("<svg onload=\"window.pwned=1\">\u{fffd}gpj\u{fffd}");
+    browser.open(&node.page("overview?by=%3Cimg%20src=x%20onerror=alert(1)%3E&owner=%3Cscript%3E&range=%00&from=NaN&to=1e999&theme=%22%3E&view=__proto__"));
+    browser.sees("Nothing matches these filters");
+    browser.sees("<script>");
+    // Nothing became an element, ran, or made the page wider than the window.
+    let broken = "window.pwned !== undefined || document.querySelector('img[src=x], main script, svg[onload]') !== null";
+    assert_eq!(browser.ask(broken), false);
+    for page in ["map", "transfers", "hosts"] {
+        browser.open(&node.page(page));
+        browser.until("document.querySelector('tbody td') !== null");
+        assert_eq!(
+            browser.ask("document.documentElement.scrollWidth <= innerWidth"),
+            true,
+            "{page}"
+        );
+        let longest = "Math.max(...[...document.querySelectorAll('td, text, figcaption')].map((one) => one.textContent.length))";
+        let longest = browser.ask(longest).as_u64().unwrap();
+        assert!(longest < 400, "{page}: {longest}");
+    }
+    assert_eq!(browser.ask(broken), false);
+    evil.kill();
+    turned.kill();
+    browser.assert_clean(&[]);
+}

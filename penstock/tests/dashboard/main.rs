@@ -1,0 +1,61 @@
+//! The dashboard in a real browser: a real `penstock serve`, fed with real sFlow where figures are needed.
+//!
+//! Pictures of what was seen are left in `target/screenshots`.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod browser;
+mod feed;
+mod frame;
+mod hostile;
+mod pictures;
+mod speed;
+mod traffic;
+mod transfers;
+
+use std::fs;
+use std::net::SocketAddr;
+
+use common::{Agent, House, penstock};
+
+/// A node with its own state, export and configuration.
+pub(crate) struct Node {
+    pub(crate) house: House,
+    pub(crate) agent: Agent,
+    pub(crate) sflow: SocketAddr,
+}
+
+/// The network of the exhibition at SC25 as our experiment describes it.
+pub(crate) const TOPOLOGY: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../experiments/topologies/sc25-scitags.toml");
+
+impl Node {
+    /// With more in the table `[collector]`.
+    pub(crate) fn start(more: &str) -> Self {
+        let house = House::new();
+        let config = house.path("penstock.toml");
+        let text = format!(
+            "roles = [\"agent\", \"collector\"]\n[agent]\nlisten = [\"127.0.0.1:0\"]\nhttp = [\"127.0.0.1:0\"]\n\
+             [[export]]\nname = \"/data\"\npath = {root:?}\nmode = \"read-write\"\nwho = [\"*\"]\n\
+             [collector]\nsflow = [\"127.0.0.1:0\"]\nipfix = []\nfireflies = []\nmarking = [\"2001:db8:1::/48\"]\n{more}",
+            root = house.root,
+        );
+        fs::write(&config, text).unwrap();
+        let mut command = penstock(&house.state);
+        command.args(["serve", "--json", "--config"]).arg(&config);
+        let agent = Agent::spawn(command);
+        let sflow = agent.facts["telemetry"]["sflow"][0].as_str().unwrap().parse().unwrap();
+        Self { house, agent, sflow }
+    }
+
+    /// Address of a page.
+    pub(crate) fn page(&self, page: &str) -> String {
+        format!("http://{}/#/{page}", self.agent.http)
+    }
+
+    /// The agent's own token.
+    pub(crate) fn token(&self) -> String {
+        fs::read_to_string(self.house.state.join("token")).unwrap().trim().to_owned()
+    }
+}

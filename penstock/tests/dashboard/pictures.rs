@@ -1,0 +1,31 @@
+//! The pictures of the documents, made anew: `cargo test -p penstock --test dashboard pictures -- --ignored`.
+
+use std::time::Duration;
+
+use crate::browser::Browser;
+use crate::feed::Feed;
+use crate::{Node, TOPOLOGY};
+
+/// Enough for a plot of some length.
+const LONG: Duration = Duration::from_secs(240);
+
+#[test]
+#[ignore = "takes minutes and writes docs/images"]
+fn pictures_of_the_documents() {
+    let alert =
+        "[[collector.alert]]\nname = \"someone is silent\"\nkind = \"silence\"\nabove = \"1m\"\n";
+    let node = Node::start(&format!("topology = {TOPOLOGY:?}\n{alert}"));
+    let _feed = Feed::start(node.sflow, "dtn9");
+    std::thread::sleep(LONG);
+    let mut browser = Browser::start(1280, 800);
+    for (name, page, text) in [
+        ("overview", "overview?theme=light", "belleii"),
+        ("panels", "overview?theme=dark&by=vlan&view=panels", "VLAN 2028"),
+    ] {
+        browser.open(&node.page(page));
+        browser.sees(text);
+        browser.sees("live, each second");
+        browser.until("document.querySelectorAll('.waiting').length === 0");
+        browser.document(name);
+    }
+}

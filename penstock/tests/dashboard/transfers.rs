@@ -1,0 +1,106 @@
+//! Transfers in the browser: seen by everyone who may read, steered with the token alone.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::Node;
+use crate::browser::Browser;
+use crate::common::{Random, Run, until, write_file};
+
+/// A copy to the node that would take minutes, under `name` there.
+pub(crate) fn slow(node: &Node, name: &str) -> Run {
+    let file = node.house.source.join("file");
+    if !file.exists() {
+        write_file(&mut Random::seeded(511), &file, 64 << 20);
+    }
+    let options = ["--rate", "2M", "--block", "64KiB", "--memory", "512KiB"];
+    let to = node.agent.url(&format!("data/{name}"));
+    Run::start(node.house.cp(&options).arg(&file).arg(to))
+}
+
+/// The transfers that the agent tells of, in the state `state`.
+fn transfers(node: &Node, state: &str) -> Vec<Value> {
+    let mut all = node.agent.transfers(&node.house.state);
+    all.retain(|one| one["state"] == state);
+    all
+}
+
+#[test]
+fn transfers_are_shown_and_with_the_token_steered() {
+    let node = Node::start("");
+    fs::create_dir(node.house.root.join("run7")).unwrap();
+    let [first, second] = ["run7/one", "run7/two"].map(|name| slow(&node, name));
+    until("both run", crate::browser::WITHIN, || {
+        (transfers(&node, "running").len() == 2).then_some(())
+    });
+
+    let mut browser = Browser::start(1400, 900);
+    browser.open(&node.page("transfers"));
+    browser.sees("run7/one");
+    browser.sees("2 transfers,");
+    browser.sees("read-only: press k for the token");
+    assert_eq!(browser.ask("document.querySelectorAll('.actions').length"), 0);
+    browser.until(
+        "Number(document.querySelector('tbody [role=meter]').getAttribute('aria-valuenow')) >= 0",
+    );
+
+    // A wrong token is told and forgotten, the right one is kept for this tab.
+    browser.press("k");
+    browser.until("document.activeElement?.name === 'token'");
+    browser.write("a-token-of-another-agent");
+    browser.press("Enter");
+    browser.sees("the token is not this agent's");
+    browser.until("sessionStorage.getItem('penstock.token') === null");
+    browser.ask("document.querySelector('input[name=token]').value = ''; document.querySelector('input[name=token]').focus()");
+    browser.write(&node.token());
+    browser.press("Enter");
+    browser.until("document.querySelector('dialog') === null");
+    browser.sees("Token ✓");
+    browser.until("document.querySelectorAll('.actions').length === 2");
+    assert_eq!(browser.ask("JSON.stringify(localStorage) + document.cookie"), "{}");
+    assert!(!browser.ask("location.href").as_str().unwrap().contains(&node.token()));
+    browser.picture("transfers");
+
+    let id = |name: &str| {
+        let running = transfers(&node, "running");
+        let one = running.iter().find(|one| one["path"].as_str().unwrap().ends_with(name));
+        one.unwrap_or_else(|| panic!("{running:?}"))["id"].as_u64().unwrap()
+    };
+    let [one, two] = ["one", "two"].map(id);
+    browser.click(&format!("change transfer {one}"));
+    browser.until("document.activeElement?.name === 'rate'");
+    browser.write("fast");
+    browser.press("Enter");
+    browser.sees("The host answered 400.");
+    browser.picture("change-refused");
+    browser.ask("document.querySelector('input[name=rate]').value = ''; document.querySelector('input[name=rate]').focus()");
+    browser.write("3M");
+    browser.press("Enter");
+    browser.until("document.querySelector('dialog') === null");
+    until("the rate is another", crate::browser::WITHIN, || {
+        transfers(&node, "running")
+            .iter()
+            .any(|t| t["id"] == one && t["rate_bps"] == 3_000_000)
+            .then_some(())
+    });
+
+    browser.click(&format!("cancel transfer {two}"));
+    browser.sees("What has arrived stays");
+    browser.click("Let it run");
+    browser.until("document.querySelector('dialog') === null");
+    browser.click(&format!("cancel transfer {two}"));
+    browser.click(&format!("Cancel transfer {two}"));
+    browser.sees("cancelled");
+    browser.sees("1 transfer,");
+    assert_eq!(second.wait().code, 1);
+    assert_eq!(transfers(&node, "cancelled").len(), 1);
+
+    // Forgotten, it steers no more.
+    browser.press("k");
+    browser.click("Forget it");
+    browser.until("document.querySelectorAll('.actions').length === 0");
+    browser.sees("Read-only");
+    first.kill();
+    browser.assert_clean(&["401", "400"]);
+}

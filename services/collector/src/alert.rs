@@ -1,0 +1,330 @@
+//! Alerts: rules that turn figures into firing and not firing. Pure: values and times in, changes out.
+//!
+//! A rule fires when its value has been beyond the threshold for some time, and ends when it has been back beyond
+//! `clear` for the same time, so that a value that swings around the threshold does not ring at each swing.
+
+use std::time::Duration;
+
+use penstock_http::fetch::Url;
+use penstock_units::BitRate;
+use serde::{Deserialize, Deserializer};
+
+use crate::query::By;
+
+/// Most rules.
+pub(crate) const RULES_MAX: usize = 100;
+
+/// How long a value must be beyond the threshold, where nothing is said.
+const FOR: Duration = Duration::from_secs(60);
+
+/// Where nothing is said a rule ends at so much of its threshold.
+const CLEAR_SHARE: f64 = 0.9;
+
+/// What is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Watched {
+    /// A rate in bits per second.
+    Rate,
+    /// A part of all traffic, or of a link's capacity, 0 to 1.
+    Share,
+    /// The part of an exporter's datagrams that is lost; without a key that of the worst.
+    Loss,
+    /// The part of all traffic that is not labelled or not believed.
+    Unlabelled,
+    /// Seconds since an exporter was heard; without a key of that which is silent longest.
+    Silence,
+}
+
+/// What a rate or share is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    /// As in series.
+    By(By),
+    /// A link of the topology, in the direction that is used more.
+    Link,
+}
+
+/// A rule as it is written.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    name: String,
+    kind: Watched,
+    by: Option<String>,
+    key: Option<String>,
+    above: Option<Number>,
+    below: Option<Number>,
+    clear: Option<Number>,
+    r#for: Option<String>,
+    webhook: Option<Url>,
+}
+
+/// A number, or text with a unit: 0.2, "300G", "10%", "90s".
+#[derive(Debug, Clone, Copy)]
+struct Number(f64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Number(f64),
+            Text(String),
+        }
+        let text = match Written::deserialize(deserializer)? {
+            Written::Number(number) => return Ok(Self(number)),
+            Written::Text(text) => text,
+        };
+        let percent = text.strip_suffix('%').and_then(|text| text.trim().parse::<f64>().ok());
+        let rate = || text.parse::<BitRate>().ok().map(|rate| rate.0 as f64);
+        let time = || penstock_units::parse_duration(&text).ok().map(|time| time.as_secs_f64());
+        percent.map(|percent| percent / 100.0).or_else(rate).or_else(time).map(Self).ok_or_else(
+            || {
+                serde::de::Error::custom(format!(
+                    "'{text}' is no threshold: write 0.2, 20%, 300G or 90s"
+                ))
+            },
+        )
+    }
+}
+
+/// A rule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rule {
+    /// What it is called.
+    pub name: String,
+    /// What it watches.
+    pub watched: Watched,
+    /// Of what.
+    pub of: Of,
+    /// Which one.
+    pub key: Option<String>,
+    /// Fires beyond this.
+    pub threshold: f64,
+    /// Above it, or else below.
+    pub above: bool,
+    /// Ends beyond this.
+    pub clear: f64,
+    /// After so long.
+    pub after: Duration,
+    /// Who is told, besides the log.
+    pub webhook: Option<Url>,
+}
+
+impl<'de> Deserialize<'de> for Rule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::new(Table::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+impl Rule {
+    fn new(table: Table) -> Result<Self, String> {
+        let Table { name, kind, by, key, above, below, clear, r#for, webhook } = table;
+        let wrong = |text: &str| Err(format!("alert '{name}': {text}"));
+        let (threshold, above) = match (above, below, kind) {
+            (Some(above), None, _) => (above.0, true),
+            (None, Some(below), Watched::Rate | Watched::Share) => (below.0, false),
+            (None, Some(_), _) => return wrong("it has no below: give above"),
+            (None, None, Watched::Silence) => (60.0, true),
+            _ => return wrong("give above or below, one of them"),
+        };
+        let of = match by.as_deref() {
+            None => Of::By(By::Total),
+            Some("link") => Of::Link,
+            Some(by) => Of::By(by.parse().map_err(|error| format!("alert '{name}': {error}"))?),
+        };
+        let total = of == Of::By(By::Total);
+        match (kind, total, &key) {
+            (Watched::Rate, true, None) => {}
+            (Watched::Rate | Watched::Share, false, Some(_)) => {}
+            (Watched::Rate | Watched::Share, ..) => {
+                return wrong("say what it is of: by = \"owner\" and key = \"cms\"");
+            }
+            (_, true, _) => {}
+            _ => return wrong("this kind takes a key (an exporter) and no by"),
+        }
+        let usual = if above { threshold * CLEAR_SHARE } else { threshold / CLEAR_SHARE };
+        let clear = clear.map_or(usual, |clear| clear.0);
+        if (above && clear > threshold) || (!above && clear < threshold) {
+            return wrong("clear lies on the wrong side of the threshold");
+        }
+        let after = match (r#for.as_deref(), kind) {
+            // Silence is a time itself.
+            (None, Watched::Silence) => Duration::ZERO,
+            (None, _) => FOR,
+            (Some(text), _) => penstock_units::parse_duration(text)
+                .map_err(|error| format!("alert '{name}': for: {error}"))?,
+        };
+        Ok(Self { watched: kind, of, key, threshold, above, clear, after, webhook, name })
+    }
+
+    /// The unit of its value.
+    #[must_use]
+    pub fn unit(&self) -> &'static str {
+        match self.watched {
+            Watched::Rate => "bit/s",
+            Watched::Silence => "s",
+            _ => "share",
+        }
+    }
+}
+
+/// A rule and where it stands.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Alert {
+    /// The rule.
+    pub rule: Rule,
+    /// Whether it fires.
+    pub firing: bool,
+    /// Since when it does or does not, in seconds since 1970; `None` until something was known.
+    pub since_s: Option<f64>,
+    /// Its value when it was looked at last.
+    pub value: Option<f64>,
+    /// How many times it began to fire.
+    pub times: u64,
+    /// Since when the value is where it must be for a change, by the monotonic clock.
+    turning: Option<Duration>,
+}
+
+/// What has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It fires.
+    Fires,
+    /// It does not any more.
+    Ends,
+}
+
+impl Alert {
+    /// Nothing is known yet.
+    #[must_use]
+    pub(crate) fn new(rule: Rule) -> Self {
+        Self { rule, firing: false, since_s: None, value: None, times: 0, turning: None }
+    }
+
+    /// Takes a value; `None` where nothing is known, which changes nothing.
+    pub(crate) fn step(
+        &mut self,
+        now: Duration,
+        wall_s: f64,
+        value: Option<f64>,
+    ) -> Option<Change> {
+        self.value = value;
+        let Some(value) = value else {
+            self.turning = None;
+            return None;
+        };
+        self.since_s.get_or_insert(wall_s);
+        let Rule { threshold, clear, above, after, .. } = self.rule;
+        let turns = match (self.firing, above) {
+            (false, true) => value > threshold,
+            (false, false) => value < threshold,
+            (true, true) => value <= clear,
+            (true, false) => value >= clear,
+        };
+        if !turns {
+            self.turning = None;
+            return None;
+        }
+        let since = *self.turning.get_or_insert(now);
+        if now.saturating_sub(since) < after {
+            return None;
+        }
+        (self.firing, self.turning, self.since_s) = (!self.firing, None, Some(wall_s));
+        self.times += u64::from(self.firing);
+        Some(if self.firing { Change::Fires } else { Change::Ends })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rule(text: &str) -> Result<Rule, String> {
+        toml::from_str(&format!("name = \"a\"\n{text}")).map_err(|error| error.message().to_owned())
+    }
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn rules_are_read_and_their_faults_told() {
+        let read =
+            rule("kind = \"rate\"\nby = \"owner\"\nkey = \"cms\"\nabove = \"300G\"\nfor = \"10s\"")
+                .unwrap();
+        assert_eq!((read.threshold, read.clear, read.after), (3e11, 2.7e11, at(10)));
+        assert_eq!((read.of, read.unit()), (Of::By(By::Owner), "bit/s"));
+        let read = rule("kind = \"unlabelled\"\nabove = \"10%\"\nclear = 0.05").unwrap();
+        assert_eq!((read.threshold, read.clear), (0.1, 0.05));
+        assert_eq!(rule("kind = \"silence\"\nabove = \"90s\"").unwrap().threshold, 90.0);
+        assert_eq!(rule("kind = \"silence\"").unwrap().threshold, 60.0);
+        let read = rule("kind = \"share\"\nby = \"link\"\nkey = \"a-b\"\nbelow = 0.1").unwrap();
+        assert!(!read.above && read.of == Of::Link);
+        for (text, words) in [
+            ("kind = \"rate\"", "give above or below"),
+            ("kind = \"rate\"\nabove = 1\nbelow = 2", "give above or below"),
+            ("kind = \"share\"\nabove = 0.5", "say what it is of"),
+            ("kind = \"rate\"\nby = \"owner\"\nabove = 5", "say what it is of"),
+            ("kind = \"rate\"\nby = \"colour\"\nabove = 5", "write one of owner"),
+            ("kind = \"loss\"\nbelow = 0.1", "no below"),
+            ("kind = \"loss\"\nby = \"owner\"\nabove = 0.1", "takes a key"),
+            ("kind = \"rate\"\nabove = 5\nclear = 6", "wrong side"),
+            ("kind = \"rate\"\nabove = \"much\"", "is no threshold"),
+            ("kind = \"noise\"\nabove = 1", "unknown variant"),
+        ] {
+            let error = rule(text).unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn it_fires_after_its_time_and_ends_after_it_beyond_clear() {
+        let rule = rule("kind = \"rate\"\nabove = 100\nclear = 50\nfor = \"10s\"").unwrap();
+        let mut alert = Alert::new(rule);
+        let mut told = Vec::new();
+        for (second, value) in [
+            (0, Some(200.0)),
+            (9, Some(200.0)),
+            // A moment below begins the time anew, and so does one without a figure.
+            (10, Some(99.0)),
+            (11, Some(200.0)),
+            (20, None),
+            (21, Some(200.0)),
+            (31, Some(101.0)),
+            // Between both nothing changes.
+            (40, Some(60.0)),
+            (60, Some(60.0)),
+            (70, Some(50.0)),
+            (80, Some(0.0)),
+        ] {
+            if let Some(change) = alert.step(at(second), second as f64, value) {
+                told.push((second, change));
+            }
+        }
+        assert_eq!(told, [(31, Change::Fires), (80, Change::Ends)]);
+        assert_eq!((alert.times, alert.since_s, alert.firing), (1, Some(80.0), false));
+    }
+
+    proptest! {
+        #[test]
+        fn it_never_rings_twice_within_its_time(values in prop::collection::vec(0.0..200.0_f64, 0..300), below: bool) {
+            let side = if below { "below = 100\nclear = 130" } else { "above = 100\nclear = 70" };
+            let mut alert = Alert::new(rule(&format!("kind = \"rate\"\n{side}\nfor = \"5s\"")).unwrap());
+            let mut last: Option<(u64, Change)> = None;
+            for (second, value) in values.into_iter().enumerate() {
+                let second = second as u64;
+                if let Some(change) = alert.step(at(second), 0.0, Some(value)) {
+                    prop_assert!(second >= 5);
+                    if let Some((before, was)) = last {
+                        prop_assert!(second - before > 5 && was != change);
+                    }
+                    last = Some((second, change));
+                }
+            }
+        }
+    }
+}

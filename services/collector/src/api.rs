@@ -1,0 +1,129 @@
+//! The collector's part of the HTTP API: all paths below `/api/v1/telemetry`, and `/api/v1/topology`.
+//!
+//! Everything here is read only. Rates are in bits per second with the half-width of their 95 % interval beside them;
+//! what was not measured is null.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::rejection::QueryRejection;
+use axum::routing::get;
+use penstock_http::ApiError;
+use utoipa::OpenApi;
+
+use crate::query::{By, Query};
+use crate::row::Direction;
+use crate::shared::Shared;
+
+mod facts;
+mod follow;
+mod network;
+mod series;
+
+pub(crate) use network::link_share;
+pub(crate) use series::first;
+
+pub(crate) fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/api/v1/telemetry/series", get(series::series))
+        .route("/api/v1/telemetry/live", get(follow::live))
+        .route("/api/v1/telemetry/interfaces", get(facts::interfaces))
+        .route("/api/v1/telemetry/exporters", get(facts::exporters))
+        .route("/api/v1/telemetry/talkers", get(facts::talkers))
+        .route("/api/v1/telemetry/labels", get(series::labels))
+        .route("/api/v1/telemetry/alerts", get(facts::alerts))
+        .route("/api/v1/telemetry/status", get(facts::status))
+        .route("/api/v1/telemetry/links", get(network::links))
+        .route("/api/v1/topology", get(network::topology))
+        .with_state(shared)
+}
+
+#[derive(OpenApi)]
+#[openapi(paths(
+    series::series,
+    follow::live,
+    facts::interfaces,
+    facts::exporters,
+    facts::talkers,
+    series::labels,
+    facts::alerts,
+    facts::status,
+    network::links,
+    network::topology,
+))]
+struct Document;
+
+/// The API as an OpenAPI document.
+#[must_use]
+pub fn document() -> utoipa::openapi::OpenApi {
+    Document::openapi()
+}
+
+/// Parameters of a request, each of which must be taken.
+struct Params(HashMap<String, String>);
+
+type Given = Result<axum::extract::Query<Vec<(String, String)>>, QueryRejection>;
+
+impl Params {
+    fn new(given: Given) -> Result<Self, ApiError> {
+        let axum::extract::Query(pairs) =
+            given.map_err(|rejection| ApiError::bad_request(rejection.body_text()))?;
+        let mut params = HashMap::new();
+        for (name, value) in pairs {
+            if params.insert(name.clone(), value).is_some() {
+                return Err(ApiError::bad_request(format!("{name} is given twice: give it once")));
+            }
+        }
+        Ok(Self(params))
+    }
+
+    fn take(&mut self, name: &str) -> Option<String> {
+        self.0.remove(name)
+    }
+
+    fn number<T: std::str::FromStr>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
+        let Some(text) = self.take(name) else { return Ok(None) };
+        let bad = |_| ApiError::bad_request(format!("{name}={text}: give a whole number"));
+        text.parse().map(Some).map_err(bad)
+    }
+
+    /// Direction, view and filters of a question; whatever is left over is unknown.
+    fn question(mut self, by: By, shared: &Shared) -> Result<Query, ApiError> {
+        let direction = match self.take("direction").as_deref() {
+            None => None,
+            Some("in") => Some(Direction::In),
+            Some("out") => Some(Direction::Out),
+            Some(other) => {
+                return Err(ApiError::bad_request(format!("direction={other}: write in or out")));
+            }
+        };
+        let view = match self.take("combine") {
+            None => shared.config.combine,
+            Some(text) => text.parse().map_err(ApiError::bad_request)?,
+        };
+        let mut filters = Vec::new();
+        for (name, value) in std::mem::take(&mut self.0) {
+            match name.parse() {
+                Ok(by) if by != By::Total => filters.push((by, value)),
+                _ => {
+                    return Err(ApiError::bad_request(format!(
+                        "'{name}' is no parameter here: see docs/telemetry.md"
+                    )));
+                }
+            }
+        }
+        let query = Query { by, direction, filters, view, sided: false };
+        query.check().map_err(|error| ApiError::bad_request(error.to_string()))?;
+        Ok(query)
+    }
+
+    fn none(self) -> Result<(), ApiError> {
+        match self.0.keys().next() {
+            None => Ok(()),
+            Some(name) => Err(ApiError::bad_request(format!(
+                "'{name}' is no parameter here: see docs/telemetry.md"
+            ))),
+        }
+    }
+}

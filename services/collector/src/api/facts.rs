@@ -1,0 +1,648 @@
+//! What is known of exporters and their interfaces, the greatest flows, and how the collector itself is doing.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::Json;
+use axum::extract::State;
+use penstock_flows::exporter::Dialect;
+use penstock_flows::rates::Calibration;
+use penstock_flows::sflow::counters::STATUS_OPER_UP;
+use penstock_http::{ApiError, ErrorBody};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{Given, Params};
+use crate::directory::exporter_key;
+use crate::live::{ROWS_MAX, SECONDS};
+use crate::shared::{Shared, unix_now};
+
+/// Most exporters or interfaces told at once.
+const LIST_MAX: usize = 10_000;
+
+/// Greatest flows told where nothing else is said.
+const TALKERS: usize = 20;
+
+/// Seconds that the greatest flows are of.
+const TALKERS_S: usize = 10;
+
+/// An exporter.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryExporter)]
+pub(crate) struct ExporterFacts {
+    /// As filters take it.
+    key: String,
+    /// By its own word or the configuration's.
+    name: String,
+    /// Where its datagrams come from.
+    #[schema(value_type = String)]
+    from: IpAddr,
+    /// sflow, netflow5, netflow9 or ipfix.
+    dialect: &'static str,
+    /// Whether it is a host that tells of itself.
+    host: bool,
+    /// When it was first heard, in seconds since 1970.
+    first_heard_s: f64,
+    /// When it was last heard.
+    last_heard_s: f64,
+    /// Datagrams that came.
+    datagrams: u64,
+    /// Datagrams that are missing by their numbers.
+    datagrams_lost: u64,
+    /// Of those it sent, 0 to 1.
+    loss_share: f64,
+    /// Datagrams that came twice.
+    duplicates: u64,
+    /// Times that its numbers or its uptime started over.
+    restarts: u64,
+    /// Records that could not be read.
+    broken: u64,
+    /// Samples and sets that are not known.
+    unknown: u64,
+    /// Records of IPFIX and NetFlow that are missing by their numbers.
+    records_lost: u64,
+    /// Samples that it lost itself.
+    agent_drops: u64,
+    /// Samples that are missing by their numbers.
+    samples_lost: u64,
+}
+
+/// All exporters.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryExporters)]
+pub(crate) struct Exporters {
+    /// By key.
+    exporters: Vec<ExporterFacts>,
+    /// How many there are; the list ends at 10,000.
+    count: usize,
+}
+
+fn dialect(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Sflow => "sflow",
+        Dialect::NetflowV5 => "netflow5",
+        Dialect::NetflowV9 => "netflow9",
+        Dialect::Ipfix => "ipfix",
+    }
+}
+
+/// Who sends telemetry, and what of it is missing.
+#[utoipa::path(get, path = "/api/v1/telemetry/exporters", security((), ("token" = [])),
+    responses((status = 200, body = Exporters), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn exporters(
+    State(shared): State<Arc<Shared>>,
+    given: Given,
+) -> Result<Json<Exporters>, ApiError> {
+    Params::new(given)?.none()?;
+    let intake = shared.intake();
+    let directory = shared.directory();
+    let count = intake.exporters().len();
+    let facts = intake.exporters().iter().take(LIST_MAX).map(|exporter| {
+        let key = exporter_key(&exporter.key);
+        let entry = directory.get(exporter.id);
+        let name = entry.and_then(|entry| entry.name.as_deref()).unwrap_or(&key).to_owned();
+        let (mut agent_drops, mut samples_lost) = (0, 0);
+        for (_, _, source) in exporter.sources() {
+            agent_drops += source.agent_drops;
+            samples_lost += source.sequence.lost;
+        }
+        ExporterFacts {
+            name,
+            key,
+            from: exporter.from,
+            dialect: dialect(exporter.key.dialect),
+            host: entry.is_some_and(|entry| entry.host),
+            first_heard_s: shared.started_s + exporter.first_heard.as_secs_f64(),
+            last_heard_s: shared.started_s + exporter.last_heard.as_secs_f64(),
+            datagrams: exporter.sequence.received,
+            datagrams_lost: exporter.sequence.lost,
+            loss_share: exporter.loss(),
+            duplicates: exporter.sequence.duplicates,
+            restarts: exporter.sequence.restarts.max(exporter.reboots),
+            broken: exporter.broken,
+            unknown: exporter.unknown,
+            records_lost: exporter.records_lost,
+            agent_drops,
+            samples_lost,
+        }
+    });
+    let mut exporters: Vec<_> = facts.collect();
+    drop((intake, directory));
+    exporters.sort_by(|a, b| a.key.cmp(&b.key));
+    Ok(Json(Exporters { exporters, count }))
+}
+
+/// A direction of an interface.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+#[schema(as = TelemetryDirection)]
+pub(crate) struct DirectionFacts {
+    /// Counted bits per second over the last interval of its counters; null where they are not counted.
+    counted_bps: Option<f64>,
+    /// Counted packets per second.
+    counted_pps: Option<f64>,
+    /// Of its speed, 0 to 1.
+    use_share: Option<f64>,
+    /// Packets dropped in that interval.
+    discards: Option<u64>,
+    /// Broken packets in that interval.
+    errors: Option<u64>,
+    /// Counted octets by sampled octets, smoothed; 1 until something is known.
+    calibration: f64,
+    /// The same of the last interval that had samples enough.
+    calibration_last: Option<f64>,
+    /// Half-width of its 95 % interval.
+    calibration_error: Option<f64>,
+    /// Samples and counters have disagreed for so long that someone should look.
+    disagrees: bool,
+}
+
+/// An interface of an exporter.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = TelemetryInterface)]
+pub(crate) struct InterfaceFacts {
+    /// As filters take it.
+    pub(super) key: String,
+    /// For people.
+    name: String,
+    /// The exporter's key.
+    exporter: String,
+    /// The exporter's name, which is the node's in the topology.
+    pub(super) host: String,
+    /// Its own name, where the exporter tells it.
+    pub(super) interface: Option<String>,
+    /// Site of that node in the topology.
+    site: Option<String>,
+    /// Its number.
+    index: u32,
+    /// By the exporter's word.
+    speed_bps: Option<u64>,
+    /// Whether it is up.
+    up: bool,
+    /// One of so many packets is sampled; null where nothing was sampled.
+    sampling_rate: Option<u32>,
+    /// The same with all that was lost.
+    effective_sampling_rate: Option<f64>,
+    /// How long the last interval of its counters was.
+    interval_s: Option<f64>,
+    /// What comes in.
+    #[serde(rename = "in")]
+    pub(super) input: DirectionFacts,
+    /// What goes out.
+    #[serde(rename = "out")]
+    pub(super) output: DirectionFacts,
+}
+
+impl DirectionFacts {
+    pub(super) fn counted_bps(&self) -> Option<f64> {
+        self.counted_bps
+    }
+}
+
+/// All interfaces.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryInterfaces)]
+pub(crate) struct Interfaces {
+    /// By key.
+    interfaces: Vec<InterfaceFacts>,
+    /// How many there are; the list ends at 10,000.
+    count: usize,
+}
+
+fn calibrated(facts: &mut DirectionFacts, calibration: &Calibration) {
+    facts.calibration = calibration.factor();
+    facts.calibration_last = calibration.last().map(|last| last.value);
+    facts.calibration_error = calibration.last().map(|last| last.error_95);
+    facts.disagrees = calibration.disagrees();
+}
+
+/// All of them, unordered, and how many there are.
+pub(super) fn all_interfaces(shared: &Shared) -> (Vec<InterfaceFacts>, usize) {
+    let intake = shared.intake();
+    let directory = shared.directory();
+    let (mut all, mut count) = (Vec::new(), 0);
+    for exporter in intake.exporters().iter() {
+        let key = exporter_key(&exporter.key);
+        let host = directory.get(exporter.id).and_then(|entry| entry.name.as_deref());
+        let host = host.unwrap_or(&key);
+        let topology = shared.config.topology.as_ref();
+        let site = topology.and_then(|topology| {
+            let node = &topology.nodes[topology.node(host)?.0];
+            Some(topology.sites[node.site?.0].name.clone())
+        });
+        for (index, state) in exporter.interfaces() {
+            count += 1;
+            if all.len() >= LIST_MAX {
+                continue;
+            }
+            let direction = |bps: Option<f64>,
+                             counted: Option<penstock_flows::interface::Counted>,
+                             length: f64| DirectionFacts {
+                counted_bps: bps.map(f64::round),
+                counted_pps: counted.and_then(|c| c.packets).map(|p| (p as f64 / length).round()),
+                use_share: bps.zip(state.speed_bps).map(|(bps, speed)| bps / speed as f64),
+                discards: counted.and_then(|counted| counted.discards),
+                errors: counted.and_then(|counted| counted.errors),
+                ..DirectionFacts::default()
+            };
+            let interval = state.interval;
+            let length = interval.map_or(1.0, |interval| interval.length.as_secs_f64());
+            let mut input = direction(
+                interval.and_then(|interval| interval.input_bps()),
+                interval.map(|interval| interval.input),
+                length,
+            );
+            let mut output = direction(
+                interval.and_then(|interval| interval.output_bps()),
+                interval.map(|interval| interval.output),
+                length,
+            );
+            calibrated(&mut input, &state.calibration_in);
+            calibrated(&mut output, &state.calibration_out);
+            let source = exporter
+                .sources()
+                .filter(|(source, ..)| source.class == 0 && source.index == index)
+                .map(|(_, _, state)| state)
+                .find(|state| state.sampling_rate > 0);
+            all.push(InterfaceFacts {
+                name: match &state.name {
+                    Some(name) => format!("{host} {name}"),
+                    None => format!("{host} #{index}"),
+                },
+                key: format!("{key}:{index}"),
+                exporter: key.clone(),
+                host: host.to_owned(),
+                interface: state.name.clone(),
+                site: site.clone(),
+                index,
+                speed_bps: state.speed_bps,
+                up: state.status & STATUS_OPER_UP != 0,
+                sampling_rate: source.map(|source| source.sampling_rate),
+                effective_sampling_rate: source.map(|source| source.effective_rate()),
+                interval_s: interval.map(|interval| interval.length.as_secs_f64()),
+                input,
+                output,
+            });
+        }
+    }
+    (all, count)
+}
+
+/// Interfaces with what they count, and how samples compare.
+#[utoipa::path(get, path = "/api/v1/telemetry/interfaces", security((), ("token" = [])),
+    responses((status = 200, body = Interfaces), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn interfaces(
+    State(shared): State<Arc<Shared>>,
+    given: Given,
+) -> Result<Json<Interfaces>, ApiError> {
+    Params::new(given)?.none()?;
+    let (mut interfaces, count) = all_interfaces(&shared);
+    interfaces.sort_by(|a, b| (&a.exporter, a.index).cmp(&(&b.exporter, b.index)));
+    Ok(Json(Interfaces { interfaces, count }))
+}
+
+/// A flow.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryTalker)]
+pub(crate) struct Talker {
+    /// Its source.
+    #[schema(value_type = String)]
+    source: IpAddr,
+    /// Its destination.
+    #[schema(value_type = String)]
+    destination: IpAddr,
+    /// 0 where there is none.
+    source_port: u16,
+    /// 0 where there is none.
+    destination_port: u16,
+    /// IP protocol: 6 is TCP, 17 UDP.
+    protocol: u8,
+    /// Its rate is no less, as far as samples tell.
+    least_bps: f64,
+    /// It is no more, as far as samples tell.
+    most_bps: f64,
+}
+
+/// The greatest flows.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryTalkers)]
+pub(crate) struct Talkers {
+    /// Begin of the time that they are of, in seconds since 1970.
+    from_s: i64,
+    /// How long it was.
+    length_s: f64,
+    /// A flow that is not told has no more.
+    error_bps: f64,
+    /// Greatest first.
+    talkers: Vec<Talker>,
+}
+
+/// The greatest flows of the last ten seconds.
+#[utoipa::path(get, path = "/api/v1/telemetry/talkers", security((), ("token" = [])),
+    params(("n" = Option<usize>, Query, description = "How many; 20 if not given, 100 at most")),
+    responses((status = 200, body = Talkers), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn talkers(
+    State(shared): State<Arc<Shared>>,
+    given: Given,
+) -> Result<Json<Talkers>, ApiError> {
+    let mut params = Params::new(given)?;
+    let most = params.number("n")?.unwrap_or(TALKERS).clamp(1, crate::second::TALKERS_MAX);
+    params.none()?;
+    let seconds: Vec<_> = shared.live().seconds().rev().take(TALKERS_S).cloned().collect();
+    let length_s: f64 = seconds.iter().map(|second| second.length_s).sum();
+    let mut flows = std::collections::HashMap::<_, (u64, u64)>::new();
+    for second in &seconds {
+        for talker in &second.talkers {
+            let key = talker.key;
+            let place = (
+                key.source.0,
+                key.destination.0,
+                key.source_port,
+                key.destination_port,
+                key.protocol,
+            );
+            let flow = flows.entry(place).or_insert((0, 0));
+            flow.0 += talker.least;
+            flow.1 += talker.most;
+        }
+    }
+    let rate = |bytes: u64| (bytes as f64 * 8.0 / length_s).round();
+    let mut talkers: Vec<Talker> = flows
+        .into_iter()
+        .map(|((source, destination, source_port, destination_port, protocol), (least, most))| {
+            Talker {
+                source: penstock_flows::packet::Address(source).ip(),
+                destination: penstock_flows::packet::Address(destination).ip(),
+                source_port,
+                destination_port,
+                protocol,
+                least_bps: rate(least),
+                most_bps: rate(most),
+            }
+        })
+        .collect();
+    talkers.sort_by(|a, b| b.least_bps.total_cmp(&a.least_bps));
+    talkers.truncate(most);
+    let from_s = seconds.last().map_or(0, |second| second.at_s);
+    let error_bps = rate(seconds.iter().map(|second| second.talkers_error).sum());
+    Ok(Json(Talkers { from_s, length_s, error_bps, talkers }))
+}
+
+/// A socket.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryInput)]
+pub(crate) struct InputFacts {
+    /// sflow, ipfix or fireflies.
+    format: &'static str,
+    /// Where it listens.
+    address: String,
+    /// What the kernel keeps for it.
+    buffer_bytes: usize,
+    /// Datagrams taken.
+    datagrams: u64,
+    /// Their bytes.
+    bytes: u64,
+    /// Datagrams that the kernel dropped because nobody took them in time.
+    kernel_drops: u64,
+    /// Datagrams that could not be read or are not believed.
+    refused: u64,
+    /// Errors of the socket.
+    errors: u64,
+}
+
+/// What came and what became of it.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryReceived)]
+pub(crate) struct Received {
+    /// Datagrams whose header was read.
+    datagrams: u64,
+    /// Datagrams that were none.
+    refused: u64,
+    /// Datagrams that came twice.
+    duplicates: u64,
+    /// Samples of packets, or flows.
+    samples: u64,
+    /// Samples of counters.
+    counter_samples: u64,
+    /// Packets that were dropped and told.
+    discarded: u64,
+    /// Samples, sets or records that could not be read.
+    broken: u64,
+    /// Samples that are not known here, and sets without a template.
+    unknown: u64,
+    /// Fireflies that are believed.
+    fireflies: u64,
+    /// Fireflies that are not.
+    fireflies_refused: u64,
+}
+
+/// Places in use.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryUse)]
+pub(crate) struct Use {
+    /// How many.
+    used: usize,
+    /// How many there are.
+    limit: usize,
+}
+
+/// Minutes and hours on disk.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryStorage)]
+pub(crate) struct Storage {
+    /// The database.
+    path: String,
+    /// Its size.
+    bytes: u64,
+    /// Its size is no more.
+    limit_bytes: u64,
+    /// Minutes stored since the start.
+    minutes: u64,
+    /// Rows stored since the start.
+    rows: u64,
+    /// Times that something could not be stored.
+    errors: u64,
+    /// Minutes that could not be stored at all.
+    minutes_lost: u64,
+    /// Minutes that wait to be stored.
+    minutes_waiting: u64,
+    /// Files that were damaged and put aside.
+    damaged: u64,
+    /// Begin of the newest minute that is stored, in seconds since 1970.
+    newest_s: Option<i64>,
+    /// What is wrong now; null for nothing.
+    trouble: Option<String>,
+}
+
+/// How the collector is doing.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryStatus)]
+pub(crate) struct Status {
+    /// Now, in seconds since 1970.
+    now_s: f64,
+    /// When it was started.
+    started_s: f64,
+    /// Sockets.
+    inputs: Vec<InputFacts>,
+    /// A line for each socket that could not be had.
+    missing: Vec<String>,
+    /// Since the start.
+    received: Received,
+    /// Exporters.
+    exporters: Use,
+    /// Data sources, interfaces and templates of exporters.
+    states: Use,
+    /// Flows known from fireflies.
+    firefly_flows: Use,
+    /// Groups in the last second.
+    groups: Use,
+    /// Hosts in the last second.
+    hosts: Use,
+    /// Seconds kept live.
+    live_seconds: Use,
+    /// Sums kept live.
+    live_rows: Use,
+    /// Minutes and hours on disk; null where nothing is stored.
+    storage: Option<Storage>,
+    /// Steps of the wall clock.
+    clock_steps: u64,
+    /// Clients of the live feed that were dropped because they did not keep up.
+    slow_clients: u64,
+}
+
+/// What was received, refused and dropped, and what room is left.
+#[utoipa::path(get, path = "/api/v1/telemetry/status", security((), ("token" = [])),
+    responses((status = 200, body = Status), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn status(
+    State(shared): State<Arc<Shared>>,
+    given: Given,
+) -> Result<Json<Status>, ApiError> {
+    use penstock_flows::{exporter, scitag};
+    Params::new(given)?.none()?;
+    let (counts, exporters, states, flows) = {
+        let intake = shared.intake();
+        let exporters = intake.exporters();
+        (intake.counts(), exporters.len(), exporters.states(), intake.trust.firefly_flows())
+    };
+    let live = shared.live();
+    let newest = live.newest();
+    let of = |used, limit| Use { used, limit };
+    let get = |number: &std::sync::atomic::AtomicU64| number.load(Ordering::Relaxed);
+    let inputs = shared.inputs.iter().map(|input| InputFacts {
+        format: input.format.as_str(),
+        address: input.address.to_string(),
+        buffer_bytes: input.buffer_bytes,
+        datagrams: get(&input.datagrams),
+        bytes: get(&input.bytes),
+        kernel_drops: get(&input.kernel_drops),
+        refused: get(&input.refused),
+        errors: get(&input.errors),
+    });
+    Ok(Json(Status {
+        now_s: unix_now(),
+        started_s: shared.started_s,
+        inputs: inputs.collect(),
+        missing: shared.missing.clone(),
+        received: Received {
+            datagrams: counts.datagrams,
+            refused: counts.refused,
+            duplicates: counts.duplicates,
+            samples: counts.observations,
+            counter_samples: counts.counter_samples,
+            discarded: counts.discarded,
+            broken: counts.broken,
+            unknown: counts.unknown,
+            fireflies: counts.fireflies,
+            fireflies_refused: counts.fireflies_refused,
+        },
+        exporters: of(exporters, exporter::EXPORTERS_MAX + exporter::NEWCOMERS_MAX),
+        states: of(states, exporter::STATES_TOTAL_MAX),
+        firefly_flows: of(flows, scitag::FIREFLY_FLOWS_MAX),
+        groups: of(newest.map_or(0, |s| s.groups.rows.len()), crate::second::GROUPS_MAX),
+        hosts: of(newest.map_or(0, |s| s.hosts.rows.len()), crate::second::GROUPS_MAX),
+        live_seconds: of(live.seconds().count(), SECONDS),
+        live_rows: of(live.rows(), ROWS_MAX),
+        storage: shared.store.as_ref().map(|store| Storage {
+            path: store.path().display().to_string(),
+            bytes: store.bytes(),
+            limit_bytes: shared.config.store_bytes_max,
+            minutes: get(&store.health.minutes),
+            rows: get(&store.health.rows),
+            errors: get(&store.health.errors),
+            minutes_lost: get(&store.health.lost),
+            minutes_waiting: get(&store.health.waiting),
+            damaged: get(&store.health.damaged),
+            newest_s: Some(store.health.newest_s.load(Ordering::Relaxed)).filter(|s| *s > 0),
+            trouble: store.trouble(),
+        }),
+        clock_steps: get(&shared.clock_steps),
+        slow_clients: get(&shared.slow_clients),
+    }))
+}
+
+/// An alert.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryAlert)]
+pub(crate) struct AlertFacts {
+    /// What it is called.
+    name: String,
+    /// rate, share, loss, unlabelled or silence.
+    kind: String,
+    /// Which owner, exporter and so on it is of; null for all.
+    key: Option<String>,
+    /// Whether it fires.
+    firing: bool,
+    /// Since when it does or does not, in seconds since 1970; null until a figure was known.
+    since_s: Option<f64>,
+    /// The figure now; null where there is none.
+    value: Option<f64>,
+    /// Its unit: bit/s, share or s.
+    unit: &'static str,
+    /// It fires beyond this.
+    threshold: f64,
+    /// Above the threshold, or else below.
+    above: bool,
+    /// It ends beyond this.
+    clear: f64,
+    /// After so many seconds.
+    for_s: f64,
+    /// How many times it began to fire.
+    times: u64,
+}
+
+/// All alerts.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryAlerts)]
+pub(crate) struct Alerts {
+    /// In the order of the configuration.
+    alerts: Vec<AlertFacts>,
+    /// How many fire.
+    firing: usize,
+}
+
+/// Alerts, firing and not.
+#[utoipa::path(get, path = "/api/v1/telemetry/alerts", security((), ("token" = [])),
+    responses((status = 200, body = Alerts), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn alerts(
+    State(shared): State<Arc<Shared>>,
+    given: Given,
+) -> Result<Json<Alerts>, ApiError> {
+    Params::new(given)?.none()?;
+    let alerts = shared.alert_states().clone();
+    let firing = alerts.iter().filter(|alert| alert.firing).count();
+    let facts = alerts.into_iter().map(|alert| AlertFacts {
+        kind: format!("{:?}", alert.rule.watched).to_lowercase(),
+        unit: alert.rule.unit(),
+        key: alert.rule.key,
+        firing: alert.firing,
+        since_s: alert.since_s,
+        value: alert.value,
+        threshold: alert.rule.threshold,
+        above: alert.rule.above,
+        clear: alert.rule.clear,
+        for_s: alert.rule.after.as_secs_f64(),
+        times: alert.times,
+        name: alert.rule.name,
+    });
+    Ok(Json(Alerts { alerts: facts.collect(), firing }))
+}

@@ -1,0 +1,191 @@
+//! The live feed: each second as a server-sent event.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures_util::stream::{self, Stream};
+use penstock_http::{ApiError, ErrorBody};
+use serde::Serialize;
+use tokio::sync::broadcast::{self, error::RecvError};
+use utoipa::ToSchema;
+
+use super::series::{errors, first, rates};
+use super::{Given, Params};
+use crate::answer::{Past, Span, answer};
+use crate::query::{By, Names, Query};
+use crate::second::Second;
+use crate::shared::Shared;
+
+/// Keys of each kind in an event.
+const TOP: usize = 32;
+
+/// Most keys of each kind that may be asked for.
+const TOP_MAX: usize = 256;
+
+/// A second.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetrySecond)]
+pub(crate) struct Told {
+    /// Counts the seconds since the collector's start; also the id of the event.
+    number: u64,
+    /// Begin of the second, in seconds since 1970.
+    at_s: i64,
+    /// How long it was.
+    length_s: f64,
+    /// bit/s.
+    unit: &'static str,
+    /// Samples in it.
+    samples: u64,
+    /// Everything.
+    total: Now,
+    /// By each of what was asked for, greatest first.
+    by: std::collections::BTreeMap<&'static str, Vec<Keyed>>,
+}
+
+/// A rate.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryNow)]
+pub(crate) struct Now {
+    /// Bits per second.
+    bps: Option<f64>,
+    /// Half-width of the 95 % interval.
+    error_bps: Option<f64>,
+}
+
+/// A rate of something.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryKeyed)]
+pub(crate) struct Keyed {
+    /// As filters take it.
+    key: String,
+    /// For people.
+    name: String,
+    /// Bits per second.
+    bps: Option<f64>,
+    /// Half-width of the 95 % interval.
+    error_bps: Option<f64>,
+}
+
+/// Each second as it ends: server-sent events named second, whose data is one object. With Last-Event-ID the
+/// seconds since come first, as far as they are kept.
+#[utoipa::path(get, path = "/api/v1/telemetry/live", security((), ("token" = [])),
+    params(
+        ("by" = Option<String>, Query, description = "Words of series' by, with commas between them; owner if not given"),
+        ("top" = Option<usize>, Query, description = "Keys of each; 32 if not given"),
+        ("direction" = Option<String>, Query, description = "As of series"),
+        ("combine" = Option<String>, Query, description = "As of series"),
+        ("owner" = Option<String>, Query, description = "Filters as of series"),
+    ),
+    responses((status = 200, body = Told, content_type = "text/event-stream"), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn live(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    given: Given,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
+    let mut params = Params::new(given)?;
+    let by = params.take("by").unwrap_or_else(|| "owner".to_owned());
+    let by = by.split(',').map(str::parse).collect::<Result<Vec<By>, String>>();
+    let by = by.map_err(ApiError::bad_request)?;
+    let top = params.number("top")?.unwrap_or(TOP).clamp(1, TOP_MAX);
+    let base = params.question(By::Total, &shared)?;
+    let mut queries: Vec<Query> = Vec::new();
+    for by in by {
+        let query = Query { by, ..base.clone() };
+        query.check().map_err(|error| ApiError::bad_request(error.to_string()))?;
+        if !queries.contains(&query) {
+            queries.push(query);
+        }
+    }
+    let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok());
+    let seen: Option<u64> = seen.and_then(|id| id.parse().ok());
+    let feed = shared.subscribe();
+    let live = shared.live();
+    let newest = live.newest().map_or(0, |second| second.number);
+    // A number of another run is no place to resume from.
+    let after = seen.filter(|seen| *seen <= newest).unwrap_or(newest.saturating_sub(1));
+    let missed: Vec<_> = live.seconds().filter(|s| s.number > after).cloned().collect();
+    drop(live);
+    let follower =
+        Follower { shared, feed, missed: missed.into_iter(), last: after, base, queries, top };
+    let events = stream::unfold(follower, |mut follower| async move {
+        let event = follower.next().await?;
+        Some((Ok(event), follower))
+    });
+    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))))
+}
+
+struct Follower {
+    shared: Arc<Shared>,
+    feed: Option<broadcast::Receiver<Arc<Second>>>,
+    missed: std::vec::IntoIter<Arc<Second>>,
+    last: u64,
+    base: Query,
+    queries: Vec<Query>,
+    top: usize,
+}
+
+impl Follower {
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            let second = match self.missed.next() {
+                Some(second) => second,
+                None => match self.feed.as_mut()?.recv().await {
+                    Ok(second) => second,
+                    Err(RecvError::Closed) => return None,
+                    // It comes again with Last-Event-ID, if it still wants to.
+                    Err(RecvError::Lagged(_)) => {
+                        self.shared.slow_clients.fetch_add(1, Ordering::Relaxed);
+                        return None;
+                    }
+                },
+            };
+            // Those that were missed may come from the feed, too.
+            if second.number > self.last {
+                self.last = second.number;
+                let told = self.tell(&second);
+                let data = serde_json::to_string(&told).ok()?;
+                return Some(
+                    Event::default().event("second").id(told.number.to_string()).data(data),
+                );
+            }
+        }
+    }
+
+    fn tell(&self, second: &Second) -> Told {
+        let span = Span { start_s: second.at_s, step_s: 1, buckets: 1 };
+        let answer = |query: &Query| {
+            answer(&self.shared, query, span, &Past::default(), std::iter::once(second), &[])
+        };
+        let total = answer(&self.base);
+        let mut by = std::collections::BTreeMap::new();
+        for query in &self.queries {
+            let answer = answer(query);
+            let directory = self.shared.directory();
+            let names = Names { registry: &self.shared.registry, directory: &directory };
+            let keyed = first(&answer, self.top).into_iter().map(|(key, cells)| Keyed {
+                name: names.shown(query.by, &key),
+                key,
+                bps: rates(&answer, &cells)[0],
+                error_bps: errors(&answer, &cells)[0],
+            });
+            by.insert(query.by.as_str(), keyed.collect());
+        }
+        Told {
+            number: second.number,
+            at_s: second.at_s,
+            length_s: second.length_s,
+            unit: "bit/s",
+            samples: second.samples,
+            total: Now {
+                bps: rates(&total, &total.total)[0],
+                error_bps: errors(&total, &total.total)[0],
+            },
+            by,
+        }
+    }
+}

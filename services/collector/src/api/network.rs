@@ -1,0 +1,278 @@
+//! The network of the topology, and how much of its links is in use.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use penstock_http::{ApiError, ErrorBody};
+use penstock_topology::{End, Kind, Topology};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::facts::all_interfaces;
+use super::series::live;
+use super::{Given, Params};
+use crate::answer::Span;
+use crate::query::{By, Query};
+use crate::row::Direction;
+use crate::shared::{Shared, unix_now};
+
+/// Samples of so many seconds tell a rate where nothing is counted.
+const SAMPLED_S: i64 = 10;
+
+/// A site.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TopologySite)]
+pub(crate) struct SiteFacts {
+    /// As filters take it.
+    name: String,
+    /// For people.
+    title: String,
+    /// In degrees, north positive; null where it is not known.
+    latitude: Option<f64>,
+    /// In degrees, east positive.
+    longitude: Option<f64>,
+}
+
+/// A host or switch.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TopologyNode)]
+pub(crate) struct NodeFacts {
+    /// Its name.
+    name: String,
+    /// host or switch.
+    kind: &'static str,
+    /// Its site.
+    site: Option<String>,
+    /// Names of its interfaces.
+    interfaces: Vec<String>,
+}
+
+/// A link.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TopologyLink)]
+pub(crate) struct LinkFacts {
+    /// Its name.
+    name: String,
+    /// One end: node, or node:interface.
+    a: String,
+    /// The other end.
+    b: String,
+    /// Node of one end.
+    a_node: String,
+    /// Node of the other.
+    b_node: String,
+    /// Site of one end.
+    a_site: Option<String>,
+    /// Site of the other.
+    b_site: Option<String>,
+    /// Of each direction.
+    capacity_bps: u64,
+    /// One way.
+    delay_ms: f64,
+    /// VLAN.
+    vlan: Option<u16>,
+}
+
+/// A network.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Topology)]
+pub(crate) struct Network {
+    /// Its name; null where none is configured.
+    name: Option<String>,
+    /// Its longer name.
+    title: Option<String>,
+    /// Places.
+    sites: Vec<SiteFacts>,
+    /// Hosts and switches.
+    nodes: Vec<NodeFacts>,
+    /// Links.
+    links: Vec<LinkFacts>,
+}
+
+fn site_of(topology: &Topology, end: End) -> Option<String> {
+    let site = topology.nodes[end.node.0].site?;
+    Some(topology.sites[site.0].name.clone())
+}
+
+fn links_of(topology: &Topology) -> Vec<LinkFacts> {
+    let node = |end: End| topology.nodes[end.node.0].name.clone();
+    let facts = topology.links.iter().map(|link| {
+        let [a, b] = link.ends;
+        LinkFacts {
+            name: link.name.clone(),
+            a: topology.show_end(a),
+            b: topology.show_end(b),
+            a_node: node(a),
+            b_node: node(b),
+            a_site: site_of(topology, a),
+            b_site: site_of(topology, b),
+            capacity_bps: link.rate.0,
+            delay_ms: link.delay.as_secs_f64() * 1e3,
+            vlan: link.vlan,
+        }
+    });
+    facts.collect()
+}
+
+/// The network that the collector was told of; empty where it was told of none.
+#[utoipa::path(get, path = "/api/v1/topology", security((), ("token" = [])),
+    responses((status = 200, body = Network), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn topology(
+    State(shared): State<Arc<Shared>>,
+    given: Given,
+) -> Result<Json<Network>, ApiError> {
+    Params::new(given)?.none()?;
+    let Some(topology) = &shared.config.topology else {
+        let (sites, nodes, links) = (Vec::new(), Vec::new(), Vec::new());
+        return Ok(Json(Network { name: None, title: None, sites, nodes, links }));
+    };
+    let sites = topology.sites.iter().map(|site| SiteFacts {
+        name: site.name.clone(),
+        title: site.shown().to_owned(),
+        latitude: site.position.map(|position| position.latitude),
+        longitude: site.position.map(|position| position.longitude),
+    });
+    let nodes = topology.nodes.iter().map(|node| NodeFacts {
+        name: node.name.clone(),
+        kind: match node.kind {
+            Kind::Host => "host",
+            Kind::Switch => "switch",
+        },
+        site: node.site.map(|site| topology.sites[site.0].name.clone()),
+        interfaces: node.interfaces.iter().map(|interface| interface.name.clone()).collect(),
+    });
+    Ok(Json(Network {
+        name: Some(topology.name.clone()),
+        title: topology.title.clone(),
+        sites: sites.collect(),
+        nodes: nodes.collect(),
+        links: links_of(topology),
+    }))
+}
+
+/// A direction of a link.
+#[derive(Debug, Default, Serialize, ToSchema)]
+#[schema(as = TelemetryFlowing)]
+pub(crate) struct Flowing {
+    /// Bits per second; null where neither end tells.
+    bps: Option<f64>,
+    /// Half-width of the 95 % interval; 0 for what is counted.
+    error_bps: Option<f64>,
+    /// Of the capacity, 0 to 1.
+    share: Option<f64>,
+    /// counters or samples.
+    from: Option<&'static str>,
+}
+
+/// A link with its use.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryLink)]
+pub(crate) struct LinkUse {
+    /// What the topology says.
+    #[serde(flatten)]
+    facts: LinkFacts,
+    /// From a to b.
+    a_to_b: Flowing,
+    /// From b to a.
+    b_to_a: Flowing,
+}
+
+/// Links with their use.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryLinks)]
+pub(crate) struct Links {
+    /// In the order of the topology.
+    links: Vec<LinkUse>,
+}
+
+/// Rates of interfaces by host and interface name, in and out.
+type Rates = HashMap<(String, String), [Flowing; 2]>;
+
+fn rates(shared: &Shared) -> Rates {
+    let (interfaces, _) = all_interfaces(shared);
+    let now = unix_now() as i64;
+    let span = Span { start_s: now - SAMPLED_S - 1, step_s: SAMPLED_S, buckets: 1 };
+    let sampled = |direction| {
+        let query = Query { direction: Some(direction), ..Query::of(By::Interface) };
+        let answer = live(shared, &query, span);
+        let seconds = answer.covered_s[0];
+        let rate = move |cells: &[crate::row::Cell]| {
+            (cells[0].bytes * 8.0 / seconds, cells[0].error_squared.sqrt() * 8.0 / seconds)
+        };
+        let known = answer.series.iter().filter(|_| seconds > 0.0);
+        known.map(|(key, cells)| (key.clone(), rate(cells))).collect::<HashMap<_, _>>()
+    };
+    let sampled = [sampled(Direction::In), sampled(Direction::Out)];
+    let mut rates = Rates::new();
+    for facts in interfaces {
+        let Some(name) = facts.interface.clone() else { continue };
+        let flowing = |counted: Option<f64>, sampled: &HashMap<String, (f64, f64)>| match counted {
+            Some(bps) => Flowing {
+                bps: Some(bps),
+                error_bps: Some(0.0),
+                share: None,
+                from: Some("counters"),
+            },
+            None => match sampled.get(&facts.key) {
+                Some((bps, error)) => Flowing {
+                    bps: Some(bps.round()),
+                    error_bps: Some(error.round()),
+                    share: None,
+                    from: Some("samples"),
+                },
+                None => Flowing::default(),
+            },
+        };
+        let both = [
+            flowing(facts.input.counted_bps(), &sampled[0]),
+            flowing(facts.output.counted_bps(), &sampled[1]),
+        ];
+        rates.insert((facts.host.clone(), name), both);
+    }
+    rates
+}
+
+/// Links of the topology with their use, as the interfaces at their ends tell it.
+#[utoipa::path(get, path = "/api/v1/telemetry/links", security((), ("token" = [])),
+    responses((status = 200, body = Links), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn links(
+    State(shared): State<Arc<Shared>>,
+    given: Given,
+) -> Result<Json<Links>, ApiError> {
+    Params::new(given)?.none()?;
+    Ok(Json(Links { links: links_in_use(&shared) }))
+}
+
+/// How much of a link's capacity is in use, in the direction that is used more; `None` where nobody tells.
+pub(crate) fn link_share(shared: &Shared, name: &str) -> Option<f64> {
+    let links = links_in_use(shared);
+    let link = links.iter().find(|link| link.facts.name == name)?;
+    [link.a_to_b.share, link.b_to_a.share].into_iter().flatten().reduce(f64::max)
+}
+
+fn links_in_use(shared: &Shared) -> Vec<LinkUse> {
+    let Some(topology) = &shared.config.topology else { return Vec::new() };
+    let rates = rates(shared);
+    let at = |end: End, out: usize| {
+        let node = &topology.nodes[end.node.0];
+        let interface = node.interfaces.get(end.interface?)?;
+        let found = &rates.get(&(node.name.clone(), interface.name.clone()))?[out];
+        found.bps.map(|_| found)
+    };
+    let links = links_of(topology).into_iter().zip(&topology.links).map(|(facts, link)| {
+        let [a, b] = link.ends;
+        let flowing = |from, to| match at(from, 1).or_else(|| at(to, 0)) {
+            None => Flowing::default(),
+            Some(flowing) => Flowing {
+                bps: flowing.bps,
+                error_bps: flowing.error_bps,
+                share: flowing.bps.map(|bps| bps / link.rate.0 as f64),
+                from: flowing.from,
+            },
+        };
+        LinkUse { facts, a_to_b: flowing(a, b), b_to_a: flowing(b, a) }
+    });
+    links.collect()
+}

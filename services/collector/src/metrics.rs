@@ -1,0 +1,270 @@
+//! Numbers for Prometheus. Labels are formats, owners, activities and causes: few, whatever is sent here. There is never
+//! a label for an address.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Unit;
+
+use crate::answer::{Past, Span, answer};
+use crate::query::{By, Query};
+use crate::receive::Input;
+use crate::shared::Shared;
+
+/// Owners, and activities, that have a label of their own; the smallest are other.
+const TOP: usize = 20;
+
+/// Rates are means over so many seconds.
+const MEAN_S: i64 = 10;
+
+struct Writer<'a, 'b>(&'a mut DescriptorEncoder<'b>);
+
+type Labels<'a> = [(&'a str, &'a str)];
+
+impl Writer<'_, '_> {
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let metric = ConstCounter::new(value);
+        metric.encode(self.0.encode_descriptor(name, help, None, metric.metric_type())?)
+    }
+
+    fn counters<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let kind = ConstCounter::new(0_u64).metric_type();
+        let mut family = self.0.encode_descriptor(name, help, None, kind)?;
+        for (labels, value) in values {
+            ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn gauge(&mut self, name: &str, unit: Option<&Unit>, help: &str, value: f64) -> fmt::Result {
+        let metric = ConstGauge::new(value);
+        metric.encode(self.0.encode_descriptor(name, help, unit, metric.metric_type())?)
+    }
+
+    fn gauges(
+        &mut self,
+        name: &str,
+        unit: Option<&Unit>,
+        help: &str,
+        values: &[(Vec<(&str, &str)>, f64)],
+    ) -> fmt::Result {
+        let kind = ConstGauge::new(0.0).metric_type();
+        let mut family = self.0.encode_descriptor(name, help, unit, kind)?;
+        for (labels, value) in values {
+            let labels: &Labels<'_> = labels;
+            ConstGauge::new(*value).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let mut writer = Writer(encoder);
+    inputs(shared, &mut writer)?;
+    intake(shared, &mut writer)?;
+    storage(shared, &mut writer)?;
+    rates(shared, &mut writer)?;
+    alerts(shared, &mut writer)
+}
+
+fn load(number: &AtomicU64) -> u64 {
+    number.load(Ordering::Relaxed)
+}
+
+fn inputs(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
+    let by_format = |of: fn(&Input) -> &AtomicU64| {
+        let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+        for input in &shared.inputs {
+            *sums.entry(input.format.as_str()).or_default() += load(of(input));
+        }
+        sums.into_iter().map(|(format, sum)| ([("format", format)], sum)).collect::<Vec<_>>()
+    };
+    for (name, help, of) in [
+        (
+            "penstock_collector_datagrams",
+            "Datagrams taken from the kernel",
+            (|input| &input.datagrams) as fn(&Input) -> &AtomicU64,
+        ),
+        ("penstock_collector_datagram_bytes", "Their bytes", |input| &input.bytes),
+        (
+            "penstock_collector_kernel_drops",
+            "Datagrams that the kernel dropped because nobody took them in time",
+            |input| &input.kernel_drops,
+        ),
+        (
+            "penstock_collector_refused",
+            "Datagrams that could not be read or are not believed",
+            |input| &input.refused,
+        ),
+        ("penstock_collector_socket_errors", "Errors of the sockets", |input| &input.errors),
+    ] {
+        writer.counters(name, help, by_format(of))?;
+    }
+    writer.gauge(
+        "penstock_collector_inputs_missing",
+        None,
+        "Sockets that could not be had at the start",
+        shared.missing.len() as f64,
+    )
+}
+
+fn intake(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
+    let (counts, exporters, states, flows, lost, gone) = {
+        let intake = shared.intake();
+        let exporters = intake.exporters();
+        let mut lost = [0; 3];
+        for exporter in exporters.iter() {
+            lost[0] += exporter.sequence.lost;
+            lost[1] += exporter.records_lost;
+            lost[2] += exporter.untracked;
+        }
+        let gone = exporters.forgotten + exporters.retired;
+        let (count, states) = (exporters.len(), exporters.states());
+        (intake.counts(), count, states, intake.trust.firefly_flows(), lost, gone)
+    };
+    for (name, help, value) in [
+        ("penstock_collector_samples", "Samples of packets, or flows", counts.observations),
+        ("penstock_collector_counter_samples", "Samples of counters", counts.counter_samples),
+        ("penstock_collector_discarded", "Packets that were dropped and told", counts.discarded),
+        ("penstock_collector_duplicates", "Datagrams that came twice", counts.duplicates),
+        ("penstock_collector_broken", "Samples or records that could not be read", counts.broken),
+        ("penstock_collector_unknown", "Samples and sets that are not known", counts.unknown),
+        ("penstock_collector_fireflies", "Fireflies that are believed", counts.fireflies),
+        ("penstock_collector_exporters_forgotten", "Exporters that gave up their place", gone),
+        ("penstock_collector_clock_steps", "Steps of the wall clock", load(&shared.clock_steps)),
+        (
+            "penstock_collector_slow_clients",
+            "Clients of the live feed that did not keep up",
+            load(&shared.slow_clients),
+        ),
+    ] {
+        writer.counter(name, help, value)?;
+    }
+    let live = shared.live();
+    let newest = live.newest();
+    let groups = newest.map_or(0, |second| second.groups.rows.len());
+    let hosts = newest.map_or(0, |second| second.hosts.rows.len());
+    for (name, help, value) in [
+        ("penstock_collector_exporters", "Exporters that are known", exporters),
+        ("penstock_collector_states", "Data sources, interfaces and templates known", states),
+        ("penstock_collector_firefly_flows", "Flows known from fireflies", flows),
+        ("penstock_collector_groups", "Groups in the last second", groups),
+        ("penstock_collector_hosts", "Hosts in the last second", hosts),
+        ("penstock_collector_live_rows", "Sums kept in memory", live.rows()),
+    ] {
+        writer.gauge(name, None, help, value as f64)?;
+    }
+    drop(live);
+    // Not counters: an exporter that leaves takes its losses along.
+    for (name, help, value) in [
+        (
+            "penstock_collector_datagrams_missing",
+            "Datagrams that exporters sent and that did not come",
+            lost[0],
+        ),
+        ("penstock_collector_records_missing", "Records likewise", lost[1]),
+        ("penstock_collector_untracked", "States of exporters that found no place", lost[2]),
+    ] {
+        writer.gauge(name, None, help, value as f64)?;
+    }
+    Ok(())
+}
+
+fn storage(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
+    let Some(store) = &shared.store else { return Ok(()) };
+    let health = &store.health;
+    for (name, help, value) in [
+        ("penstock_collector_minutes_stored", "Minutes stored", &health.minutes),
+        ("penstock_collector_rows_stored", "Rows stored", &health.rows),
+        ("penstock_collector_store_errors", "Times that storing failed", &health.errors),
+        ("penstock_collector_minutes_lost", "Minutes that could not be stored", &health.lost),
+        ("penstock_collector_store_damaged", "Damaged files put aside", &health.damaged),
+    ] {
+        writer.counter(name, help, load(value))?;
+    }
+    let (waiting, bytes) = (load(&health.waiting) as f64, store.bytes() as f64);
+    let help = "Minutes that wait to be stored";
+    writer.gauge("penstock_collector_minutes_waiting", None, help, waiting)?;
+    writer.gauge("penstock_collector_store", Some(&Unit::Bytes), "Size of the database", bytes)
+}
+
+fn rates(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
+    let seconds: Vec<_> = shared.live().seconds().rev().take(MEAN_S as usize).cloned().collect();
+    let Some(start_s) = seconds.iter().map(|second| second.at_s).min() else { return Ok(()) };
+    let end_s = seconds.iter().map(|second| second.at_s).max().unwrap_or(start_s) + 1;
+    let span = Span { start_s, step_s: end_s - start_s, buckets: 1 };
+    let mean = |by| {
+        let query = Query { view: shared.config.combine, ..Query::of(by) };
+        let seconds = seconds.iter().map(|second| &**second);
+        answer(shared, &query, span, &Past::default(), seconds, &[])
+    };
+    let bits = Unit::Other("bits_per_second".to_owned());
+    let activities = mean(By::Activity);
+    let covered = activities.covered_s[0].max(f64::MIN_POSITIVE);
+    let rate = |bytes: f64| bytes * 8.0 / covered;
+    let total = rate(activities.total[0].bytes);
+    let help = "Rate of all traffic, mean of ten seconds";
+    writer.gauge("penstock_collector_rate", Some(&bits), help, total)?;
+    let error = rate(activities.total[0].error_squared.sqrt());
+    let help = "Half-width of its 95 % interval";
+    writer.gauge("penstock_collector_rate_error", Some(&bits), help, error)?;
+
+    let first = crate::api::first(&activities, TOP);
+    let values: Vec<_> = first
+        .iter()
+        .map(|(key, cells)| {
+            let (owner, activity) = key.split_once('/').unwrap_or((key, ""));
+            (vec![("owner", owner), ("activity", activity)], rate(cells[0].bytes))
+        })
+        .collect();
+    let help = "Rate by owner and activity, mean of ten seconds, the greatest twenty";
+    writer.gauges("penstock_collector_activity_rate", Some(&bits), help, &values)?;
+
+    let owners = mean(By::Owner);
+    let first = crate::api::first(&owners, TOP);
+    let values: Vec<_> = first
+        .iter()
+        .map(|(key, cells)| (vec![("owner", key.as_str())], rate(cells[0].bytes)))
+        .collect();
+    let help = "Rate by owner, mean of ten seconds, the greatest twenty";
+    writer.gauges("penstock_collector_owner_rate", Some(&bits), help, &values)?;
+    let all: f64 = owners.series.iter().map(|(_, cells)| cells[0].bytes).sum();
+    let part = |name: &str| {
+        let found = owners.series.iter().find(|(key, _)| key == name);
+        found.map_or(0.0, |(_, cells)| cells[0].bytes)
+    };
+    let (unlabelled, untrusted) = (part("unlabelled"), part("untrusted"));
+    let labelled = all - unlabelled - untrusted;
+    let share = |bytes: f64| if all > 0.0 { bytes / all } else { 0.0 };
+    let values = [("labelled", labelled), ("unlabelled", unlabelled), ("untrusted", untrusted)]
+        .map(|(label, bytes)| (vec![("label", label)], share(bytes)));
+    writer.gauges(
+        "penstock_collector_label_share",
+        Some(&Unit::Ratios),
+        "Share of the traffic that is labelled, unlabelled and untrusted",
+        &values,
+    )
+}
+
+fn alerts(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
+    let alerts = shared.alert_states().clone();
+    let values: Vec<_> = alerts
+        .iter()
+        .map(|alert| {
+            let firing = if alert.firing { 1.0 } else { 0.0 };
+            (vec![("alert", alert.rule.name.as_str())], firing)
+        })
+        .collect();
+    writer.gauges("penstock_collector_alert_firing", None, "1 while the alert fires", &values)?;
+    let help = "Alerts that no webhook took";
+    writer.counter("penstock_collector_webhooks_failed", help, load(&shared.webhooks_failed))
+}

@@ -1,0 +1,547 @@
+//! From rows to series: by what, of which, seen from where. Pure; the rows come from the live ring or from storage.
+//!
+//! A packet is sampled at each hop. So what one vantage saw (an exporter and a direction) stays apart until the end,
+//! and [`View`] says how vantages become one figure.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use penstock_scitags::{Registry, Scitag};
+use serde::{Deserialize, Deserializer};
+
+use crate::directory::Directory;
+use crate::row::{Cell, Direction, Kind, Label, Row, Vantage};
+
+/// What a series is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum By {
+    /// Owner.
+    Owner,
+    /// Owner and activity.
+    Activity,
+    /// The same by number.
+    Scitag,
+    /// VLAN.
+    Vlan,
+    /// Site.
+    Site,
+    /// Host.
+    Host,
+    /// Interface of an exporter.
+    Interface,
+    /// IP version.
+    IpVersion,
+    /// Autonomous system.
+    As,
+    /// Network.
+    Prefix,
+    /// Exporter.
+    Exporter,
+    /// Everything.
+    Total,
+}
+
+const WORDS: [(&str, By); 12] = [
+    ("owner", By::Owner),
+    ("activity", By::Activity),
+    ("scitag", By::Scitag),
+    ("vlan", By::Vlan),
+    ("site", By::Site),
+    ("host", By::Host),
+    ("interface", By::Interface),
+    ("ip_version", By::IpVersion),
+    ("as", By::As),
+    ("prefix", By::Prefix),
+    ("exporter", By::Exporter),
+    ("total", By::Total),
+];
+
+impl FromStr for By {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = WORDS.iter().find(|(word, _)| *word == text);
+        found.map(|(_, by)| *by).ok_or_else(|| {
+            let words: Vec<_> = WORDS.iter().map(|(word, _)| *word).collect();
+            format!("'{text}' is nothing to group by: write one of {}", words.join(", "))
+        })
+    }
+}
+
+impl By {
+    /// The word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        WORDS.iter().find(|(_, by)| *by == self).map_or("", |(word, _)| word)
+    }
+
+    /// The rows that know it.
+    #[must_use]
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Host | Self::Prefix => Kind::Host,
+            Self::As => Kind::System,
+            _ => Kind::Group,
+        }
+    }
+}
+
+/// How vantages become one figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum View {
+    /// Of hosts what they send together or receive together, of others the vantage that saw most; the greatest of all.
+    #[default]
+    Auto,
+    /// The vantage that saw most.
+    Max,
+    /// All together: where no packet is sampled twice.
+    Sum,
+}
+
+impl FromStr for View {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "max" => Ok(Self::Max),
+            "sum" => Ok(Self::Sum),
+            _ => Err(format!("'{text}' does not combine: write auto, max or sum")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for View {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Query {
+    /// Series of this.
+    pub by: By,
+    /// In or out; see [`Query::key`].
+    pub direction: Option<Direction>,
+    /// Only rows with these keys.
+    pub filters: Vec<(By, String)>,
+    /// How vantages become one.
+    pub view: View,
+    /// The direction is that of a site, host or interface, although the sums are not by one.
+    pub sided: bool,
+}
+
+/// Why a question has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// Sums of one kind do not know what is filtered by.
+    #[error("series by {0} cannot be filtered by {1}: those sums are kept apart")]
+    Filter(&'static str, &'static str),
+}
+
+impl Query {
+    /// Of everything.
+    #[must_use]
+    pub fn of(by: By) -> Self {
+        Self { by, direction: None, filters: Vec::new(), view: View::Auto, sided: false }
+    }
+
+    /// Checks that filters and series know of each other.
+    ///
+    /// # Errors
+    /// Where they do not.
+    pub fn check(&self) -> Result<(), QueryError> {
+        let kind = self.kind();
+        for (by, _) in &self.filters {
+            if !matches!(by, By::Exporter | By::Total) && by.kind() != kind {
+                return Err(QueryError::Filter(self.by.as_str(), by.as_str()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows it is answered from.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        // A total can be drawn from any rows; those that the filters know are taken.
+        let of_filter =
+            self.filters.iter().map(|(by, _)| by.kind()).find(|kind| *kind != Kind::Group);
+        match (self.by, of_filter) {
+            (By::Total | By::Exporter, Some(kind)) => kind,
+            (by, _) => by.kind(),
+        }
+    }
+
+    /// The same question about everything together.
+    #[must_use]
+    pub fn total(&self) -> Self {
+        Self { by: By::Total, sided: self.is_sided(), ..self.clone() }
+    }
+
+    /// The row's key; `None` when it is not asked for.
+    ///
+    /// In is what a site, host, network or system receives and what comes in at an interface, out is what they send and
+    /// what goes out there; not given, sites and their like are asked for what they send, interfaces for what
+    /// comes in. For all else it is where samples were taken: of what came in at exporters, or of what went out.
+    #[must_use]
+    pub fn key(&self, row: &Row, names: &Names<'_>) -> Option<String> {
+        if let Some(direction) = self.direction
+            && !self.is_sided()
+            && row.at().direction != direction
+        {
+            return None;
+        }
+        // Each packet has a row for its source and one for its destination.
+        if let Row::Host { sent, .. } = row
+            && *sent == (self.direction == Some(Direction::In))
+        {
+            return None;
+        }
+        for (by, wanted) in &self.filters {
+            let key = self.key_by(*by, row, names)?;
+            if !key.eq_ignore_ascii_case(wanted) {
+                return None;
+            }
+        }
+        self.key_by(self.by, row, names)
+    }
+
+    /// Whether the direction is that of what is asked for, and not where samples were taken.
+    fn is_sided(&self) -> bool {
+        let sided = |by| matches!(by, By::Site | By::Host | By::Prefix | By::As | By::Interface);
+        self.sided || sided(self.by) || self.filters.iter().any(|(by, _)| sided(*by))
+    }
+
+    fn key_by(&self, by: By, row: &Row, names: &Names<'_>) -> Option<String> {
+        let received = self.direction == Some(Direction::In);
+        match (by, row) {
+            (By::Total, _) => Some("total".to_owned()),
+            (By::Exporter, row) => Some(row.at().exporter.to_string()),
+            (By::Interface, Row::Group { at, input, output, .. }) => {
+                let index = match self.direction {
+                    Some(Direction::Out) => output,
+                    _ => input,
+                };
+                index.map(|index| format!("{}:{index}", at.exporter))
+            }
+            (By::Interface, Row::Counter { at, index }) => Some(format!("{}:{index}", at.exporter)),
+            (_, Row::Group { label: Label::Other, .. }) => Some("other".to_owned()),
+            (By::Owner, Row::Group { label, .. }) => Some(match label {
+                Label::Trusted(number) => names.owner(*number),
+                label => word(*label).to_owned(),
+            }),
+            (By::Activity, Row::Group { label, .. }) => Some(match label {
+                Label::Trusted(number) => names.activity(*number),
+                label => word(*label).to_owned(),
+            }),
+            (By::Scitag, Row::Group { label, .. }) => Some(match label {
+                Label::Trusted(number) => number.to_string(),
+                label => word(*label).to_owned(),
+            }),
+            (By::Vlan, Row::Group { vlan, .. }) => {
+                Some(vlan.map_or_else(|| "untagged".to_owned(), |vlan| vlan.to_string()))
+            }
+            (By::IpVersion, Row::Group { version, .. }) => {
+                Some(version.map_or_else(|| "none".to_owned(), |version| version.to_string()))
+            }
+            (By::Site, Row::Group { source, destination, .. }) => {
+                let site = if received { destination } else { source };
+                Some(site.as_deref().unwrap_or("elsewhere").to_owned())
+            }
+            (By::Host, Row::Host { address, .. }) => {
+                Some(address.as_deref().unwrap_or("other").to_owned())
+            }
+            (By::Prefix, Row::Host { prefix, .. }) => {
+                Some(prefix.as_deref().unwrap_or("other").to_owned())
+            }
+            (By::As, Row::System { source, destination, .. }) => {
+                let number = if received { destination } else { source };
+                Some(number.map_or_else(|| "unknown".to_owned(), |number| number.to_string()))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn word(label: Label) -> &'static str {
+    match label {
+        Label::Unlabelled => "unlabelled",
+        Label::Untrusted => "untrusted",
+        Label::Trusted(_) | Label::Other => "other",
+    }
+}
+
+/// What keys are called.
+#[derive(Debug, Clone, Copy)]
+pub struct Names<'a> {
+    /// Owners and activities.
+    pub registry: &'a Registry,
+    /// Exporters and interfaces.
+    pub directory: &'a Directory,
+}
+
+impl Names<'_> {
+    fn owner(&self, number: u16) -> String {
+        let activity = self.activity(number);
+        activity.split('/').next().unwrap_or(&activity).to_owned()
+    }
+
+    fn activity(&self, number: u16) -> String {
+        let tag = Scitag::from_number(number.into());
+        tag.map_or_else(|_| number.to_string(), |tag| self.registry.name(tag))
+    }
+
+    /// A key for people.
+    #[must_use]
+    pub fn shown(&self, by: By, key: &str) -> String {
+        match (by, key) {
+            (_, "unlabelled") => "Unlabelled".to_owned(),
+            (_, "untrusted") => "Untrusted".to_owned(),
+            (_, "other") => "Other".to_owned(),
+            (By::Owner, key) => {
+                let owners = self.registry.owners();
+                let found = owners.iter().find(|(number, owner)| {
+                    owner.name.eq_ignore_ascii_case(key) || number.to_string() == key
+                });
+                found.map_or_else(|| key.to_owned(), |(_, owner)| owner.name.clone())
+            }
+            (By::Activity, key) => self.activity_shown(key),
+            (By::Scitag, key) => match key.parse() {
+                Ok(number) => self.activity_shown(&self.activity(number)),
+                Err(_) => key.to_owned(),
+            },
+            (By::Vlan, "untagged") => "Untagged".to_owned(),
+            (By::Vlan, key) => format!("VLAN {key}"),
+            (By::Site, "elsewhere") => "Elsewhere".to_owned(),
+            (By::IpVersion, "none") => "Not IP".to_owned(),
+            (By::IpVersion, key) => format!("IPv{key}"),
+            (By::As, key) if key.parse::<u32>().is_ok() => format!("AS{key}"),
+            (By::Exporter, key) => self.directory.name(key).to_string(),
+            (By::Interface, key) => match key.rsplit_once(':') {
+                Some((exporter, index)) => match index.parse() {
+                    Ok(index) => self.directory.interface_name(exporter, index),
+                    Err(_) => key.to_owned(),
+                },
+                None => key.to_owned(),
+            },
+            (By::Total, _) => "Total".to_owned(),
+            (_, key) => key.to_owned(),
+        }
+    }
+
+    fn activity_shown(&self, key: &str) -> String {
+        let Ok(tag) = self.registry.find(key) else { return key.to_owned() };
+        let owner = self.registry.owners().get(&tag.owner());
+        let activity = owner.and_then(|owner| owner.activities.get(&tag.activity()));
+        match (owner, activity) {
+            (Some(owner), Some(activity)) => format!("{} {activity}", owner.name),
+            _ => key.to_owned(),
+        }
+    }
+}
+
+/// Vantages that are summed before the greatest is taken.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Class {
+    All,
+    HostsOut,
+    HostsIn,
+    One(Arc<str>, Direction),
+}
+
+impl View {
+    fn class(self, at: &Vantage) -> Class {
+        match (self, at.host, at.direction) {
+            (Self::Sum, ..) => Class::All,
+            (Self::Auto, true, Direction::Out) => Class::HostsOut,
+            (Self::Auto, true, Direction::In) => Class::HostsIn,
+            _ => Class::One(Arc::clone(&at.exporter), at.direction),
+        }
+    }
+}
+
+/// Sums of a question, bucket by bucket.
+#[derive(Debug)]
+pub struct Fold<'a> {
+    query: &'a Query,
+    names: Names<'a>,
+    buckets: usize,
+    keys: Vec<String>,
+    known: HashMap<String, usize>,
+    classes: HashMap<Class, usize>,
+    sums: HashMap<(usize, usize, usize), Cell>,
+}
+
+/// What a row means to a question: its key and its class of vantages.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    key: usize,
+    class: usize,
+}
+
+/// A series: its key and what each bucket has.
+pub type Series = (String, Vec<Cell>);
+
+impl<'a> Fold<'a> {
+    /// Of this question, over so many buckets.
+    #[must_use]
+    pub fn new(query: &'a Query, names: Names<'a>, buckets: usize) -> Self {
+        let (keys, known) = (Vec::new(), HashMap::new());
+        let (classes, sums) = (HashMap::new(), HashMap::new());
+        Self { query, names, buckets, keys, known, classes, sums }
+    }
+
+    /// Where a row belongs; `None` when it is not asked for.
+    pub fn place(&mut self, row: &Row) -> Option<Place> {
+        let key = self.query.key(row, &self.names)?;
+        let key = match self.known.get(&key) {
+            Some(at) => *at,
+            None => {
+                self.keys.push(key.clone());
+                self.known.insert(key, self.keys.len() - 1);
+                self.keys.len() - 1
+            }
+        };
+        let next = self.classes.len();
+        let class = *self.classes.entry(self.query.view.class(row.at())).or_insert(next);
+        Some(Place { key, class })
+    }
+
+    /// Adds a sum.
+    pub fn add(&mut self, bucket: usize, place: Place, cell: Cell) {
+        self.sums.entry((bucket, place.key, place.class)).or_default().add(cell);
+    }
+
+    /// The series, each with the class of vantages that saw most in each bucket.
+    #[must_use]
+    pub fn series(self) -> Vec<Series> {
+        let mut series: Vec<Series> =
+            self.keys.into_iter().map(|key| (key, vec![Cell::default(); self.buckets])).collect();
+        for ((bucket, key, _), cell) in self.sums {
+            let best = &mut series[key].1[bucket];
+            if cell.bytes > best.bytes {
+                *best = cell;
+            }
+        }
+        series
+    }
+}
+
+/// Bytes of a class when `counted` bytes were counted of all, of which samples say `all`: the total is exact and the
+/// share is sampled (`penstock_flows::rates::Tally::share`, Cochran 6.3).
+#[must_use]
+pub fn share(class: Cell, all: Cell, counted: f64) -> Cell {
+    if all.bytes <= 0.0 {
+        return class;
+    }
+    let scale = counted / all.bytes;
+    let share = (class.bytes / all.bytes).min(1.0);
+    let others = (all.error_squared - class.error_squared).max(0.0);
+    let square = (1.0 - share).powi(2) * class.error_squared + share.powi(2) * others;
+    Cell {
+        bytes: share * counted,
+        error_squared: (square * scale * scale).min(counted * counted),
+        seconds: class.seconds,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(exporter: &str, host: bool, direction: Direction) -> Vantage {
+        Vantage { exporter: exporter.into(), host, direction }
+    }
+
+    fn group(at: Vantage, label: Label) -> Row {
+        Row::Group {
+            at,
+            input: Some(3),
+            output: Some(4),
+            vlan: Some(3001),
+            version: Some(6),
+            label,
+            source: Some("uvic".into()),
+            destination: None,
+        }
+    }
+
+    fn bytes(bytes: f64) -> Cell {
+        Cell { bytes, error_squared: 1.0, seconds: 0.0 }
+    }
+
+    /// Two hosts send 100 and 50, one receives all of it, a switch on the way saw 140 and 10.
+    fn answer(query: &Query) -> Vec<(String, f64)> {
+        let directory = Directory::default();
+        let names = Names { registry: Registry::builtin(), directory: &directory };
+        let mut fold = Fold::new(query, names, 1);
+        let cms = Label::Trusted(3 << 6 | 14);
+        for (row, amount) in [
+            (group(at("h1", true, Direction::Out), cms), 100.0),
+            (group(at("h2", true, Direction::Out), cms), 50.0),
+            (group(at("h3", true, Direction::In), cms), 150.0),
+            (group(at("s", false, Direction::In), cms), 140.0),
+            (group(at("s", false, Direction::Out), Label::Untrusted), 10.0),
+        ] {
+            if let Some(place) = fold.place(&row) {
+                fold.add(0, place, bytes(amount));
+            }
+        }
+        let mut series: Vec<_> = fold.series().into_iter().map(|s| (s.0, s.1[0].bytes)).collect();
+        series.sort_by(|a, b| a.0.cmp(&b.0));
+        series
+    }
+
+    fn pairs(expected: &[(&str, f64)]) -> Vec<(String, f64)> {
+        expected.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect()
+    }
+
+    #[test]
+    fn what_several_saw_is_counted_once() {
+        let owners = |view| answer(&Query { view, ..Query::of(By::Owner) });
+        let untrusted = ("untrusted", 10.0);
+        let auto = owners(View::Auto);
+        let cms = auto[0].0.clone();
+        assert_eq!(auto, pairs(&[(&cms, 150.0), untrusted]));
+        assert_eq!(owners(View::Max), pairs(&[(&cms, 150.0), untrusted]));
+        assert_eq!(owners(View::Sum), pairs(&[(&cms, 440.0), untrusted]));
+    }
+
+    #[test]
+    fn filters_and_directions_choose() {
+        let filtered = |by: By, key: &str| Query {
+            filters: vec![(by, key.to_owned())],
+            ..Query::of(By::Vlan)
+        };
+        assert_eq!(answer(&filtered(By::Scitag, "206")), pairs(&[("3001", 150.0)]));
+        assert_eq!(answer(&filtered(By::Exporter, "S")), pairs(&[("3001", 140.0)]));
+        assert_eq!(answer(&filtered(By::Site, "elsewhere")), []);
+        let out = Query { direction: Some(Direction::Out), ..Query::of(By::Interface) };
+        assert_eq!(answer(&out)[0], ("h1:4".to_owned(), 100.0));
+        let out = out.total();
+        assert_eq!(answer(&out), pairs(&[("total", 150.0)]));
+        let received = Query { direction: Some(Direction::In), ..Query::of(By::Site) };
+        assert_eq!(answer(&received), pairs(&[("elsewhere", 150.0)]));
+        let seen_in = Query { direction: Some(Direction::In), ..Query::of(By::Total) };
+        assert_eq!(answer(&seen_in), pairs(&[("total", 150.0)]));
+        let wrong = Query { filters: vec![(By::Host, "x".into())], ..Query::of(By::Owner) };
+        assert_eq!(wrong.check(), Err(QueryError::Filter("owner", "host")));
+    }
+
+    #[test]
+    fn shares_are_those_of_the_decoder() {
+        use penstock_flows::rates::Tally;
+        let tally = |samples: u64| {
+            let mut tally = Tally::default();
+            (0..samples).for_each(|_| tally.add(400, 1, 1_500));
+            tally
+        };
+        let (class, all) = (tally(1_000), tally(2_500));
+        let theirs = class.share(&all, 1_500_000_000);
+        let ours = share(Cell::of(&class), Cell::of(&all), 1.5e9);
+        assert!((ours.bytes - theirs.value).abs() < 1e-3);
+        assert!((ours.error_squared.sqrt() - theirs.error_95).abs() < 1e-3);
+    }
+}

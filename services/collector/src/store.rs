@@ -1,0 +1,281 @@
+//! Minutes and hours on disk: SQLite in the state directory.
+//!
+//! A task takes minutes from the thread that gathers them, and writes each in one transaction that also notes its
+//! number, so that a minute is stored once or not at all. What cannot be written waits, up to [`WAITING_MAX`] minutes,
+//! and is tried again; meanwhile everything else goes on. A file that is damaged is put aside and a new one begun.
+//!
+//! Minutes are kept for a week. Each hour that has ended is summed from its minutes, as often as need be with the same
+//! result, and kept for a year.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sqlx::sqlite::SqlitePool;
+use tokio::sync::mpsc;
+
+use crate::minute::Minute;
+use crate::receive::TELL_EVERY;
+use crate::row::{Cell, Kind, Row};
+
+mod database;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use database::Tier;
+
+/// In the state directory.
+pub(crate) const FILE: &str = "telemetry.db";
+
+/// Minutes that wait to be written; the oldest are lost beyond it.
+pub(crate) const WAITING_MAX: usize = 60;
+
+/// After something could not be written.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Most rows whose numbers are remembered.
+const KNOWN_MAX: usize = 100_000;
+
+/// How the store is doing.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    /// Minutes stored.
+    pub(crate) minutes: AtomicU64,
+    /// Rows stored.
+    pub(crate) rows: AtomicU64,
+    /// Times that something could not be written.
+    pub(crate) errors: AtomicU64,
+    /// Minutes that were lost because too many waited.
+    pub(crate) lost: AtomicU64,
+    /// Minutes that wait.
+    pub(crate) waiting: AtomicU64,
+    /// Begin of the newest minute that is stored.
+    pub(crate) newest_s: AtomicI64,
+    /// Files that were damaged and put aside.
+    pub(crate) damaged: AtomicU64,
+    /// What is wrong now.
+    pub(crate) trouble: Mutex<Option<String>>,
+}
+
+/// The store as others see it.
+#[derive(Debug)]
+pub(crate) struct Store {
+    path: PathBuf,
+    limit_bytes: u64,
+    pub(crate) health: Health,
+    pool: Mutex<Option<SqlitePool>>,
+    known: Mutex<HashMap<i64, Arc<Row>>>,
+}
+
+/// Sums by bucket and row.
+pub(crate) type Stored = Vec<(i64, Arc<Row>, Cell)>;
+
+impl Store {
+    pub(crate) fn new(state: &Path, limit_bytes: u64) -> Self {
+        Self {
+            path: state.join(FILE),
+            limit_bytes,
+            health: Health::default(),
+            pool: Mutex::default(),
+            known: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of its files.
+    pub(crate) fn bytes(&self) -> u64 {
+        let mut wal = self.path.clone().into_os_string();
+        wal.push("-wal");
+        [self.path.as_os_str(), &wal]
+            .into_iter()
+            .filter_map(|path| std::fs::metadata(path).ok())
+            .map(|facts| facts.len())
+            .sum()
+    }
+
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.health.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn pool(&self) -> Option<SqlitePool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The database, opened if it is not.
+    async fn open(&self) -> Result<SqlitePool, sqlx::Error> {
+        if let Some(pool) = self.pool() {
+            return Ok(pool);
+        }
+        let pool = match database::open(&self.path, self.limit_bytes).await {
+            Err(error) if database::is_damaged(&error) => {
+                self.put_aside(&error);
+                database::open(&self.path, self.limit_bytes).await?
+            }
+            opened => opened?,
+        };
+        let newest = database::newest(&pool).await?;
+        self.health.newest_s.fetch_max(newest.unwrap_or(i64::MIN), Ordering::Relaxed);
+        *self.pool.lock().unwrap_or_else(PoisonError::into_inner) = Some(pool.clone());
+        Ok(pool)
+    }
+
+    /// What cannot be read is kept for whoever wants to mend it.
+    fn put_aside(&self, error: &sqlx::Error) {
+        self.health.damaged.fetch_add(1, Ordering::Relaxed);
+        *self.pool.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let aside = self.path.with_extension("db.damaged");
+        tracing::error!(
+            "{} is damaged ({error}): it is put aside as {}, and a new one is begun",
+            self.path.display(),
+            aside.display()
+        );
+        let _ = std::fs::rename(&self.path, aside);
+        for suffix in ["-wal", "-shm"] {
+            let mut other = self.path.clone().into_os_string();
+            other.push(suffix);
+            let _ = std::fs::remove_file(other);
+        }
+    }
+
+    /// Writes minutes as they come, until there will be none.
+    pub(crate) async fn run(&self, mut minutes: mpsc::UnboundedReceiver<Minute>) {
+        let mut waiting: VecDeque<Minute> = VecDeque::new();
+        let mut ids = HashMap::new();
+        let mut told: Option<Instant> = None;
+        let mut open = true;
+        if let Err(error) = self.open().await {
+            self.failed(&error, &mut told).await;
+        }
+        while open || !waiting.is_empty() {
+            let pause = if waiting.is_empty() { Duration::from_secs(3600) } else { AGAIN };
+            tokio::select! {
+                minute = minutes.recv(), if open => match minute {
+                    Some(minute) => waiting.push_back(minute),
+                    None => open = false,
+                },
+                () = tokio::time::sleep(pause), if open => {}
+            }
+            while waiting.len() > WAITING_MAX {
+                waiting.pop_front();
+                self.health.lost.fetch_add(1, Ordering::Relaxed);
+            }
+            while let Some(minute) = waiting.front() {
+                match self.write(minute, &mut ids).await {
+                    Ok(()) => {
+                        waiting.pop_front();
+                        self.set_trouble(None);
+                    }
+                    Err(error) => {
+                        ids.clear();
+                        self.failed(&error, &mut told).await;
+                        break;
+                    }
+                }
+            }
+            self.health.waiting.store(waiting.len() as u64, Ordering::Relaxed);
+            // At the end there is no other time to try.
+            if !open {
+                self.health.lost.fetch_add(waiting.len() as u64, Ordering::Relaxed);
+                break;
+            }
+        }
+        if let Some(pool) = self.pool() {
+            pool.close().await;
+        }
+    }
+
+    async fn write(&self, minute: &Minute, ids: &mut HashMap<Row, i64>) -> Result<(), sqlx::Error> {
+        let pool = self.open().await?;
+        if ids.len() > KNOWN_MAX {
+            ids.clear();
+        }
+        database::write(&pool, minute, ids).await?;
+        self.health.minutes.fetch_add(1, Ordering::Relaxed);
+        let rows = (minute.rows.len() + minute.counters.len()) as u64;
+        self.health.rows.fetch_add(rows, Ordering::Relaxed);
+        self.health.newest_s.fetch_max(minute.start_s, Ordering::Relaxed);
+        // Numbers of rows that are gone must not be remembered; this is when they may go.
+        if minute.start_s.rem_euclid(3600) < 60 {
+            ids.clear();
+        }
+        // Sums of hours and the end of old rows can wait for the next minute.
+        database::keep_house(&pool, minute.start_s).await
+    }
+
+    async fn failed(&self, error: &sqlx::Error, told: &mut Option<Instant>) {
+        self.health.errors.fetch_add(1, Ordering::Relaxed);
+        let line = format!(
+            "cannot store telemetry in {}: {error}: live figures go on; free space or mend the file",
+            self.path.display()
+        );
+        if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+            tracing::error!("{line}");
+            *told = Some(Instant::now());
+        }
+        self.set_trouble(Some(line));
+        if database::is_damaged(error) {
+            if let Some(pool) = self.pool() {
+                pool.close().await;
+            }
+            self.put_aside(error);
+        } else if database::is_full(error)
+            && let Some(pool) = self.pool()
+        {
+            // At the limit that was set the oldest goes first. A disk that is full needs its owner.
+            let _ = database::drop_oldest(&pool).await;
+        }
+    }
+
+    fn set_trouble(&self, trouble: Option<String>) {
+        *self.health.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    /// Until when hours are summed up: later ones are read from minutes.
+    pub(crate) async fn summed_until(&self) -> Result<i64, sqlx::Error> {
+        database::summed_until(&self.open().await?).await
+    }
+
+    /// Sums of `tier` from `from_s` until `to_s`, in buckets of `step_s` from `start_s`.
+    pub(crate) async fn read(
+        &self,
+        tier: Tier,
+        kind: Kind,
+        (from_s, to_s): (i64, i64),
+        (start_s, step_s): (i64, i64),
+    ) -> Result<Stored, sqlx::Error> {
+        let pool = self.open().await?;
+        let cells = database::read(&pool, tier, kind, (from_s, to_s), (start_s, step_s)).await?;
+        let missing: Vec<i64> = {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            if known.len() > KNOWN_MAX {
+                known.clear();
+            }
+            let mut missing: Vec<i64> = cells.iter().map(|(_, id, _)| *id).collect();
+            missing.sort_unstable();
+            missing.dedup();
+            missing.retain(|id| !known.contains_key(id));
+            missing
+        };
+        let found = database::rows(&pool, &missing).await?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.extend(found.into_iter().map(|(id, row)| (id, Arc::new(row))));
+        let named = |(bucket, id, cell)| Some((bucket, Arc::clone(known.get(&id)?), cell));
+        Ok(cells.into_iter().filter_map(named).collect())
+    }
+
+    /// Seconds that were measured, by bucket.
+    pub(crate) async fn covered(
+        &self,
+        tier: Tier,
+        range: (i64, i64),
+        buckets: (i64, i64),
+    ) -> Result<Vec<(i64, f64)>, sqlx::Error> {
+        database::covered(&self.open().await?, tier, range, buckets).await
+    }
+}

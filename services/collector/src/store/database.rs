@@ -1,0 +1,485 @@
+//! The tables, and every statement.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{AssertSqlSafe, Connection, Row as _, SqliteConnection};
+
+use crate::minute::{Minute, ROWS_MAX};
+use crate::row::{Cell, Kind, Row};
+
+/// How long minutes are kept.
+const MINUTES_S: i64 = 7 * 86_400;
+
+/// How long hours are kept.
+const HOURS_S: i64 = 366 * 86_400;
+
+/// Numbers of minutes that are remembered, so that none is stored twice.
+const APPLIED: i64 = 1_000;
+
+/// How long a statement waits for another program that holds the file.
+const BUSY: Duration = Duration::from_secs(5);
+
+const PAGE_BYTES: u64 = 4096;
+
+/// Each brings a database to the version of its place, counted from 1 (`PRAGMA user_version`). What was shipped is never
+/// changed; a change is another one.
+const MIGRATIONS: [&str; 1] = ["
+CREATE TABLE key (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, kind INTEGER NOT NULL, body TEXT NOT NULL, seen INTEGER NOT NULL,
+    UNIQUE (kind, body));
+CREATE TABLE minute (
+    kind INTEGER, start INTEGER, key INTEGER, bytes REAL NOT NULL, error_squared REAL NOT NULL, seconds REAL NOT NULL,
+    PRIMARY KEY (kind, start, key)) WITHOUT ROWID;
+CREATE TABLE hour (
+    kind INTEGER, start INTEGER, key INTEGER, bytes REAL NOT NULL, error_squared REAL NOT NULL, seconds REAL NOT NULL,
+    PRIMARY KEY (kind, start, key)) WITHOUT ROWID;
+CREATE TABLE minute_covered (start INTEGER PRIMARY KEY, seconds REAL NOT NULL);
+CREATE TABLE hour_covered (start INTEGER PRIMARY KEY, seconds REAL NOT NULL);
+CREATE TABLE applied (id INTEGER PRIMARY KEY, at INTEGER NOT NULL);
+"];
+
+/// Which sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tier {
+    Minute,
+    Hour,
+}
+
+impl Tier {
+    fn table(self) -> &'static str {
+        match self {
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+        }
+    }
+
+    pub(crate) fn step_s(self) -> i64 {
+        match self {
+            Self::Minute => 60,
+            Self::Hour => 3600,
+        }
+    }
+}
+
+pub(super) async fn open(path: &Path, limit_bytes: u64) -> Result<SqlitePool, sqlx::Error> {
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Normal)
+        .busy_timeout(BUSY)
+        .pragma("max_page_count", (limit_bytes / PAGE_BYTES).max(64).to_string());
+    let pool = SqlitePoolOptions::new()
+        .max_connections(3)
+        .acquire_timeout(BUSY * 2)
+        .connect_with(options)
+        .await?;
+    let mut connection = pool.acquire().await?;
+    let version: i64 =
+        sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *connection).await?;
+    for (at, script) in MIGRATIONS.iter().enumerate().skip(usize::try_from(version).unwrap_or(0)) {
+        let mut transaction = connection.begin().await?;
+        sqlx::raw_sql(*script).execute(&mut *transaction).await?;
+        let set = format!("PRAGMA user_version = {}", at + 1);
+        sqlx::raw_sql(AssertSqlSafe(set)).execute(&mut *transaction).await?;
+        transaction.commit().await?;
+    }
+    if version > MIGRATIONS.len() as i64 {
+        let text = format!(
+            "its format {version} is newer than {}: use the penstock that wrote it, or move the file away",
+            MIGRATIONS.len()
+        );
+        return Err(sqlx::Error::Configuration(text.into()));
+    }
+    Ok(pool)
+}
+
+fn code(error: &sqlx::Error) -> Option<i32> {
+    let sqlx::Error::Database(error) = error else { return None };
+    // The lower eight bits are the primary code.
+    error.code()?.parse::<i32>().ok().map(|code| code & 0xFF)
+}
+
+/// SQLITE_CORRUPT or SQLITE_NOTADB.
+pub(super) fn is_damaged(error: &sqlx::Error) -> bool {
+    matches!(code(error), Some(11 | 26))
+}
+
+/// SQLITE_FULL.
+pub(super) fn is_full(error: &sqlx::Error) -> bool {
+    code(error) == Some(13)
+}
+
+pub(super) async fn newest(pool: &SqlitePool) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar("SELECT MAX(start) FROM minute_covered").fetch_one(pool).await
+}
+
+/// Stores a minute, once.
+pub(super) async fn write(
+    pool: &SqlitePool,
+    minute: &Minute,
+    ids: &mut HashMap<Row, i64>,
+) -> Result<(), sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    let fresh = sqlx::query("INSERT OR IGNORE INTO applied (id, at) VALUES (?, ?)")
+        .bind(minute.id)
+        .bind(minute.start_s)
+        .execute(&mut *transaction)
+        .await?;
+    if fresh.rows_affected() == 0 {
+        return transaction.rollback().await;
+    }
+    sqlx::query(
+        "INSERT INTO minute_covered (start, seconds) VALUES (?, ?)
+         ON CONFLICT DO UPDATE SET seconds = seconds + excluded.seconds",
+    )
+    .bind(minute.start_s)
+    .bind(minute.seconds)
+    .execute(&mut *transaction)
+    .await?;
+    let own = minute.rows.iter().map(|(row, cell)| (minute.start_s, row, cell));
+    let counted = minute.counters.iter().map(|(start_s, row, cell)| (*start_s, row, cell));
+    for (start_s, row, cell) in own.chain(counted) {
+        let id = id_of(&mut transaction, row, start_s, ids).await?;
+        sqlx::query(
+            "INSERT INTO minute (kind, start, key, bytes, error_squared, seconds) VALUES (?, ?, ?, ?, ?, ?)
+             ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes,
+                error_squared = error_squared + excluded.error_squared, seconds = seconds + excluded.seconds",
+        )
+        .bind(row.kind() as i64)
+        .bind(start_s)
+        .bind(id)
+        .bind(cell.bytes)
+        .bind(cell.error_squared)
+        .bind(cell.seconds)
+        .execute(&mut *transaction)
+        .await?;
+    }
+    transaction.commit().await
+}
+
+async fn id_of(
+    connection: &mut SqliteConnection,
+    row: &Row,
+    seen: i64,
+    ids: &mut HashMap<Row, i64>,
+) -> Result<i64, sqlx::Error> {
+    if let Some(id) = ids.get(row) {
+        return Ok(*id);
+    }
+    let body = serde_json::to_string(row).expect("a row is plain data");
+    let id = sqlx::query_scalar(
+        "INSERT INTO key (kind, body, seen) VALUES (?, ?, ?)
+         ON CONFLICT DO UPDATE SET seen = MAX(seen, excluded.seen) RETURNING id",
+    )
+    .bind(row.kind() as i64)
+    .bind(body)
+    .bind(seen)
+    .fetch_one(connection)
+    .await?;
+    ids.insert(row.clone(), id);
+    Ok(id)
+}
+
+/// Sums up hours that have ended, and removes what is too old.
+pub(super) async fn keep_house(pool: &SqlitePool, now_s: i64) -> Result<(), sqlx::Error> {
+    let hour = now_s.div_euclid(3600) * 3600;
+    // Those whose minutes cover more than was summed: new ones, and those that a wall clock went back to.
+    let due: Vec<i64> = sqlx::query_scalar(
+        "SELECT m.hour FROM
+            (SELECT start / 3600 * 3600 AS hour, SUM(seconds) AS seconds FROM minute_covered WHERE start < ? GROUP BY 1) m
+         LEFT JOIN hour_covered h ON h.start = m.hour
+         WHERE h.seconds IS NULL OR ABS(h.seconds - m.seconds) > 0.001",
+    )
+    .bind(hour)
+    .fetch_all(pool)
+    .await?;
+    for hour in due {
+        sum_hour(pool, hour).await?;
+    }
+    // Once an hour is enough for the rest.
+    if now_s.rem_euclid(3600) >= 60 {
+        return Ok(());
+    }
+    let mut transaction = pool.begin().await?;
+    for kind in Kind::ALL {
+        for (table, keep) in [("minute", MINUTES_S), ("hour", HOURS_S)] {
+            let text = format!("DELETE FROM {table} WHERE kind = ? AND start < ?");
+            sqlx::query(AssertSqlSafe(text))
+                .bind(kind as i64)
+                .bind(now_s - keep)
+                .execute(&mut *transaction)
+                .await?;
+        }
+    }
+    for (table, keep) in [("minute_covered", MINUTES_S), ("hour_covered", HOURS_S)] {
+        let text = format!("DELETE FROM {table} WHERE start < ?");
+        sqlx::query(AssertSqlSafe(text)).bind(now_s - keep).execute(&mut *transaction).await?;
+    }
+    sqlx::query(
+        "DELETE FROM applied WHERE id NOT IN (SELECT id FROM applied ORDER BY at DESC LIMIT ?)",
+    )
+    .bind(APPLIED)
+    .execute(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
+    if now_s.rem_euclid(86_400) < 60 {
+        drop_keys(pool, now_s - MINUTES_S).await?;
+    }
+    Ok(())
+}
+
+/// Keys that nothing has any more.
+async fn drop_keys(pool: &SqlitePool, before: i64) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "DELETE FROM key WHERE seen < ? AND id NOT IN (SELECT key FROM hour) AND id NOT IN (SELECT key FROM minute)",
+    )
+    .bind(before)
+    .execute(pool)
+    .await?;
+    Ok(())
+}
+
+/// The sums of an hour from its minutes; the smallest are other.
+async fn sum_hour(pool: &SqlitePool, hour: i64) -> Result<(), sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    let mut ids = HashMap::new();
+    for kind in Kind::ALL {
+        sqlx::query("DELETE FROM hour WHERE kind = ? AND start = ?")
+            .bind(kind as i64)
+            .bind(hour)
+            .execute(&mut *transaction)
+            .await?;
+        let sums = sqlx::query(
+            "SELECT key, SUM(bytes), SUM(error_squared), SUM(seconds) FROM minute
+             WHERE kind = ? AND start >= ? AND start < ? GROUP BY key ORDER BY 2 DESC",
+        )
+        .bind(kind as i64)
+        .bind(hour)
+        .bind(hour + 3600)
+        .fetch_all(&mut *transaction)
+        .await?;
+        let mut other = Cell::default();
+        let mut kept: Vec<(i64, Cell)> = Vec::new();
+        for sum in sums {
+            let (key, cell) = (sum.get(0), cell(&sum, 1));
+            if kept.len() < ROWS_MAX { kept.push((key, cell)) } else { other.add(cell) }
+        }
+        if other.bytes > 0.0
+            && let Some(row) = crate::live::other(kind)
+        {
+            kept.push((id_of(&mut transaction, &row, hour, &mut ids).await?, other));
+        }
+        for (key, cell) in kept {
+            // The row of those without a place may be among the greatest itself.
+            sqlx::query(
+                "INSERT INTO hour (kind, start, key, bytes, error_squared, seconds) VALUES (?, ?, ?, ?, ?, ?)
+                 ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes,
+                    error_squared = error_squared + excluded.error_squared",
+            )
+            .bind(kind as i64)
+            .bind(hour)
+            .bind(key)
+            .bind(cell.bytes)
+            .bind(cell.error_squared)
+            .bind(cell.seconds)
+            .execute(&mut *transaction)
+            .await?;
+        }
+    }
+    sqlx::query(
+        "INSERT INTO hour_covered (start, seconds)
+         SELECT ?1, SUM(seconds) FROM minute_covered WHERE start >= ?1 AND start < ?1 + 3600
+         ON CONFLICT DO UPDATE SET seconds = excluded.seconds",
+    )
+    .bind(hour)
+    .execute(&mut *transaction)
+    .await?;
+    transaction.commit().await
+}
+
+/// Makes room: the oldest tenth of the minutes goes.
+pub(super) async fn drop_oldest(pool: &SqlitePool) -> Result<(), sqlx::Error> {
+    let bounds =
+        sqlx::query("SELECT MIN(start), MAX(start) FROM minute_covered").fetch_one(pool).await?;
+    let (Some(first), Some(last)) =
+        (bounds.get::<Option<i64>, _>(0), bounds.get::<Option<i64>, _>(1))
+    else {
+        return Ok(());
+    };
+    let before = first + ((last - first) / 10).max(60);
+    let mut transaction = pool.begin().await?;
+    for kind in Kind::ALL {
+        sqlx::query("DELETE FROM minute WHERE kind = ? AND start < ?")
+            .bind(kind as i64)
+            .bind(before)
+            .execute(&mut *transaction)
+            .await?;
+    }
+    sqlx::query("DELETE FROM minute_covered WHERE start < ?")
+        .bind(before)
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    drop_keys(pool, before).await
+}
+
+pub(super) async fn summed_until(pool: &SqlitePool) -> Result<i64, sqlx::Error> {
+    let last: Option<i64> =
+        sqlx::query_scalar("SELECT MAX(start) FROM hour_covered").fetch_one(pool).await?;
+    Ok(last.map_or(i64::MIN, |last| last + 3600))
+}
+
+fn cell(row: &sqlx::sqlite::SqliteRow, at: usize) -> Cell {
+    Cell { bytes: row.get(at), error_squared: row.get(at + 1), seconds: row.get(at + 2) }
+}
+
+pub(super) async fn read(
+    pool: &SqlitePool,
+    tier: Tier,
+    kind: Kind,
+    (from_s, to_s): (i64, i64),
+    (start_s, step_s): (i64, i64),
+) -> Result<Vec<(i64, i64, Cell)>, sqlx::Error> {
+    let text = format!(
+        "SELECT (start - ?) / ?, key, SUM(bytes), SUM(error_squared), SUM(seconds) FROM {}
+         WHERE kind = ? AND start >= ? AND start < ? GROUP BY 1, 2",
+        tier.table()
+    );
+    let rows = sqlx::query(AssertSqlSafe(text))
+        .bind(start_s)
+        .bind(step_s)
+        .bind(kind as i64)
+        .bind(from_s)
+        .bind(to_s)
+        .fetch_all(pool)
+        .await?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1), cell(row, 2))).collect())
+}
+
+pub(super) async fn covered(
+    pool: &SqlitePool,
+    tier: Tier,
+    (from_s, to_s): (i64, i64),
+    (start_s, step_s): (i64, i64),
+) -> Result<Vec<(i64, f64)>, sqlx::Error> {
+    let text = format!(
+        "SELECT (start - ?) / ?, SUM(seconds) FROM {}_covered WHERE start >= ? AND start < ? GROUP BY 1",
+        tier.table()
+    );
+    let rows = sqlx::query(AssertSqlSafe(text))
+        .bind(start_s)
+        .bind(step_s)
+        .bind(from_s)
+        .bind(to_s)
+        .fetch_all(pool)
+        .await?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+/// The rows with these numbers. What is no row any more is left out.
+pub(super) async fn rows(pool: &SqlitePool, ids: &[i64]) -> Result<Vec<(i64, Row)>, sqlx::Error> {
+    let mut found = Vec::new();
+    for some in ids.chunks(500) {
+        let list: Vec<String> = some.iter().map(ToString::to_string).collect();
+        let text = format!("SELECT id, body FROM key WHERE id IN ({})", list.join(","));
+        for row in sqlx::query(AssertSqlSafe(text)).fetch_all(pool).await? {
+            let body: String = row.get(1);
+            if let Ok(value) = serde_json::from_str(&body) {
+                found.push((row.get(0), value));
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::{Direction, Label, Vantage};
+
+    fn group(owner: u16) -> Row {
+        Row::Group {
+            at: Vantage { exporter: "192.0.2.1".into(), host: true, direction: Direction::In },
+            input: Some(1),
+            output: None,
+            vlan: None,
+            version: Some(6),
+            label: Label::Trusted(owner),
+            source: None,
+            destination: None,
+        }
+    }
+
+    fn minute(id: i64, start_s: i64, owner: u16, bytes: f64) -> Minute {
+        let cell = Cell { bytes, error_squared: 4.0, seconds: 0.0 };
+        Minute { id, start_s, seconds: 60.0, rows: vec![(group(owner), cell)], counters: vec![] }
+    }
+
+    #[tokio::test]
+    async fn a_minute_is_stored_once_and_hours_are_sums_however_often() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = open(&dir.path().join("t.db"), 1 << 30).await.unwrap();
+        let mut ids = HashMap::new();
+        for at in 0..61_i64 {
+            let one = minute(at, at * 60, (at % 2) as u16, 10.0);
+            write(&pool, &one, &mut ids).await.unwrap();
+            // Nobody knows whether a commit that failed took place: it is tried again.
+            write(&pool, &one, &mut HashMap::new()).await.unwrap();
+        }
+        // The wall clock went back: another minute of the same name.
+        write(&pool, &minute(1000, 0, 0, 10.0), &mut ids).await.unwrap();
+        for _ in 0..3 {
+            keep_house(&pool, 3600).await.unwrap();
+        }
+        let hours = read(&pool, Tier::Hour, Kind::Group, (0, 7200), (0, 3600)).await.unwrap();
+        let mut sums: Vec<_> = hours.iter().map(|(hour, _, cell)| (*hour, cell.bytes)).collect();
+        sums.sort_by(|a, b| a.1.total_cmp(&b.1));
+        assert_eq!(sums, [(0, 300.0), (0, 310.0)]);
+        let covered = super::covered(&pool, Tier::Hour, (0, 7200), (0, 3600)).await.unwrap();
+        assert_eq!(covered, [(0, 61.0 * 60.0)]);
+        assert_eq!(summed_until(&pool).await.unwrap(), 3600);
+        let ids: Vec<i64> = hours.iter().map(|(_, id, _)| *id).collect();
+        let mut names: Vec<_> = rows(&pool, &ids).await.unwrap().into_iter().map(|r| r.1).collect();
+        names.sort();
+        assert_eq!(names, [group(0), group(1)]);
+        // A week later the minutes are gone, a year later the hours.
+        keep_house(&pool, 3600 + MINUTES_S + 3600).await.unwrap();
+        assert_eq!(newest(&pool).await.unwrap(), None);
+        assert_eq!(
+            read(&pool, Tier::Hour, Kind::Group, (0, 7200), (0, 3600)).await.unwrap().len(),
+            3
+        );
+        keep_house(&pool, 7200 + HOURS_S).await.unwrap();
+        assert_eq!(read(&pool, Tier::Hour, Kind::Group, (0, 7200), (0, 3600)).await.unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn a_limit_is_kept_and_the_oldest_makes_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = open(&dir.path().join("t.db"), 80 * PAGE_BYTES).await.unwrap();
+        let mut full = 0;
+        let mut at = 0;
+        while full < 3 {
+            at += 1;
+            let rows = (0..200).map(|owner| (group(owner), Cell::default())).collect();
+            let one = Minute { rows, ..minute(at, at * 60, 1, 1.0) };
+            match write(&pool, &one, &mut HashMap::new()).await {
+                Ok(()) => {}
+                Err(error) => {
+                    assert!(is_full(&error), "{error}");
+                    full += 1;
+                    drop_oldest(&pool).await.unwrap();
+                    write(&pool, &one, &mut HashMap::new()).await.unwrap();
+                }
+            }
+            assert!(at < 1_000, "it never was full");
+        }
+        assert!(std::fs::metadata(dir.path().join("t.db")).unwrap().len() <= 80 * PAGE_BYTES);
+    }
+}

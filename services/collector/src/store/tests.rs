@@ -1,0 +1,144 @@
+//! The store when the process is killed, the file is damaged or held, and the disk is full.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use sqlx::Connection;
+
+use super::*;
+use crate::row::{Direction, Vantage};
+
+const CHILD: &str = "PENSTOCK_TEST_STORE_CHILD";
+
+fn counter(index: u32) -> Row {
+    let at = Vantage { exporter: "192.0.2.1".into(), host: true, direction: Direction::In };
+    Row::Counter { at, index }
+}
+
+/// A minute that says of itself what must be found.
+fn minute(number: i64) -> Minute {
+    let cell = |bytes: i64| Cell { bytes: bytes as f64, error_squared: 0.0, seconds: 60.0 };
+    let rows = (0..50).map(|index| (counter(index), cell(number * i64::from(index)))).collect();
+    Minute { id: number, start_s: number * 60, seconds: 60.0, rows, counters: Vec::new() }
+}
+
+async fn sum_of(store: &Store, number: i64) -> f64 {
+    let (from, to) = (number * 60, number * 60 + 60);
+    let rows = store.read(Tier::Minute, Kind::Counter, (from, to), (from, 60)).await.unwrap();
+    rows.iter().map(|(_, _, cell)| cell.bytes).sum()
+}
+
+/// Not a test of its own: what the test below kills.
+#[tokio::test]
+async fn writes_until_it_is_killed() {
+    let Some(dir) = std::env::var_os(CHILD) else { return };
+    let store = Store::new(Path::new(&dir), 1 << 30);
+    let mut ids = HashMap::new();
+    let first = store.open().await.unwrap();
+    let last = database::newest(&first).await.unwrap().unwrap_or(0) / 60;
+    for number in last + 1..=last + 100_000 {
+        // As after an error of which nobody knows whether it came before or after the commit.
+        store.write(&minute(number), &mut ids).await.unwrap();
+        store.write(&minute(number), &mut ids).await.unwrap();
+        println!("\nstored {number}");
+    }
+}
+
+#[tokio::test]
+async fn a_kill_loses_nothing_that_was_stored_and_doubles_nothing() {
+    let seed = std::env::var("PENSTOCK_TEST_SEED").ok().and_then(|text| text.parse().ok());
+    let mut seed: u64 = seed.unwrap_or(0x5EED);
+    println!("repeat with PENSTOCK_TEST_SEED={seed}");
+    let dir = tempfile::tempdir().unwrap();
+    let mut checked = 0;
+    for _ in 0..4 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let most = 3 + (seed >> 33) as usize % 40;
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "store::tests::writes_until_it_is_killed", "--nocapture"])
+            .env(CHILD, dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let stored = lines.map_while(Result::ok).filter_map(|line| {
+            line.strip_prefix("stored ").and_then(|number| number.parse::<i64>().ok())
+        });
+        let last = stored.take(most).last().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+
+        let store = Store::new(dir.path(), 1 << 30);
+        let newest = database::newest(&store.open().await.unwrap()).await.unwrap().unwrap() / 60;
+        assert!(newest >= last, "{newest} is stored, {last} was told");
+        for number in checked + 1..=newest {
+            assert_eq!(sum_of(&store, number).await, (number * 1225) as f64, "minute {number}");
+        }
+        checked = newest;
+    }
+    assert_eq!(Store::new(dir.path(), 1 << 30).health.damaged.load(Ordering::Relaxed), 0);
+}
+
+/// Runs a store that gets these minutes, until all are stored or lost.
+async fn run(store: &Store, numbers: std::ops::Range<i64>) {
+    let (give, take) = mpsc::unbounded_channel();
+    numbers.for_each(|number| give.send(minute(number)).unwrap());
+    drop(give);
+    store.run(take).await;
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_put_aside_and_the_next_minute_is_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(
+        dir.path().join(FILE),
+        "this is no database, and long enough to see it".repeat(100),
+    )
+    .unwrap();
+    let store = Store::new(dir.path(), 1 << 30);
+    run(&store, 1..3).await;
+    assert_eq!(store.health.damaged.load(Ordering::Relaxed), 1);
+    assert_eq!(store.health.minutes.load(Ordering::Relaxed), 2);
+    assert_eq!(store.trouble(), None);
+    assert!(dir.path().join("telemetry.db.damaged").exists());
+}
+
+#[tokio::test]
+async fn a_database_of_a_newer_program_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    run(&Store::new(dir.path(), 1 << 30), 1..2).await;
+    let newer = Store::new(dir.path(), 1 << 30);
+    let pool = newer.open().await.unwrap();
+    sqlx::query("PRAGMA user_version = 99").execute(&pool).await.unwrap();
+    pool.close().await;
+    let store = Store::new(dir.path(), 1 << 30);
+    run(&store, 2..3).await;
+    assert!(store.trouble().unwrap().contains("newer"), "{:?}", store.trouble());
+    assert_eq!(store.health.lost.load(Ordering::Relaxed), 1);
+    assert!(!dir.path().join("telemetry.db.damaged").exists());
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_counted_and_written_when_it_can() {
+    let dir = tempfile::tempdir().unwrap();
+    // A directory where the file should be.
+    std::fs::create_dir(dir.path().join(FILE)).unwrap();
+    let store = Store::new(dir.path(), 1 << 30);
+    let mut ids = HashMap::new();
+    assert!(store.write(&minute(1), &mut ids).await.is_err());
+    std::fs::remove_dir(dir.path().join(FILE)).unwrap();
+    store.write(&minute(1), &mut ids).await.unwrap();
+    // Another program holds the file for writing: it waits, and gives up without harm.
+    let mut other = sqlx::SqliteConnection::connect_with(
+        &sqlx::sqlite::SqliteConnectOptions::new().filename(dir.path().join(FILE)),
+    )
+    .await
+    .unwrap();
+    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
+    let failed = store.write(&minute(2), &mut ids).await.unwrap_err();
+    assert!(failed.to_string().contains("locked"), "{failed}");
+    sqlx::raw_sql("COMMIT").execute(&mut other).await.unwrap();
+    store.write(&minute(2), &mut ids).await.unwrap();
+    assert_eq!(sum_of(&store, 2).await, 2450.0);
+}

@@ -1,0 +1,201 @@
+//! The thread that looks at alerts each second, and the task that tells webhooks of them.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use penstock_http::fetch::{self, Url};
+use serde_json::json;
+use tokio::sync::mpsc::{Receiver, Sender};
+
+use crate::alert::{Alert, Change, Of, Watched};
+use crate::answer::{Answer, Past, Span, answer};
+use crate::api::link_share;
+use crate::directory::exporter_key;
+use crate::query::{By, Query};
+use crate::second::Second;
+use crate::shared::{Shared, unix_now};
+
+/// Figures are means over so many seconds.
+const MEAN: usize = 10;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Calls that wait for a webhook; more are counted as failed.
+pub(crate) const CALLS_MAX: usize = 100;
+
+/// After a call that failed; there are that many more.
+const AGAIN: [Duration; 3] =
+    [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(25)];
+
+/// Datagrams below which loss says nothing.
+const DATAGRAMS_MIN: u64 = 20;
+
+/// A call of a webhook.
+#[derive(Debug)]
+pub(crate) struct Call {
+    url: Url,
+    body: Vec<u8>,
+}
+
+/// Looks until the service ends.
+pub(crate) fn run(shared: &Shared, calls: &Sender<Call>) {
+    while !shared.stopping.load(Ordering::Relaxed) {
+        look(shared, calls);
+        // Short, so that the end of the service does not wait for it.
+        for _ in 0..10 {
+            if !shared.stopping.load(Ordering::Relaxed) {
+                std::thread::sleep(LOOK / 10);
+            }
+        }
+    }
+}
+
+fn look(shared: &Shared, calls: &Sender<Call>) {
+    let seconds: Vec<_> = shared.live().seconds().rev().take(MEAN).cloned().collect();
+    let (now, wall_s) = (shared.now(), unix_now());
+    let rules: Vec<_> = shared.alert_states().iter().map(|alert| alert.rule.clone()).collect();
+    let mut figures = Figures { shared, seconds: &seconds, answers: HashMap::new() };
+    for (at, rule) in rules.iter().enumerate() {
+        let value = figures.value(rule.watched, rule.of, rule.key.as_deref());
+        let mut states = shared.alert_states();
+        let alert = &mut states[at];
+        if let Some(change) = alert.step(now, wall_s, value) {
+            tell(shared, alert, change, wall_s, calls);
+        }
+    }
+}
+
+fn tell(shared: &Shared, alert: &Alert, change: Change, wall_s: f64, calls: &Sender<Call>) {
+    let rule = &alert.rule;
+    let (value, unit) = (alert.value.unwrap_or_default(), rule.unit());
+    let state = match change {
+        Change::Fires => "firing",
+        Change::Ends => "resolved",
+    };
+    match change {
+        Change::Fires => {
+            tracing::warn!(
+                alert = rule.name,
+                value,
+                unit,
+                threshold = rule.threshold,
+                "alert fires"
+            );
+        }
+        Change::Ends => tracing::info!(alert = rule.name, value, unit, "alert ends"),
+    }
+    let Some(url) = rule.webhook.clone() else { return };
+    let body = json!({
+        "alert": rule.name,
+        "state": state,
+        "value": value,
+        "unit": unit,
+        "threshold": rule.threshold,
+        "key": rule.key,
+        "at_s": wall_s,
+    });
+    if calls.try_send(Call { url, body: body.to_string().into_bytes() }).is_err() {
+        shared.webhooks_failed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Figures of the last seconds, each question answered once.
+struct Figures<'a> {
+    shared: &'a Shared,
+    seconds: &'a [std::sync::Arc<Second>],
+    answers: HashMap<By, Answer>,
+}
+
+impl Figures<'_> {
+    fn value(&mut self, watched: Watched, of: Of, key: Option<&str>) -> Option<f64> {
+        match (watched, of) {
+            (Watched::Loss, _) => self.exporters(key, |exporter| {
+                let sent = exporter.sequence.received + exporter.sequence.lost;
+                (sent >= DATAGRAMS_MIN).then(|| exporter.loss())
+            }),
+            (Watched::Silence, _) => {
+                let now = self.shared.now();
+                self.exporters(key, |exporter| {
+                    let known = exporter.is_established() || key.is_some();
+                    known.then(|| now.saturating_sub(exporter.last_heard).as_secs_f64())
+                })
+                // One that is named and was never heard is silent since the start.
+                .or_else(|| key.map(|_| now.as_secs_f64()))
+            }
+            (Watched::Unlabelled, _) => {
+                let (labelled, all) =
+                    self.sums(By::Owner, |key| !matches!(key, "unlabelled" | "untrusted"))?;
+                (all > 0.0).then(|| 1.0 - labelled / all)
+            }
+            (Watched::Share, Of::Link) => link_share(self.shared, key?),
+            (Watched::Rate, Of::Link) => None,
+            (Watched::Share, Of::By(by)) => {
+                let (own, all) = self.sums(by, |other| Some(other) == key)?;
+                (all > 0.0).then(|| own / all)
+            }
+            (Watched::Rate, Of::By(by)) => {
+                let seconds: f64 = self.seconds.iter().map(|second| second.length_s).sum();
+                let (own, _) = self.sums(by, |other| by == By::Total || Some(other) == key)?;
+                Some(own * 8.0 / seconds)
+            }
+        }
+    }
+
+    /// The greatest that `of` gives of the exporters that are meant.
+    fn exporters(
+        &self,
+        key: Option<&str>,
+        of: impl Fn(&penstock_flows::exporter::Exporter) -> Option<f64>,
+    ) -> Option<f64> {
+        let intake = self.shared.intake();
+        let directory = self.shared.directory();
+        let meant = |exporter: &&penstock_flows::exporter::Exporter| {
+            let Some(key) = key else { return true };
+            let name = directory.get(exporter.id).and_then(|entry| entry.name.clone());
+            name.as_deref() == Some(key) || exporter_key(&exporter.key) == key
+        };
+        intake.exporters().iter().filter(meant).filter_map(of).reduce(f64::max)
+    }
+
+    /// Bytes of the keys that are meant, and of all.
+    fn sums(&mut self, by: By, meant: impl Fn(&str) -> bool) -> Option<(f64, f64)> {
+        let start_s = self.seconds.iter().map(|second| second.at_s).min()?;
+        let end_s = self.seconds.iter().map(|second| second.at_s).max()? + 1;
+        let span = Span { start_s, step_s: end_s - start_s, buckets: 1 };
+        let (shared, seconds) = (self.shared, self.seconds);
+        let answer = self.answers.entry(by).or_insert_with(|| {
+            let query = Query { view: shared.config.combine, ..Query::of(by) };
+            answer(shared, &query, span, &Past::default(), seconds.iter().map(|s| &**s), &[])
+        });
+        let sum = |meant: &dyn Fn(&str) -> bool| {
+            answer
+                .series
+                .iter()
+                .filter(|(key, _)| meant(key))
+                .map(|(_, cells)| cells[0].bytes)
+                .sum()
+        };
+        Some((sum(&meant), sum(&|_| true)))
+    }
+}
+
+/// Makes calls one after the other, until there will be none.
+pub(crate) async fn call(shared: &Shared, mut calls: Receiver<Call>) {
+    while let Some(call) = calls.recv().await {
+        let mut tries = AGAIN.iter();
+        while let Err(error) = fetch::post(&call.url, call.body.clone()).await {
+            match tries.next() {
+                Some(pause) if !shared.stopping.load(Ordering::Relaxed) => {
+                    tokio::time::sleep(*pause).await;
+                }
+                _ => {
+                    shared.webhooks_failed.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!("webhook {}: {error}", call.url);
+                    break;
+                }
+            }
+        }
+    }
+}

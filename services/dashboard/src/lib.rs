@@ -1,0 +1,296 @@
+//! The dashboard's files over HTTP: the page of `dashboard/` and the reports of experiments, as this build was made.
+//!
+//! For: `/` and everything below `/ui/`, with types, ETags and gzip. The files hold no figures and no secrets, so
+//! whoever reaches the port may have them; the page asks the API for the rest, and whoever runs the server decides there.
+//! Not for: figures, tokens, changing anything.
+//!
+//! Nothing fails but a path that is not there (404) and a method other than GET and HEAD (405).
+
+#![forbid(unsafe_code)]
+
+mod files;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::LazyLock;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::Path;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::files::{FILES, REPORTS};
+
+/// What a browser lets the page do: run its own modules and ask its own host. No script or style within the page, no
+/// `eval`, no frame, no form, nothing from elsewhere. (Styles that scripts set on elements are not inline styles.)
+pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Where modules to load early are named in the page, so that they come at once and not one after the other.
+const MODULES: &str = "<!--modules-->";
+
+/// A file as it is sent.
+#[derive(Debug)]
+struct Asset {
+    kind: &'static str,
+    tag: HeaderValue,
+    plain: Bytes,
+    /// Where that is shorter.
+    gzip: Option<Bytes>,
+}
+
+/// By path below `/ui/`; the page itself is `index.html`.
+static ASSETS: LazyLock<BTreeMap<&'static str, Asset>> = LazyLock::new(|| {
+    let mut assets: BTreeMap<_, _> = FILES
+        .iter()
+        .map(|(path, bytes)| (*path, Asset::new(path, Bytes::from_static(bytes))))
+        .collect();
+    assets.insert("index.html", Asset::new("index.html", page().into()));
+    assets.insert("reports.json", Asset::new("reports.json", reports().into()));
+    assets
+});
+
+impl Asset {
+    fn new(path: &str, plain: Bytes) -> Self {
+        let digest = digest(&SHA256, &plain);
+        let tag: String = digest.as_ref()[..12].iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        let packed = encoder.write_all(&plain).and_then(|()| encoder.finish()).ok();
+        Self {
+            kind: kind(path),
+            tag: HeaderValue::try_from(format!("\"{tag}\""))
+                .unwrap_or(HeaderValue::from_static("\"\"")),
+            gzip: packed.filter(|packed| packed.len() < plain.len()).map(Bytes::from),
+            plain,
+        }
+    }
+}
+
+fn kind(path: &str) -> &'static str {
+    match path.rsplit_once('.').map(|(_, ending)| ending) {
+        Some("html") => "text/html; charset=utf-8",
+        Some("js") => "text/javascript; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("svg") => "image/svg+xml",
+        Some("json") => "application/json",
+        _ => "text/plain; charset=utf-8",
+    }
+}
+
+/// `index.html` with a line for each module.
+fn page() -> String {
+    let page = FILES.iter().find(|(path, _)| *path == "index.html").map_or(&b""[..], |file| file.1);
+    let modules: String = FILES
+        .iter()
+        .filter(|(path, _)| path.ends_with(".js"))
+        .map(|(path, _)| format!("<link rel=\"modulepreload\" href=\"/ui/{path}\">\n"))
+        .collect();
+    String::from_utf8_lossy(page).replace(MODULES, modules.trim_end())
+}
+
+/// `{"reports": [{"name", "title", "text"}]}`; the title is the first heading.
+fn reports() -> String {
+    let reports: Vec<_> = REPORTS
+        .iter()
+        .map(|(name, text)| {
+            let title = text.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or(name);
+            serde_json::json!({ "name": name, "title": title, "text": text })
+        })
+        .collect();
+    serde_json::json!({ "reports": reports }).to_string()
+}
+
+/// The page at `/`, and its parts below `/ui/`.
+pub fn router() -> Router {
+    let page = |headers: HeaderMap| async move { answer("index.html", &headers) };
+    let part = |Path(path): Path<String>, headers: HeaderMap| async move {
+        // The page is at `/` alone, so that its links have one meaning.
+        answer(if path == "index.html" { "" } else { &path }, &headers)
+    };
+    Router::new().route("/", get(page)).route("/ui/{*path}", get(part))
+}
+
+/// Whether `path` is the dashboard's, which anyone may have.
+#[must_use]
+pub fn is_ours(path: &str) -> bool {
+    path == "/" || path.starts_with("/ui/")
+}
+
+fn answer(path: &str, asked: &HeaderMap) -> Response {
+    let Some(asset) = ASSETS.get(path) else {
+        let body = "{\"error\": \"the dashboard has no such file: load its page again, at /\"}\n";
+        let kind = [(header::CONTENT_TYPE, "application/json")];
+        return (StatusCode::NOT_FOUND, kind, body).into_response();
+    };
+    let mut headers = HeaderMap::new();
+    for (name, value) in [
+        (header::CONTENT_TYPE, asset.kind),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        // Kept, and asked for again each time: a new build is seen at once.
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::VARY, "accept-encoding"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers.insert(header::ETAG, asset.tag.clone());
+    let known = asked.get(header::IF_NONE_MATCH).and_then(|tags| tags.to_str().ok());
+    let tag = asset.tag.to_str().unwrap_or_default();
+    if known.is_some_and(|tags| tags.split(',').any(|one| one.trim() == tag)) {
+        return (StatusCode::NOT_MODIFIED, headers).into_response();
+    }
+    match &asset.gzip {
+        Some(packed) if takes_gzip(asked) => {
+            headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            (headers, packed.clone()).into_response()
+        }
+        _ => (headers, asset.plain.clone()).into_response(),
+    }
+}
+
+fn takes_gzip(asked: &HeaderMap) -> bool {
+    let codings =
+        asked.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or("");
+    codings.split(',').any(|one| {
+        let mut words = one.split(';').map(str::trim);
+        words.next().is_some_and(|coding| coding.eq_ignore_ascii_case("gzip"))
+            && !words.any(|word| matches!(word, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::path::{Path, PathBuf};
+
+    use axum::body::{Body, to_bytes};
+    use axum::http::Request;
+    use flate2::read::GzDecoder;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    async fn get(path: &str, headers: &[(&str, &str)]) -> (StatusCode, HeaderMap, Vec<u8>) {
+        let mut request = Request::get(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = router().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        let (head, body) = response.into_parts();
+        (head.status, head.headers, to_bytes(body, 1 << 24).await.unwrap().to_vec())
+    }
+
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
+    fn walk(folder: &Path, below: &str, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let name = format!("{below}{}", entry.file_name().to_str().unwrap());
+            match entry.file_type().unwrap().is_dir() {
+                true => walk(&entry.path(), &format!("{name}/"), found),
+                false => found.push(name),
+            }
+        }
+    }
+
+    #[test]
+    fn every_file_of_the_page_and_every_report_is_in_the_tables() {
+        let mut there = Vec::new();
+        walk(&root().join("dashboard"), "", &mut there);
+        let served = ["html", "js", "css", "svg", "txt"];
+        there.retain(|path| served.iter().any(|end| path.ends_with(&format!(".{end}"))));
+        there.sort();
+        let mut known: Vec<_> = FILES.iter().map(|file| file.0.to_owned()).collect();
+        known.sort();
+        assert_eq!(known, there, "list the files of dashboard/ in services/dashboard/src/files.rs");
+
+        let mut reports: Vec<_> = std::fs::read_dir(root().join("experiments"))
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .filter(|entry| entry.path().join("results.md").exists())
+            .map(|entry| entry.file_name().to_str().unwrap().to_owned())
+            .collect();
+        reports.sort();
+        let known: Vec<_> = REPORTS.iter().map(|report| report.0).collect();
+        assert_eq!(known, reports, "list the reports in services/dashboard/src/files.rs, by name");
+    }
+
+    #[test]
+    fn vendored_files_are_those_that_were_checked() {
+        let sums = include_str!("../../../dashboard/vendor/SHA256SUMS");
+        assert!(sums.lines().count() >= 7);
+        for line in sums.lines() {
+            let (sum, name) = line.split_once("  ").unwrap();
+            let bytes = std::fs::read(root().join("dashboard/vendor").join(name)).unwrap();
+            let found: String =
+                digest(&SHA256, &bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(found, sum, "{name}: run dashboard/vendor/update.py");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_page_names_every_module_and_nothing_from_elsewhere() {
+        let (status, headers, body) = get("/", &[]).await;
+        let page = String::from_utf8(body).unwrap();
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(headers[header::CONTENT_TYPE], "text/html; charset=utf-8");
+        assert_eq!(headers[header::CONTENT_SECURITY_POLICY], POLICY);
+        let modules = FILES.iter().filter(|file| file.0.ends_with(".js")).count();
+        assert_eq!(page.matches("modulepreload").count(), modules);
+        assert!(!page.contains("://") && !page.contains(MODULES), "{page}");
+    }
+
+    #[tokio::test]
+    async fn each_file_comes_whole_packed_or_not_and_once() {
+        for (path, bytes) in FILES.iter().filter(|file| file.0 != "index.html") {
+            let path = format!("/ui/{path}");
+            let (status, headers, plain) = get(&path, &[]).await;
+            assert_eq!((status, plain.as_slice()), (StatusCode::OK, *bytes), "{path}");
+            assert!(!headers.contains_key(header::CONTENT_ENCODING));
+            let (_, packed, body) = get(&path, &[("accept-encoding", "br, gzip;q=0.8")]).await;
+            if packed.contains_key(header::CONTENT_ENCODING) {
+                let mut whole = Vec::new();
+                GzDecoder::new(body.as_slice()).read_to_end(&mut whole).unwrap();
+                assert_eq!(whole, *bytes, "{path}");
+            }
+            let tag = headers[header::ETAG].to_str().unwrap();
+            let (status, _, body) =
+                get(&path, &[("if-none-match", &format!("\"x\", {tag}"))]).await;
+            assert_eq!((status, body.len()), (StatusCode::NOT_MODIFIED, 0), "{path}");
+        }
+        let (_, headers, _) = get("/ui/app.js", &[("accept-encoding", "gzip;q=0, identity")]).await;
+        assert!(!headers.contains_key(header::CONTENT_ENCODING));
+    }
+
+    #[tokio::test]
+    async fn what_is_not_there_is_told() {
+        for path in ["/ui/none.js", "/ui/../Cargo.toml", "/ui/%2e%2e/Cargo.toml", "/ui/index.html"]
+        {
+            let (status, headers, body) = get(path, &[]).await;
+            assert_eq!(status, StatusCode::NOT_FOUND, "{path}");
+            assert_eq!(headers[header::CONTENT_TYPE], "application/json");
+            assert!(String::from_utf8(body).unwrap().contains("load its page again"));
+        }
+    }
+
+    #[tokio::test]
+    async fn reports_have_names_titles_and_text() {
+        let (_, _, body) = get("/ui/reports.json", &[]).await;
+        let reports: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(reports["reports"].as_array().unwrap().len(), REPORTS.len());
+        for report in reports["reports"].as_array().unwrap() {
+            for field in ["name", "title", "text"] {
+                assert!(!report[field].as_str().unwrap().is_empty(), "{report}");
+            }
+        }
+    }
+}

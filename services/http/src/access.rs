@@ -1,0 +1,145 @@
+//! Who may read without a token.
+//!
+//! A web page from anywhere can make a browser on this machine ask its loopback address, under a name that the
+//! page's owner points there (DNS rebinding). So whoever gives no token must ask by an address or by a name that is
+//! known to be this machine's.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, Method, header};
+
+use crate::server::Peer;
+
+/// Who reads without a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Read {
+    /// Everyone.
+    Open,
+    /// Programs on this machine.
+    #[default]
+    Loopback,
+    /// Nobody.
+    Token,
+}
+
+impl FromStr for Read {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "open" => Ok(Self::Open),
+            "loopback" => Ok(Self::Loopback),
+            "token" => Ok(Self::Token),
+            _ => Err(format!(
+                "'{text}' does not say who reads without a token: write open, loopback or token"
+            )),
+        }
+    }
+}
+
+/// The rule, and the names that this machine has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Who.
+    pub read: Read,
+    /// Names by which this machine may be asked besides its own.
+    pub names: Vec<String>,
+}
+
+/// Whether `request` comes from this machine.
+#[must_use]
+pub fn is_local(request: &Request) -> bool {
+    let peer = request.extensions().get::<Peer>();
+    peer.is_some_and(|peer| peer.0.ip().to_canonical().is_loopback())
+}
+
+impl Reading {
+    /// Whether `request` may be answered without a token.
+    ///
+    /// # Errors
+    /// With what to do, where the name it was asked by is all that is wrong.
+    pub fn allows(&self, request: &Request) -> Result<bool, String> {
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        let from_there = match self.read {
+            Read::Open => true,
+            Read::Loopback => is_local(request),
+            Read::Token => false,
+        };
+        if !reads || !from_there {
+            return Ok(false);
+        }
+        match self.knows(host(request.headers())) {
+            true => Ok(true),
+            false => Err(format!(
+                "'{}' is not known as a name of this machine: ask by its address, list the name in [http] names, or give a token (Authorization: Bearer TOKEN)",
+                host(request.headers())
+                    .chars()
+                    .filter(|c| !c.is_control())
+                    .take(100)
+                    .collect::<String>()
+            )),
+        }
+    }
+
+    fn knows(&self, host: &str) -> bool {
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        if bare.parse::<IpAddr>().is_ok() || bare.eq_ignore_ascii_case("localhost") {
+            return true;
+        }
+        let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        !bare.is_empty()
+            && (bare.eq_ignore_ascii_case(&own)
+                || self.names.iter().any(|name| name.eq_ignore_ascii_case(bare)))
+    }
+}
+
+/// The host that was asked for, without its port.
+fn host(headers: &HeaderMap) -> &str {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use axum::body::Body;
+
+    use super::*;
+
+    fn request(method: Method, host: &str, peer: &str) -> Request {
+        let mut request =
+            Request::builder().method(method).header("host", host).body(Body::empty()).unwrap();
+        let peer: SocketAddr = peer.parse().unwrap();
+        request.extensions_mut().insert(Peer(peer));
+        request
+    }
+
+    #[test]
+    fn readers_are_known_by_where_they_are_and_what_they_ask_for() {
+        let reading = |read| Reading { read, names: vec!["dtn1.example.org".into()] };
+        let (here, there) = ("127.0.0.1:9", "192.0.2.1:9");
+        let ask = |read, host, peer| reading(read).allows(&request(Method::GET, host, peer));
+        for host in ["127.0.0.1:8621", "[::1]:8621", "localhost", "LOCALHOST:1", "DTN1.example.org"]
+        {
+            assert_eq!(ask(Read::Loopback, host, here), Ok(true), "{host}");
+            assert_eq!(ask(Read::Open, host, there), Ok(true), "{host}");
+            assert_eq!(ask(Read::Loopback, host, there), Ok(false));
+            assert_eq!(ask(Read::Token, host, here), Ok(false));
+        }
+        for host in ["evil.example.com:8621", "", "localhost.evil.example", "127.0.0.1.evil:80"] {
+            assert!(
+                ask(Read::Loopback, host, here).unwrap_err().contains("[http] names"),
+                "{host}"
+            );
+        }
+        assert_eq!(ask(Read::Loopback, "[::1]:8621", "[::ffff:127.0.0.1]:1"), Ok(true));
+        let change = request(Method::POST, "localhost", here);
+        assert_eq!(reading(Read::Open).allows(&change), Ok(false));
+    }
+}

@@ -1,0 +1,25 @@
+//! What a role brings to the server.
+
+use std::fmt;
+
+use axum::Router;
+use prometheus_client::encoding::DescriptorEncoder;
+use utoipa::openapi::OpenApi;
+
+/// A role of `penstock serve` as the server sees it: paths, what describes them, numbers.
+pub trait Role: Send + Sync + fmt::Debug + 'static {
+    /// Its paths, whole. Who may ask is checked before.
+    fn router(&self) -> Router;
+
+    /// Its paths as an OpenAPI document, which is merged with those of the other roles.
+    fn document(&self) -> OpenApi;
+
+    /// Its numbers for `/metrics`.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result;
+
+    /// The service ends: answers that have no end of their own end now.
+    fn stop(&self) {}
+}

@@ -1,0 +1,315 @@
+//! UDP in batches: many datagrams for one system call, and how many the kernel dropped before they were taken.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Most datagrams taken or given by one call.
+pub const BATCH: usize = 64;
+
+/// No UDP datagram is longer.
+const DATAGRAM_BYTES_MAX: usize = 65_536;
+
+/// Room for the one control message that is asked for, aligned as the kernel wants it.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// A bound socket that takes datagrams in batches.
+pub struct DatagramReceiver {
+    socket: UdpSocket,
+    buffers: Vec<u8>,
+    names: Vec<libc::sockaddr_storage>,
+    controls: Vec<Control>,
+    lengths: Vec<usize>,
+    taken: usize,
+    dropped_last: Option<u32>,
+    dropped: u64,
+    buffer_bytes: usize,
+}
+
+impl std::fmt::Debug for DatagramReceiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DatagramReceiver").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl DatagramReceiver {
+    /// Binds `address`. The kernel keeps up to `buffer_bytes` of datagrams that wait, or as much as it allows
+    /// ([`Self::buffer_bytes`]). [`Self::receive`] waits for at most `wait`.
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    pub fn bind(address: SocketAddr, buffer_bytes: usize, wait: Duration) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        if address.ip() == IpAddr::from([0_u8; 16]) {
+            socket.set_only_v6(false)?;
+        }
+        socket.bind(&address.into())?;
+        socket.set_read_timeout(Some(wait))?;
+        force_receive_buffer(&socket, buffer_bytes)?;
+        // The kernel tells twice of what was asked: its bookkeeping is in it (socket(7)).
+        let buffer_bytes = socket.recv_buffer_size()? / 2;
+        set_flag(&socket, libc::SO_RXQ_OVFL)?;
+        // SAFETY: all zeros is a valid sockaddr_storage, which is plain data.
+        let name: libc::sockaddr_storage = unsafe { zeroed() };
+        Ok(Self {
+            socket: socket.into(),
+            buffers: vec![0; BATCH * DATAGRAM_BYTES_MAX],
+            names: vec![name; BATCH],
+            controls: vec![Control([0; 64]); BATCH],
+            lengths: vec![0; BATCH],
+            taken: 0,
+            dropped_last: None,
+            dropped: 0,
+            buffer_bytes,
+        })
+    }
+
+    /// Where it is bound.
+    ///
+    /// # Errors
+    /// Whatever the kernel says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// What the kernel keeps for it, in bytes.
+    #[must_use]
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffer_bytes
+    }
+
+    /// Datagrams that the kernel dropped because nobody took them in time, as of the last one taken.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Takes the datagrams that wait, or the next one. How many; 0 when none came in time.
+    ///
+    /// # Errors
+    /// Whatever the kernel says, time-outs and signals excepted.
+    pub fn receive(&mut self) -> io::Result<usize> {
+        self.taken = 0;
+        let mut vectors: Vec<libc::iovec> = self
+            .buffers
+            .chunks_exact_mut(DATAGRAM_BYTES_MAX)
+            .map(|buffer| libc::iovec {
+                iov_base: buffer.as_mut_ptr().cast(),
+                iov_len: buffer.len(),
+            })
+            .collect();
+        let rooms = self.names.iter_mut().zip(&mut self.controls).zip(&mut vectors);
+        let mut messages: Vec<libc::mmsghdr> = rooms
+            .map(|((name, control), vector)| {
+                // SAFETY: all zeros is a valid mmsghdr, which is plain data.
+                let mut message: libc::mmsghdr = unsafe { zeroed() };
+                message.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
+                message.msg_hdr.msg_namelen =
+                    size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+                message.msg_hdr.msg_iov = vector;
+                message.msg_hdr.msg_iovlen = 1;
+                message.msg_hdr.msg_control = std::ptr::from_mut(control).cast();
+                message.msg_hdr.msg_controllen = size_of::<Control>() as _;
+                message
+            })
+            .collect();
+        // SAFETY: each message points to its own name, vector, buffer and control room with their true lengths, and
+        // all of them outlive the call.
+        let count = unsafe {
+            libc::recvmmsg(
+                self.socket.as_raw_fd(),
+                messages.as_mut_ptr(),
+                BATCH as libc::c_uint,
+                libc::MSG_WAITFORONE as _,
+                std::ptr::null_mut(),
+            )
+        };
+        if count < 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock
+                | io::ErrorKind::TimedOut
+                | io::ErrorKind::Interrupted => Ok(0),
+                _ => Err(error),
+            };
+        }
+        self.taken = count as usize;
+        for (length, message) in self.lengths.iter_mut().zip(&messages).take(self.taken) {
+            *length = (message.msg_len as usize).min(DATAGRAM_BYTES_MAX);
+        }
+        if let Some(last) = messages.get(self.taken.wrapping_sub(1)).and_then(overflow) {
+            let before = self.dropped_last.replace(last).unwrap_or(0);
+            self.dropped += u64::from(last.wrapping_sub(before));
+        }
+        Ok(self.taken)
+    }
+
+    /// The datagrams of the last [`Self::receive`], with where they came from.
+    pub fn datagrams(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
+        (0..self.taken).filter_map(|at| {
+            let start = at * DATAGRAM_BYTES_MAX;
+            let bytes = &self.buffers[start..start + self.lengths[at]];
+            Some((address(&self.names[at])?, bytes))
+        })
+    }
+}
+
+/// A connected socket that gives datagrams in batches.
+#[derive(Debug)]
+pub struct DatagramSender {
+    socket: UdpSocket,
+}
+
+impl DatagramSender {
+    /// Of a socket that is connected.
+    #[must_use]
+    pub fn new(socket: UdpSocket) -> Self {
+        Self { socket }
+    }
+
+    /// Gives up to [`BATCH`] datagrams to the kernel; how many it took.
+    ///
+    /// # Errors
+    /// Whatever the kernel says.
+    pub fn send(&self, datagrams: &[Vec<u8>]) -> io::Result<usize> {
+        let datagrams = &datagrams[..datagrams.len().min(BATCH)];
+        let mut vectors: Vec<libc::iovec> = datagrams
+            .iter()
+            .map(|bytes| libc::iovec {
+                iov_base: bytes.as_ptr().cast_mut().cast(),
+                iov_len: bytes.len(),
+            })
+            .collect();
+        let mut messages: Vec<libc::mmsghdr> = vectors
+            .iter_mut()
+            .map(|vector| {
+                // SAFETY: all zeros is a valid mmsghdr, which is plain data.
+                let mut message: libc::mmsghdr = unsafe { zeroed() };
+                message.msg_hdr.msg_iov = vector;
+                message.msg_hdr.msg_iovlen = 1;
+                message
+            })
+            .collect();
+        // SAFETY: each message points to a vector of one buffer, all of which outlive the call; sending only reads.
+        let count = unsafe {
+            libc::sendmmsg(
+                self.socket.as_raw_fd(),
+                messages.as_mut_ptr(),
+                messages.len() as libc::c_uint,
+                0,
+            )
+        };
+        if count < 0 { Err(io::Error::last_os_error()) } else { Ok(count as usize) }
+    }
+}
+
+/// The socket's drops, as the kernel told them with this datagram; nothing is told before the first.
+fn overflow(message: &libc::mmsghdr) -> Option<u32> {
+    let header = &message.msg_hdr;
+    // SAFETY: the header is as recvmmsg filled it, with its control room still alive; the CMSG macros stay within
+    // msg_controllen, and a message of SO_RXQ_OVFL carries 32 bits.
+    unsafe {
+        let mut control = libc::CMSG_FIRSTHDR(header);
+        while !control.is_null() {
+            if (*control).cmsg_level == libc::SOL_SOCKET
+                && (*control).cmsg_type == libc::SO_RXQ_OVFL
+            {
+                return Some(libc::CMSG_DATA(control).cast::<u32>().read_unaligned());
+            }
+            control = libc::CMSG_NXTHDR(header, control);
+        }
+    }
+    None
+}
+
+fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match i32::from(name.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that it is a sockaddr_in, which a storage has room for.
+            let name = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in>() };
+            let ip = IpAddr::from(name.sin_addr.s_addr.to_ne_bytes());
+            Some(SocketAddr::new(ip, u16::from_be(name.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that it is a sockaddr_in6, which a storage has room for.
+            let name = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
+            let ip = IpAddr::from(name.sin6_addr.s6_addr).to_canonical();
+            Some(SocketAddr::new(ip, u16::from_be(name.sin6_port)))
+        }
+        _ => None,
+    }
+}
+
+/// Beyond net.core.rmem_max where the process may, else up to it.
+fn force_receive_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
+    let value = i32::try_from(bytes).unwrap_or(i32::MAX);
+    match set_integer(socket, libc::SO_RCVBUFFORCE, value) {
+        Ok(()) => Ok(()),
+        Err(_) => socket.set_recv_buffer_size(bytes),
+    }
+}
+
+fn set_flag(socket: &Socket, option: i32) -> io::Result<()> {
+    set_integer(socket, option, 1)
+}
+
+fn set_integer(socket: &Socket, option: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the option takes an int, which is given with its size and outlives the call.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_arrive_and_what_finds_no_room_is_counted() {
+        let wait = Duration::from_millis(50);
+        let mut receiver =
+            DatagramReceiver::bind("[::]:0".parse().unwrap(), 64 << 10, wait).unwrap();
+        assert_eq!(receiver.receive().unwrap(), 0, "nothing came");
+        let port = receiver.local_addr().unwrap().port();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(("127.0.0.1", port)).unwrap();
+        let from = socket.local_addr().unwrap();
+        let sender = DatagramSender::new(socket);
+        let few: Vec<Vec<u8>> = (0..10_u8).map(|n| vec![n; 100 + usize::from(n)]).collect();
+        assert_eq!(sender.send(&few).unwrap(), 10);
+        let mut got = Vec::new();
+        while got.len() < 10 {
+            receiver.receive().unwrap();
+            got.extend(receiver.datagrams().map(|(from, bytes)| (from, bytes.to_vec())));
+        }
+        assert!(got.iter().all(|(source, _)| *source == from), "{got:?}");
+        assert_eq!(got.into_iter().map(|one| one.1).collect::<Vec<_>>(), few);
+        assert_eq!(receiver.dropped(), 0);
+
+        // Far more than there is room for: each is either taken or counted, once one more was taken.
+        let many = vec![vec![7; 1400]; BATCH];
+        let sent: usize = (0..20).map(|_| sender.send(&many).unwrap()).sum();
+        let (mut taken, mut more) = (0, receiver.receive().unwrap());
+        while more > 0 {
+            taken += more;
+            more = receiver.receive().unwrap();
+        }
+        assert_eq!(sender.send(&many[..1]).unwrap(), 1);
+        taken += receiver.receive().unwrap();
+        assert!(receiver.dropped() > 0);
+        assert_eq!(taken as u64 + receiver.dropped(), sent as u64 + 1);
+    }
+}

@@ -1,0 +1,528 @@
+//! `cargo xtask bench telemetry`: flow samples by UDP over loopback into the collector, until they are stored.
+//!
+//! One sender writes the same sFlow datagrams to each contestant at a rate; what each uses of the processors is read from
+//! `/proc`, and what it did not take from the kernel's own count of drops of its socket. Contestants take turns, and
+//! ratios are of medians. goflow2 writes JSON to /dev/null and sfacctd sums in memory; neither stores anything, ours does.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Write as _};
+use std::net::{IpAddr, Ipv6Addr, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
+use penstock_flows::sflow::record::{HEADER_ETHERNET, SampledHeader};
+use penstock_flows::sflow::xdr::Opaque;
+use penstock_flows::sflow::{Encoder, FlowRecord, Interface, Source};
+use penstock_scitags::{FlowLabel, Registry};
+use penstock_sys::net::{BATCH, DatagramSender};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{machine, succeed};
+use crate::workspace_root;
+
+/// What the collector promises to take without loss, in samples a second.
+const PROMISED: f64 = 600_000.0;
+
+/// Datagrams that are sent over and over, of so many agents.
+const DATAGRAMS: usize = 4_096;
+const AGENTS: usize = 8;
+const FLOWS: u64 = 20_000;
+
+/// What is sent to contestants that are compared: little enough that none loses any.
+const COMPARED: f64 = 60_000.0;
+
+/// What `cargo xtask bench telemetry` takes.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Rounds of the comparison.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seconds of each run.
+    #[arg(long, default_value_t = 6)]
+    seconds: u64,
+    /// Measure this binary instead of building target/release/penstock.
+    #[arg(long)]
+    penstock: Option<PathBuf>,
+    /// A binary of goflow2, to stand beside (go install github.com/netsampler/goflow2/v2/cmd/goflow2@latest).
+    #[arg(long)]
+    goflow2: Option<PathBuf>,
+    /// Where the results go.
+    #[arg(long)]
+    results: Option<PathBuf>,
+}
+
+/// Datagrams with their samples.
+struct Load {
+    datagrams: Vec<Vec<u8>>,
+    samples: Vec<u64>,
+    numbers: [u32; AGENTS],
+    next: usize,
+}
+
+/// splitmix64.
+fn mixed(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut z = *seed;
+    z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ z >> 31
+}
+
+fn host(number: u64) -> [u8; 16] {
+    Ipv6Addr::new(0x2001, 0xdb8, (number % 8) as u16, 0, 0, 0, 0, (number / 8) as u16 + 1).octets()
+}
+
+fn header(flow: u64) -> [u8; 128] {
+    let mut seed = flow;
+    let tags: Vec<_> = Registry::builtin().tags().collect();
+    let tag = tags[mixed(&mut seed) as usize % tags.len()];
+    let label = FlowLabel::new(tag, flow as u8).map_or(0, |label| label.value());
+    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0, 0x0B, 0xB8, 0x86, 0xDD];
+    bytes.extend((6 << 28 | label).to_be_bytes());
+    bytes.extend([0x22, 0xF8, 6, 64]);
+    bytes.extend(host(mixed(&mut seed) % 400));
+    bytes.extend(host(mixed(&mut seed) % 400));
+    bytes.extend((mixed(&mut seed) as u16).to_be_bytes());
+    bytes.extend([0x14, 0x51, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 255, 255, 0, 0, 0, 0]);
+    bytes.resize(128, 0xA5);
+    bytes.try_into().expect("128 bytes")
+}
+
+impl Load {
+    fn new() -> Result<Self> {
+        let (mut seed, mut datagrams, mut samples) = (0x5EED, Vec::new(), Vec::new());
+        let mut encoders: Vec<_> = (0..AGENTS)
+            .map(|agent| Encoder::new(IpAddr::from([192, 0, 2, agent as u8]), 0, DATAGRAM_BYTES))
+            .collect();
+        let (mut sequence, mut gathered) = ([0_u32; AGENTS], [0; AGENTS]);
+        let headers: Vec<_> = (0..FLOWS).map(header).collect();
+        let mut agent = 0;
+        while datagrams.len() < DATAGRAMS {
+            // Flows of all sizes: a hundredth of them has half of the packets.
+            let share = mixed(&mut seed) as f64 / u64::MAX as f64;
+            let flow = ((FLOWS as f64).powf(share) as usize).min(FLOWS as usize - 1);
+            sequence[agent] += 1;
+            let port = flow as u32 % 32 + 1;
+            let head = FlowHead {
+                sequence: sequence[agent],
+                source: Source::interface(port),
+                sampling_rate: 10_000,
+                sample_pool: sequence[agent].wrapping_mul(10_000),
+                drops: 0,
+                input: Interface::Index(port),
+                output: Interface::Index(40),
+            };
+            let record = FlowRecord::Header(SampledHeader {
+                protocol: HEADER_ETHERNET,
+                frame_length: 9_018,
+                stripped: 4,
+                header: Opaque(&headers[flow]),
+            });
+            match encoders[agent].flow(sequence[agent], &head, &[record])? {
+                None => gathered[agent] += 1,
+                Some(datagram) => {
+                    datagrams.push(datagram);
+                    samples.push(gathered[agent]);
+                    gathered[agent] = 1;
+                    agent = (agent + 1) % AGENTS;
+                }
+            }
+        }
+        Ok(Self { datagrams, samples, numbers: [0; AGENTS], next: 0 })
+    }
+
+    /// Sends `rate` samples a second; datagrams and samples that went out.
+    fn send(&mut self, to: u16, rate: f64, time: Duration) -> Result<(u64, u64)> {
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        socket.connect(("127.0.0.1", to))?;
+        let sender = DatagramSender::new(socket);
+        let (begun, mut datagrams, mut samples) = (Instant::now(), 0, 0);
+        while begun.elapsed() < time {
+            let owed = begun.elapsed().as_secs_f64() * rate - samples as f64;
+            if owed <= 0.0 {
+                std::thread::sleep(Duration::from_micros(500));
+                continue;
+            }
+            let end = (self.next + BATCH / 2).min(self.datagrams.len());
+            for datagram in &mut self.datagrams[self.next..end] {
+                let agent = usize::from(datagram[11]);
+                self.numbers[agent] += 1;
+                datagram[16..20].copy_from_slice(&self.numbers[agent].to_be_bytes());
+            }
+            let mut at = self.next;
+            while at < end {
+                at += sender.send(&self.datagrams[at..end])?;
+            }
+            datagrams += (end - self.next) as u64;
+            samples += self.samples[self.next..end].iter().sum::<u64>();
+            self.next = if end == self.datagrams.len() { 0 } else { end };
+        }
+        Ok((datagrams, samples))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Who {
+    Penstock,
+    Goflow2,
+    Sfacctd,
+}
+
+impl Who {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Penstock => "penstock serve",
+            Self::Goflow2 => "goflow2 (JSON to /dev/null)",
+            Self::Sfacctd => "sfacctd (sums in memory)",
+        }
+    }
+}
+
+/// A contestant that runs.
+struct Running {
+    child: Child,
+    port: u16,
+    http: String,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Bench {
+    penstock: PathBuf,
+    goflow2: Option<PathBuf>,
+    dir: tempfile::TempDir,
+}
+
+impl Bench {
+    fn start(&self, who: Who) -> Result<Running> {
+        let free = UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port();
+        let quiet = |mut command: Command| {
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+        };
+        let (child, http) = match who {
+            Who::Penstock => return self.start_ours(),
+            Who::Goflow2 => {
+                let mut command = Command::new(self.goflow2.as_ref().context("no goflow2")?);
+                command.args(["-listen", &format!("sflow://127.0.0.1:{free}")]);
+                command.args(["-transport", "file", "-transport.file", "/dev/null", "-addr", ""]);
+                (quiet(command)?, String::new())
+            }
+            Who::Sfacctd => {
+                let mut command = Command::new("sfacctd");
+                command.args(["-L", "127.0.0.1", "-l", &free.to_string(), "-P", "memory"]);
+                command.args(["-c", "src_host,dst_host,vlan,peer_src_ip,in_iface"]);
+                command.args(["-p", &self.dir.path().join("pipe").display().to_string()]);
+                (quiet(command)?, String::new())
+            }
+        };
+        let running = Running { child, port: free, http };
+        let begun = Instant::now();
+        while drops(free).is_none() {
+            ensure!(begun.elapsed() < Duration::from_secs(20), "{} does not listen", who.name());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(running)
+    }
+
+    fn start_ours(&self) -> Result<Running> {
+        let file = self.dir.path().join("penstock.toml");
+        std::fs::write(
+            &file,
+            "roles = [\"collector\"]\n[agent]\nhttp = \"127.0.0.1:0\"\nstate = \"state\"\n[collector]\nsflow = [\"127.0.0.1:0\"]\nipfix = []\nfireflies = []\nmarking = [\"2001:db8::/33\"]\nreceive_buffer_bytes = 67108864\n",
+        )?;
+        let mut child = Command::new(&self.penstock)
+            .args(["serve", "--json", "--config"])
+            .arg(file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+        let facts: Value = serde_json::from_str(&line).context("penstock serve does not start")?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let port = text(&facts["telemetry"]["sflow"][0]);
+        let port = port.rsplit(':').next().and_then(|port| port.parse().ok()).context("no port")?;
+        Ok(Running { child, port, http: text(&facts["http"][0]) })
+    }
+}
+
+impl Running {
+    fn cpu_seconds(&self) -> f64 {
+        // Processes that it started count, too: sfacctd sums in one of its own.
+        let ids = std::iter::once(self.child.id()).chain(children(self.child.id()));
+        ids.map(cpu_seconds).sum()
+    }
+
+    fn get(&self, path: &str) -> Result<Value> {
+        let mut stream = TcpStream::connect(&self.http)?;
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (_, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+        Ok(serde_json::from_str(body)?)
+    }
+
+    /// Waits until it uses no more processor time: what was sent is worked off.
+    fn settle(&self) {
+        let mut last = self.cpu_seconds();
+        for _ in 0..40 {
+            std::thread::sleep(Duration::from_millis(250));
+            let now = self.cpu_seconds();
+            if now - last < 0.02 {
+                return;
+            }
+            last = now;
+        }
+    }
+
+    /// SIGTERM, and gone.
+    fn end(mut self) -> Result<()> {
+        let id = self.child.id().to_string();
+        succeed(Command::new("kill").args(["-TERM", &id]), "is it still there?")?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+fn stat_fields(id: u32) -> Vec<String> {
+    let text = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    rest.split_whitespace().map(str::to_owned).collect()
+}
+
+fn cpu_seconds(id: u32) -> f64 {
+    let fields = stat_fields(id);
+    let ticks = |at: usize| fields.get(at).and_then(|t| t.parse::<f64>().ok()).unwrap_or(0.0);
+    (ticks(11) + ticks(12)) / rustix::param::clock_ticks_per_second() as f64
+}
+
+fn children(parent: u32) -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let parent = parent.to_string();
+    ids.filter(|id| stat_fields(*id).get(1) == Some(&parent)).collect()
+}
+
+/// What the kernel dropped at the socket of this port; `None` while there is none.
+fn drops(port: u16) -> Option<u64> {
+    ["/proc/net/udp", "/proc/net/udp6"].iter().find_map(|path| {
+        let text = std::fs::read_to_string(path).ok()?;
+        let line = text.lines().skip(1).find(|line| {
+            let local = line.split_whitespace().nth(1).unwrap_or_default();
+            local.rsplit(':').next() == Some(&format!("{port:04X}"))
+        })?;
+        line.split_whitespace().last()?.parse().ok()
+    })
+}
+
+/// A run of ours at a rate.
+#[derive(Debug, Serialize)]
+struct Rate {
+    asked_samples_per_s: f64,
+    sent_samples_per_s: f64,
+    datagrams_sent: u64,
+    datagrams_taken: u64,
+    datagrams_dropped: u64,
+    /// Sent is taken and dropped, to the last datagram.
+    exact: bool,
+    samples_taken_per_s: f64,
+    cpu_share: f64,
+    stored_minutes: u64,
+    peak_mib: u64,
+}
+
+impl Bench {
+    /// From UDP to minutes stored, which the end of the service waits for.
+    fn rate(&self, load: &mut Load, rate: f64, time: Duration) -> Result<Rate> {
+        let running = self.start(Who::Penstock)?;
+        let begun = Instant::now();
+        let cpu = running.cpu_seconds();
+        let (mut datagrams, mut samples) = load.send(running.port, rate, time)?;
+        let sent_time = begun.elapsed().as_secs_f64();
+        let cpu_share = (running.cpu_seconds() - cpu) / sent_time;
+        running.settle();
+        // The kernel tells of drops with the next datagram that is taken.
+        let (more, their) = load.send(running.port, 1_000.0, Duration::from_millis(200))?;
+        (datagrams, samples) = (datagrams + more, samples + their);
+        running.settle();
+        let status = running.get("/api/v1/telemetry/status")?;
+        let input = &status["inputs"][0];
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        let (taken, dropped) = (number(&input["datagrams"]), number(&input["kernel_drops"]));
+        let taken_samples = number(&status["received"]["samples"]);
+        let id = running.child.id();
+        let memory = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+        let peak = memory.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let peak = peak.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+        running.end()?;
+        // Another run reads what was stored.
+        let again = self.start(Who::Penstock)?;
+        let stored = again.get("/api/v1/telemetry/series?by=total&from=-900&step=60")?;
+        let minutes = stored["total"]["bps"].as_array().map_or(0, |points| {
+            points.iter().filter(|point| point.as_f64().is_some_and(|bps| bps > 0.0)).count()
+        });
+        ensure!(taken_samples <= samples, "more samples were taken than sent");
+        Ok(Rate {
+            asked_samples_per_s: rate,
+            sent_samples_per_s: samples as f64 / sent_time,
+            datagrams_sent: datagrams,
+            datagrams_taken: taken,
+            datagrams_dropped: dropped,
+            exact: taken + dropped == datagrams,
+            samples_taken_per_s: taken_samples as f64 / sent_time,
+            cpu_share,
+            stored_minutes: minutes as u64,
+            peak_mib: peak.unwrap_or(0) >> 10,
+        })
+    }
+
+    /// Samples for each second of processor time.
+    fn compare(&self, who: Who, load: &mut Load, time: Duration) -> Result<f64> {
+        let running = self.start(who)?;
+        // Templates, tables and pools of threads are made before it counts.
+        load.send(running.port, COMPARED, time / 6)?;
+        running.settle();
+        let (cpu, before) = (running.cpu_seconds(), drops(running.port).unwrap_or(0));
+        let (datagrams, samples) = load.send(running.port, COMPARED, time)?;
+        running.settle();
+        let lost = drops(running.port).unwrap_or(0) - before;
+        let taken = samples as f64 * (1.0 - lost as f64 / datagrams as f64);
+        Ok(taken / (running.cpu_seconds() - cpu))
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Measures and writes the results.
+pub fn run(options: &Options) -> Result<()> {
+    let root = workspace_root();
+    let cargo = |arguments: &[&str]| {
+        let mut command = Command::new("cargo");
+        command.args(arguments).current_dir(&root);
+        command
+    };
+    if options.penstock.is_none() {
+        succeed(&mut cargo(&["build", "--release", "--package", "penstock"]), "mend the build")?;
+    }
+    let penstock = options.penstock.clone().unwrap_or_else(|| root.join("target/release/penstock"));
+    let bench = Bench {
+        penstock: std::path::absolute(penstock)?,
+        goflow2: options.goflow2.clone(),
+        dir: tempfile::tempdir()?,
+    };
+    let (time, mut load) = (Duration::from_secs(options.seconds.max(1)), Load::new()?);
+    let mut rates = Vec::new();
+    for factor in [1.0, 2.0, 4.0] {
+        eprintln!("UDP to stored minutes, {} samples/s", factor * PROMISED);
+        rates.push(bench.rate(&mut load, factor * PROMISED, time)?);
+    }
+    let mut contestants = vec![Who::Penstock];
+    contestants.extend(bench.goflow2.as_ref().map(|_| Who::Goflow2));
+    let sfacctd = Command::new("sfacctd").arg("-V").stdout(Stdio::null()).stderr(Stdio::null());
+    let mut sfacctd = sfacctd;
+    if sfacctd.status().is_ok() {
+        contestants.push(Who::Sfacctd);
+    }
+    let mut figures: BTreeMap<Who, Vec<f64>> = BTreeMap::new();
+    for round in 1..=options.rounds.max(1) {
+        eprintln!("samples for a second of processor time, round {round}");
+        for who in &contestants {
+            let figure = bench.compare(*who, &mut load, time / 2)?;
+            figures.entry(*who).or_default().push(figure);
+        }
+    }
+    eprintln!("decoding");
+    let decode = cargo(&[
+        "run",
+        "--release",
+        "--quiet",
+        "--package",
+        "penstock-flows",
+        "--example",
+        "decode_speed",
+        "--",
+        "2",
+        "all",
+    ])
+    .output()
+    .context("cannot start cargo")?;
+    let decode = String::from_utf8_lossy(&decode.stdout).into_owned();
+    let facts = machine::facts(&root, bench.dir.path())?;
+    let folder = options.results.clone().unwrap_or_else(|| root.join("bench/results"));
+    write(&folder, &facts, &rates, &mut figures, &decode, options)
+}
+
+fn write(
+    folder: &Path,
+    facts: &machine::Facts,
+    rates: &[Rate],
+    figures: &mut BTreeMap<Who, Vec<f64>>,
+    decode: &str,
+    options: &Options,
+) -> Result<()> {
+    let mut text = format!(
+        "# Telemetry: from UDP to stored minutes\n\nsFlow over loopback, seven samples in a datagram, {FLOWS} flows of all sizes between 400 hosts, {AGENTS} agents; the sender runs on the same machine.\n\n## Without loss, and with loss that is counted\n\n| asked, samples/s | sent | taken | datagrams sent | taken | dropped by the kernel | all accounted for | processors used | minutes stored | peak memory |\n|---|---|---|---|---|---|---|---|---|---|\n"
+    );
+    for rate in rates {
+        let _ = writeln!(
+            text,
+            "| {:.0} | {:.0} | {:.0} | {} | {} | {} | {} | {:.2} | {} | {} MiB |",
+            rate.asked_samples_per_s,
+            rate.sent_samples_per_s,
+            rate.samples_taken_per_s,
+            rate.datagrams_sent,
+            rate.datagrams_taken,
+            rate.datagrams_dropped,
+            if rate.exact { "yes" } else { "NO" },
+            rate.cpu_share,
+            rate.stored_minutes,
+            rate.peak_mib
+        );
+    }
+    let _ = write!(
+        text,
+        "\n## Samples for each second of processor time\n\n{COMPARED:.0} samples/s to each in turn, {} rounds, medians (least to most).\n\n| collector | samples per CPU second | ours by it |\n|---|---|---|\n",
+        options.rounds
+    );
+    let ours = figures.get_mut(&Who::Penstock).map_or(0.0, |values| median(values));
+    for (who, values) in figures.iter_mut() {
+        let middle = median(values);
+        let (least, most) = (values[0], values[values.len() - 1]);
+        let _ = writeln!(
+            text,
+            "| {} | {middle:.0} ({least:.0} to {most:.0}) | {:.2} |",
+            who.name(),
+            ours / middle
+        );
+    }
+    let _ = write!(
+        text,
+        "\n## Decoding, labelling and summing on one core\n\n```\n{decode}```\n\nMachine: {}, {} CPUs, {} GiB, Linux {}; commit {}; load at the end {}; {}.\n",
+        facts.cpu,
+        facts.cores,
+        facts.memory_gib,
+        facts.kernel,
+        facts.commit,
+        facts.load_at_end,
+        facts.date
+    );
+    std::fs::create_dir_all(folder)?;
+    std::fs::write(folder.join(format!("telemetry-{}.md", facts.date)), &text)?;
+    println!("\n{text}");
+    Ok(())
+}
