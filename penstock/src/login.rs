@@ -133,12 +133,13 @@ fn ask(address: &Address, known: &Known) -> Result<Result<String, CopyError>, Fa
 }
 
 /// Whether a program takes connections there that has no HTTP API of an agent either. It is asked
-/// without the token, which is not for strangers; an agent refuses that.
+/// without the token, which is not for strangers; an agent refuses that, or answers where its operator
+/// lets everyone here read.
 fn is_stranger(address: &Address, fingerprint: Fingerprint) -> bool {
     let Ok(mut all) = (address.host.as_str(), address.port).to_socket_addrs() else { return false };
     all.any(|one| TcpStream::connect_timeout(&one, ANSWER_WITHIN).is_ok())
         && Client::new(&address.to_string(), "", Some(fingerprint))
-            .is_ok_and(|client| !matches!(client.agent(), Err(ClientError::Refused { .. })))
+            .is_ok_and(|client| !matches!(client.agent(), Ok(_) | Err(ClientError::Refused { .. })))
 }
 
 fn refused(address: &Address, known: &Known, error: &CopyError) -> Failure {

@@ -11,7 +11,11 @@ const PENSTOCK: &str = env!("CARGO_BIN_EXE_penstock");
 
 fn penstock(state: &Path) -> Command {
     let mut command = Command::new(PENSTOCK);
-    command.env("PENSTOCK_STATE", state).env_remove("PENSTOCK_HTTP").env_remove("JOURNAL_STREAM");
+    command
+        .env("PENSTOCK_STATE", state)
+        .env("PENSTOCK_ROLES", "agent")
+        .env_remove("PENSTOCK_HTTP")
+        .env_remove("JOURNAL_STREAM");
     command
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn command(dir: &Path, config: &str) -> Command {
     let file = dir.join("penstock.toml");
     std::fs::write(&file, config).unwrap();
     let mut command = penstock(&dir.join("state"));
-    command.args(["serve", "--json", "--config"]).arg(file);
+    command.env_remove("PENSTOCK_ROLES").args(["serve", "--json", "--config"]).arg(file);
     command
 }
 

@@ -123,6 +123,8 @@ impl House {
 pub fn penstock(state: &Path) -> Command {
     let mut command = Command::new(PENSTOCK);
     command.env("PENSTOCK_STATE", state).env_remove("PENSTOCK_HTTP").env_remove("JOURNAL_STREAM");
+    // The collector's ports are for one at a time.
+    command.env("PENSTOCK_ROLES", "agent");
     command
 }
 
