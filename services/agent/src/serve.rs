@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use penstock_http::access::Reading;
 use penstock_mover::agent::{self, Agent};
 use penstock_mover::identity::Fingerprint;
 use penstock_sys::lock::FileLock;
@@ -295,6 +296,8 @@ struct Running {
     http: Vec<SocketAddr>,
     state: PathBuf,
     metrics: MetricsAccess,
+    reading: Reading,
+    roles: Option<Vec<RoleName>>,
     token: String,
 }
 
@@ -314,6 +317,8 @@ impl Running {
             http: config.http.clone(),
             state: config.state.clone(),
             metrics: config.metrics,
+            reading: config.reading.clone(),
+            roles: config.roles.clone(),
             token: token.to_owned(),
         }
     }
@@ -327,13 +332,15 @@ impl Running {
         let config = load()?;
         let tokens = Tokens::open(&self.token, &config.tokens)?;
         for (what, same) in [
-            ("listen", self.listen == config.listen),
-            ("http", self.http == config.http),
-            ("state", self.state == config.state),
-            ("metrics", self.metrics == config.metrics),
+            ("roles", self.roles == config.roles),
+            ("http.read", self.reading == config.reading),
+            ("agent.listen", self.listen == config.listen),
+            ("agent.http", self.http == config.http),
+            ("agent.state", self.state == config.state),
+            ("agent.metrics", self.metrics == config.metrics),
         ] {
             if !same {
-                tracing::warn!("agent.{what} has changed: restart the agent for it");
+                tracing::warn!("{what} has changed: restart the agent for it");
             }
         }
         if let Some(agent) = agent {

@@ -433,9 +433,8 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let mut contestants = vec![Who::Penstock];
     contestants.extend(bench.goflow2.as_ref().map(|_| Who::Goflow2));
-    let sfacctd = Command::new("sfacctd").arg("-V").stdout(Stdio::null()).stderr(Stdio::null());
-    let mut sfacctd = sfacctd;
-    if sfacctd.status().is_ok() {
+    let mut sfacctd = Command::new("sfacctd");
+    if sfacctd.arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok() {
         contestants.push(Who::Sfacctd);
     }
     let mut figures: BTreeMap<Who, Vec<f64>> = BTreeMap::new();
