@@ -21,8 +21,6 @@ const FRAME: u32 = 9022;
 const EACH: Duration = Duration::from_millis(100);
 /// Samples each time.
 const SAMPLES: u32 = 20;
-/// How often its counters.
-const COUNTERS: Duration = Duration::from_secs(2);
 
 /// What one host sends.
 pub(crate) struct Flow {
@@ -49,12 +47,16 @@ pub(crate) struct Feed {
     thread: Option<JoinHandle<()>>,
 }
 
+/// How often counters are told to tests that wait for them.
+pub(crate) const SOON: Duration = Duration::from_secs(2);
+
 impl Feed {
-    /// To the sFlow port of a collector; `stranger` is what a host calls itself that the topology does not know.
-    pub(crate) fn start(to: SocketAddr, stranger: &'static str) -> Self {
+    /// To the sFlow port of a collector; `stranger` is what a host calls itself that the topology does not know,
+    /// and `counters` how often each tells its counters.
+    pub(crate) fn start(to: SocketAddr, stranger: &'static str, counters: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || send(to, stranger, &told));
+        let thread = std::thread::spawn(move || send(to, stranger, counters, &told));
         Self { stop, thread: Some(thread) }
     }
 }
@@ -97,7 +99,7 @@ struct Host {
     told: Instant,
 }
 
-fn send(to: SocketAddr, stranger: &str, stop: &AtomicBool) {
+fn send(to: SocketAddr, stranger: &str, counters: Duration, stop: &AtomicBool) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut hosts: Vec<_> = [1, 2, 3, 4, 9_u16]
         .map(|number| {
@@ -154,14 +156,14 @@ fn send(to: SocketAddr, stranger: &str, stop: &AtomicBool) {
                     datagrams.extend(host.encoder.flow(uptime, &head, &[record]).unwrap());
                 }
             }
-            if host.told.elapsed() < COUNTERS && host.counters > 0 {
+            if host.told.elapsed() < counters && host.counters > 0 {
                 datagrams.extend(host.encoder.take(uptime));
                 post(&socket, to, &datagrams);
                 continue;
             }
             host.told = Instant::now();
             host.counters += 1;
-            let counters = GenericInterface {
+            let counted = GenericInterface {
                 index: 2,
                 kind: 6,
                 speed_bps: host.speed_bps,
@@ -183,7 +185,7 @@ fn send(to: SocketAddr, stranger: &str, stop: &AtomicBool) {
                 promiscuous: 0,
             };
             let records = [
-                CounterRecord::Interface(counters),
+                CounterRecord::Interface(counted),
                 CounterRecord::PortName(PortName { name: Opaque(b"eth0") }),
             ];
             let counted =

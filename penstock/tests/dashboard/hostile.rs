@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::browser::Browser;
-use crate::feed::Feed;
+use crate::feed::{Feed, SOON};
 use crate::transfers::slow;
 use crate::{Node, TOPOLOGY};
 
@@ -23,8 +23,11 @@ fn hostile_names_are_text() {
     let file = dir.path().join("network.toml");
     fs::write(&file, network).unwrap();
     let node = Node::start(&format!("topology = {file:?}\n"));
-    let _feed =
-        Feed::start(node.sflow, concat!("<svg onload=\"window.pwned=1\">", "\u{202e}gpj\u{200b}"));
+    let _feed = Feed::start(
+        node.sflow,
+        concat!("<svg onload=\"window.pwned=1\">", "\u{202e}gpj\u{200b}"),
+        SOON,
+    );
     fs::create_dir_all(node.house.root.join(EVIL.replace('/', "_"))).unwrap();
     let evil = slow(&node, &format!("{EVIL}/file"));
     let turned = slow(&node, TURNED);

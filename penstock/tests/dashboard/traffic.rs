@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::browser::Browser;
-use crate::feed::{FLOWS, Feed};
+use crate::feed::{FLOWS, Feed, SOON};
 use crate::{Node, TOPOLOGY};
 
 /// Text of the page with plain spaces.
@@ -12,7 +12,7 @@ const TEXT: &str = "document.body.innerText.replaceAll('\\u00a0', ' ')";
 #[test]
 fn traffic_is_shown_live_by_whose_it_is() {
     let node = Node::start(&format!("topology = {TOPOLOGY:?}\n"));
-    let _feed = Feed::start(node.sflow, "dtn9");
+    let _feed = Feed::start(node.sflow, "dtn9", SOON);
     let mut browser = Browser::start(1400, 900);
     browser.open(&node.page("overview?view=table"));
     browser.sees("live, each second");
@@ -90,7 +90,7 @@ fn every_page_shows_its_figures_in_both_themes_and_on_a_telephone() {
     let alerts = "[[collector.alert]]\nname = \"cms is busy\"\nkind = \"rate\"\nby = \"owner\"\nkey = \"cms\"\nabove = \"100G\"\nfor = \"1s\"\n\
         [[collector.alert]]\nname = \"someone is silent\"\nkind = \"silence\"\nabove = \"1h\"\n";
     let node = Node::start(&format!("topology = {TOPOLOGY:?}\n{alerts}"));
-    let _feed = Feed::start(node.sflow, "dtn9");
+    let _feed = Feed::start(node.sflow, "dtn9", SOON);
     let mut browser = Browser::start(1400, 900);
     browser.open(&node.page("hosts"));
     // Counters of two intervals have come.
