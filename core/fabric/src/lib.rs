@@ -24,6 +24,7 @@ mod routes;
 mod simulation;
 pub mod time;
 mod wire;
+pub mod workload;
 
 pub use event::Event;
 pub use flow::{Flow, FlowResult, Operation};

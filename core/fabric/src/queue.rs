@@ -77,6 +77,13 @@ impl EventQueue {
         self.today.pop()
     }
 
+    /// An event that is so many behind the next, as far as that is known without effort.
+    #[must_use]
+    pub fn ahead(&self, count: usize) -> Option<Event> {
+        let at = self.today.len().checked_sub(count + 1)?;
+        Some(self.today[at])
+    }
+
     /// The time of the next event.
     pub fn next_time_ps(&mut self) -> Option<u64> {
         if self.today.is_empty() && !self.advance() {

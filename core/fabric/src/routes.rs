@@ -26,6 +26,8 @@ pub struct Routes {
     members: Vec<u32>,
     /// Ports of hosts whose links are up, of host after host.
     attached: Vec<Vec<u32>>,
+    /// Of a host with one link: the node at its other end, and that node's port.
+    single: Vec<Option<(u32, u32)>>,
     salts: Vec<u32>,
 }
 
@@ -45,6 +47,11 @@ impl Routes {
                 }
             })
             .collect();
+        let single = attached.iter().map(|ports| match ports[..] {
+            [port] => Some((network.across(port), network.ports[port as usize].peer)),
+            _ => None,
+        });
+        let single = single.collect();
         let mut class_of = vec![NOWHERE; nodes];
         let mut known: HashMap<Vec<u32>, u32> = HashMap::new();
         let mut classes: Vec<Vec<u32>> = Vec::new();
@@ -69,6 +76,7 @@ impl Routes {
             sets: Vec::new(),
             members: Vec::new(),
             attached,
+            single,
             salts: (0..nodes as u32).map(salt).collect(),
         };
         let mut sets = HashMap::new();
@@ -148,11 +156,10 @@ impl Routes {
 
     /// The last link, between the host and a node beside it.
     fn last(&self, network: &Network, node: u32, host: u32, hash: u32) -> Option<u32> {
-        let ports = &self.attached[host as usize];
-        if let [port] = ports[..] {
-            let peer = network.ports[port as usize].peer;
-            return (network.ports[peer as usize].node == node).then_some(peer);
+        if let Some((last, port)) = self.single[host as usize] {
+            return (last == node).then_some(port);
         }
+        let ports = &self.attached[host as usize];
         let peer = |port: &u32| network.ports[*port as usize].peer;
         let here =
             || ports.iter().map(peer).filter(|peer| network.ports[*peer as usize].node == node);

@@ -104,7 +104,7 @@ impl Pair {
             packets_per_message,
             message_bytes: flow.message_bytes,
             messages: flow.messages,
-            depth: flow.depth.max(1),
+            depth: flow.depth,
             moderation: flow.moderation.clamp(1, flow.depth.max(1)),
             outstanding: if outstanding == 0 { u64::MAX } else { u64::from(outstanding) },
             next: 0,

@@ -42,9 +42,16 @@ pub struct PortResult {
     pub watchdog_dropped: u64,
 }
 
+/// A port. Its first cache line is what every packet touches at either end of the line.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Port {
     pub(super) busy_until_ps: u64,
+    /// From the last bit sent until the packet is where it is handled.
+    pub(super) delay_ps: u64,
+    pub(super) line: LineRate,
+    pub(super) node: u32,
+    pub(super) peer: u32,
     /// An event [`Kind::Sent`] is ahead.
     pub(super) is_due: bool,
     pub(super) is_host: bool,
@@ -57,26 +64,21 @@ pub(super) struct Port {
     /// Whose turn it is among weighted priorities.
     turn: u8,
     pub(super) is_up: bool,
-    pub(super) node: u32,
-    pub(super) peer: u32,
-    pub(super) line: LineRate,
-    /// From the last bit sent until the packet is where it is handled.
-    pub(super) delay_ps: u64,
-    pub(super) pause_delay_ps: u64,
     /// On the line.
     pub(super) on_line: List,
     pub(super) queued_bytes: u64,
-    pub(super) queues: [List; 8],
+    pub(super) result: PortResult,
     pub(super) pauses: List,
-    pub(super) pauses_on_line: List,
     pub(super) marking: Option<Marking>,
-    pub(super) queue_limit_bytes: Option<u64>,
     loss: f64,
+    pub(super) queues: [List; 8],
+    pub(super) queue_limit_bytes: Option<u64>,
+    pub(super) pauses_on_line: List,
+    pub(super) pause_delay_ps: u64,
     loss_burst: f64,
     is_losing: bool,
     deficits: [i64; 8],
     random: Random,
-    pub(super) result: PortResult,
 }
 
 impl Port {

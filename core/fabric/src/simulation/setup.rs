@@ -272,6 +272,9 @@ impl Simulation {
         if flow.message_bytes.checked_mul(flow.messages).is_none_or(|bytes| bytes > 1 << 60) {
             return Err("it moves more than 2^60 bytes".to_owned());
         }
+        if flow.depth == 0 && flow.released_by.is_none() {
+            return Err("its depth is 0, so that nothing begins: give it 1 or more".to_owned());
+        }
         if flow.priority.is_some_and(|priority| priority > 7) {
             return Err("priorities are 0 to 7".to_owned());
         }
