@@ -44,7 +44,7 @@ const KINDS: [Kind; 10] = [
 
 /// A time, a kind and an entity, as one number that sorts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Event(u128);
+pub(crate) struct Event(u128);
 
 impl Event {
     pub(crate) const fn new(time_ps: u64, kind: Kind, entity: u32) -> Self {
@@ -52,8 +52,7 @@ impl Event {
     }
 
     /// When, in picoseconds.
-    #[must_use]
-    pub const fn time_ps(self) -> u64 {
+    pub(crate) const fn time_ps(self) -> u64 {
         (self.0 >> 64) as u64
     }
 

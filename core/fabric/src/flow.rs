@@ -78,6 +78,8 @@ impl Flow {
 pub struct FlowResult {
     /// When its last message was complete at the host that asked.
     pub finished_ps: Option<u64>,
+    /// When the last message that is there had arrived.
+    pub arrived_ps: Option<u64>,
     /// When it was given up.
     pub failed_ps: Option<u64>,
     /// Payload that arrived in order.

@@ -1,6 +1,12 @@
 //! Files of the simulator of the HPCC paper (ns-3), in and out, so that people can bring their set-ups and compare
 //! results: `topology.txt`, `flow.txt`, `config.txt`; `fct.txt`, `pfc.txt`, `qlen.txt`.
 
+mod read;
+mod write;
+
+pub use read::{Config, Fault, config, flows, topology};
+pub use write::{completions, pauses, queues};
+
 use crate::network::Network;
 use crate::routes::Routes;
 use crate::time::{NANOSECOND, transmission_ps};

@@ -20,21 +20,20 @@ mod packet;
 mod parameters;
 mod queue;
 pub mod random;
+pub mod report;
 mod routes;
 mod simulation;
 pub mod time;
 mod wire;
 pub mod workload;
 
-pub use event::Event;
 pub use flow::{Flow, FlowResult, Operation};
-pub use network::{Network, NetworkError, Node, Port};
+pub use network::{Marking, Network, NetworkError, Node, Port};
 pub use packet::{Hop, Hops};
 pub use parameters::{
     CongestionControl, ParameterError, Parameters, PauseThreshold, Picoseconds, Routing, Row,
     Value, WatchdogAction, WireModel,
 };
-pub use queue::EventQueue;
 pub use routes::Routes;
 pub use simulation::{
     Counts, PauseRecord, PortResult, Progress, SetupError, Simulation, SwitchResult,

@@ -31,6 +31,17 @@ pub struct Node {
     pub ports: std::ops::Range<u32>,
 }
 
+/// From which queue on packets are marked (RED without a mean, as DCQCN has it).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Marking {
+    /// Up to here none is.
+    pub least_bytes: u64,
+    /// Above, all are.
+    pub most_bytes: u64,
+    /// Share just below that.
+    pub probability: f64,
+}
+
 /// One end of a link: what leaves a node by it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Port {
@@ -48,8 +59,8 @@ pub struct Port {
     pub loss: f64,
     /// Mean number of frames lost together, at least 1.
     pub loss_burst: f64,
-    /// Bytes of a queue from which all packets are marked, where the topology says it.
-    pub mark_bytes: Option<u64>,
+    /// From which queue on packets are marked, where the topology says it.
+    pub marking: Option<Marking>,
     /// Bytes that may wait without pausing, where the topology says it.
     pub queue_bytes: Option<u64>,
 }
@@ -112,7 +123,11 @@ impl Network {
                         * NANOSECOND,
                     loss: link.loss,
                     loss_burst: link.loss_burst.max(1.0),
-                    mark_bytes: link.mark.map(|mark| mark.0),
+                    marking: link.mark.map(|mark| Marking {
+                        least_bytes: mark.0,
+                        most_bytes: mark.0,
+                        probability: 1.0,
+                    }),
                     queue_bytes: link.queue.map(|queue| queue.0),
                 });
             }

@@ -4,12 +4,10 @@
 //! back where it is, so that a caller can show progress or stop. Its parts are in files of their own: ports with their
 //! queues and lines, switches with their memory, hosts with their queue pairs.
 
-use std::hint::black_box;
-
 use crate::congestion::{Needs, needs};
 use crate::event::{Event, Kind};
 use crate::flow::{Flow, FlowResult, Operation};
-use crate::network::Network;
+use crate::network::{Marking, Network};
 use crate::packet::{Arena, Hops, NONE, Packet, PacketId};
 use crate::parameters::{CongestionControl, Parameters};
 use crate::queue::EventQueue;
@@ -33,7 +31,7 @@ pub use results::SwitchResult;
 use host::Line;
 use memory::{Ingress, Memory, Thresholds};
 use pair::Pair;
-use port::{Marking, Port};
+use port::Port;
 use switch::Held;
 
 /// Why a simulation cannot begin.
@@ -167,7 +165,6 @@ impl Simulation {
                 return Progress::Stopped;
             }
             let Some(event) = self.events.pop() else { return Progress::Stopped };
-            self.look_ahead();
             self.handle(event);
         }
         Progress::Running
@@ -176,26 +173,6 @@ impl Simulation {
     /// As [`Self::run`], without a limit on events.
     pub fn run_to_end(&mut self, until_ps: u64) -> Progress {
         self.run(until_ps, u64::MAX)
-    }
-
-    /// Reads what coming events will need, so that it is in the cache when they come: large networks are several times
-    /// as fast for it.
-    fn look_ahead(&self) {
-        if let Some(event) = self.events.ahead(5)
-            && event.kind() == Kind::Arrives
-        {
-            black_box(self.ports[event.entity() as usize].peer);
-        }
-        if let Some(event) = self.events.ahead(2)
-            && event.kind() == Kind::Arrives
-        {
-            let port = &self.ports[event.entity() as usize];
-            let head = port.on_line.head();
-            if head != NONE {
-                black_box(self.packets[head].next);
-            }
-            black_box(self.ports[port.peer as usize].node);
-        }
     }
 
     fn handle(&mut self, event: Event) {

@@ -81,8 +81,7 @@ impl Perftest {
             ..Flow::new(from, to, 0, self.message_bytes)
         };
         // The answer to the first message is posted as it arrives.
-        let answer =
-            Flow { from: to, to: from, depth: 0, released_by: Some(0), group: 1, ..one.clone() };
+        let answer = Flow { from: to, to: from, depth: 0, released_by: Some(0), group: 1, ..one };
         vec![one, answer]
     }
 }

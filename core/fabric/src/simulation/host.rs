@@ -268,6 +268,7 @@ impl Simulation {
     fn message_arrived(&mut self, flow: u32, is_read: bool) {
         let pair = &mut self.pairs[flow as usize];
         let arrived = pair.received_messages;
+        pair.result.arrived_ps = Some(self.now_ps);
         if is_read {
             pair.result.completed = arrived;
             pair.progress_ps = self.now_ps;

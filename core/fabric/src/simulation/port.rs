@@ -1,19 +1,11 @@
 //! Ports: queues by priority, who is next, and the line.
 
 use crate::event::{Event, Kind};
+use crate::network::Marking;
 use crate::packet::{Content, Hop, List, NONE, PacketId};
 use crate::random::Random;
 use crate::simulation::Simulation;
 use crate::time::LineRate;
-
-/// From which queue on packets are marked.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Marking {
-    pub(super) least_bytes: u64,
-    pub(super) most_bytes: u64,
-    /// Probability just below `most_bytes`.
-    pub(super) probability: f64,
-}
 
 /// Counters of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

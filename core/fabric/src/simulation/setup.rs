@@ -109,8 +109,8 @@ impl Simulation {
         if self.ports[port].is_host {
             return None;
         }
-        if let (None, Some(bytes)) = (parameters.ecn_kmin, self.network.ports[port].mark_bytes) {
-            return Some(Marking { least_bytes: bytes, most_bytes: bytes, probability: 1.0 });
+        if let (None, Some(marking)) = (parameters.ecn_kmin, self.network.ports[port].marking) {
+            return Some(marking);
         }
         if !self.needs.marks && parameters.ecn_kmin.is_none() {
             return None;
