@@ -25,6 +25,7 @@ Examples:
   penstock fabric run experiments/topologies/heps.toml --workload write_bw --from transfer01 --to k8sgn08 -a
   penstock fabric run --star 17 --workload incast --size 1MB --set cc=none --set pfc_threshold=static
   penstock fabric run --fat-tree 8 --workload poisson --sizes web-search --load 0.3 --time 2ms --out result
+  penstock fabric run --spine-leaf 2x8x4 --workload permutation --size 50MB --fail leaf0-spine1@1ms --repair leaf0-spine1@5ms
   penstock fabric run --hpcc mix/config.txt --out result
   penstock fabric sweep --star 9 --workload incast --size 1MB --grid cc=dcqcn,hpcc,dctcp --grid seed=1,2,3
   penstock fabric parameters")]

@@ -204,6 +204,8 @@ fn mistakes_are_one_line_that_says_what_to_do() {
             "acknowledges a read",
         ),
         (&["fabric", "run", "--star", "3", "--workload", "incast", "--senders", "3"], "--senders"),
+        (&["fabric", "run", "--star", "3", "--fail", "h0-s9@1ms"], "h0-s0"),
+        (&["fabric", "run", "--star", "3", "--fail", "h0-s0"], "LINK@TIME"),
         (&["fabric", "sweep", "--star", "3", "--grid", "cc"], "NAME=VALUE"),
         (&["fabric", "sweep", "--star", "3", "--grid", "cc=x"], "cc: 'x'"),
     ] {

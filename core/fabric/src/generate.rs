@@ -43,7 +43,7 @@ impl Builder {
     fn link(&mut self, a: NodeId, b: NodeId, rate_bps: u64) {
         let name = |node: NodeId| &self.topology.nodes[node.0].name;
         let link = Link {
-            name: format!("{}-{}-{}", name(a), name(b), self.topology.links.len()),
+            name: format!("{}-{}", name(a), name(b)),
             ends: [a, b].map(|node| End { node, interface: None }),
             rate: BitRate(rate_bps),
             delay: self.delay,

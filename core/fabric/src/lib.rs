@@ -36,6 +36,6 @@ pub use parameters::{
 };
 pub use routes::Routes;
 pub use simulation::{
-    Counts, PauseRecord, PortResult, Progress, SetupError, Simulation, SwitchResult,
+    Counts, LinkChange, PauseRecord, PortResult, Progress, SetupError, Simulation, SwitchResult,
 };
 pub use wire::Wire;

@@ -72,6 +72,8 @@ pub struct Network {
     pub nodes: Vec<Node>,
     /// Ports, those of a node together.
     pub ports: Vec<Port>,
+    /// Names of the topology's links.
+    pub links: Vec<String>,
 }
 
 impl Network {
@@ -132,7 +134,8 @@ impl Network {
                 });
             }
         }
-        Ok(Self { nodes, ports: ports.into_iter().flatten().collect() })
+        let links = topology.links.iter().map(|link| link.name.clone()).collect();
+        Ok(Self { nodes, ports: ports.into_iter().flatten().collect(), links })
     }
 
     /// Indices of the hosts.

@@ -194,6 +194,8 @@ parameters! {
 
     routing: Routing = Routing::Ecmp, "how ways of equal cost are chosen", "RFC 2992";
 
+    reroute: Picoseconds = us(50_000), "after so long switches use other ways than a link that failed", "ours: fast detection and BGP; seconds without";
+
     cc: CongestionControl = CongestionControl::Dcqcn, "congestion control", "HEPS";
     base_rtt: Option<Picoseconds> = None, "round-trip time without queues; auto: the longest of the run", "HPCC simulator, GLOBAL_T";
     rate_min: Option<BitRate> = None, "no rate is below; auto: 100 Mb/s", "HPCC simulator, MIN_RATE";

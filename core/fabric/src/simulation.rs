@@ -16,6 +16,7 @@ use crate::routes::Routes;
 use crate::wire::Wire;
 
 mod audit;
+mod change;
 mod host;
 mod ideal;
 mod memory;
@@ -25,6 +26,7 @@ mod results;
 mod setup;
 mod switch;
 
+pub use change::LinkChange;
 pub use port::PortResult;
 pub use results::SwitchResult;
 
@@ -146,6 +148,8 @@ pub struct Simulation {
     order: Vec<u32>,
     next_start: u32,
     active: u64,
+    changes: Vec<(u64, change::Change)>,
+    next_change: u32,
     counts: Counts,
     digest: Digest,
     pause_records: Option<Vec<PauseRecord>>,
@@ -194,7 +198,7 @@ impl Simulation {
             Kind::PauseTimer => self.pause_timer(entity),
             Kind::PauseRefresh => self.refresh_pause(entity),
             Kind::Samples => self.sample(),
-            Kind::Changes => {}
+            Kind::Changes => self.change(entity),
         }
     }
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{GBPS, US, flow, run, set, simulation};
 use penstock_fabric::{
-    Flow, Network, Operation, Parameters, Progress, Routes, Simulation, generate,
+    Flow, LinkChange, Network, Operation, Parameters, Progress, Routes, Simulation, generate,
 };
 
 const MS: u64 = 1000 * US;
@@ -242,6 +242,38 @@ fn e12_throughput_is_that_of_the_spines() {
         let expected = 92.59 * spines as f64;
         assert!((gbps / expected - 1.0).abs() < 0.01, "{spines}: {gbps} and not {expected}");
     }
+}
+
+/// E12: without a link between a leaf and one of two spines, what used it goes on by the other after a time-out.
+#[test]
+fn e12_a_link_that_fails_halves_the_pair_of_leaves_and_stalls_no_longer_than_a_time_out() {
+    let topology = generate::spine_leaf(2, 2, 2, 100 * GBPS, 100 * GBPS, 1000);
+    let network = Network::new(&topology).unwrap();
+    let seed = balanced(&network, 2, 1).seed;
+    let mut parameters = set(&[("cc", "none"), ("timeout_exponent", "8"), ("reroute", "100us")]);
+    parameters.seed = seed;
+    let flows = (0..2).map(|host| flow(host, host + 2, 1 << 40)).collect();
+    let mut simulation = Simulation::new(network, parameters, flows).unwrap();
+    let cut = topology.links.iter().position(|link| link.name == "leaf0-spine1").unwrap();
+    let change = |at_ps, is_up| LinkChange { at_ps, link: cut as u32, is_up };
+    simulation.change_links(&[change(2 * MS, false), change(20 * MS, true)]);
+    let mut rate = |from: u64, until: u64| {
+        simulation.run_to_end(from);
+        let sum =
+            |s: &Simulation| -> u64 { (0..2).map(|f| s.flow_result(f).delivered_bytes).sum() };
+        let before = sum(&simulation);
+        simulation.run_to_end(until);
+        assert_eq!(simulation.audit(), Ok(()));
+        (sum(&simulation) - before) as f64 * 8.0 / ((until - from) as f64 / 1e12) / 1e9
+    };
+    assert!((rate(MS, 2 * MS) / 185.2 - 1.0).abs() < 0.01);
+    // 100 us until switches know, and a time-out of 1.05 ms.
+    assert!((rate(4 * MS, 20 * MS) / 92.6 - 1.0).abs() < 0.01);
+    assert!((rate(22 * MS, 24 * MS) / 185.2 - 1.0).abs() < 0.01);
+    let timeouts: u64 = (0..2).map(|f| simulation.flow_result(f).timeouts).sum();
+    // A gap is told as soon as the other way carries packets, so that a time-out is hardly ever needed.
+    assert!(timeouts <= 1, "{timeouts}");
+    assert!(simulation.counts().dropped + simulation.counts().lost > 0);
 }
 
 /// A seed with which flows from host n to host n + `spines` have a spine each.

@@ -302,6 +302,11 @@ impl Simulation {
     /// The first packet on a port's line is at the other end.
     pub(super) fn arrive(&mut self, port: u32) {
         let state = &mut self.ports[port as usize];
+        // What was on the line of a link that failed is not there any more.
+        let head = state.on_line.head();
+        if head == NONE || self.packets[head].arrives_ps != self.now_ps {
+            return;
+        }
         let Some(id) = state.on_line.pop(&self.packets) else { return };
         let peer = state.peer;
         let next = state.on_line.head();

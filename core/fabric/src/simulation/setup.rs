@@ -15,6 +15,14 @@ const TIMEOUT_UNIT_NS: u64 = 4096;
 /// More flows, ports or packets have no number.
 const FLOWS_MAX: usize = 1 << 24;
 
+/// What a node adds to hashes.
+pub(super) const fn salt(routing: Routing, seed: u64, node: u32) -> u32 {
+    match routing {
+        Routing::Ecmp => mix(seed ^ (node as u64) << 20) as u32,
+        Routing::EcmpPolarised => mix(seed) as u32,
+    }
+}
+
 impl Simulation {
     /// A simulation at time zero.
     ///
@@ -29,11 +37,8 @@ impl Simulation {
         let needs = needs(parameters.cc);
         let telemetry = if needs.telemetry { parameters.telemetry_bytes } else { 0 };
         let wire = Wire::new(&parameters, telemetry);
-        let salt = match parameters.routing {
-            Routing::Ecmp => |node: u32, seed: u64| mix(seed ^ u64::from(node) << 20) as u32,
-            Routing::EcmpPolarised => |_: u32, seed: u64| mix(seed) as u32,
-        };
-        let routes = Routes::new(&network, |_| true, |node| salt(node, parameters.seed));
+        let routes =
+            Routes::new(&network, |_| true, |node| salt(parameters.routing, parameters.seed, node));
         let data = flows
             .iter()
             .map(|flow| flow.priority.unwrap_or(parameters.priority).min(7))
@@ -72,6 +77,8 @@ impl Simulation {
             order: (0..flows.len() as u32).collect(),
             next_start: 0,
             active: flows.len() as u64,
+            changes: Vec::new(),
+            next_change: 0,
             counts: Counts::default(),
             digest: Digest(parameters.seed),
             pause_records: None,

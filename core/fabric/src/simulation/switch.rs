@@ -36,6 +36,9 @@ impl Simulation {
         let Some(out) = self.routes.port(&self.network, node, to, hash) else {
             return self.drop_packet(ingress, id);
         };
+        if !self.ports[out as usize].is_up {
+            return self.drop_packet(out, id);
+        }
         let memory = &mut self.memories[node as usize];
         if self.lossless & (1 << priority) == 0 {
             let state = &self.ports[out as usize];
@@ -117,6 +120,10 @@ impl Simulation {
     /// The first pause on a port's line is at the other end and has its effect.
     pub(super) fn arrive_pause(&mut self, port: u32) {
         let state = &mut self.ports[port as usize];
+        let head = state.pauses_on_line.head();
+        if head == NONE || self.packets[head].arrives_ps != self.now_ps {
+            return;
+        }
         let Some(id) = state.pauses_on_line.pop(&self.packets) else { return };
         let peer = state.peer;
         let next = state.pauses_on_line.head();
@@ -205,7 +212,9 @@ impl Simulation {
         self.held[port as usize].defiant_until_ps[slot] = restore;
         self.events.push(Event::new(restore, Kind::PauseTimer, entity));
         if self.parameters.watchdog_action == WatchdogAction::Drop {
+            let before = self.counts.dropped;
             self.throw_away(port, priority);
+            self.ports[port as usize].result.watchdog_dropped += self.counts.dropped - before;
         }
         self.kick(port);
     }
@@ -218,7 +227,6 @@ impl Simulation {
             let packet = &self.packets[id];
             let (ingress, bytes) = (packet.ingress, packet.bytes);
             state.queued_bytes -= u64::from(bytes);
-            state.result.watchdog_dropped += 1;
             self.drop_packet(port, id);
             if !self.ports[port as usize].is_host {
                 self.release(ingress, priority, bytes);

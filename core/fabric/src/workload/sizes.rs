@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn means_are_those_of_the_published_points() {
         for (name, mean) in
-            [("web-search", 1_711_250.0), ("hadoop", 120_420.75), ("storage", 38_455.92)]
+            [("web-search", 1_711_250.0), ("hadoop", 120_420.75), ("storage", 40_869.8)]
         {
             let sizes = Sizes::named(name).unwrap();
             let mut random = Random::new(1, "sizes", 0);
