@@ -6,13 +6,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure, OrExit, say};
-use crate::lab::{Labs, Report, play};
+use crate::lab::{Labs, Played, Report, play};
 
 const FILE_BYTES_MAX: usize = 1 << 20;
 
@@ -63,7 +65,11 @@ enum What {
 struct Experiment {
     title: String,
     source: String,
-    scenario: String,
+    /// The play of each case; or
+    scenario: Option<String>,
+    /// the arguments of this program, whose JSON columns read as that of the program `penstock`.
+    #[serde(default)]
+    command: Vec<String>,
     column: Vec<Column>,
     case: Vec<Case>,
 }
@@ -89,6 +95,9 @@ struct Case {
     /// Variables of the scenario.
     #[serde(default)]
     with: BTreeMap<String, String>,
+    /// More arguments of the command.
+    #[serde(default)]
+    arguments: Vec<String>,
     /// What others measured, by column.
     #[serde(default)]
     published: BTreeMap<String, f64>,
@@ -126,6 +135,10 @@ fn read(folder: &Path) -> Result<Experiment, Failure> {
             anyhow!("{}: {}", file.display(), error.to_string().trim().replace('\n', " "))
         })
         .or_exit(Code::Usage)?;
+    if read.scenario.is_some() != read.command.is_empty() {
+        let error = anyhow!("{}: give it either a scenario or a command", file.display());
+        return Err(Failure::new(Code::Usage, error));
+    }
     for case in &read.case {
         if let Some(unknown) =
             case.published.keys().find(|name| !read.column.iter().any(|one| one.name == **name))
@@ -184,7 +197,10 @@ fn measure(folder: &Path, only: Option<&str>, repeat: usize, json: bool) -> Resu
         say(format!("case {} of {}: {}", index + 1, cases.len(), case.name));
         let mut reports = Vec::new();
         for _ in 0..repeat {
-            reports.push(play(&folder.join(&experiment.scenario), &case.with, &labs, None)?);
+            reports.push(match &experiment.scenario {
+                Some(scenario) => play(&folder.join(scenario), &case.with, &labs, None)?,
+                None => command(&experiment, case, folder)?,
+            });
         }
         for failed in reports.iter().flat_map(failures) {
             say(failed);
@@ -216,6 +232,41 @@ fn measure(folder: &Path, only: Option<&str>, repeat: usize, json: bool) -> Resu
         print(&markdown(&experiment, &rows))?;
     }
     Ok(code)
+}
+
+/// A case that is a command of this program, run in the experiment's folder.
+fn command(experiment: &Experiment, case: &Case, folder: &Path) -> Result<Report, Failure> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let arguments: Vec<String> =
+        experiment.command.iter().chain(&case.arguments).cloned().collect();
+    let began = Instant::now();
+    let output = Command::new(program)
+        .args(&arguments)
+        .current_dir(folder)
+        .output()
+        .with_context(|| format!("cannot run penstock {}", arguments.join(" ")))?;
+    let seconds = began.elapsed().as_secs_f64();
+    let played = Played {
+        name: "penstock".to_owned(),
+        host: "this machine".to_owned(),
+        command: arguments,
+        began_seconds: 0.0,
+        ended_seconds: Some(seconds),
+        exit: output.status.code(),
+        output: serde_json::from_slice(&output.stdout).unwrap_or(Value::Null),
+        errors: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+    };
+    Ok(Report {
+        scenario: String::new(),
+        kernel: penstock_sys::machine::kernel_release(),
+        backend: "none".to_owned(),
+        seconds,
+        valid: true,
+        disturbed_links: Vec::new(),
+        programs: vec![played],
+        links: Vec::new(),
+        samples: Vec::new(),
+    })
 }
 
 /// Programs that did not end well.

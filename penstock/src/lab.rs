@@ -19,7 +19,7 @@ mod play;
 mod show;
 mod up;
 
-pub(crate) use play::{Report, play};
+pub(crate) use play::{Played, Report, play};
 pub(crate) use show::print;
 
 /// Bring a topology to life on this machine: hosts and switches as network namespaces, links with rate, delay and loss

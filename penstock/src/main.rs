@@ -17,6 +17,7 @@ mod cp;
 mod credentials;
 mod exit;
 mod experiment;
+mod fabric;
 mod generate;
 mod host;
 mod input;
@@ -61,6 +62,7 @@ enum Verb {
     Sample(sample::Args),
     Topology(topology::Args),
     Lab(lab::Args),
+    Fabric(fabric::Args),
     Experiment(experiment::Args),
     Generate(generate::Args),
     #[command(hide = true)]
@@ -79,6 +81,7 @@ impl Verb {
             Self::Sample(args) => sample::run(args),
             Self::Topology(args) => topology::run(&args),
             Self::Lab(args) => lab::run(&args),
+            Self::Fabric(args) => fabric::run(args),
             Self::Experiment(args) => experiment::run(&args),
             Self::Generate(args) => generate::run(args),
             Self::FarEnd(args) => cp::run_far_end(&args),

@@ -41,6 +41,8 @@ enum Verb {
 enum Bench {
     /// `penstock cp` and `penstock nettest` against iperf3, rsync, xrdcp, GridFTP and rclone.
     Mover(bench::Options),
+    /// The fabric simulator: packets over links per second.
+    Fabric(bench::fabric::Options),
     /// iperf3 unmarked, with flow labels and with destination options of `penstock tag run`.
     Marking(bench::marking::Options),
     /// The links of `penstock lab`: round trips, rates, losses and speed, wanted and got.
@@ -87,6 +89,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Fuzz(options) => {
             fuzz::run(&workspace_root(), &options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Bench { what: Bench::Fabric(options) } => {
+            bench::fabric::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Bench { what: Bench::Marking(options) } => {

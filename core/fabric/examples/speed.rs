@@ -1,0 +1,53 @@
+//! How fast the simulator is: packets over links per second on one core, in the cases of SPECIFICATION.md.
+//!
+//! `cargo run --release -p penstock-fabric --example speed [k] [milliseconds of simulated time]`. `cargo xtask bench
+//! fabric` runs it and keeps the result.
+
+use std::time::Instant;
+
+use penstock_fabric::time::{MILLISECOND, seconds};
+use penstock_fabric::workload::{Sizes, poisson};
+use penstock_fabric::{Network, Parameters, Simulation, generate};
+
+/// Seconds on a processor so far: a machine that others use does not count against the simulator.
+fn processor_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    let nanoseconds = text.split(' ').next().and_then(|word| word.parse::<u64>().ok());
+    nanoseconds.unwrap_or(0) as f64 / 1e9
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let k = arguments.next().and_then(|word| word.parse().ok()).unwrap_or(8);
+    let milliseconds: u64 = arguments.next().and_then(|word| word.parse().ok()).unwrap_or(2);
+    let control = arguments.next().unwrap_or_else(|| "dcqcn".to_owned());
+    let rate = 100_000_000_000;
+    let network = Network::new(&generate::fat_tree(k, 1.0, rate, 1000)).expect("a network");
+    let hosts: Vec<u32> = network.hosts().collect();
+    let sizes = Sizes::named("web-search").expect("a distribution");
+    let until_ps = milliseconds * MILLISECOND;
+    let flows = poisson(&hosts, rate, &sizes, 0.3, until_ps, 1);
+    let count = flows.len();
+    let mut parameters = Parameters::default();
+    parameters.set("cc", &control).expect("a congestion control");
+    let mut simulation = Simulation::new(network, parameters, flows).expect("a simulation");
+    let (began, processor) = (Instant::now(), processor_seconds());
+    simulation.run_to_end(until_ps);
+    let took = began.elapsed().as_secs_f64();
+    let processor = processor_seconds() - processor;
+    let counts = simulation.counts();
+    simulation.audit().expect("all is counted");
+    println!(
+        "{{\"k\":{k},\"cc\":\"{control}\",\"flows\":{count},\"simulated_seconds\":{},\"wall_seconds\":{took:.3},\"processor_seconds\":{processor:.3},\"hops\":{},\
+         \"events\":{},\"hops_per_second\":{:.0},\"hops_per_processor_second\":{:.0},\"events_per_hop\":{:.3},\"packets_peak\":{},\"dropped\":{},\"digest\":\"{:016x}\"}}",
+        seconds(simulation.now_ps()),
+        counts.arrivals,
+        counts.events,
+        counts.arrivals as f64 / took,
+        counts.arrivals as f64 / processor,
+        counts.events as f64 / counts.arrivals as f64,
+        simulation.packets_peak(),
+        counts.dropped,
+        simulation.digest()
+    );
+}

@@ -1,0 +1,95 @@
+//! What happens when: an event is a time and who acts, and everything else is in that one.
+//!
+//! Events of one time are ordered by what they are and by whom, never by when they were put in. An entity has at
+//! most one event of a kind ahead, so that this order is total.
+
+/// What happens, in the order in which it happens at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// A pause frame reaches the far end of a port's link.
+    PauseArrives,
+    /// A pause that holds a port's priority up may have expired, or its watchdog looks.
+    PauseTimer,
+    /// A pause that a switch asked for has to be told again.
+    PauseRefresh,
+    /// A port has sent the last bit of a packet.
+    Sent,
+    /// A packet reaches the far end of a port's link.
+    Arrives,
+    /// A queue pair may send again.
+    Paced,
+    /// A queue pair looks whether it waited too long for an acknowledgement.
+    Timeout,
+    /// The next flow begins.
+    Starts,
+    /// Links and switches change.
+    Changes,
+    /// Queues are looked at.
+    Samples,
+}
+
+const KINDS: [Kind; 10] = [
+    Kind::PauseArrives,
+    Kind::PauseTimer,
+    Kind::PauseRefresh,
+    Kind::Sent,
+    Kind::Arrives,
+    Kind::Paced,
+    Kind::Timeout,
+    Kind::Starts,
+    Kind::Changes,
+    Kind::Samples,
+];
+
+/// A time, a kind and an entity, as one number that sorts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Event(u128);
+
+impl Event {
+    pub(crate) const fn new(time_ps: u64, kind: Kind, entity: u32) -> Self {
+        Self((time_ps as u128) << 64 | (kind as u128) << 32 | entity as u128)
+    }
+
+    /// When, in picoseconds.
+    pub(crate) const fn time_ps(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+
+    pub(crate) const fn kind(self) -> Kind {
+        KINDS[(self.0 >> 32) as u8 as usize]
+    }
+
+    pub(crate) const fn entity(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Kind and entity, for digests.
+    pub(crate) const fn who(self) -> u64 {
+        self.0 as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_what_was_put_in_and_sorts_by_time_kind_and_entity() {
+        for (number, kind) in KINDS.into_iter().enumerate() {
+            assert_eq!(kind as usize, number);
+            let event = Event::new(u64::MAX - 1, kind, u32::MAX);
+            assert_eq!(
+                (event.time_ps(), event.kind(), event.entity()),
+                (u64::MAX - 1, kind, u32::MAX)
+            );
+        }
+        let sorted = [
+            Event::new(1, Kind::Samples, 9),
+            Event::new(2, Kind::Sent, 8),
+            Event::new(2, Kind::Arrives, 1),
+            Event::new(2, Kind::Arrives, 2),
+        ];
+        assert!(sorted.is_sorted());
+    }
+}

@@ -1,0 +1,158 @@
+//! A topology as the simulator runs it: nodes with ports, two for each link, all as indices.
+
+use penstock_topology::{Kind, Topology};
+
+use crate::time::{LineRate, NANOSECOND};
+
+/// Why a topology cannot be simulated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkError {
+    /// A host without a link.
+    #[error("host '{0}' has no link: give it one or take it out")]
+    Unconnected(String),
+    /// A link without a rate.
+    #[error("link '{0}' has the rate 0: give it one")]
+    NoRate(String),
+    /// Nothing to simulate.
+    #[error("there are fewer than two hosts")]
+    Empty,
+}
+
+/// A host or a switch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Traffic begins and ends here, and none passes.
+    pub is_host: bool,
+    /// Memory for packets, where the topology says it.
+    pub buffer_bytes: Option<u64>,
+    /// Its ports, in the order of the topology's links.
+    pub ports: std::ops::Range<u32>,
+}
+
+/// From which queue on packets are marked (RED without a mean, as DCQCN has it).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Marking {
+    /// Up to here none is.
+    pub least_bytes: u64,
+    /// Above, all are.
+    pub most_bytes: u64,
+    /// Share just below that.
+    pub probability: f64,
+}
+
+/// One end of a link: what leaves a node by it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Port {
+    /// Whose it is.
+    pub node: u32,
+    /// The port at the other end.
+    pub peer: u32,
+    /// The link of the topology.
+    pub link: u32,
+    /// How fast it sends.
+    pub line: LineRate,
+    /// From end to end of the link.
+    pub delay_ps: u64,
+    /// Share of frames that are lost on the way.
+    pub loss: f64,
+    /// Mean number of frames lost together, at least 1.
+    pub loss_burst: f64,
+    /// From which queue on packets are marked, where the topology says it.
+    pub marking: Option<Marking>,
+    /// Bytes that may wait without pausing, where the topology says it.
+    pub queue_bytes: Option<u64>,
+}
+
+/// A network.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Network {
+    /// Hosts and switches in the order of the topology.
+    pub nodes: Vec<Node>,
+    /// Ports, those of a node together.
+    pub ports: Vec<Port>,
+    /// Names of the topology's links.
+    pub links: Vec<String>,
+}
+
+impl Network {
+    /// What a topology is to the simulator. Jitter and the VLANs of single links are left out.
+    ///
+    /// # Errors
+    /// When a host has no link, a link has no rate, or there are fewer than two hosts.
+    pub fn new(topology: &Topology) -> Result<Self, NetworkError> {
+        let mut counts = vec![0_u32; topology.nodes.len()];
+        for link in &topology.links {
+            if link.rate.0 == 0 {
+                return Err(NetworkError::NoRate(link.name.clone()));
+            }
+            link.ends.iter().for_each(|end| counts[end.node.0] += 1);
+        }
+        let mut first = 0;
+        let mut nodes = Vec::with_capacity(counts.len());
+        for (node, count) in topology.nodes.iter().zip(&counts) {
+            let is_host = node.kind == Kind::Host;
+            if is_host && *count == 0 {
+                return Err(NetworkError::Unconnected(node.name.clone()));
+            }
+            nodes.push(Node {
+                name: node.name.clone(),
+                is_host,
+                buffer_bytes: node.buffer.map(|buffer| buffer.0),
+                ports: first..first + count,
+            });
+            first += count;
+        }
+        if nodes.iter().filter(|node| node.is_host).count() < 2 {
+            return Err(NetworkError::Empty);
+        }
+        let mut next: Vec<u32> = nodes.iter().map(|node| node.ports.start).collect();
+        let mut ports = vec![None; first as usize];
+        for (number, link) in topology.links.iter().enumerate() {
+            let ids = link.ends.map(|end| {
+                let id = next[end.node.0];
+                next[end.node.0] += 1;
+                id
+            });
+            for side in 0..2 {
+                ports[ids[side] as usize] = Some(Port {
+                    node: link.ends[side].node.0 as u32,
+                    peer: ids[1 - side],
+                    link: number as u32,
+                    line: LineRate::new(link.rate.0),
+                    delay_ps: u64::try_from(link.delay.as_nanos()).unwrap_or(u64::MAX / NANOSECOND)
+                        * NANOSECOND,
+                    loss: link.loss,
+                    loss_burst: link.loss_burst.max(1.0),
+                    marking: link.mark.map(|mark| Marking {
+                        least_bytes: mark.0,
+                        most_bytes: mark.0,
+                        probability: 1.0,
+                    }),
+                    queue_bytes: link.queue.map(|queue| queue.0),
+                });
+            }
+        }
+        let links = topology.links.iter().map(|link| link.name.clone()).collect();
+        Ok(Self { nodes, ports: ports.into_iter().flatten().collect(), links })
+    }
+
+    /// Indices of the hosts.
+    pub fn hosts(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.nodes.len() as u32).filter(|node| self.nodes[*node as usize].is_host)
+    }
+
+    /// The node at the other end of a port's link.
+    #[must_use]
+    pub fn across(&self, port: u32) -> u32 {
+        self.ports[self.ports[port as usize].peer as usize].node
+    }
+
+    /// A port as people read it: its node and that at the other end.
+    #[must_use]
+    pub fn show_port(&self, port: u32) -> String {
+        let name = |node: u32| &self.nodes[node as usize].name;
+        format!("{}>{}", name(self.ports[port as usize].node), name(self.across(port)))
+    }
+}

@@ -1,0 +1,365 @@
+//! Everything that can be chosen about a run beside network and traffic: one table with name, default, meaning and
+//! source of each parameter, read by users as text and by the code as fields.
+//!
+//! Defaults of congestion control are those published for 25 Gb/s and grow with the rate of the host's line where
+//! the source says so.
+
+use penstock_units::{BitRate, ByteCount};
+
+mod value;
+
+pub use value::{Picoseconds, Value};
+
+/// How sizes of packets are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WireModel {
+    /// As they are on the line.
+    Ethernet,
+    /// As in the simulator of the HPCC paper.
+    Ns3Hpcc,
+}
+
+/// When a switch pauses who sends to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PauseThreshold {
+    /// At a share of what is free of the buffer.
+    Dynamic,
+    /// At a fixed number of bytes.
+    Static,
+}
+
+/// What congestion control hosts use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CongestionControl {
+    /// None: line rate.
+    None,
+    /// DCQCN as ConnectX-4 and later do it.
+    Dcqcn,
+    /// DCQCN as it was published.
+    DcqcnPaper,
+    /// HPCC.
+    Hpcc,
+    /// DCTCP with a rate.
+    Dctcp,
+    /// TIMELY.
+    Timely,
+    /// Swift.
+    Swift,
+}
+
+/// How a switch chooses among ways of equal cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Routing {
+    /// By a hash of the queue pair, other at each switch.
+    Ecmp,
+    /// By the same hash at each switch, as with one seed for all.
+    EcmpPolarised,
+}
+
+/// What a pause watchdog does with a queue that stood still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchdogAction {
+    /// Sends in spite of the pause.
+    Forward,
+    /// Throws the queue away.
+    Drop,
+}
+
+/// A row of the table of parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// As it is set.
+    pub name: &'static str,
+    /// What it is now.
+    pub value: String,
+    /// What it may be.
+    pub form: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+    /// Where the default comes from.
+    pub source: &'static str,
+}
+
+/// A parameter that is not there, or a value that it cannot have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParameterError {
+    /// No such name.
+    #[error("there is no parameter '{0}': see penstock fabric parameters")]
+    Unknown(String),
+    /// Not a value of it.
+    #[error("{name}: '{value}' is not {form}")]
+    Value {
+        /// The parameter.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What it may be.
+        form: &'static str,
+    },
+}
+
+macro_rules! parameters {
+    ($($name:ident: $kind:ty = $default:expr, $meaning:literal, $source:literal;)+) => {
+        /// What can be chosen about a run.
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct Parameters {
+            $(#[doc = $meaning] pub $name: $kind,)+
+        }
+
+        impl Default for Parameters {
+            fn default() -> Self {
+                Self { $($name: $default,)+ }
+            }
+        }
+
+        impl Parameters {
+            /// Sets a parameter by its name.
+            ///
+            /// # Errors
+            /// When there is none of the name, or the value is none of it.
+            pub fn set(&mut self, name: &str, value: &str) -> Result<(), ParameterError> {
+                match name {
+                    $(stringify!($name) => {
+                        self.$name = <$kind>::parse(value).ok_or_else(|| ParameterError::Value {
+                            name: stringify!($name),
+                            value: value.to_owned(),
+                            form: <$kind>::FORM,
+                        })?;
+                    })+
+                    _ => return Err(ParameterError::Unknown(name.to_owned())),
+                }
+                Ok(())
+            }
+
+            /// The whole table.
+            #[must_use]
+            pub fn rows(&self) -> Vec<Row> {
+                vec![$(Row {
+                    name: stringify!($name),
+                    value: self.$name.show(),
+                    form: <$kind>::FORM,
+                    meaning: $meaning,
+                    source: $source,
+                },)+]
+            }
+        }
+    };
+}
+
+const fn us(count: u64) -> Picoseconds {
+    Picoseconds(count * crate::time::MICROSECOND)
+}
+
+parameters! {
+    seed: u64 = 1, "from which all random numbers follow", "ours";
+
+    wire: WireModel = WireModel::Ethernet, "how bytes of packets are counted", "IEEE 802.3, InfiniBand annex A17; HPCC simulator";
+    mtu: u32 = 1024, "payload of a full packet in bytes (path MTU)", "perftest on a 1500-byte Ethernet";
+    ipv6: bool = false, "IPv6 instead of IPv4", "ours";
+    vlan: bool = false, "an 802.1Q tag on every frame, which pausing by PCP needs", "IEEE 802.1Qbb";
+
+    priority: u8 = 3, "priority of data, 0 to 7", "HPCC simulator; HEPS uses 4";
+    ack_priority: Option<u8> = None, "priority of acknowledgements; auto: that of their data", "InfiniBand: a queue pair has one traffic class";
+    cnp_priority: u8 = 6, "priority of congestion notifications", "DCQCN, SIGCOMM 2015, section 5";
+    weights: [u32; 8] = [0; 8], "weight of each priority from 0 to 7; 0: strict, the highest number first", "IEEE 802.1Q";
+
+    ack_every: u32 = 1, "packets for each acknowledgement, and one at the end of each message", "HPCC simulator, L2_ACK_INTERVAL";
+    timeout_exponent: u32 = 14, "acknowledgement time-out is 4.096 us times 2 to this; 0: none", "perftest -u";
+    retries: u32 = 7, "time-outs in a row after which a queue pair fails", "perftest";
+    outstanding_messages: u32 = 0, "messages that a host has under way for each queue pair; 0: no limit", "LOG_MAX_OUTSTANDING_WQE of ConnectX";
+    nic_latency: Picoseconds = Picoseconds(0), "time in sending and receiving host together, for each packet", "ours; see docs/fabric.md";
+
+    switch_latency: Picoseconds = Picoseconds(0), "time from the last bit of a packet to its queue", "ours; see docs/fabric.md";
+    buffer: Option<ByteCount> = None, "memory of a switch for packets; auto: as the topology says, else 16 MiB for each 50 Gb/s of its fastest host", "HPCC simulator, run.py";
+    reserve: ByteCount = ByteCount(4096), "memory of its own for each port and priority that is paused", "HPCC simulator";
+    drop_alpha: f64 = 1.0, "without pausing a queue holds so many times what is free", "Choudhury and Hahne 1998";
+    queue_limit: Option<ByteCount> = None, "bytes of a queue without pausing; auto: as drop_alpha says", "ours";
+
+    pfc: bool = true, "priority flow control for data", "IEEE 802.1Qbb";
+    pfc_threshold: PauseThreshold = PauseThreshold::Dynamic, "how it is decided when to pause", "HPCC simulator; HEPS has static";
+    pfc_alpha: f64 = 0.125, "dynamic: pause at so many times what is free", "HPCC simulator (shift 3)";
+    pfc_xon_offset: ByteCount = ByteCount(3072), "dynamic: resume so far below", "HPCC simulator";
+    pfc_xoff: ByteCount = ByteCount(600_000), "static: pause at so many bytes of a port and priority", "HEPS, Network 2025, 5, 53";
+    pfc_xon: ByteCount = ByteCount(550_000), "static: resume at so many", "HEPS, Network 2025, 5, 53";
+    pfc_headroom: Option<ByteCount> = None, "memory for what comes after a pause; auto: rate x (2 delays + response + switch latency) + 3 frames + pause frame", "IEEE 802.1Q annex N, and a frame that is the first over the threshold";
+    pfc_response: Picoseconds = Picoseconds(0), "time from the last bit of a pause frame to its effect", "IEEE 802.1Qbb allows 394 quanta at 100G";
+    pfc_quanta: u32 = 0, "length of a pause in 512 bit times, told again at half; 0: until it is taken back", "IEEE 802.1Qbb: at most 65535";
+    watchdog_detect: Picoseconds = Picoseconds(0), "a queue that stood still by pause for so long is helped; 0: never", "HEPS: 10s; SONiC: 200ms";
+    watchdog_restore: Picoseconds = Picoseconds(10 * crate::time::SECOND), "for so long its pauses are not obeyed", "HEPS";
+    watchdog_action: WatchdogAction = WatchdogAction::Forward, "what is done with it", "SONiC";
+
+    ecn_kmin: Option<ByteCount> = None, "queue from which packets are marked; auto: by congestion control and rate", "HPCC run.py: 4 KB, DCTCP 3 KB for each Gb/s";
+    ecn_kmax: Option<ByteCount> = None, "queue from which all are", "HPCC run.py: 16 KB, DCTCP 3 KB for each Gb/s";
+    ecn_pmax: Option<f64> = None, "share of packets marked just below", "HPCC run.py: 0.2, DCTCP 1";
+
+    routing: Routing = Routing::Ecmp, "how ways of equal cost are chosen", "RFC 2992";
+
+    reroute: Picoseconds = us(50_000), "after so long switches use other ways than a link that failed", "ours: fast detection and BGP; seconds without";
+
+    cc: CongestionControl = CongestionControl::Dcqcn, "congestion control", "HEPS";
+    base_rtt: Option<Picoseconds> = None, "round-trip time without queues; auto: the longest of the run", "HPCC simulator, GLOBAL_T";
+    rate_min: Option<BitRate> = None, "no rate is below; auto: 100 Mb/s", "HPCC simulator, MIN_RATE";
+    telemetry_bytes: u32 = 42, "what HPCC adds to data and acknowledgements", "HPCC simulator, 5 hops";
+
+    dcqcn_gain: f64 = 1.0 / 256.0, "weight of news in alpha", "SIGCOMM 2015";
+    dcqcn_alpha_interval: Picoseconds = us(1), "alpha is renewed", "HPCC run.py";
+    dcqcn_decrease_interval: Picoseconds = us(4), "at most one cut", "HPCC run.py";
+    dcqcn_increase_interval: Picoseconds = us(300), "the rate grows", "HPCC run.py; NVIDIA rpg_time_reset";
+    dcqcn_recovery_stages: u32 = 1, "increases half-way back before target grows", "HPCC run.py; NVIDIA rpg_threshold";
+    dcqcn_additive: Option<BitRate> = None, "growth of the target; auto: 5 Mb/s for each 25 Gb/s", "HPCC run.py";
+    dcqcn_hyper: Option<BitRate> = None, "growth after that; auto: 50 Mb/s for each 25 Gb/s", "HPCC run.py";
+    dcqcn_clamp: bool = false, "target follows every cut", "NVIDIA default";
+    dcqcn_window: bool = false, "at most a bandwidth-delay product under way, times rate over line rate", "HPCC paper, DCQCN+w";
+
+    dcqcn_paper_notify_interval: Picoseconds = us(50), "at most one notification of a receiver for each queue pair", "SIGCOMM 2015";
+    dcqcn_paper_alpha_interval: Picoseconds = us(55), "alpha decays", "SIGCOMM 2015";
+    dcqcn_paper_increase_interval: Picoseconds = us(55), "the rate grows by time", "SIGCOMM 2015";
+    dcqcn_paper_increase_bytes: ByteCount = ByteCount(10_000_000), "the rate grows by bytes", "SIGCOMM 2015";
+    dcqcn_paper_recovery_stages: u32 = 5, "increases half-way back before target grows", "SIGCOMM 2015";
+    dcqcn_paper_additive: BitRate = BitRate(40_000_000), "growth of the target", "SIGCOMM 2015";
+    dcqcn_paper_hyper: BitRate = BitRate(200_000_000), "growth after that", "ns3-rdma, shipped configuration";
+
+    hpcc_target: f64 = 0.95, "utilisation that is aimed at (eta)", "SIGCOMM 2019";
+    hpcc_stages: u32 = 5, "additive increases before a multiplicative one", "SIGCOMM 2019; run.py has 0";
+    hpcc_additive: Option<BitRate> = None, "additive increase; auto: 10 Mb/s for each 25 Gb/s", "HPCC run.py";
+
+    dctcp_gain: f64 = 1.0 / 16.0, "weight of news in alpha", "RFC 8257";
+    dctcp_additive: Option<BitRate> = None, "increase in a round trip; auto: one packet", "RFC 8257; HPCC run.py: 615 Mb/s";
+
+    timely_low: Picoseconds = us(50), "below this round trip the rate grows", "SIGCOMM 2015; HPCC simulator";
+    timely_high: Picoseconds = us(500), "above it shrinks", "SIGCOMM 2015; HPCC simulator";
+    timely_min_rtt: Picoseconds = us(20), "unit of the gradient", "HPCC simulator";
+    timely_gain: f64 = 0.875, "weight of news in the difference", "HPCC simulator";
+    timely_beta: f64 = 0.8, "strength of a cut", "SIGCOMM 2015";
+    timely_additive: Option<BitRate> = None, "growth; auto: 10 Mb/s for each 10 Gb/s", "HPCC run.py";
+    timely_hyper: Option<BitRate> = None, "growth after five times; auto: 50 Mb/s for each 10 Gb/s", "HPCC run.py";
+
+    swift_base: Picoseconds = us(20), "target delay without hops", "htsim, a guess of its authors";
+    swift_hop: Picoseconds = Picoseconds(3_053_000), "target delay for each hop", "htsim";
+    swift_range: Picoseconds = us(100), "most that small windows add to the target", "htsim";
+    swift_window_min: f64 = 0.1, "packets at which all of it is added", "htsim";
+    swift_window_max: f64 = 100.0, "packets at which nothing is added", "htsim";
+    swift_additive: f64 = 1.0, "packets that a window grows in a round trip", "SIGCOMM 2020";
+    swift_beta: f64 = 0.8, "strength of a cut", "SIGCOMM 2020";
+    swift_cut_max: f64 = 0.5, "most that a cut takes", "SIGCOMM 2020";
+}
+
+impl Parameters {
+    /// What cannot be together, as one line.
+    ///
+    /// # Errors
+    /// When something cannot.
+    pub fn check(&self) -> Result<(), String> {
+        let share = |name: &str, value: f64| {
+            if value > 0.0 && value <= 1.0 {
+                Ok(())
+            } else {
+                Err(format!("{name} is {value}: give it above 0 and up to 1"))
+            }
+        };
+        if !(64..=65_000).contains(&self.mtu) {
+            return Err(format!("mtu is {}: give it from 64 to 65000 bytes", self.mtu));
+        }
+        for (name, priority) in [
+            ("priority", self.priority),
+            ("ack_priority", self.ack_priority.unwrap_or(0)),
+            ("cnp_priority", self.cnp_priority),
+        ] {
+            if priority > 7 {
+                return Err(format!("{name} is {priority}: there are 0 to 7"));
+            }
+        }
+        if self.ack_every == 0 || self.ack_every > 4096 {
+            return Err(format!("ack_every is {}: give it from 1 to 4096", self.ack_every));
+        }
+        if self.timeout_exponent > 31 {
+            return Err(format!("timeout_exponent is {}: 31 is the most", self.timeout_exponent));
+        }
+        if self.pfc_threshold == PauseThreshold::Static && self.pfc_xon > self.pfc_xoff {
+            return Err(format!(
+                "pfc_xon is {} and pfc_xoff {}: resume below the pause",
+                self.pfc_xon.0, self.pfc_xoff.0
+            ));
+        }
+        if self.pfc_quanta > 65_535 {
+            return Err(format!("pfc_quanta is {}: 65535 is the most", self.pfc_quanta));
+        }
+        if let (Some(min), Some(max)) = (self.ecn_kmin, self.ecn_kmax)
+            && min > max
+        {
+            return Err(format!("ecn_kmin is {} and ecn_kmax {}: exchange them", min.0, max.0));
+        }
+        for (name, interval) in [
+            ("dcqcn_alpha_interval", self.dcqcn_alpha_interval),
+            ("dcqcn_decrease_interval", self.dcqcn_decrease_interval),
+            ("dcqcn_increase_interval", self.dcqcn_increase_interval),
+            ("dcqcn_paper_alpha_interval", self.dcqcn_paper_alpha_interval),
+            ("dcqcn_paper_increase_interval", self.dcqcn_paper_increase_interval),
+            ("timely_min_rtt", self.timely_min_rtt),
+            ("swift_base", self.swift_base),
+        ] {
+            if interval.0 == 0 {
+                return Err(format!("{name} is 0: give it a time"));
+            }
+        }
+        if self.dcqcn_paper_increase_bytes.0 == 0 {
+            return Err("dcqcn_paper_increase_bytes is 0: give it bytes".to_owned());
+        }
+        share("ecn_pmax", self.ecn_pmax.unwrap_or(1.0))?;
+        share("hpcc_target", self.hpcc_target)?;
+        share("dcqcn_gain", self.dcqcn_gain)?;
+        share("dctcp_gain", self.dctcp_gain)?;
+        share("timely_gain", self.timely_gain)?;
+        for (name, alpha) in [("pfc_alpha", self.pfc_alpha), ("drop_alpha", self.drop_alpha)] {
+            if alpha <= 0.0 || alpha > 64.0 {
+                return Err(format!("{name} is {alpha}: give it above 0 and up to 64"));
+            }
+        }
+        if self.swift_window_min <= 0.0 || self.swift_window_max <= self.swift_window_min {
+            return Err(
+                "swift_window_max has to be above swift_window_min, and that above 0".into()
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_parameter_is_set_to_what_it_shows() {
+        let mut parameters = Parameters::default();
+        assert_eq!(parameters.check(), Ok(()));
+        for row in parameters.rows() {
+            parameters.set(row.name, &row.value).unwrap_or_else(|error| panic!("{error}"));
+            assert!(!row.meaning.is_empty() && !row.source.is_empty());
+        }
+        assert_eq!(parameters, Parameters::default());
+    }
+
+    #[test]
+    fn what_cannot_be_is_told() {
+        let mut parameters = Parameters::default();
+        let error = parameters.set("mtuu", "1").unwrap_err().to_string();
+        assert!(error.contains("'mtuu'"), "{error}");
+        let error = parameters.set("cc", "reno").unwrap_err().to_string();
+        assert!(error.contains("cc: 'reno' is not") && error.contains("hpcc"), "{error}");
+        for (name, value) in [
+            ("mtu", "9"),
+            ("priority", "8"),
+            ("ack_every", "0"),
+            ("timeout_exponent", "32"),
+            ("ecn_pmax", "0"),
+            ("hpcc_target", "1.5"),
+            ("pfc_alpha", "0"),
+            ("dcqcn_alpha_interval", "0s"),
+            ("pfc_quanta", "65536"),
+        ] {
+            let mut parameters = Parameters::default();
+            parameters.set(name, value).unwrap();
+            assert!(parameters.check().unwrap_err().contains(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! From single flows and ports to what a reader wants to know: goodput, completion times, slowdowns by size, fairness.
+
+use crate::simulation::Simulation;
+use crate::time::{SECOND, seconds};
+
+/// Bins of equal numbers of flows by size, as the analysis of the HPCC paper has them.
+const BINS: usize = 20;
+
+/// A distribution by some of its quantiles.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Quantiles {
+    /// Mean.
+    pub mean: f64,
+    /// Half are not above.
+    pub p50: f64,
+    /// 95 of 100 are not above.
+    pub p95: f64,
+    /// 99 of 100 are not above.
+    pub p99: f64,
+    /// 999 of 1000 are not above.
+    pub p999: f64,
+    /// The most.
+    pub max: f64,
+}
+
+impl Quantiles {
+    /// Of values in any order; none of nothing.
+    #[must_use]
+    pub fn of(mut values: Vec<f64>) -> Option<Self> {
+        if values.is_empty() {
+            return None;
+        }
+        values.sort_by(f64::total_cmp);
+        // The smallest value that so large a share is not above.
+        let at = |share: f64| {
+            let rank = (values.len() as f64 * share).ceil() as usize;
+            values[rank.clamp(1, values.len()) - 1]
+        };
+        Some(Self {
+            mean: values.iter().sum::<f64>() / values.len() as f64,
+            p50: at(0.5),
+            p95: at(0.95),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: at(1.0),
+        })
+    }
+}
+
+/// Flows of similar size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SizeBin {
+    /// The largest, in bytes.
+    pub bytes_max: u64,
+    /// How many.
+    pub flows: usize,
+    /// Completion time over that in an empty network.
+    pub slowdown: Quantiles,
+}
+
+/// A run as a whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Summary {
+    /// Simulated seconds.
+    pub seconds: f64,
+    /// Flows that are done, given up and neither.
+    pub finished: usize,
+    /// See above.
+    pub failed: usize,
+    /// See above.
+    pub unfinished: usize,
+    /// Payload that arrived in order.
+    pub delivered_bytes: u64,
+    /// That over the time from the first start to the last completion, or to the end where flows are unfinished.
+    pub goodput_bps: f64,
+    /// Goodput of each finished flow.
+    pub flow_goodput_bps: Option<Quantiles>,
+    /// Seconds from start to completion.
+    pub completion_seconds: Option<Quantiles>,
+    /// Completion time over that in an empty network, at least 1.
+    pub slowdown: Option<Quantiles>,
+    /// The same by size.
+    pub by_size: Vec<SizeBin>,
+    /// Jain's index of what flows were given: 1 is equal, 1/n all for one.
+    pub fairness: Option<f64>,
+    /// Data packets that were sent again.
+    pub packets_again: u64,
+    /// Time-outs of acknowledgements.
+    pub timeouts: u64,
+    /// Marks that senders heard of.
+    pub marks: u64,
+    /// Pauses that switches asked for.
+    pub pauses: u64,
+    /// The longest time for which one port was held up.
+    pub paused_seconds_max: f64,
+    /// Most bytes that waited at a port of a switch.
+    pub queue_bytes_max: u64,
+    /// Most of a switch's memory that was used.
+    pub buffer_bytes_max: u64,
+    /// Times that a watchdog helped.
+    pub watchdog: u64,
+}
+
+/// Jain's index of fairness: (sum x)^2 / (n sum x^2).
+#[must_use]
+pub fn jain(values: &[f64]) -> Option<f64> {
+    let sum: f64 = values.iter().sum();
+    let squares: f64 = values.iter().map(|value| value * value).sum();
+    (squares > 0.0).then(|| sum * sum / (values.len() as f64 * squares))
+}
+
+/// Sums a run up.
+#[must_use]
+pub fn summarise(simulation: &Simulation) -> Summary {
+    let now = simulation.now_ps();
+    let (mut begun, mut ended, mut delivered) = (u64::MAX, 0, 0);
+    let (mut finished, mut failed) = (0, 0);
+    let (mut again, mut timeouts, mut marks) = (0, 0, 0);
+    let (mut rates, mut times, mut given) = (Vec::new(), Vec::new(), Vec::new());
+    let mut slowdowns: Vec<(u64, f64)> = Vec::new();
+    for (number, flow) in simulation.flows().iter().enumerate() {
+        let result = simulation.flow_result(number);
+        begun = begun.min(flow.start_ps);
+        delivered += result.delivered_bytes;
+        again += result.packets_again;
+        timeouts += result.timeouts;
+        marks += result.marks;
+        failed += usize::from(result.failed_ps.is_some());
+        let until = result.finished_ps.or(result.failed_ps).unwrap_or(now);
+        ended = ended.max(until);
+        if until > flow.start_ps {
+            given.push(result.delivered_bytes as f64 / (until - flow.start_ps) as f64);
+        }
+        let Some(done) = result.finished_ps else { continue };
+        finished += 1;
+        let took = (done - flow.start_ps).max(1);
+        rates.push(flow.bytes() as f64 * 8.0 * SECOND as f64 / took as f64);
+        times.push(seconds(took));
+        let slowdown = (took as f64 / result.ideal_ps.max(1) as f64).max(1.0);
+        slowdowns.push((flow.bytes(), slowdown));
+    }
+    let span = seconds(ended.saturating_sub(begun).max(1));
+    let network = simulation.network();
+    let (mut pauses, mut watchdog, mut paused, mut queue) = (0, 0, 0, 0);
+    for port in 0..network.ports.len() as u32 {
+        let result = simulation.port_result(port);
+        pauses += result.pauses_sent;
+        watchdog += result.watchdog;
+        paused = paused.max(result.paused_ps);
+        if !network.nodes[network.ports[port as usize].node as usize].is_host {
+            queue = queue.max(result.queue_bytes_max);
+        }
+    }
+    let switches =
+        (0..network.nodes.len() as u32).filter_map(|node| simulation.switch_result(node));
+    Summary {
+        seconds: seconds(now),
+        finished,
+        failed,
+        unfinished: simulation.flows().len() - finished - failed,
+        delivered_bytes: delivered,
+        goodput_bps: delivered as f64 * 8.0 / span,
+        flow_goodput_bps: Quantiles::of(rates),
+        completion_seconds: Quantiles::of(times),
+        slowdown: Quantiles::of(slowdowns.iter().map(|(_, slowdown)| *slowdown).collect()),
+        by_size: by_size(slowdowns),
+        fairness: jain(&given),
+        packets_again: again,
+        timeouts,
+        marks,
+        pauses,
+        paused_seconds_max: seconds(paused),
+        queue_bytes_max: queue,
+        buffer_bytes_max: switches.map(|switch| switch.used_bytes_max).max().unwrap_or(0),
+        watchdog,
+    }
+}
+
+fn by_size(mut slowdowns: Vec<(u64, f64)>) -> Vec<SizeBin> {
+    slowdowns.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    let all = slowdowns.len();
+    let bins = BINS.min(all);
+    let bin = |number: usize| {
+        let part = &slowdowns[all * number / bins..all * (number + 1) / bins];
+        let slowdown = Quantiles::of(part.iter().map(|(_, slowdown)| *slowdown).collect())?;
+        Some(SizeBin { bytes_max: part.last()?.0, flows: part.len(), slowdown })
+    };
+    (0..bins).filter_map(bin).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_that_are_there() {
+        let quantiles = Quantiles::of((1..=1000).rev().map(f64::from).collect()).unwrap();
+        assert_eq!((quantiles.p50, quantiles.p95, quantiles.p99), (500.0, 950.0, 990.0));
+        assert_eq!((quantiles.p999, quantiles.max, quantiles.mean), (999.0, 1000.0, 500.5));
+        let one = Quantiles::of(vec![7.0]).unwrap();
+        assert_eq!((one.p50, one.p999), (7.0, 7.0));
+        assert_eq!(Quantiles::of(Vec::new()), None);
+    }
+
+    #[test]
+    fn fairness_is_one_for_equal_shares() {
+        assert_eq!(jain(&[3.0; 7]), Some(1.0));
+        assert_eq!(jain(&[1.0, 0.0, 0.0, 0.0]), Some(0.25));
+        assert_eq!(jain(&[]), None);
+    }
+
+    #[test]
+    fn bins_have_all_flows_once() {
+        let flows = (0..103_u64).map(|size| (size % 50, 1.0)).collect();
+        let bins = by_size(flows);
+        assert_eq!(bins.len(), 20);
+        assert_eq!(bins.iter().map(|bin| bin.flows).sum::<usize>(), 103);
+        assert!(bins.is_sorted_by_key(|bin| bin.bytes_max));
+    }
+}

@@ -1,0 +1,248 @@
+//! By which ports a node may send what is for a host: all that lie on a way with the fewest links, in the order of
+//! the node's ports, and a hash of the queue pair that chooses among them (RFC 2992). Hosts forward nothing.
+//!
+//! Hosts on the same switches are one class, so that tables grow with switches and not with hosts.
+
+use std::collections::HashMap;
+
+use crate::network::Network;
+use crate::random::mix;
+
+/// The node has the host at one of its own ports.
+const HERE: u32 = u32::MAX;
+/// No way leads there.
+const NOWHERE: u32 = u32::MAX - 1;
+
+/// Ways of a whole network.
+#[derive(Debug, Clone)]
+pub struct Routes {
+    classes: usize,
+    /// Of each host; nothing for switches.
+    class_of: Vec<u32>,
+    /// For each node and class: a set of ports, [`HERE`] or [`NOWHERE`].
+    table: Vec<u32>,
+    /// Where the ports of a set begin, and how many.
+    sets: Vec<(u32, u32)>,
+    members: Vec<u32>,
+    /// Ports of hosts whose links are up, of host after host.
+    attached: Vec<Vec<u32>>,
+    /// Of a host with one link: the node at its other end, and that node's port.
+    single: Vec<Option<(u32, u32)>>,
+    salts: Vec<u32>,
+}
+
+impl Routes {
+    /// Finds all ways. `is_up` says of a port whether its link may be used; `salt` is what a node adds to hashes.
+    #[must_use]
+    pub fn new(network: &Network, is_up: impl Fn(u32) -> bool, salt: impl Fn(u32) -> u32) -> Self {
+        let nodes = network.nodes.len();
+        let attached: Vec<Vec<u32>> = network
+            .nodes
+            .iter()
+            .map(|node| {
+                if node.is_host {
+                    node.ports.clone().filter(|port| is_up(*port)).collect()
+                } else {
+                    Vec::new()
+                }
+            })
+            .collect();
+        let single = attached.iter().map(|ports| match ports[..] {
+            [port] => Some((network.across(port), network.ports[port as usize].peer)),
+            _ => None,
+        });
+        let single = single.collect();
+        let mut class_of = vec![NOWHERE; nodes];
+        let mut known: HashMap<Vec<u32>, u32> = HashMap::new();
+        let mut classes: Vec<Vec<u32>> = Vec::new();
+        for host in network.hosts() {
+            let mut around: Vec<u32> =
+                attached[host as usize].iter().map(|port| network.across(*port)).collect();
+            around.sort_unstable();
+            around.dedup();
+            // A host beside a host is a way of its own.
+            if around.iter().any(|node| network.nodes[*node as usize].is_host) {
+                around.insert(0, host);
+            }
+            class_of[host as usize] = *known.entry(around.clone()).or_insert_with(|| {
+                classes.push(around);
+                classes.len() as u32 - 1
+            });
+        }
+        let mut routes = Self {
+            classes: classes.len(),
+            class_of,
+            table: vec![NOWHERE; nodes * classes.len()],
+            sets: Vec::new(),
+            members: Vec::new(),
+            attached,
+            single,
+            salts: (0..nodes as u32).map(salt).collect(),
+        };
+        let mut sets = HashMap::new();
+        for (class, around) in classes.iter().enumerate() {
+            routes.fill(network, class, around, &is_up, &mut sets);
+        }
+        routes
+    }
+
+    /// One class by breadth-first search from the nodes around its hosts.
+    fn fill(
+        &mut self,
+        network: &Network,
+        class: usize,
+        around: &[u32],
+        is_up: &impl Fn(u32) -> bool,
+        sets: &mut HashMap<Vec<u32>, u32>,
+    ) {
+        let mut distance = vec![u32::MAX; network.nodes.len()];
+        let mut reached: Vec<u32> = Vec::new();
+        for node in around {
+            distance[*node as usize] = 1;
+            self.table[*node as usize * self.classes + class] = HERE;
+            // What the host itself is in its own class does not forward.
+            if !network.nodes[*node as usize].is_host {
+                reached.push(*node);
+            }
+        }
+        let mut at = 0;
+        while at < reached.len() {
+            let node = reached[at];
+            at += 1;
+            for port in network.nodes[node as usize].ports.clone() {
+                let other = network.across(port);
+                if is_up(port) && distance[other as usize] == u32::MAX {
+                    distance[other as usize] = distance[node as usize] + 1;
+                    if !network.nodes[other as usize].is_host {
+                        reached.push(other);
+                    }
+                }
+            }
+        }
+        for (node, own) in network.nodes.iter().enumerate() {
+            if distance[node] == u32::MAX || distance[node] == 1 {
+                continue;
+            }
+            let nearer = |port: &u32| {
+                let other = network.across(*port) as usize;
+                is_up(*port)
+                    && !network.nodes[other].is_host
+                    && distance[other] == distance[node] - 1
+            };
+            let ports: Vec<u32> = own.ports.clone().filter(nearer).collect();
+            let next = sets.len() as u32;
+            let set = *sets.entry(ports.clone()).or_insert(next);
+            if set == next {
+                self.sets.push((self.members.len() as u32, ports.len() as u32));
+                self.members.extend(ports);
+            }
+            self.table[node * self.classes + class] = set;
+        }
+    }
+
+    /// By which port `node` sends to `host` what has this hash; none where no way leads there.
+    #[must_use]
+    pub fn port(&self, network: &Network, node: u32, host: u32, hash: u32) -> Option<u32> {
+        let class = self.class_of[host as usize];
+        match self.table[node as usize * self.classes + class as usize] {
+            NOWHERE => None,
+            HERE => self.last(network, node, host, hash),
+            set => {
+                let (start, count) = self.sets[set as usize];
+                Some(self.members[(start + self.choose(node, hash, count)) as usize])
+            }
+        }
+    }
+
+    /// The last link, between the host and a node beside it.
+    fn last(&self, network: &Network, node: u32, host: u32, hash: u32) -> Option<u32> {
+        if let Some((last, port)) = self.single[host as usize] {
+            return (last == node).then_some(port);
+        }
+        let ports = &self.attached[host as usize];
+        let peer = |port: &u32| network.ports[*port as usize].peer;
+        let here =
+            || ports.iter().map(peer).filter(|peer| network.ports[*peer as usize].node == node);
+        let count = here().count() as u32;
+        here().nth(self.choose(node, hash, count.max(1)) as usize)
+    }
+
+    fn choose(&self, node: u32, hash: u32, count: u32) -> u32 {
+        if count == 1 {
+            return 0;
+        }
+        let mixed = mix(u64::from(self.salts[node as usize]) << 32 | u64::from(hash));
+        ((u64::from(mixed as u32) * u64::from(count)) >> 32) as u32
+    }
+
+    /// The ports of a way from host to host; none where there is none.
+    #[must_use]
+    pub fn way(&self, network: &Network, from: u32, to: u32, hash: u32) -> Option<Vec<u32>> {
+        let mut ports = Vec::new();
+        let mut node = from;
+        while node != to {
+            let port = self.port(network, node, to, hash)?;
+            ports.push(port);
+            node = network.across(port);
+        }
+        Some(ports)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate;
+
+    fn built(topology: &penstock_topology::Topology) -> (Network, Routes) {
+        let network = Network::new(topology).unwrap();
+        let routes = Routes::new(&network, |_| true, |node| node);
+        (network, routes)
+    }
+
+    #[test]
+    fn all_pairs_of_a_fat_tree_have_ways_of_the_right_length() {
+        let (network, routes) = built(&generate::fat_tree(4, 1.0, 100_000_000_000, 1_000));
+        let hosts: Vec<u32> = network.hosts().collect();
+        assert_eq!(hosts.len(), 16);
+        for from in &hosts {
+            for to in hosts.iter().filter(|to| *to != from) {
+                let way = routes.way(&network, *from, *to, from * 31 + to).unwrap();
+                let expected = match (from / 2 == to / 2, from / 4 == to / 4) {
+                    (true, _) => 2,
+                    (_, true) => 4,
+                    _ => 6,
+                };
+                assert_eq!(way.len(), expected, "{from} to {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn hashes_use_all_ways_and_a_lost_link_none_of_its_own() {
+        let topology = generate::spine_leaf(4, 2, 1, 100_000_000_000, 100_000_000_000, 1_000);
+        let (network, routes) = built(&topology);
+        let ups = |routes: &Routes| -> Vec<u32> {
+            let mut ups: Vec<u32> =
+                (0..64).map(|hash| routes.way(&network, 0, 1, hash).unwrap()[1]).collect();
+            ups.sort_unstable();
+            ups.dedup();
+            ups
+        };
+        let all = ups(&routes);
+        assert_eq!(all.len(), 4);
+        let down = network.ports[all[1] as usize].link;
+        let fewer =
+            Routes::new(&network, |port| network.ports[port as usize].link != down, |node| node);
+        assert_eq!(ups(&fewer), [all[0], all[2], all[3]]);
+        let none = Routes::new(&network, |_| false, |node| node);
+        assert_eq!(none.way(&network, 0, 1, 0), None);
+    }
+
+    #[test]
+    fn two_hosts_need_no_switch() {
+        let (network, routes) = built(&generate::dumbbell(0, 1_000_000_000, 1_000_000_000, 1_000));
+        assert_eq!(routes.way(&network, 0, 1, 0).map(|way| way.len()), Some(1));
+        assert_eq!(routes.way(&network, 1, 0, 0).map(|way| way.len()), Some(1));
+    }
+}

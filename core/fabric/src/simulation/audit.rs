@@ -1,0 +1,109 @@
+//! Whether all counters are what is there: for tests, and at the end of each run.
+
+use super::Simulation;
+use crate::packet::{List, NONE};
+
+impl Simulation {
+    /// Counts everything again.
+    ///
+    /// # Errors
+    /// With the first thing that is not as it was counted.
+    pub fn audit(&self) -> Result<(), String> {
+        let counts = self.counts;
+        let gone = counts.consumed + counts.dropped + counts.lost;
+        let (mut resident, mut pauses) = (0, 0);
+        let mut memory = vec![0_u64; self.network.nodes.len()];
+        let mut accounts = vec![[0_u64; 8]; self.ports.len()];
+        for (id, port) in self.ports.iter().enumerate() {
+            let name = || self.network.show_port(id as u32);
+            let mut queued = 0;
+            for (priority, queue) in port.queues.iter().enumerate() {
+                let (count, bytes) = self.walk(queue, |packet| {
+                    if !port.is_host {
+                        memory[port.node as usize] += u64::from(packet.bytes);
+                        accounts[packet.ingress as usize][priority] += u64::from(packet.bytes);
+                    }
+                });
+                if bytes != queue.bytes {
+                    return Err(format!(
+                        "{}: queue {priority} has {bytes} bytes, counted {}",
+                        name(),
+                        queue.bytes
+                    ));
+                }
+                if (port.waiting & 1 << priority != 0) != (count > 0) {
+                    return Err(format!(
+                        "{}: queue {priority} has {count} packets and says otherwise",
+                        name()
+                    ));
+                }
+                resident += count;
+                queued += bytes;
+            }
+            if queued != port.queued_bytes {
+                return Err(format!(
+                    "{}: {queued} bytes wait, counted {}",
+                    name(),
+                    port.queued_bytes
+                ));
+            }
+            resident += self.walk(&port.on_line, |_| ()).0;
+            pauses += self.walk(&port.pauses, |_| ()).0 + self.walk(&port.pauses_on_line, |_| ()).0;
+        }
+        if counts.created != gone + resident {
+            return Err(format!(
+                "{} packets were made, {gone} are gone and {resident} are there",
+                counts.created
+            ));
+        }
+        if self.packets.in_use() as u64 != resident + pauses {
+            return Err(format!(
+                "{} packets are in use and {} found",
+                self.packets.in_use(),
+                resident + pauses
+            ));
+        }
+        for (node, found) in memory.iter().enumerate() {
+            let counted = self.memories[node];
+            let name = &self.network.nodes[node].name;
+            if counted.used != *found {
+                return Err(format!("{name}: {found} bytes are held, counted {}", counted.used));
+            }
+            if counted.used_max > counted.buffer {
+                return Err(format!(
+                    "{name}: {} bytes of {} were used",
+                    counted.used_max, counted.buffer
+                ));
+            }
+        }
+        self.audit_accounts(&accounts)
+    }
+
+    fn audit_accounts(&self, found: &[[u64; 8]]) -> Result<(), String> {
+        for (port, found) in found.iter().enumerate() {
+            for (priority, found) in found.iter().enumerate() {
+                let account = &self.ingress[port][priority];
+                let counted = account.bytes + u64::from(account.headroom_used);
+                if self.lossless & (1 << priority) != 0 && counted != *found {
+                    let name = self.network.show_port(port as u32);
+                    return Err(format!(
+                        "{name}: {found} bytes came in by {priority}, counted {counted}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn walk(&self, list: &List, mut each: impl FnMut(&crate::packet::Packet)) -> (u64, u64) {
+        let (mut id, mut count, mut bytes) = (list.head(), 0, 0);
+        while id != NONE && !list.is_empty() {
+            let packet = &self.packets[id];
+            each(packet);
+            count += 1;
+            bytes += u64::from(packet.bytes);
+            id = packet.next;
+        }
+        (count, bytes)
+    }
+}

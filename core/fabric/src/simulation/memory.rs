@@ -1,0 +1,248 @@
+//! The memory of a switch: a reserve for each port and lossless priority, memory that all share, and headroom for what
+//! still comes after a pause (the accounting of the HPCC simulator, or fixed thresholds).
+
+use crate::parameters::{Parameters, PauseThreshold};
+
+/// Memory of one switch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Memory {
+    /// All of it.
+    pub(super) buffer: u64,
+    /// What is left of it after reserves and headroom.
+    pub(super) shared: u64,
+    pub(super) shared_used: u64,
+    pub(super) used: u64,
+    pub(super) used_max: u64,
+}
+
+/// What came in by one port at one lossless priority.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Ingress {
+    /// Of reserve and shared memory.
+    pub(super) bytes: u64,
+    pub(super) headroom_used: u32,
+    pub(super) headroom: u32,
+    /// The other end was told to pause.
+    pub(super) is_pausing: bool,
+    /// When it is told again.
+    pub(super) refresh_ps: u64,
+}
+
+/// Thresholds of all switches.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Thresholds {
+    kind: PauseThreshold,
+    alpha: f64,
+    xon_offset: u64,
+    xoff: u64,
+    xon: u64,
+    reserve: u64,
+    drop_alpha: f64,
+}
+
+impl Thresholds {
+    pub(super) fn new(parameters: &Parameters) -> Self {
+        let is_static = parameters.pfc_threshold == PauseThreshold::Static;
+        Self {
+            kind: parameters.pfc_threshold,
+            alpha: parameters.pfc_alpha,
+            xon_offset: parameters.pfc_xon_offset.0,
+            xoff: parameters.pfc_xoff.0,
+            xon: parameters.pfc_xon.0,
+            // A fixed threshold counts everything.
+            reserve: if is_static { 0 } else { parameters.reserve.0 },
+            drop_alpha: parameters.drop_alpha,
+        }
+    }
+
+    pub(super) const fn reserve(&self) -> u64 {
+        self.reserve
+    }
+
+    /// How much shared memory a port and priority may fill before it is paused.
+    fn threshold(&self, memory: &Memory) -> u64 {
+        match self.kind {
+            PauseThreshold::Static => self.xoff,
+            PauseThreshold::Dynamic => {
+                (self.alpha * memory.shared.saturating_sub(memory.shared_used) as f64) as u64
+            }
+        }
+    }
+
+    /// Takes memory for a frame of a lossless priority; false where there is none.
+    pub(super) fn admit(&self, memory: &mut Memory, ingress: &mut Ingress, frame: u32) -> bool {
+        let size = u64::from(frame);
+        if memory.used + size > memory.buffer {
+            return false;
+        }
+        let after = ingress.bytes + size;
+        if after <= self.reserve {
+            ingress.bytes = after;
+        } else {
+            let more = size.min(after - self.reserve);
+            let over = after - self.reserve > self.threshold(memory)
+                || (self.kind == PauseThreshold::Dynamic
+                    && memory.shared_used + more > memory.shared);
+            if over {
+                if ingress.headroom_used + frame > ingress.headroom {
+                    return false;
+                }
+                ingress.headroom_used += frame;
+            } else {
+                ingress.bytes = after;
+                memory.shared_used += more;
+            }
+        }
+        memory.take(size);
+        true
+    }
+
+    /// Gives the memory of a frame back.
+    pub(super) fn free(&self, memory: &mut Memory, ingress: &mut Ingress, frame: u32) {
+        let from_headroom = frame.min(ingress.headroom_used);
+        ingress.headroom_used -= from_headroom;
+        let rest = u64::from(frame - from_headroom);
+        memory.shared_used -= rest.min(ingress.bytes.saturating_sub(self.reserve));
+        ingress.bytes -= rest;
+        memory.used -= u64::from(frame);
+    }
+
+    /// Whether who sends has to pause.
+    pub(super) fn must_pause(&self, memory: &Memory, ingress: &Ingress) -> bool {
+        !ingress.is_pausing
+            && (ingress.headroom_used > 0
+                || ingress.bytes.saturating_sub(self.reserve) >= self.threshold(memory))
+    }
+
+    /// Whether it may go on.
+    pub(super) fn may_resume(&self, memory: &Memory, ingress: &Ingress) -> bool {
+        if !ingress.is_pausing || ingress.headroom_used > 0 {
+            return false;
+        }
+        match self.kind {
+            PauseThreshold::Static => ingress.bytes <= self.xon,
+            PauseThreshold::Dynamic => {
+                let shared = ingress.bytes.saturating_sub(self.reserve);
+                shared == 0 || shared + self.xon_offset <= self.threshold(memory)
+            }
+        }
+    }
+
+    /// Takes memory for a frame that may be dropped; false where its queue or the memory is full.
+    pub(super) fn admit_lossy(
+        &self,
+        memory: &mut Memory,
+        queue_bytes: u64,
+        queue_limit: Option<u64>,
+        frame: u32,
+    ) -> bool {
+        let size = u64::from(frame);
+        let free = memory.shared.saturating_sub(memory.shared_used);
+        let limit = queue_limit.unwrap_or((self.drop_alpha * free as f64) as u64);
+        if size > free || queue_bytes + size > limit || memory.used + size > memory.buffer {
+            return false;
+        }
+        memory.shared_used += size;
+        memory.take(size);
+        true
+    }
+
+    /// Gives the memory of such a frame back.
+    pub(super) fn free_lossy(memory: &mut Memory, frame: u32) {
+        memory.shared_used -= u64::from(frame);
+        memory.used -= u64::from(frame);
+    }
+}
+
+impl Memory {
+    fn take(&mut self, size: u64) {
+        self.used += size;
+        self.used_max = self.used_max.max(self.used);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn memory() -> (Memory, [Ingress; 3]) {
+        let headroom = 20_000_u32;
+        let ingress = Ingress { headroom, ..Ingress::default() };
+        let shared = 200_000;
+        let buffer = shared + 3 * (4096 + u64::from(headroom));
+        (Memory { buffer, shared, shared_used: 0, used: 0, used_max: 0 }, [ingress; 3])
+    }
+
+    proptest! {
+        /// Whatever comes and goes, all counters are what is there, and nothing is above its bound.
+        #[test]
+        fn memory_is_what_was_taken(
+            steps in prop::collection::vec((0_usize..3, 64_u32..9000, any::<bool>()), 1..300),
+            is_static: bool,
+        ) {
+            let mut parameters = Parameters::default();
+            if is_static {
+                parameters.pfc_threshold = PauseThreshold::Static;
+                parameters.pfc_xoff = penstock_units::ByteCount(50_000);
+            }
+            let thresholds = Thresholds::new(&parameters);
+            let (mut memory, mut ports) = memory();
+            let mut held: Vec<Vec<u32>> = vec![Vec::new(); 3];
+            for (port, size, comes) in steps {
+                if comes {
+                    if thresholds.admit(&mut memory, &mut ports[port], size) {
+                        held[port].push(size);
+                    }
+                } else if !held[port].is_empty() {
+                    let size = held[port].remove(0);
+                    thresholds.free(&mut memory, &mut ports[port], size);
+                }
+                for (ingress, held) in ports.iter().zip(&held) {
+                    let sum: u64 = held.iter().map(|size| u64::from(*size)).sum();
+                    prop_assert_eq!(ingress.bytes + u64::from(ingress.headroom_used), sum);
+                    prop_assert!(ingress.headroom_used <= ingress.headroom);
+                }
+                prop_assert_eq!(memory.used, held.iter().flatten().map(|size| u64::from(*size)).sum::<u64>());
+                prop_assert!(memory.used <= memory.buffer);
+                if !is_static {
+                    prop_assert!(memory.shared_used <= memory.shared);
+                }
+            }
+            for (port, held) in held.into_iter().enumerate() {
+                for size in held {
+                    thresholds.free(&mut memory, &mut ports[port], size);
+                }
+            }
+            prop_assert_eq!((memory.used, memory.shared_used), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_fixed_threshold_pauses_and_resumes_where_it_says() {
+        let parameters = Parameters {
+            pfc_threshold: PauseThreshold::Static,
+            pfc_xoff: penstock_units::ByteCount(5000),
+            pfc_xon: penstock_units::ByteCount(3000),
+            ..Parameters::default()
+        };
+        let thresholds = Thresholds::new(&parameters);
+        let (mut memory, [mut ingress, ..]) = memory();
+        for _ in 0..4 {
+            assert!(thresholds.admit(&mut memory, &mut ingress, 1000));
+            assert!(!thresholds.must_pause(&memory, &ingress));
+        }
+        assert!(thresholds.admit(&mut memory, &mut ingress, 1000));
+        assert!(thresholds.must_pause(&memory, &ingress));
+        ingress.is_pausing = true;
+        assert!(thresholds.admit(&mut memory, &mut ingress, 1000));
+        assert_eq!(ingress.headroom_used, 1000);
+        for left in [5000_u64, 4000, 3000] {
+            assert!(!thresholds.may_resume(&memory, &ingress));
+            thresholds.free(&mut memory, &mut ingress, 1000);
+            assert_eq!(ingress.bytes, left);
+        }
+        assert!(thresholds.may_resume(&memory, &ingress));
+    }
+}

@@ -1,0 +1,142 @@
+//! Distributions of flow sizes: points of a cumulative distribution with straight lines between them.
+//!
+//! The points are those that the HPCC paper's generator ships (`traffic_gen/`): web search (DCTCP, SIGCOMM 2010), Hadoop
+//! (Facebook, SIGCOMM 2015) and storage (Alibaba 2019). Other distributions are read from text of the same form.
+
+use crate::random::Random;
+
+/// Why a text is no distribution.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {reason}")]
+pub struct SizeError {
+    /// From 1.
+    pub line: usize,
+    /// Why.
+    pub reason: String,
+}
+
+/// A distribution of sizes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sizes {
+    /// Bytes, and the share of flows that are not larger, both rising to a share of 1.
+    points: Vec<(f64, f64)>,
+}
+
+const WEB_SEARCH: &str = "0 0\n10000 15\n20000 20\n30000 30\n50000 40\n80000 53\n200000 60\n1000000 70\n2000000 80\n\
+    5000000 90\n10000000 97\n30000000 100";
+const HADOOP: &str = "0 0\n100 1\n200 2\n300 5\n350 15\n400 20\n500 30\n600 40\n700 50\n1000 60\n2000 67\n7000 70\n\
+    30000 72\n50000 82\n80000 87\n120000 90\n300000 95\n1000000 97.5\n2000000 99\n10000000 100";
+const STORAGE: &str = "0 0\n4000 22.93\n8000 69.21\n16000 80.61\n32000 90.47\n64000 93.53\n128000 96.77\n\
+    256000 97.53\n2000000 100";
+
+impl Sizes {
+    /// Names of the distributions that are known.
+    pub const NAMES: [&'static str; 3] = ["web-search", "hadoop", "storage"];
+
+    /// A known distribution.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let text = match name {
+            "web-search" => WEB_SEARCH,
+            "hadoop" => HADOOP,
+            "storage" => STORAGE,
+            _ => return None,
+        };
+        Self::read(text).ok()
+    }
+
+    /// Reads lines of bytes and percent.
+    ///
+    /// # Errors
+    /// With the first line that is not two rising numbers, or the last where it is not 100 percent.
+    pub fn read(text: &str) -> Result<Self, SizeError> {
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        let mut last = 1;
+        for (number, line) in text.lines().enumerate() {
+            let fault = |reason: &str| SizeError { line: number + 1, reason: reason.to_owned() };
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if line.is_empty() {
+                continue;
+            }
+            last = number + 1;
+            let numbers: Option<Vec<f64>> =
+                line.split_whitespace().map(|word| word.parse().ok()).collect();
+            let Some([bytes, percent]) = numbers.as_deref() else {
+                return Err(fault("write bytes and percent, such as '10000 15'"));
+            };
+            if !(0.0..=1e12).contains(bytes) || !(0.0..=100.0).contains(percent) {
+                return Err(fault("bytes are 0 to 10^12, percent 0 to 100"));
+            }
+            let share = percent / 100.0;
+            if points.last().is_some_and(|before| *bytes <= before.0 || share < before.1) {
+                return Err(fault("bytes and percent rise from line to line"));
+            }
+            points.push((*bytes, share));
+        }
+        match points.last() {
+            Some((_, 1.0)) => {}
+            _ => {
+                return Err(SizeError {
+                    line: last,
+                    reason: "the last line has 100 percent".into(),
+                });
+            }
+        }
+        if points[0].1 > 0.0 {
+            // Everything below the first point has its size.
+            points.insert(0, (points[0].0, 0.0));
+        }
+        Ok(Self { points })
+    }
+
+    /// Mean size in bytes.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        let middle =
+            |pair: &[(f64, f64)]| f64::midpoint(pair[0].0, pair[1].0) * (pair[1].1 - pair[0].1);
+        self.points.windows(2).map(middle).sum()
+    }
+
+    /// A size by chance, at least 1.
+    pub fn draw(&self, random: &mut Random) -> u64 {
+        let share = random.unit();
+        let at =
+            self.points.partition_point(|point| point.1 <= share).clamp(1, self.points.len() - 1);
+        let ((low, from), (high, to)) = (self.points[at - 1], self.points[at]);
+        let within = if to > from { (share - from) / (to - from) } else { 1.0 };
+        ((low + (high - low) * within) as u64).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_those_of_the_published_points() {
+        for (name, mean) in
+            [("web-search", 1_711_250.0), ("hadoop", 120_420.75), ("storage", 40_869.8)]
+        {
+            let sizes = Sizes::named(name).unwrap();
+            let mut random = Random::new(1, "sizes", 0);
+            let drawn = (0..400_000).map(|_| sizes.draw(&mut random) as f64).sum::<f64>() / 4e5;
+            assert!((drawn / sizes.mean() - 1.0).abs() < 0.02, "{name}: {drawn} {}", sizes.mean());
+            assert!((sizes.mean() / mean - 1.0).abs() < 0.01, "{name}: {}", sizes.mean());
+        }
+    }
+
+    #[test]
+    fn what_is_no_distribution_is_told_with_its_line() {
+        for (text, line) in [
+            ("", 1),
+            ("0 0\n5 x", 2),
+            ("0 0\n5 50", 2),
+            ("0 0\n5 50\n4 100", 3),
+            ("1 2 3", 1),
+            ("-1 0", 1),
+        ] {
+            assert_eq!(Sizes::read(text).unwrap_err().line, line, "{text:?}");
+        }
+        assert_eq!(Sizes::read("# one size\n1000 100\n").unwrap().mean(), 1000.0);
+    }
+}

@@ -1,0 +1,40 @@
+//! What the tests of the simulator share.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use penstock_fabric::{Flow, Network, Parameters, Simulation};
+use penstock_topology::Topology;
+
+/// Picoseconds.
+pub(crate) const US: u64 = 1_000_000;
+pub(crate) const GBPS: u64 = 1_000_000_000;
+
+/// Parameters with these set.
+pub(crate) fn set(pairs: &[(&str, &str)]) -> Parameters {
+    let mut parameters = Parameters::default();
+    for (name, value) in pairs {
+        parameters.set(name, value).unwrap_or_else(|error| panic!("{error}"));
+    }
+    parameters
+}
+
+/// One message that is written from the beginning on.
+pub(crate) fn flow(from: u32, to: u32, bytes: u64) -> Flow {
+    Flow::new(from, to, 0, bytes)
+}
+
+pub(crate) fn simulation(
+    topology: &Topology,
+    parameters: &Parameters,
+    flows: Vec<Flow>,
+) -> Simulation {
+    let network = Network::new(topology).unwrap();
+    Simulation::new(network, parameters.clone(), flows).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Runs until all flows are over, a hundred seconds at most, and audits.
+pub(crate) fn run(topology: &Topology, parameters: &Parameters, flows: Vec<Flow>) -> Simulation {
+    let mut simulation = simulation(topology, parameters, flows);
+    simulation.run_to_end(100_000_000 * US);
+    assert_eq!(simulation.audit(), Ok(()));
+    simulation
+}

@@ -1,0 +1,143 @@
+//! Congestion control against what is published of it: not single figures, but bounds that follow from the papers.
+
+mod common;
+
+use common::{GBPS, US, flow, set, simulation};
+use penstock_fabric::report::jain;
+use penstock_fabric::{Simulation, generate};
+
+const MS: u64 = 1000 * US;
+
+/// Goodput of each flow in Gb/s between two times.
+fn goodputs(simulation: &mut Simulation, from_ps: u64, until_ps: u64) -> Vec<f64> {
+    let flows = simulation.flows().len();
+    simulation.run_to_end(from_ps);
+    let before: Vec<u64> = (0..flows).map(|f| simulation.flow_result(f).delivered_bytes).collect();
+    simulation.run_to_end(until_ps);
+    let seconds = (until_ps - from_ps) as f64 / 1e12;
+    (0..flows)
+        .map(|f| {
+            (simulation.flow_result(f).delivered_bytes - before[f]) as f64 * 8.0 / seconds / 1e9
+        })
+        .collect()
+}
+
+fn incast(senders: u32, rate: u64, pairs: &[(&str, &str)]) -> Simulation {
+    let topology = generate::star(senders as usize + 1, rate, 1000);
+    let flows = (1..=senders).map(|from| flow(from, 0, 1 << 40)).collect();
+    simulation(&topology, &set(pairs), flows)
+}
+
+/// The port of the switch to the receiver.
+const OUT: u32 = 0;
+
+fn out(simulation: &Simulation) -> u32 {
+    simulation.network().ports[OUT as usize].peer
+}
+
+/// S1: two flows of published DCQCN at 40 Gb/s are fair, and their queue is near the fixed point of the reference (23.5 KB
+/// with the parameters of the paper: marks from 5 to 200 KB up to 1 %).
+#[test]
+fn s1_dcqcn_of_the_paper_is_fair_near_its_fixed_point() {
+    let mut simulation = incast(
+        2,
+        40 * GBPS,
+        &[
+            ("cc", "dcqcn-paper"),
+            ("mtu", "1000"),
+            ("ecn_kmin", "5k"),
+            ("ecn_kmax", "200k"),
+            ("ecn_pmax", "0.01"),
+        ],
+    );
+    simulation.sample_queues(US, 100 * MS, 200 * MS);
+    let goodputs = goodputs(&mut simulation, 100 * MS, 200 * MS);
+    assert!(jain(&goodputs).unwrap() >= 0.99, "{goodputs:?}");
+    let port = out(&simulation);
+    let bins = simulation.queue_bins(port);
+    let count: u64 = bins.iter().sum();
+    let mean = bins.iter().enumerate().map(|(kb, n)| (kb as f64 + 0.5) * *n as f64).sum::<f64>()
+        / count as f64;
+    assert!((10.0..45.0).contains(&mean), "mean queue {mean} KB");
+    assert_eq!(simulation.counts().dropped, 0);
+}
+
+/// S3: marks keep pauses away that come without them, and nothing is lost either way.
+#[test]
+fn s3_marking_takes_the_place_of_pausing() {
+    let pauses = |cc: &str| {
+        let mut simulation =
+            incast(3, 100 * GBPS, &[("cc", cc), ("pfc_threshold", "static"), ("buffer", "32MB")]);
+        simulation.run_to_end(5 * MS);
+        let before: u64 = pauses_sent(&simulation);
+        simulation.run_to_end(25 * MS);
+        assert_eq!(simulation.counts().dropped, 0, "{cc}");
+        pauses_sent(&simulation) - before
+    };
+    let (without, with) = (pauses("none"), pauses("dcqcn"));
+    assert!(without > 100 && with * 20 < without, "{without} without, {with} with");
+}
+
+fn pauses_sent(simulation: &Simulation) -> u64 {
+    (0..simulation.network().ports.len() as u32)
+        .map(|port| simulation.port_result(port).pauses_sent)
+        .sum()
+}
+
+/// S4: HPCC holds queues far below those of DCQCN under the same incast, and both use the line.
+#[test]
+fn s4_hpcc_holds_shorter_queues_than_dcqcn() {
+    let run = |cc: &str| {
+        let mut simulation = incast(8, 100 * GBPS, &[("cc", cc), ("mtu", "1000")]);
+        simulation.sample_queues(US, 5 * MS, 25 * MS);
+        let sum: f64 = goodputs(&mut simulation, 5 * MS, 25 * MS).iter().sum();
+        (sum, simulation.queue_quantile(out(&simulation), 0.99).unwrap())
+    };
+    let (dcqcn, hpcc) = (run("dcqcn"), run("hpcc"));
+    assert!(hpcc.1 * 5 < dcqcn.1, "p99 of the queue: HPCC {} and DCQCN {}", hpcc.1, dcqcn.1);
+    assert!(hpcc.1 < 60_000, "{}", hpcc.1);
+    // 95 % of the line, less 42 bytes of telemetry on each packet.
+    assert!(hpcc.0 > 80.0 && dcqcn.0 > 80.0, "{} and {}", hpcc.0, dcqcn.0);
+}
+
+/// S6: the queue of two DCTCP flows stays about the threshold (K = 300 kB at 100 Gb/s), and the line is full.
+#[test]
+fn s6_dctcp_swings_about_its_threshold() {
+    let mut simulation =
+        incast(2, 100 * GBPS, &[("cc", "dctcp"), ("mtu", "1000"), ("base_rtt", "13us")]);
+    simulation.sample_queues(US, 10 * MS, 40 * MS);
+    let goodputs = goodputs(&mut simulation, 10 * MS, 40 * MS);
+    let line = 100.0 * 1000.0 / 1082.0;
+    let sum: f64 = goodputs.iter().sum();
+    assert!(sum > 0.99 * line, "{sum} of {line}");
+    assert!(jain(&goodputs).unwrap() > 0.95, "{goodputs:?}");
+    // With windows of 13 us of the line each, two flows hold at most a window in the queue and stay below K.
+    let most = simulation.queue_quantile(out(&simulation), 1.0).unwrap();
+    assert!(most <= 325_000, "{most}");
+}
+
+/// Swift holds the delay near its target: base and two hops are 26 us, and scaling adds little for eight flows.
+#[test]
+fn swift_holds_the_delay_near_its_target() {
+    let mut simulation = incast(8, 100 * GBPS, &[("cc", "swift"), ("mtu", "1000")]);
+    simulation.sample_queues(US, 10 * MS, 30 * MS);
+    let goodputs = goodputs(&mut simulation, 10 * MS, 30 * MS);
+    assert!(goodputs.iter().sum::<f64>() > 85.0, "{goodputs:?}");
+    let median = simulation.queue_quantile(out(&simulation), 0.5).unwrap();
+    // 22 us of queue at 12.5 GB/s are 275 kB; flow scaling allows up to 100 us more.
+    assert!((100_000..900_000).contains(&median), "{median}");
+}
+
+/// Every algorithm moves everything of a large incast, without loss.
+#[test]
+fn all_of_them_finish_an_incast() {
+    for cc in ["none", "dcqcn", "dcqcn-paper", "hpcc", "dctcp", "timely", "swift"] {
+        let topology = generate::star(33, 100 * GBPS, 1000);
+        let flows = (1..=32).map(|from| flow(from, 0, 500_000)).collect();
+        let mut done = simulation(&topology, &set(&[("cc", cc)]), flows);
+        done.run_to_end(1000 * MS);
+        let last = (0..32).map(|f| done.flow_result(f).finished_ps.expect(cc)).max().unwrap();
+        assert!(last < 20 * MS, "{cc}: {} us", last / US);
+        assert_eq!((done.counts().dropped, done.audit()), (0, Ok(())), "{cc}");
+    }
+}

@@ -1,0 +1,184 @@
+//! What holds for every network and every traffic: nothing is lost under pausing, everything is counted, and the same seed
+//! gives the same bytes.
+
+mod common;
+
+use common::{GBPS, US, set};
+use penstock_fabric::{Flow, Network, Operation, Progress, Simulation, generate, random::Random};
+use penstock_topology::Topology;
+use proptest::prelude::*;
+
+const CONTROLS: [&str; 7] = ["none", "dcqcn", "dcqcn-paper", "hpcc", "dctcp", "timely", "swift"];
+
+#[derive(Debug, Clone)]
+struct Case {
+    topology: usize,
+    rate: usize,
+    delay_ns: u64,
+    control: usize,
+    flows: usize,
+    bytes_max: u64,
+    seed: u64,
+    settings: Vec<(&'static str, String)>,
+}
+
+impl Case {
+    fn topology(&self) -> Topology {
+        let rate = [10, 25, 40, 100, 400][self.rate] * GBPS;
+        match self.topology {
+            0 => generate::star(5, rate, self.delay_ns),
+            1 => generate::dumbbell(3, rate, rate / 4, self.delay_ns),
+            2 => generate::spine_leaf(2, 3, 3, rate, rate / 2, self.delay_ns),
+            3 => generate::spine_leaf(3, 2, 4, rate, 2 * rate, self.delay_ns),
+            _ => generate::fat_tree(4, 1.0, rate, self.delay_ns),
+        }
+    }
+
+    fn simulation(&self) -> Simulation {
+        let mut parameters = set(&[("cc", CONTROLS[self.control])]);
+        parameters.seed = self.seed;
+        for (name, value) in &self.settings {
+            parameters.set(name, value).unwrap();
+        }
+        let network = Network::new(&self.topology()).unwrap();
+        let hosts = network.hosts().count() as u64;
+        let mut random = Random::new(self.seed, "case", 0);
+        // A few receivers, so that there is something to pause for.
+        let flows = (0..self.flows).map(|_| {
+            let to = random.below(2.min(hosts));
+            let from = (to + 1 + random.below(hosts - 1)) % hosts;
+            let start = random.below(50 * US);
+            let mut flow =
+                Flow::new(from as u32, to as u32, start, 1 + random.below(self.bytes_max));
+            flow.messages = 1 + random.below(4);
+            flow.depth = 1 + random.below(3);
+            if CONTROLS[self.control].starts_with('d') && CONTROLS[self.control] != "dctcp" {
+                flow.operation =
+                    [Operation::Write, Operation::Send, Operation::Read][random.below(3) as usize];
+            }
+            flow
+        });
+        Simulation::new(network, parameters, flows.collect()).unwrap()
+    }
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    (0_usize..5, 0_usize..5, 1_u64..3000, 0_usize..7, 1_usize..24, 1_u64..300_000, any::<u64>())
+        .prop_map(|(topology, rate, delay_ns, control, flows, bytes_max, seed)| Case {
+            topology,
+            rate,
+            delay_ns,
+            control,
+            flows,
+            bytes_max,
+            seed,
+            settings: Vec::new(),
+        })
+}
+
+/// In steps, each audited.
+fn finish(simulation: &mut Simulation) -> Result<(), TestCaseError> {
+    for _ in 0..100_000 {
+        let progress = simulation.run(60_000_000 * US, 20_000);
+        prop_assert_eq!(simulation.audit(), Ok(()));
+        if progress != Progress::Running {
+            prop_assert_eq!(progress, Progress::Done);
+            return Ok(());
+        }
+    }
+    Err(TestCaseError::fail("it does not end"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Headroom as it is worked out is enough, whatever threshold, response and latency there are.
+    #[test]
+    fn nothing_is_lost_under_pausing(
+        mut case in cases(),
+        is_static: bool,
+        response in 0_u64..4,
+        latency in 0_u64..3,
+        quanta in 0_usize..3,
+        mtu in 0_usize..3,
+        reads_high: bool,
+    ) {
+        let mtu = [256, 1024, 4096][mtu];
+        case.settings = vec![
+            ("pfc_response", format!("{response}us")),
+            ("switch_latency", format!("{latency}us")),
+            ("pfc_quanta", [0, 1000, 65_535][quanta].to_string()),
+            ("mtu", mtu.to_string()),
+            ("timeout_exponent", "0".to_owned()),
+            ("buffer", "64MiB".to_owned()),
+        ];
+        if is_static {
+            case.settings.push(("pfc_threshold", "static".to_owned()));
+            case.settings.push(("pfc_xoff", "20k".to_owned()));
+            case.settings.push(("pfc_xon", "15k".to_owned()));
+        } else {
+            case.settings.push(("pfc_alpha", "0.002".to_owned()));
+        }
+        if reads_high {
+            case.settings.push(("weights", "1:1:1:4:2:2:1:0".to_owned()));
+        }
+        let mut simulation = case.simulation();
+        finish(&mut simulation)?;
+        let counts = simulation.counts();
+        prop_assert_eq!((counts.dropped, counts.lost), (0, 0));
+        for (number, flow) in simulation.flows().iter().enumerate() {
+            let result = simulation.flow_result(number);
+            prop_assert!(result.finished_ps.is_some(), "flow {} {:?}", number, flow);
+            prop_assert_eq!(result.delivered_bytes, flow.bytes());
+            prop_assert_eq!((result.packets_again, result.timeouts), (0, 0));
+            let took = result.finished_ps.unwrap() - flow.start_ps;
+            // The formula takes a train as alike in its middle; one more packet on each link is its error.
+            if flow.messages == 1 {
+                prop_assert!(took >= result.ideal_ps, "flow {}: {} below {}", number, took, result.ideal_ps);
+            }
+        }
+    }
+
+    /// Without pausing and with lossy lines everything arrives by going back, and every packet is counted.
+    #[test]
+    fn what_is_lost_is_sent_again_and_counted(mut case in cases(), loss in 0_u32..30, burst in 1_u32..4) {
+        case.settings = vec![
+            ("pfc", "false".to_owned()),
+            ("queue_limit", "60k".to_owned()),
+            ("timeout_exponent", "8".to_owned()),
+            ("retries", "1000".to_owned()),
+        ];
+        case.bytes_max = case.bytes_max.min(60_000);
+        let mut topology = case.topology();
+        for link in &mut topology.links {
+            link.loss = f64::from(loss) / 1000.0;
+            link.loss_burst = f64::from(burst);
+        }
+        let plain = case.simulation();
+        let network = Network::new(&topology).unwrap();
+        let mut simulation =
+            Simulation::new(network, plain.parameters().clone(), plain.flows().to_vec()).unwrap();
+        finish(&mut simulation)?;
+        for (number, flow) in simulation.flows().iter().enumerate() {
+            let result = simulation.flow_result(number);
+            prop_assert_eq!(result.delivered_bytes, flow.bytes(), "flow {}", number);
+            prop_assert!(result.finished_ps.is_some());
+        }
+    }
+
+    /// Same seed, same digest; in one go or in steps.
+    #[test]
+    fn the_same_seed_gives_the_same_bytes(case in cases(), step in 1_u64..5000) {
+        let mut whole = case.simulation();
+        whole.run_to_end(60_000_000 * US);
+        let mut steps = case.simulation();
+        while steps.run(60_000_000 * US, step) == Progress::Running {}
+        prop_assert_eq!(whole.digest(), steps.digest());
+        prop_assert_eq!(whole.counts(), steps.counts());
+        let mut other = case.clone();
+        other.seed = case.seed.wrapping_add(1);
+        let mut other = other.simulation();
+        other.run_to_end(60_000_000 * US);
+        prop_assert_ne!(whole.digest(), other.digest());
+    }
+}

@@ -1,0 +1,81 @@
+//! `penstock fabric`: what a RoCE fabric would do with traffic, packet by packet, before anybody buys it.
+//!
+//! Each subcommand is a file below this one; the simulator is `penstock-fabric`.
+
+use crate::exit::{Code, Failure};
+use crate::table::table;
+
+mod hpcc;
+mod network;
+mod page;
+mod run;
+mod show;
+mod sweep;
+mod traffic;
+
+/// Simulate a RoCE fabric packet by packet
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The network is a topology file (penstock topology), or is made by numbers. Everything else is a parameter, set by \
+--set NAME=VALUE and listed with its default and source by penstock fabric parameters. The same seed gives the same \
+bytes. docs/fabric.md says what is exact and what is approximated.
+
+Examples:
+  penstock fabric run --spine-leaf 2x8x4 --workload write_bw --from h0 --to h31
+  penstock fabric run experiments/topologies/heps.toml --workload write_bw --from transfer01 --to k8sgn08 -a
+  penstock fabric run --star 17 --workload incast --size 1MB --set cc=none --set pfc_threshold=static
+  penstock fabric run --fat-tree 8 --workload poisson --sizes web-search --load 0.3 --time 2ms --out result
+  penstock fabric run --spine-leaf 2x8x4 --workload permutation --size 50MB --fail leaf0-spine1@1ms --repair leaf0-spine1@5ms
+  penstock fabric run --hpcc mix/config.txt --out result
+  penstock fabric sweep --star 9 --workload incast --size 1MB --grid cc=dcqcn,hpcc,dctcp --grid seed=1,2,3
+  penstock fabric parameters")]
+pub(crate) struct Args {
+    /// Print one JSON object
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    Run(run::Args),
+    Sweep(sweep::Args),
+    /// List all parameters with defaults, meanings and sources
+    Parameters,
+}
+
+pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+    match args.what {
+        What::Run(what) => run::run(&what, args.json),
+        What::Sweep(what) => sweep::run(&what, args.json),
+        What::Parameters => parameters(args.json),
+    }
+}
+
+fn parameters(json: bool) -> Result<Code, Failure> {
+    let rows = penstock_fabric::Parameters::default().rows();
+    if json {
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                serde_json::json!({
+                    "name": row.name,
+                    "default": row.value,
+                    "form": row.form,
+                    "meaning": row.meaning,
+                    "source": row.source,
+                })
+            })
+            .collect();
+        show::print(&format!("{}\n", serde_json::json!({ "parameters": rows })))?;
+    } else {
+        let cell = |text: &str| text.to_owned();
+        let mut cells = vec![["parameter", "default", "meaning", "source"].map(cell).to_vec()];
+        cells.extend(rows.iter().map(|row| {
+            vec![cell(row.name), row.value.clone(), cell(row.meaning), cell(row.source)]
+        }));
+        show::print(&table(&cells))?;
+    }
+    Ok(Code::Done)
+}

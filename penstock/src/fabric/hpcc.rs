@@ -1,0 +1,70 @@
+//! Set-ups of the HPCC simulator: a configuration and the files that it names.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::anyhow;
+use penstock_fabric::hpcc::{self, Fault};
+use penstock_fabric::{Flow, Marking, Network, Parameters};
+
+use crate::exit::{Code, Failure, OrExit, say};
+use crate::topology::text_of;
+
+/// What a run needs.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) network: Network,
+    pub(crate) parameters: Parameters,
+    pub(crate) flows: Vec<Flow>,
+    pub(crate) until_ps: u64,
+    /// Between which times queues are looked at, in nanoseconds.
+    pub(crate) queue_times_ns: Option<(u64, u64)>,
+}
+
+/// Reads a configuration and its files, which lie where their names say or beside it.
+///
+/// # Errors
+/// With file, line and reason.
+pub(crate) fn read(config: &Path) -> Result<Setup, Failure> {
+    let at = |file: &Path, fault: Fault| {
+        Failure::new(Code::Usage, anyhow!("{}:{fault}", file.display()))
+    };
+    let read = hpcc::config(&text_of(config)?).map_err(|fault| at(config, fault))?;
+    for ignored in &read.ignored {
+        say(format!("{}:{ignored} has no meaning here", config.display()));
+    }
+    let topology_file = beside(config, &read.topology_file);
+    let mut topology =
+        hpcc::topology(&text_of(&topology_file)?).map_err(|fault| at(&topology_file, fault))?;
+    if read.loss > 0.0 {
+        topology.links.iter_mut().for_each(|link| link.loss = link.loss.max(read.loss));
+    }
+    let flow_file = beside(config, &read.flow_file);
+    let flows = hpcc::flows(&text_of(&flow_file)?).map_err(|fault| at(&flow_file, fault))?;
+    let mut network = Network::new(&topology).or_exit(Code::Usage)?;
+    for port in &mut network.ports {
+        let rate = port.line.bits_per_second();
+        let found = read.marking.iter().find(|(of, ..)| *of == rate);
+        if let Some((_, least_bytes, most_bytes, probability)) = found.copied() {
+            port.marking = Some(Marking { least_bytes, most_bytes, probability });
+        }
+    }
+    Ok(Setup {
+        network,
+        parameters: read.parameters,
+        flows,
+        until_ps: read.until_ps,
+        queue_times_ns: read.queue_times_ns,
+    })
+}
+
+fn beside(config: &Path, name: &str) -> PathBuf {
+    let named = PathBuf::from(name);
+    if named.exists() {
+        return named;
+    }
+    let folder = config.parent().unwrap_or(Path::new("."));
+    match named.file_name() {
+        Some(file) => folder.join(file),
+        None => named,
+    }
+}

@@ -1,0 +1,128 @@
+//! Which network is simulated: a topology file, or one that is made by numbers.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use penstock_fabric::{Network, generate};
+use penstock_topology::{Scale, Topology};
+use penstock_units::{BitRate, parse_duration};
+
+use crate::exit::{Code, Failure, OrExit};
+use crate::topology::Input;
+
+/// More nodes than that need more memory than most machines have.
+const HOSTS_MAX: usize = 1 << 17;
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Choice {
+    /// The topology, or - for standard input
+    #[arg(value_name = "FILE", conflicts_with_all = ["star", "dumbbell", "spine_leaf", "fat_tree"])]
+    file: Option<PathBuf>,
+    /// So many hosts on one switch
+    #[arg(long, value_name = "HOSTS", group = "made")]
+    star: Option<usize>,
+    /// So many pairs of hosts on both sides of a link; 0 is two hosts without a switch
+    #[arg(long, value_name = "PAIRS", group = "made")]
+    dumbbell: Option<usize>,
+    /// Spines, leaves and hosts on each leaf
+    #[arg(long, value_name = "SxLxH", group = "made")]
+    spine_leaf: Option<Shape>,
+    /// Fat-tree of switches with K ports
+    #[arg(long, value_name = "K", group = "made")]
+    fat_tree: Option<usize>,
+    /// Rate of hosts in a network made by numbers
+    #[arg(long, default_value = "100G")]
+    rate: BitRate,
+    /// Rate of a link between switches; that of hosts by default
+    #[arg(long, value_name = "RATE")]
+    uplink: Option<BitRate>,
+    /// Delay of each link
+    #[arg(long, default_value = "1us", value_parser = parse_duration)]
+    delay: Duration,
+}
+
+/// Three numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape([usize; 3]);
+
+impl FromStr for Shape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers: Option<Vec<usize>> =
+            text.split('x').map(|word| word.parse().ok().filter(|number| *number > 0)).collect();
+        numbers
+            .and_then(|numbers| numbers.try_into().ok())
+            .map(Self)
+            .ok_or_else(|| "write spines, leaves and hosts on each leaf, such as 2x8x4".to_owned())
+    }
+}
+
+impl Choice {
+    /// Whether anything is named at all.
+    pub(crate) fn is_none(&self) -> bool {
+        self.file.is_none()
+            && self.star.is_none()
+            && self.dumbbell.is_none()
+            && self.spine_leaf.is_none()
+            && self.fat_tree.is_none()
+    }
+
+    /// The network and its name.
+    ///
+    /// # Errors
+    /// When nothing or too much is named, the file is at fault, or there is nothing to simulate.
+    pub(crate) fn network(&self) -> Result<(String, Network), Failure> {
+        let topology = self.topology()?;
+        let network = Network::new(&topology).or_exit(Code::Usage)?;
+        Ok((topology.name, network))
+    }
+
+    fn topology(&self) -> Result<Topology, Failure> {
+        let usage = |text: String| Failure::new(Code::Usage, anyhow!(text));
+        let rate = self.rate.0;
+        let uplink = self.uplink.map_or(rate, |rate| rate.0);
+        if rate == 0 || uplink == 0 {
+            return Err(usage("a rate is 0: nothing would move".to_owned()));
+        }
+        let delay = u64::try_from(self.delay.as_nanos()).unwrap_or(u64::MAX);
+        if delay > 10_000_000_000 {
+            return Err(usage("a link has at most 10s of delay".to_owned()));
+        }
+        let few = |hosts: Option<usize>| match hosts {
+            Some(hosts) if hosts <= HOSTS_MAX => Ok(()),
+            _ => Err(usage(format!("that has more than {HOSTS_MAX} hosts"))),
+        };
+        if let Some(file) = &self.file {
+            return Input { file: file.clone(), scale: Scale::FULL }.read();
+        }
+        if let Some(hosts) = self.star {
+            few(Some(hosts))?;
+            return Ok(generate::star(hosts, rate, delay));
+        }
+        if let Some(pairs) = self.dumbbell {
+            few(pairs.checked_mul(2))?;
+            return Ok(generate::dumbbell(pairs, rate, uplink, delay));
+        }
+        if let Some(Shape([spines, leaves, hosts])) = self.spine_leaf {
+            few(leaves.checked_mul(hosts))?;
+            few(leaves.checked_mul(spines))?;
+            return Ok(generate::spine_leaf(spines, leaves, hosts, rate, uplink, delay));
+        }
+        if let Some(k) = self.fat_tree {
+            if k < 2 || k % 2 != 0 {
+                return Err(usage(format!(
+                    "a fat-tree has switches of 2, 4, 6 ... ports, not {k}"
+                )));
+            }
+            few(k.checked_pow(3).map(|cube| cube / 4))?;
+            return Ok(generate::fat_tree(k, 1.0, rate, delay));
+        }
+        Err(usage(
+            "no network: name a topology file, or use --star, --dumbbell, --spine-leaf or --fat-tree"
+                .to_owned(),
+        ))
+    }
+}

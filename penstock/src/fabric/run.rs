@@ -1,0 +1,248 @@
+//! `penstock fabric run`: one run, or one for each size of a perftest.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use penstock_fabric::{LinkChange, Network, Parameters, Progress, Simulation, report, time};
+use penstock_units::{display_duration, parse_duration};
+use serde_json::{Value, json};
+
+use super::network::Choice;
+use super::traffic::Traffic;
+use super::{hpcc, page, show};
+use crate::exit::{Code, Failure, OrExit};
+
+/// Events between two looks at the clock: some ten milliseconds.
+const EVENTS: u64 = 100_000;
+/// Between two looks at queues, as in the HPCC simulator.
+const QUEUE_SAMPLES_PS: u64 = 100 * time::NANOSECOND;
+const TELL_EVERY: Duration = Duration::from_millis(500);
+
+/// Run a workload and print what came of it
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    network: Choice,
+    #[command(flatten)]
+    traffic: Traffic,
+    #[command(flatten)]
+    settings: Settings,
+    /// A link that fails at a time, by its name (that of its ends in networks made by numbers)
+    #[arg(long, value_name = "LINK@TIME")]
+    fail: Vec<String>,
+    /// A link that works again
+    #[arg(long, value_name = "LINK@TIME")]
+    repair: Vec<String>,
+    /// Network, flows and parameters of a configuration of the HPCC simulator instead
+    #[arg(long, value_name = "CONFIG")]
+    hpcc: Option<PathBuf>,
+    /// Write result.json, flows.csv, ports.csv, report.html, fct.txt and pfc.txt here
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// What single runs and sweeps share.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Settings {
+    /// Set a parameter
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// End after so much simulated time, whatever is unfinished
+    #[arg(long, value_name = "TIME", default_value = "100s", value_parser = parse_duration)]
+    until: Duration,
+}
+
+impl Settings {
+    /// # Errors
+    /// When a parameter is not there or cannot be that.
+    pub(crate) fn parameters(&self) -> Result<Parameters, Failure> {
+        let mut parameters = Parameters::default();
+        self.set_in(&mut parameters)?;
+        Ok(parameters)
+    }
+
+    fn set_in(&self, parameters: &mut Parameters) -> Result<(), Failure> {
+        for one in &self.set {
+            let (name, value) = one
+                .split_once('=')
+                .ok_or_else(|| anyhow!("--set {one}: write NAME=VALUE, such as cc=hpcc"))
+                .or_exit(Code::Usage)?;
+            parameters.set(name.trim(), value.trim()).or_exit(Code::Usage)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn until_ps(&self) -> u64 {
+        u64::try_from(self.until.as_nanos()).unwrap_or(u64::MAX).saturating_mul(time::NANOSECOND)
+    }
+}
+
+pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
+    if let Some(config) = &args.hpcc {
+        if !args.network.is_none() {
+            let error = anyhow!("--hpcc has its own network: name no other");
+            return Err(Failure::new(Code::Usage, error));
+        }
+        let mut setup = hpcc::read(config)?;
+        args.settings.set_in(&mut setup.parameters)?;
+        let until_ps = setup.until_ps.min(args.settings.until_ps());
+        let mut simulation =
+            Simulation::new(setup.network, setup.parameters, setup.flows).or_exit(Code::Usage)?;
+        simulation.record_pauses();
+        if let Some((from, until)) = setup.queue_times_ns {
+            let ps = |ns: u64| ns.saturating_mul(time::NANOSECOND);
+            simulation.sample_queues(QUEUE_SAMPLES_PS, ps(from), ps(until).min(until_ps));
+        }
+        let name = config.display().to_string();
+        return finish(&name, simulation, until_ps, args.out.as_ref(), json);
+    }
+    let (name, network) = args.network.network()?;
+    let parameters = args.settings.parameters()?;
+    if let Some(sizes) = args.traffic.sweep() {
+        return perftest(args, &name, &network, &parameters, &sizes, json);
+    }
+    let flows = args.traffic.flows(&network, None, parameters.seed)?;
+    let is_single = args.traffic.workload.perftest();
+    let mut simulation = Simulation::new(network, parameters, flows).or_exit(Code::Usage)?;
+    simulation.change_links(&changes(args, simulation.network())?);
+    if args.out.is_some() {
+        simulation.record_pauses();
+    }
+    if let (Some((_, is_latency)), None) = (is_single, &args.out) {
+        let wall = drive(&mut simulation, args.settings.until_ps())?;
+        let row = show::perftest_row(&simulation, is_latency);
+        return show::perftest(&name, &[(simulation, row, wall)], is_latency, json);
+    }
+    finish(&name, simulation, args.settings.until_ps(), args.out.as_ref(), json)
+}
+
+/// Links that fail and come back.
+fn changes(args: &Args, network: &Network) -> Result<Vec<LinkChange>, Failure> {
+    let failing = args.fail.iter().map(|text| (text, false));
+    let all = failing.chain(args.repair.iter().map(|text| (text, true)));
+    all.map(|(text, is_up)| {
+        let (name, at) = text
+            .rsplit_once('@')
+            .ok_or_else(|| anyhow!("'{text}' is no LINK@TIME, such as leaf0-spine1@1ms"))
+            .or_exit(Code::Usage)?;
+        let at = parse_duration(at).or_exit(Code::Usage)?;
+        let known = || network.links.iter().take(20).cloned().collect::<Vec<_>>().join(", ");
+        let link = network.links.iter().position(|link| link == name).ok_or_else(|| {
+            anyhow!("there is no link '{}': there are {}", name.escape_debug(), known())
+        });
+        let at_ps =
+            u64::try_from(at.as_nanos()).unwrap_or(u64::MAX).saturating_mul(time::NANOSECOND);
+        Ok(LinkChange { at_ps: at_ps.min(1 << 60), link: link.or_exit(Code::Usage)? as u32, is_up })
+    })
+    .collect()
+}
+
+fn perftest(
+    args: &Args,
+    name: &str,
+    network: &Network,
+    parameters: &Parameters,
+    sizes: &[u64],
+    json: bool,
+) -> Result<Code, Failure> {
+    if args.out.is_some() {
+        let error = anyhow!("--out is for one run, not for --all sizes: leave one of them out");
+        return Err(Failure::new(Code::Usage, error));
+    }
+    let is_latency = args.traffic.workload.perftest().is_some_and(|(_, is_latency)| is_latency);
+    let mut rows = Vec::new();
+    for size in sizes {
+        let flows = args.traffic.flows(network, Some(*size), parameters.seed)?;
+        let mut simulation =
+            Simulation::new(network.clone(), parameters.clone(), flows).or_exit(Code::Usage)?;
+        let wall = drive(&mut simulation, args.settings.until_ps())?;
+        let row = show::perftest_row(&simulation, is_latency);
+        rows.push((simulation, row, wall));
+    }
+    show::perftest(name, &rows, is_latency, json)
+}
+
+fn finish(
+    name: &str,
+    mut simulation: Simulation,
+    until_ps: u64,
+    out: Option<&PathBuf>,
+    json: bool,
+) -> Result<Code, Failure> {
+    let wall = drive(&mut simulation, until_ps)?;
+    let summary = report::summarise(&simulation);
+    let mut object = show::object(name, &simulation, &summary);
+    object["wall_seconds"] = json!(wall.as_secs_f64());
+    object["events_per_second"] = json!(rate(simulation.counts().events, wall));
+    object["hops_per_second"] = json!(rate(simulation.counts().arrivals, wall));
+    if let Some(folder) = out {
+        page::write(folder, name, &simulation, &summary, &object)?;
+    }
+    if json {
+        show::print(&format!("{object}\n"))?;
+    } else {
+        show::print(&show::text(name, &simulation, &summary, wall))?;
+    }
+    Ok(code(&simulation))
+}
+
+/// Flows that are unfinished or failed make it done in part.
+pub(crate) fn code(simulation: &Simulation) -> Code {
+    let all_done = (0..simulation.flows().len())
+        .all(|flow| simulation.flow_result(flow).finished_ps.is_some());
+    if all_done { Code::Done } else { Code::Partial }
+}
+
+pub(crate) fn rate(count: u64, wall: Duration) -> f64 {
+    count as f64 / wall.as_secs_f64().max(1e-9)
+}
+
+/// Runs to the end and tells on a terminal where it is; gives the time that it took.
+fn drive(simulation: &mut Simulation, until_ps: u64) -> Result<Duration, Failure> {
+    let tells = io::stderr().is_terminal();
+    let began = Instant::now();
+    let mut told = began;
+    let total: u64 = simulation.flows().iter().map(penstock_fabric::Flow::bytes).sum();
+    while simulation.run(until_ps, EVENTS) == Progress::Running {
+        if tells && told.elapsed() >= TELL_EVERY {
+            told = Instant::now();
+            tell(simulation, until_ps, total, began.elapsed());
+        }
+    }
+    if tells && told != began {
+        let _ = write!(io::stderr(), "\r\x1b[K");
+    }
+    let fault = |fault| anyhow!("the simulator miscounted, which is a fault of it: {fault}");
+    simulation.audit().map_err(fault)?;
+    Ok(began.elapsed())
+}
+
+fn tell(simulation: &Simulation, until_ps: u64, total: u64, elapsed: Duration) {
+    let delivered: u64 = (0..simulation.flows().len())
+        .map(|flow| simulation.flow_result(flow).delivered_bytes)
+        .sum();
+    let by_bytes = delivered as f64 / total.max(1) as f64;
+    let done = by_bytes.max(simulation.now_ps() as f64 / until_ps as f64);
+    let left = match done {
+        done if done > 0.001 => {
+            let seconds = (elapsed.as_secs_f64() * (1.0 - done) / done).clamp(0.0, 1e9);
+            format!(", {} left", display_duration(Duration::from_secs_f64(seconds)))
+        }
+        _ => String::new(),
+    };
+    let _ = write!(
+        io::stderr(),
+        "\r\x1b[K{:.6} s simulated, {:.1} M events/s, {:.0} %{left}",
+        time::seconds(simulation.now_ps()),
+        rate(simulation.counts().events, elapsed) / 1e6,
+        done * 100.0
+    );
+}
+
+/// A value that a sweep keeps of a run.
+pub(crate) fn kept(simulation: &Simulation) -> Value {
+    let summary = report::summarise(simulation);
+    show::summary_object(&summary)
+}

@@ -1,0 +1,351 @@
+//! What a run gave, as tables and as JSON.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use penstock_fabric::report::{Quantiles, Summary};
+use penstock_fabric::{Simulation, time};
+use penstock_units::{BitRate, ByteCount, display_latency};
+use serde_json::{Value, json};
+
+use super::run::{code, rate};
+use crate::exit::{Code, Failure};
+use crate::table::table;
+
+/// Ports that a table shows: those that waited, paused or dropped most.
+const PORTS_SHOWN: usize = 10;
+
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    io::stdout().write_all(text.as_bytes())
+}
+
+fn quantiles(value: Option<Quantiles>, scale: f64) -> Value {
+    value.map_or(Value::Null, |q| {
+        json!({
+            "mean": q.mean * scale,
+            "p50": q.p50 * scale,
+            "p95": q.p95 * scale,
+            "p99": q.p99 * scale,
+            "p999": q.p999 * scale,
+            "max": q.max * scale,
+        })
+    })
+}
+
+/// The sums of a run.
+pub(crate) fn summary_object(summary: &Summary) -> Value {
+    let bins = summary.by_size.iter().map(|bin| {
+        json!({
+            "bytes_max": bin.bytes_max,
+            "flows": bin.flows,
+            "slowdown": quantiles(Some(bin.slowdown), 1.0),
+        })
+    });
+    json!({
+        "simulated_seconds": summary.seconds,
+        "flows_finished": summary.finished,
+        "flows_failed": summary.failed,
+        "flows_unfinished": summary.unfinished,
+        "delivered_bytes": summary.delivered_bytes,
+        "goodput_bits_per_second": summary.goodput_bps,
+        "flow_goodput_bits_per_second": quantiles(summary.flow_goodput_bps, 1.0),
+        "completion_seconds": quantiles(summary.completion_seconds, 1.0),
+        "slowdown": quantiles(summary.slowdown, 1.0),
+        "slowdown_by_size": bins.collect::<Vec<_>>(),
+        "fairness": summary.fairness,
+        "packets_sent_again": summary.packets_again,
+        "timeouts": summary.timeouts,
+        "marks": summary.marks,
+        "pauses": summary.pauses,
+        "paused_seconds_max": summary.paused_seconds_max,
+        "queue_bytes_max": summary.queue_bytes_max,
+        "buffer_bytes_max": summary.buffer_bytes_max,
+        "watchdog": summary.watchdog,
+    })
+}
+
+/// Everything about a run but what the wall clock says.
+pub(crate) fn object(name: &str, simulation: &Simulation, summary: &Summary) -> Value {
+    let network = simulation.network();
+    let counts = simulation.counts();
+    let seconds = summary.seconds.max(1e-12);
+    let ports = (0..network.ports.len() as u32).map(|port| {
+        let result = simulation.port_result(port);
+        json!({
+            "port": network.show_port(port),
+            "sent_packets": result.sent_packets,
+            "sent_bytes": result.sent_bytes,
+            "utilisation": time::seconds(result.busy_ps) / seconds,
+            "marked": result.marked,
+            "dropped": result.dropped,
+            "lost": result.lost,
+            "queue_bytes_max": result.queue_bytes_max,
+            "pauses_sent": result.pauses_sent,
+            "paused_seconds": time::seconds(result.paused_ps),
+            "watchdog": result.watchdog,
+            "watchdog_dropped": result.watchdog_dropped,
+        })
+    });
+    let switches = (0..network.nodes.len() as u32).filter_map(|node| {
+        let result = simulation.switch_result(node)?;
+        Some(json!({
+            "switch": network.nodes[node as usize].name,
+            "buffer_bytes": result.buffer_bytes,
+            "used_bytes_max": result.used_bytes_max,
+        }))
+    });
+    let parameters: serde_json::Map<String, Value> = simulation
+        .parameters()
+        .rows()
+        .into_iter()
+        .map(|row| (row.name.to_owned(), Value::String(row.value)))
+        .collect();
+    let mut object = summary_object(summary);
+    object["network"] = json!(name);
+    object["flows"] = json!(simulation.flows().len());
+    object["base_round_trip_seconds"] = json!(time::seconds(simulation.base_rtt_ps()));
+    object["events"] = json!(counts.events);
+    object["packet_hops"] = json!(counts.arrivals);
+    object["dropped"] = json!(counts.dropped);
+    object["lost"] = json!(counts.lost);
+    object["digest"] = json!(format!("{:016x}", simulation.digest()));
+    object["warnings"] = json!(warnings(simulation));
+    object["parameters"] = Value::Object(parameters);
+    object["switches"] = json!(switches.collect::<Vec<_>>());
+    object["ports"] = json!(ports.collect::<Vec<_>>());
+    object
+}
+
+/// What a reader should know before believing the numbers.
+fn warnings(simulation: &Simulation) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let counts = simulation.counts();
+    let parameters = simulation.parameters();
+    if counts.early_timeouts > 0 {
+        warnings.push(format!(
+            "{} queue pairs have an acknowledgement time-out shorter than their round trip: raise timeout_exponent",
+            counts.early_timeouts
+        ));
+    }
+    if parameters.pfc && counts.dropped > 0 {
+        warnings.push(format!(
+            "{} packets were dropped with pausing on: the fabric is not lossless with these buffers",
+            counts.dropped
+        ));
+    }
+    if parameters.switch_latency.0 == 0 || parameters.nic_latency.0 == 0 {
+        warnings.push(
+            "hosts or switches take no time of their own: set nic_latency and switch_latency for latencies"
+                .to_owned(),
+        );
+    }
+    warnings
+}
+
+/// The same for people.
+pub(crate) fn text(
+    name: &str,
+    simulation: &Simulation,
+    summary: &Summary,
+    wall: Duration,
+) -> String {
+    let counts = simulation.counts();
+    let mut text = format!(
+        "{name}: {} flows, {} done, {} failed, {} unfinished, {:.6} s simulated\n",
+        simulation.flows().len(),
+        summary.finished,
+        summary.failed,
+        summary.unfinished,
+        summary.seconds
+    );
+    let _ = writeln!(
+        text,
+        "goodput {} in sum, {} delivered; fairness {}",
+        BitRate(summary.goodput_bps as u64),
+        ByteCount(summary.delivered_bytes),
+        summary.fairness.map_or("-".to_owned(), |fairness| format!("{fairness:.4}"))
+    );
+    let _ = writeln!(
+        text,
+        "{} pauses, longest standstill {}, {} marks, {} dropped, {} lost, {} sent again, {} time-outs",
+        summary.pauses,
+        latency(summary.paused_seconds_max),
+        summary.marks,
+        counts.dropped,
+        counts.lost,
+        summary.packets_again,
+        summary.timeouts
+    );
+    let _ = writeln!(
+        text,
+        "longest queue {}, most memory of a switch {}\n",
+        ByteCount(summary.queue_bytes_max),
+        ByteCount(summary.buffer_bytes_max)
+    );
+    text += &table(&quantile_rows(summary));
+    let busiest = ports(simulation);
+    if busiest.len() > 1 {
+        text.push('\n');
+        text += &table(&busiest);
+    }
+    for warning in warnings(simulation) {
+        let _ = writeln!(text, "\nnote: {warning}");
+    }
+    let _ = writeln!(
+        text,
+        "\n{} events and {} packets over links in {:.2} s ({:.2} M a second); digest {:016x}",
+        counts.events,
+        counts.arrivals,
+        wall.as_secs_f64(),
+        rate(counts.arrivals, wall) / 1e6,
+        simulation.digest()
+    );
+    text
+}
+
+fn quantile_rows(summary: &Summary) -> Vec<Vec<String>> {
+    let heads = ["", "flows", "mean", "p50", "p95", "p99", "p99.9", "max"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let mut add = |what: String, flows: usize, q: Quantiles, show: &dyn Fn(f64) -> String| {
+        let mut row = vec![what, flows.to_string()];
+        row.extend([q.mean, q.p50, q.p95, q.p99, q.p999, q.max].map(show));
+        rows.push(row);
+    };
+    if let Some(q) = summary.completion_seconds {
+        add("completion".to_owned(), summary.finished, q, &latency);
+    }
+    if let Some(q) = summary.flow_goodput_bps {
+        add("goodput".to_owned(), summary.finished, q, &|bps| BitRate(bps as u64).to_string());
+    }
+    let factor = |factor: f64| format!("{factor:.2}");
+    if let Some(q) = summary.slowdown {
+        add("slowdown".to_owned(), summary.finished, q, &factor);
+    }
+    let distinct = summary.by_size.first().map(|bin| bin.bytes_max)
+        != summary.by_size.last().map(|bin| bin.bytes_max);
+    for bin in summary.by_size.iter().filter(|_| distinct) {
+        let what = format!("  up to {}", ByteCount(bin.bytes_max));
+        add(what, bin.flows, bin.slowdown, &factor);
+    }
+    rows
+}
+
+fn ports(simulation: &Simulation) -> Vec<Vec<String>> {
+    let network = simulation.network();
+    let seconds = time::seconds(simulation.now_ps()).max(1e-12);
+    let mut all: Vec<_> = (0..network.ports.len() as u32)
+        .map(|port| (port, simulation.port_result(port)))
+        .filter(|(_, result)| result.sent_packets > 0)
+        .collect();
+    all.sort_by_key(|(port, r)| {
+        std::cmp::Reverse((r.dropped, r.paused_ps, r.queue_bytes_max, r.sent_bytes, *port))
+    });
+    let heads = ["port", "used", "queue max", "paused", "pauses sent", "marked", "dropped"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for (port, result) in all.into_iter().take(PORTS_SHOWN) {
+        rows.push(vec![
+            network.show_port(port),
+            format!("{:.1} %", 100.0 * time::seconds(result.busy_ps) / seconds),
+            ByteCount(result.queue_bytes_max).to_string(),
+            format!("{:.1} %", 100.0 * time::seconds(result.paused_ps) / seconds),
+            result.pauses_sent.to_string(),
+            result.marked.to_string(),
+            result.dropped.to_string(),
+        ]);
+    }
+    rows
+}
+
+fn latency(seconds: f64) -> String {
+    display_latency(Duration::from_secs_f64(seconds.max(0.0)))
+}
+
+/// What perftest measures.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PerftestRow {
+    bytes: u64,
+    iterations: u64,
+    /// Gb/s from the first post to the last completion; or microseconds of half a round trip.
+    average: Option<f64>,
+    messages_per_second: f64,
+}
+
+/// As perftest works them out: all bytes over the time from the first post to the last completion, or half of the mean
+/// round trip.
+pub(crate) fn perftest_row(simulation: &Simulation, is_latency: bool) -> PerftestRow {
+    let flow = &simulation.flows()[0];
+    let (bytes, iterations) = (flow.message_bytes, flow.messages);
+    let results: Vec<_> =
+        (0..simulation.flows().len()).map(|flow| simulation.flow_result(flow)).collect();
+    let finished: Option<Vec<u64>> = results.iter().map(|result| result.finished_ps).collect();
+    let last = finished.and_then(|times| times.into_iter().max());
+    let all_messages: u64 = results.iter().map(|result| result.completed).sum();
+    let average = last.and_then(|last| {
+        if is_latency {
+            let answered = results[1].arrived_ps?;
+            Some(time::seconds(answered) * 1e6 / iterations as f64 / 2.0)
+        } else {
+            Some(all_messages as f64 * bytes as f64 * 8.0 / time::seconds(last) / 1e9)
+        }
+    });
+    let messages_per_second =
+        last.map_or(0.0, |last| all_messages as f64 / time::seconds(last).max(1e-12));
+    PerftestRow { bytes, iterations, average, messages_per_second }
+}
+
+/// A run of a perftest with its wall time.
+type PerftestRun = (Simulation, PerftestRow, Duration);
+
+/// The table of perftest, in its own columns.
+pub(crate) fn perftest(
+    name: &str,
+    runs: &[PerftestRun],
+    is_latency: bool,
+    json: bool,
+) -> Result<Code, Failure> {
+    let worst = runs.iter().map(|(simulation, ..)| code(simulation));
+    let worst = worst.max_by_key(|code| *code as u8).unwrap_or(Code::Done);
+    if json {
+        let rows = runs.iter().map(|(simulation, row, wall)| {
+            let counts = simulation.counts();
+            json!({
+                "bytes": row.bytes,
+                "iterations": row.iterations,
+                "average_gigabits_per_second": row.average.filter(|_| !is_latency),
+                "average_microseconds": row.average.filter(|_| is_latency),
+                "messages_per_second": row.messages_per_second,
+                "dropped": counts.dropped,
+                "lost": counts.lost,
+                "timeouts": simulation.flow_result(0).timeouts,
+                "packet_hops": counts.arrivals,
+                "wall_seconds": wall.as_secs_f64(),
+                "digest": format!("{:016x}", simulation.digest()),
+                "warnings": warnings(simulation),
+            })
+        });
+        let rows: Vec<Value> = rows.collect();
+        print(&format!("{}\n", json!({ "network": name, "rows": rows })))?;
+        return Ok(worst);
+    }
+    let average = if is_latency { "t_avg[usec]" } else { "BW average[Gb/sec]" };
+    let heads = ["#bytes", "#iterations", average, "MsgRate[Mpps]"];
+    let mut cells = vec![heads.map(str::to_owned).to_vec()];
+    for (_, row, _) in runs {
+        let digits = if is_latency { 3 } else { 2 };
+        cells.push(vec![
+            row.bytes.to_string(),
+            row.iterations.to_string(),
+            row.average.map_or("-".to_owned(), |average| format!("{average:.digits$}")),
+            format!("{:.6}", row.messages_per_second / 1e6),
+        ]);
+    }
+    let mut text = table(&cells);
+    if let Some((simulation, ..)) = runs.last() {
+        for warning in warnings(simulation) {
+            let _ = writeln!(text, "\nnote: {warning}");
+        }
+    }
+    print(&text)?;
+    Ok(worst)
+}

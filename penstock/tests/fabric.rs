@@ -1,0 +1,215 @@
+//! `penstock fabric` as users run it: results, sweeps that go on where they were, files of the HPCC simulator, mistakes.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn penstock(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_penstock"))
+        .args(arguments)
+        .output()
+        .expect("the binary starts")
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let output = penstock(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {arguments:?}"))
+}
+
+/// The one line of a mistake.
+fn refused(arguments: &[&str]) -> String {
+    let output = penstock(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    errors
+}
+
+#[test]
+fn perftest_has_the_goodput_that_headers_leave() {
+    let run = json(&["fabric", "run", "--star", "2", "--iterations", "2000", "--json"]);
+    let gbps = run["rows"][0]["average_gigabits_per_second"].as_f64().unwrap();
+    assert!((gbps / 92.565 - 1.0).abs() < 0.002, "{gbps}");
+    let latency = json(&[
+        "fabric",
+        "run",
+        "--star",
+        "2",
+        "--workload",
+        "write_lat",
+        "--iterations",
+        "10",
+        "--set",
+        "nic_latency=500ns",
+        "--json",
+    ]);
+    // 2 + 62 + 16 + 20 bytes of 80 ps on two lines, 2 us of links and the hosts' time.
+    let us = latency["rows"][0]["average_microseconds"].as_f64().unwrap();
+    assert!((us - 2.516).abs() < 1e-9, "{us}");
+    let all = json(&["fabric", "run", "--star", "2", "--all", "--iterations", "20", "--json"]);
+    assert_eq!(all["rows"].as_array().unwrap().len(), 23);
+}
+
+#[test]
+fn a_run_says_everything_and_its_folder_has_all_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let run = json(&[
+        "fabric",
+        "run",
+        "--star",
+        "9",
+        "--workload",
+        "incast",
+        "--size",
+        "500kB",
+        "--set",
+        "cc=none",
+        "--set",
+        "pfc_threshold=static",
+        "--set",
+        "pfc_xoff=100k",
+        "--set",
+        "pfc_xon=80k",
+        "--json",
+        "--out",
+        out.to_str().unwrap(),
+    ]);
+    assert_eq!((run["flows_finished"].as_u64(), run["dropped"].as_u64()), (Some(8), Some(0)));
+    assert!(run["pauses"].as_u64() > Some(0) && run["fairness"].as_f64() > Some(0.9));
+    assert_eq!(run["parameters"]["cc"], "none");
+    for file in ["result.json", "flows.csv", "ports.csv", "report.html", "fct.txt", "pfc.txt"] {
+        let text = std::fs::read_to_string(out.join(file)).unwrap_or_else(|_| panic!("{file}"));
+        assert!(text.lines().count() > 1, "{file}");
+    }
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("cc = none"), "{page}");
+    let unfinished =
+        penstock(&["fabric", "run", "--star", "3", "--workload", "incast", "--until", "1us"]);
+    assert_eq!(unfinished.status.code(), Some(3));
+}
+
+/// Same bytes for any number of threads, and after a sweep was cut off in the middle of a line.
+#[test]
+fn sweeps_are_the_same_for_any_number_of_threads_and_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let sweep = |file: &Path, jobs: &str| {
+        let output = penstock(&[
+            "fabric",
+            "sweep",
+            "--star",
+            "5",
+            "--workload",
+            "incast",
+            "--size",
+            "200kB",
+            "--grid",
+            "cc=none,dcqcn,hpcc",
+            "--grid",
+            "seed=1,2",
+            "--jobs",
+            jobs,
+            "--out",
+            file.to_str().unwrap(),
+        ]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        std::fs::read_to_string(file).unwrap()
+    };
+    let one = sweep(&folder.path().join("one"), "1");
+    assert_eq!(one.lines().count(), 6);
+    for jobs in ["2", "8"] {
+        assert_eq!(sweep(&folder.path().join(jobs), jobs), one);
+    }
+    let cut = folder.path().join("cut");
+    std::fs::write(&cut, &one[..one.len() / 2]).unwrap();
+    assert_eq!(sweep(&cut, "2"), one);
+}
+
+#[test]
+fn files_of_the_hpcc_simulator_are_read_and_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("topology.txt", "3 1 2\n2\n0 2 100Gbps 1us 0\n1 2 100Gbps 0.001ms 0\n");
+    write("flow.txt", "2\n0 1 3 100 1000000 2\n1 0 3 100 1000 2.001\n");
+    write(
+        "config.txt",
+        "ENABLE_QCN 1\nCC_MODE 3\nPACKET_PAYLOAD_SIZE 1000\nTOPOLOGY_FILE mix/topology.txt\nFLOW_FILE mix/flow.txt\n\
+         U_TARGET 0.95\nMI_THRESH 0\nRATE_AI 50Mb/s\nKMAX_MAP 1 100000000000 1600\nKMIN_MAP 1 100000000000 400\n\
+         PMAX_MAP 1 100000000000 0.2\nSIMULATOR_STOP_TIME 3\nQLEN_MON_START 2000000000\nQLEN_MON_END 2000010000\n",
+    );
+    let config = folder.path().join("config.txt");
+    let out = folder.path().join("out");
+    let run = json(&[
+        "fabric",
+        "run",
+        "--hpcc",
+        config.to_str().unwrap(),
+        "--out",
+        out.to_str().unwrap(),
+        "--json",
+    ]);
+    assert_eq!(run["flows_finished"], 2);
+    assert_eq!(run["parameters"]["cc"], "hpcc");
+    let fct = std::fs::read_to_string(out.join("fct.txt")).unwrap();
+    let first: Vec<&str> = fct.lines().next().unwrap().split(' ').collect();
+    assert_eq!(first[..6], ["0b000001", "0b000101", "10000", "100", "1000000", "2000000000"]);
+    assert_eq!(first[7], "88000");
+    assert!(first[6].parse::<u64>().unwrap() > 88_000);
+    let queues = std::fs::read_to_string(out.join("qlen.txt")).unwrap();
+    assert!(queues.starts_with("time: ") && queues.contains("\n2 1 "), "{queues}");
+
+    for (file, text, line) in [
+        ("topology.txt", "3 1 2\n2\n0 2 0Gbps 1us 0\n", "topology.txt:3: "),
+        ("topology.txt", "3 1 1\n2\n0 2 100Gbps 1us 0\n", "host 'n1' has no link"),
+        ("topology.txt", "3 1 2 4\n", "topology.txt:1: "),
+        ("flow.txt", "1\n0 1 3 100 1000000 2\n", ""),
+        ("flow.txt", "1\n0 9 3 100 1000000 2\n", "there is no node 9"),
+        ("flow.txt", "1\n0 1 3 100 -5 2\n", "flow.txt:2: "),
+        ("flow.txt", "2\n0 1 3 100 5 2\n", "flow.txt:2: "),
+        ("config.txt", "CC_MODE 10\n", "config.txt:1: "),
+        ("config.txt", "CC_MODE 3\n", "config.txt:1: "),
+    ] {
+        let kept = std::fs::read_to_string(folder.path().join(file)).unwrap();
+        write(file, text);
+        if line.is_empty() {
+            json(&["fabric", "run", "--hpcc", config.to_str().unwrap(), "--json"]);
+        } else {
+            let told = refused(&["fabric", "run", "--hpcc", config.to_str().unwrap()]);
+            assert!(told.contains(line), "{told}");
+        }
+        write(file, &kept);
+    }
+}
+
+#[test]
+fn mistakes_are_one_line_that_says_what_to_do() {
+    for (arguments, words) in [
+        (&["fabric", "run"][..], "no network"),
+        (&["fabric", "run", "--star", "1"], "fewer than two hosts"),
+        (&["fabric", "run", "--star", "3", "--set", "ccc=none"], "penstock fabric parameters"),
+        (&["fabric", "run", "--star", "3", "--set", "cc=reno"], "hpcc"),
+        (&["fabric", "run", "--star", "3", "--set", "buffer=10k"], "larger buffer"),
+        (&["fabric", "run", "--star", "3", "--from", "h9"], "there is no host 'h9'"),
+        (&["fabric", "run", "--star", "3", "--rate", "0"], "nothing would move"),
+        (&["fabric", "run", "--fat-tree", "3"], "2, 4, 6"),
+        (&["fabric", "run", "--spine-leaf", "2x8"], "2x8x4"),
+        (&["fabric", "run", "--star", "99999999"], "hosts"),
+        (&["fabric", "run", "--star", "3", "--workload", "poisson", "--load", "9"], "--load"),
+        (&["fabric", "run", "--star", "3", "--workload", "poisson", "--sizes", "x"], "web-search"),
+        (
+            &["fabric", "run", "--star", "3", "--workload", "read_bw", "--set", "cc=hpcc"],
+            "acknowledges a read",
+        ),
+        (&["fabric", "run", "--star", "3", "--workload", "incast", "--senders", "3"], "--senders"),
+        (&["fabric", "run", "--star", "3", "--fail", "h0-s9@1ms"], "h0-s0"),
+        (&["fabric", "run", "--star", "3", "--fail", "h0-s0"], "LINK@TIME"),
+        (&["fabric", "sweep", "--star", "3", "--grid", "cc"], "NAME=VALUE"),
+        (&["fabric", "sweep", "--star", "3", "--grid", "cc=x"], "cc: 'x'"),
+    ] {
+        let told = refused(arguments);
+        assert!(told.contains(words), "{arguments:?}: {told}");
+    }
+}
