@@ -297,6 +297,7 @@ impl Parameters {
             ("dcqcn_paper_increase_interval", self.dcqcn_paper_increase_interval),
             ("timely_min_rtt", self.timely_min_rtt),
             ("swift_base", self.swift_base),
+            ("base_rtt", self.base_rtt.unwrap_or(us(1))),
         ] {
             if interval.0 == 0 {
                 return Err(format!("{name} is 0: give it a time"));
@@ -355,6 +356,7 @@ mod tests {
             ("hpcc_target", "1.5"),
             ("pfc_alpha", "0"),
             ("dcqcn_alpha_interval", "0s"),
+            ("base_rtt", "0s"),
             ("pfc_quanta", "65536"),
         ] {
             let mut parameters = Parameters::default();

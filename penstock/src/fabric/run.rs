@@ -147,8 +147,10 @@ fn perftest(
     sizes: &[u64],
     json: bool,
 ) -> Result<Code, Failure> {
-    if args.out.is_some() {
-        let error = anyhow!("--out is for one run, not for --all sizes: leave one of them out");
+    if args.out.is_some() || !args.fail.is_empty() || !args.repair.is_empty() {
+        let error = anyhow!(
+            "--out, --fail and --repair are for one run, not for --all sizes: leave one of them out"
+        );
         return Err(Failure::new(Code::Usage, error));
     }
     let is_latency = args.traffic.workload.perftest().is_some_and(|(_, is_latency)| is_latency);
