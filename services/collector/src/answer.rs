@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use crate::live::{Namer, other as other_row};
+use crate::live::{Counted, Namer, other as other_row};
 use crate::query::{By, Fold, Names, Place, Query, Series, share};
 use crate::row::{Cell, Direction, Kind, Row};
 use crate::second::Second;
@@ -162,8 +162,10 @@ impl<'a> Gather<'a> {
                     continue;
                 };
                 for (bucket, cell) in cells.into_iter().enumerate() {
-                    if covered_s[bucket] > 0.0 && cell.seconds >= COVERED_MIN * covered_s[bucket] {
-                        own[bucket] = cell;
+                    let covered_s = covered_s[bucket];
+                    if covered_s > 0.0 && cell.seconds >= COVERED_MIN * covered_s {
+                        let bytes = cell.bytes * covered_s / cell.seconds;
+                        own[bucket] = Cell { bytes, ..cell };
                     }
                 }
             }
@@ -177,7 +179,10 @@ impl<'a> Gather<'a> {
                 continue;
             }
             exact += 1;
-            let (all, counted) = (total[bucket], counters[bucket].bytes);
+            // Seconds that are measured and those that are counted need not begin and end together.
+            let each_s = self.counted_s[bucket] / interfaces;
+            let (all, counted) =
+                (total[bucket], counters[bucket].bytes * covered_s[bucket] / each_s);
             for (_, cells) in &mut series {
                 cells[bucket] = share(cells[bucket], all, counted);
             }
@@ -208,9 +213,6 @@ pub(crate) struct Past {
     pub(crate) counters: Stored,
     pub(crate) covered: Vec<(i64, f64)>,
 }
-
-/// Octets that an interface counted in a second; see [`crate::live::Live::counters`].
-pub(crate) type Counted = (i64, (u32, u32, f64, f64));
 
 /// Answers from storage and live seconds.
 pub(crate) fn answer<'s>(
@@ -310,17 +312,17 @@ fn of_seconds<'s>(
 
 fn of_counters(gather: &mut Gather<'_>, namer: &Namer<'_>, span: Span, counters: &[Counted]) {
     let mut known: HashMap<(u32, u32, Direction), Option<Place>> = HashMap::new();
-    for (at_s, (exporter, index, received, sent)) in counters {
+    for (at_s, (exporter, index), slice) in counters {
         let Some(bucket) = span.bucket(*at_s) else { continue };
-        for (direction, octets) in [(Direction::In, received), (Direction::Out, sent)] {
-            if octets.is_nan() {
+        for (direction, bytes) in [(Direction::In, slice.received), (Direction::Out, slice.sent)] {
+            if bytes.is_nan() {
                 continue;
             }
             let place = known.entry((*exporter, *index, direction)).or_insert_with(|| {
                 gather.counter_place(&namer.counter(*exporter, *index, direction))
             });
             if let Some(place) = *place {
-                let cell = Cell { bytes: *octets, error_squared: 0.0, seconds: 1.0 };
+                let cell = Cell { bytes, error_squared: 0.0, seconds: slice.seconds };
                 gather.count(bucket, place, cell);
             }
         }

@@ -29,18 +29,46 @@ pub(crate) type CountedMinutes = HashMap<(i64, u32, u32, Direction), Cell>;
 /// Most of them that wait to be stored.
 const COUNTED_MINUTES_MAX: usize = 100_000;
 
+/// The wall clock and that of an exporter may differ by so much from one interval to the next.
+const DRIFT_S_MAX: f64 = 2.0;
+
+/// No interval is shorter, whatever clocks say.
+const LENGTH_S_MIN: f64 = 1e-3;
+
+/// What an interface counted in a second, or in the part of it that its intervals have told of.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Slice {
+    /// How much of the second.
+    pub(crate) seconds: f64,
+    /// Octets; not a number where they are not counted.
+    pub(crate) received: f64,
+    /// Likewise.
+    pub(crate) sent: f64,
+}
+
+impl Slice {
+    fn add(&mut self, other: Self) {
+        self.seconds += other.seconds;
+        self.received += other.received;
+        self.sent += other.sent;
+    }
+}
+
+/// Of a second, exporter and ifIndex.
+pub(crate) type Counted = (i64, (u32, u32), Slice);
+
 /// The last seconds.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     seconds: VecDeque<Arc<Second>>,
     rows: usize,
-    /// By second: exporter, ifIndex, received and sent octets.
-    counters: BTreeMap<i64, Vec<(u32, u32, f64, f64)>>,
+    /// By second, exporter and ifIndex.
+    counters: BTreeMap<i64, HashMap<(u32, u32), Slice>>,
     counted: usize,
     /// What of it is not stored yet.
     minutes: CountedMinutes,
     /// Until when counters of an interface are known.
-    until: HashMap<(u32, u32), i64>,
+    until: HashMap<(u32, u32), f64>,
 }
 
 impl Live {
@@ -59,38 +87,44 @@ impl Live {
             let Some((_, gone)) = self.counters.pop_first() else { break };
             self.counted -= gone.len();
         }
-        self.until.retain(|_, until| *until >= oldest);
+        self.until.retain(|_, until| *until >= oldest as f64);
     }
 
-    /// Spreads octets that an interface counted until `now_s` over the seconds of the interval.
+    /// Spreads octets that an interface counted until `now_s` over the seconds of the interval, to each as much as it has
+    /// of it.
     pub(crate) fn count(
         &mut self,
-        now_s: i64,
+        now_s: f64,
         length_s: f64,
         exporter: u32,
         index: u32,
         octets: (Option<u64>, Option<u64>),
     ) {
-        let reckoned = now_s - (length_s.round() as i64).max(1);
-        let before = self.until.get(&(exporter, index)).copied();
-        // Intervals follow each other without a gap, however their ends are rounded.
-        let start = before.filter(|before| (before - reckoned).abs() <= 2).unwrap_or(reckoned);
-        let start = start.min(now_s - 1);
-        let seconds = now_s - start;
-        self.until.insert((exporter, index), now_s);
-        let each = |octets: Option<u64>| octets.map_or(f64::NAN, |o| o as f64 / seconds as f64);
-        let oldest = self.seconds.front().map_or(now_s, |second| second.at_s);
-        for at in start.max(oldest)..now_s {
-            let cells = self.counters.entry(at).or_default();
-            cells.push((exporter, index, each(octets.0), each(octets.1)));
-            self.counted += 1;
-        }
-        for at in start..now_s {
-            for (direction, octets) in [(Direction::In, octets.0), (Direction::Out, octets.1)] {
+        let interface = (exporter, index);
+        // Intervals follow each other without a gap, however clocks differ.
+        let reckoned = now_s - length_s;
+        let before = self.until.insert(interface, now_s);
+        let start = before.filter(|before| (before - reckoned).abs() <= DRIFT_S_MAX);
+        let start = start.unwrap_or(reckoned).min(now_s - LENGTH_S_MIN);
+        let rate = |octets: Option<u64>| octets.map_or(f64::NAN, |o| o as f64 / (now_s - start));
+        let (received, sent) = (rate(octets.0), rate(octets.1));
+        let oldest = self.seconds.front().map_or(now_s as i64, |second| second.at_s);
+        for at in start.floor() as i64..now_s.ceil() as i64 {
+            let seconds = now_s.min(at as f64 + 1.0) - start.max(at as f64);
+            let slice = Slice { seconds, received: received * seconds, sent: sent * seconds };
+            if at >= oldest {
+                let slices = self.counters.entry(at).or_default();
+                self.counted -= slices.len();
+                slices.entry(interface).or_default().add(slice);
+                self.counted += slices.len();
+            }
+            for (direction, bytes) in
+                [(Direction::In, slice.received), (Direction::Out, slice.sent)]
+            {
                 let key = (start_of(at), exporter, index, direction);
                 let room = self.minutes.len() < COUNTED_MINUTES_MAX;
-                if octets.is_some() && (room || self.minutes.contains_key(&key)) {
-                    let cell = Cell { bytes: each(octets), error_squared: 0.0, seconds: 1.0 };
+                if !bytes.is_nan() && (room || self.minutes.contains_key(&key)) {
+                    let cell = Cell { bytes, error_squared: 0.0, seconds };
                     self.minutes.entry(key).or_default().add(cell);
                 }
             }
@@ -119,15 +153,10 @@ impl Live {
         self.rows
     }
 
-    /// What interfaces counted from `from` until `to`, by second.
-    pub(crate) fn counters(
-        &self,
-        from: i64,
-        to: i64,
-    ) -> impl Iterator<Item = (i64, &(u32, u32, f64, f64))> {
-        self.counters
-            .range(from..to.max(from))
-            .flat_map(|(at, cells)| cells.iter().map(|cell| (*at, cell)))
+    /// What interfaces counted from `from` until `to`, by second, exporter and ifIndex.
+    pub(crate) fn counters(&self, from: i64, to: i64) -> impl Iterator<Item = Counted> {
+        let seconds = self.counters.range(from..to.max(from));
+        seconds.flat_map(|(at, slices)| slices.iter().map(|(key, slice)| (*at, *key, *slice)))
     }
 }
 
@@ -228,5 +257,38 @@ pub(crate) fn other(kind: Kind) -> Option<Row> {
         Kind::Host => Some(Row::Host { at, address: None, prefix: None, sent: true }),
         Kind::System => Some(Row::System { at, source: None, destination: None }),
         Kind::Counter => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 100 octets a second, told in intervals of any length: each second that they cover has all of it.
+    #[test]
+    fn octets_are_spread_by_time_however_long_intervals_are() {
+        for length_s in [0.1, 0.3, 1.0, 1.7, 2.0, 20.0] {
+            let mut live = Live::default();
+            let mut now_s = 1_000.4;
+            while now_s < 1_060.0 {
+                now_s += length_s;
+                let octets = (Some((length_s * 100.0_f64).round() as u64), None);
+                live.count(now_s, length_s, 1, 2, octets);
+            }
+            let told: Vec<Counted> = live.counters(1_001, 1_060).collect();
+            assert_eq!(told.len(), 59, "{length_s}");
+            for (at_s, key, slice) in told {
+                assert_eq!(key, (1, 2));
+                assert!((slice.seconds - 1.0).abs() < 1e-6, "{length_s} at {at_s}: {slice:?}");
+                assert!((slice.received - 100.0).abs() < 1e-3, "{length_s} at {at_s}: {slice:?}");
+                assert!(slice.sent.is_nan());
+            }
+            let minutes = live.take_minutes();
+            let whole = minutes[&(1_020, 1, 2, Direction::In)];
+            assert!(
+                (whole.seconds - 60.0).abs() < 21.0
+                    && (whole.bytes / whole.seconds - 100.0).abs() < 1e-3
+            );
+        }
     }
 }

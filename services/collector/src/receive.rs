@@ -208,7 +208,7 @@ impl Sink for Notes<'_> {
         if sampled.is_none_or(|(input, output)| input.samples + output.samples == 0) {
             return;
         }
-        let now_s = *self.wall_s.get_or_insert_with(unix_now) as i64;
+        let now_s = *self.wall_s.get_or_insert_with(unix_now);
         let octets = (interval.input.octets, interval.output.octets);
         let length_s = interval.length.as_secs_f64();
         self.shared.live_mut().count(now_s, length_s, exporter.id, index, octets);

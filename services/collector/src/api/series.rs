@@ -291,7 +291,7 @@ pub(super) fn live(shared: &Shared, query: &Query, span: Span) -> Answer {
         let inside = |at_s: i64| span.bucket(at_s).is_some();
         let seconds: Vec<_> = live.seconds().filter(|s| inside(s.at_s)).cloned().collect();
         let counters = live.counters(span.start_s, span.end_s());
-        (seconds, counters.map(|(at, cell)| (at, *cell)).collect::<Vec<_>>())
+        (seconds, counters.collect::<Vec<_>>())
     };
     let seconds = seconds.iter().map(|second| &**second);
     crate::answer::answer(shared, query, span, &Past::default(), seconds, &counters)
