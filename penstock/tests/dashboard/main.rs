@@ -36,14 +36,14 @@ impl Node {
         let house = House::new();
         let config = house.path("penstock.toml");
         let text = format!(
-            "roles = [\"agent\", \"collector\"]\n[agent]\nlisten = [\"127.0.0.1:0\"]\nhttp = [\"127.0.0.1:0\"]\n\
+            "[agent]\nlisten = [\"127.0.0.1:0\"]\nhttp = [\"127.0.0.1:0\"]\n\
              [[export]]\nname = \"/data\"\npath = {root:?}\nmode = \"read-write\"\nwho = [\"*\"]\n\
              [collector]\nsflow = [\"127.0.0.1:0\"]\nipfix = []\nfireflies = []\nmarking = [\"2001:db8:1::/48\"]\n{more}",
             root = house.root,
         );
         fs::write(&config, text).unwrap();
         let mut command = penstock(&house.state);
-        command.args(["serve", "--json", "--config"]).arg(&config);
+        command.args(["serve", "--json", "--roles", "agent,collector", "--config"]).arg(&config);
         let agent = Agent::spawn(command);
         let sflow = agent.facts["telemetry"]["sflow"][0].as_str().unwrap().parse().unwrap();
         Self { house, agent, sflow }

@@ -100,6 +100,10 @@ impl Live {
         index: u32,
         octets: (Option<u64>, Option<u64>),
     ) {
+        // Of an interval longer than what is kept here nothing could be said of a second.
+        if !(0.0..=SECONDS as f64).contains(&length_s) {
+            return;
+        }
         let interface = (exporter, index);
         // Intervals follow each other without a gap, however clocks differ.
         let reckoned = now_s - length_s;
@@ -108,7 +112,7 @@ impl Live {
         let start = start.unwrap_or(reckoned).min(now_s - LENGTH_S_MIN);
         let rate = |octets: Option<u64>| octets.map_or(f64::NAN, |o| o as f64 / (now_s - start));
         let (received, sent) = (rate(octets.0), rate(octets.1));
-        let oldest = self.seconds.front().map_or(now_s as i64, |second| second.at_s);
+        let oldest = self.seconds.front().map_or(i64::MIN, |second| second.at_s);
         for at in start.floor() as i64..now_s.ceil() as i64 {
             let seconds = now_s.min(at as f64 + 1.0) - start.max(at as f64);
             let slice = Slice { seconds, received: received * seconds, sent: sent * seconds };

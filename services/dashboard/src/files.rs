@@ -52,4 +52,5 @@ pub(crate) const FILES: &[(&str, &[u8])] = files![
 ];
 
 /// Name of each experiment that has a report, in order, and the report.
-pub(crate) const REPORTS: &[(&str, &str)] = reports!["buffers"];
+pub(crate) const REPORTS: &[(&str, &str)] =
+    reports!["buffers", "heps-fabric", "heps-growth", "roce-wan"];
