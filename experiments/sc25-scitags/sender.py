@@ -2,7 +2,7 @@
 
     sender.py MOVER HOST PATH PEER PORT SCITAG SECONDS PENSTOCK
 
-MOVER is iperf3, whose packets `penstock tag run` labels, or penstock, whose nettest labels its own. What each phase gave is a
+MOVER is iperf3, whose packets `penstock tag run` labels, or nettest, which labels its own. What each phase gave is a
 line of JSON in the lab's folder.
 """
 
@@ -15,7 +15,11 @@ import time
 mover, host, path, peer, port, scitag, seconds, penstock = sys.argv[1:9]
 seconds = int(seconds)
 folder = os.environ["PENSTOCK_LAB"]
-pin = f"/sys/fs/bpf/penstock-{os.path.basename(folder)}-{host}"
+# A bpf file system that only this program and those that it starts see.
+maps = os.path.join(folder, f"{host}-maps")
+os.makedirs(maps)
+subprocess.run(["mount", "-t", "bpf", "bpf", maps], check=True)
+pin = os.path.join(maps, "marker")
 STREAMS = "4"
 # Not counted at the start of each phase, while streams grow.
 GROWTH = 4

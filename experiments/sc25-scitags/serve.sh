@@ -1,6 +1,6 @@
 #!/bin/sh
-# A receiver: serve.sh iperf3|penstock PORT PENSTOCK
+# A receiver: serve.sh iperf3|nettest PORT PENSTOCK
 case $1 in
     iperf3) exec iperf3 -s -p "$2" --forceflush ;;
-    penstock) exec "$3" nettest --listen "[::]:$2" ;;
+    nettest) exec "$3" nettest --listen "[::]:$2" ;;
 esac
