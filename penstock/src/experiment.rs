@@ -310,10 +310,15 @@ fn markdown(experiment: &Experiment, rows: &[Row]) -> String {
     let mut text = format!("# {}\n\n", experiment.title);
     let _ = writeln!(
         text,
-        "Linux {}, {} cores. Published: {}. A case is valid when its links were on time.\n",
+        "Linux {}, {} cores. Published: {}.{}\n",
         penstock_sys::machine::kernel_release(),
         penstock_sys::machine::cores(),
-        experiment.source
+        experiment.source,
+        if experiment.scenario.is_some() {
+            " A case is valid when its links were on time."
+        } else {
+            ""
+        }
     );
     let published = |index: usize| rows.iter().any(|row| row.published[index].is_some());
     let mut heads = vec!["case".to_owned()];

@@ -52,5 +52,11 @@ pub(crate) const FILES: &[(&str, &[u8])] = files![
 ];
 
 /// Name of each experiment that has a report, in order, and the report.
-pub(crate) const REPORTS: &[(&str, &str)] =
-    reports!["buffers", "heps-fabric", "heps-growth", "roce-wan", "sc25-scitags"];
+pub(crate) const REPORTS: &[(&str, &str)] = reports![
+    "buffers",
+    "heps-fabric",
+    "heps-growth",
+    "roce-wan",
+    "sc14-single-server",
+    "sc25-scitags"
+];
