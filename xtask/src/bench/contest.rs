@@ -65,7 +65,7 @@ impl Series {
     }
 
     pub(super) fn median(&self, value: impl Fn(&Sample) -> f64) -> Option<f64> {
-        median(self.samples.iter().map(value).collect())
+        median(self.samples.iter().map(value))
     }
 
     pub(super) fn extremes(&self, value: impl Fn(&Sample) -> f64) -> Option<(f64, f64)> {
@@ -75,7 +75,9 @@ impl Series {
     }
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+/// None of nothing.
+pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {

@@ -13,6 +13,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::contest::median;
 use super::machine;
 use crate::workspace_root;
 
@@ -237,27 +238,22 @@ fn speed(
             theirs.push(rattan.iperf(65, cap, growth, options.seconds)? / 1e9);
         }
     }
-    let got = median(&ours);
+    let middle = |values: &[f64]| median(values.iter().copied()).unwrap_or_default();
+    let got = middle(&ours);
     let cap =
         cap.map_or("no cap".to_owned(), |cap| format!("a cap of {} Gb/s", cap / 1_000_000_000));
     Ok(Row {
         what: format!("one TCP stream at 65 ms, {cap}"),
         wanted: format!("at least {wanted} Gb/s"),
-        got: format!("{got:.2} Gb/s ({}); late p99 {:.1} ms", list(&ours), median(&late)),
+        got: format!("{got:.2} Gb/s ({}); late p99 {:.1} ms", list(&ours), middle(&late)),
         rattan: (!theirs.is_empty())
-            .then(|| format!("{:.2} Gb/s ({})", median(&theirs), list(&theirs))),
+            .then(|| format!("{:.2} Gb/s ({})", middle(&theirs), list(&theirs))),
         kept: got >= wanted,
     })
 }
 
 fn list(values: &[f64]) -> String {
     values.iter().map(|value| format!("{value:.2}")).collect::<Vec<_>>().join(", ")
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
 /// A lab of two hosts and a link, gone when it is dropped.

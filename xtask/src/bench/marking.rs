@@ -15,6 +15,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::contest::median;
 use super::machine;
 use crate::workspace_root;
 
@@ -181,27 +182,17 @@ fn row(who: Who, unmarked: &[Run], theirs: &[Run], costs: &[(f64, u64)]) -> Row 
     let pairs = || unmarked.iter().zip(theirs);
     let ratios: Vec<f64> = pairs().map(|(none, run)| run.gbit_per_s / none.gbit_per_s).collect();
     let cpu: Vec<f64> = pairs().map(|(none, run)| run.cpu_s_per_gb / none.cpu_s_per_gb).collect();
+    let middle = |values: &[f64]| median(values.iter().copied()).unwrap_or_default();
     Row {
         contestant: who.name(),
-        gbit_per_s: median(theirs.iter().map(|run| run.gbit_per_s)),
-        throughput_ratio: median(ratios.iter().copied()),
+        gbit_per_s: median(theirs.iter().map(|run| run.gbit_per_s)).unwrap_or_default(),
+        throughput_ratio: middle(&ratios),
         throughput_ratio_least: ratios.iter().copied().fold(f64::INFINITY, f64::min),
         throughput_ratio_most: ratios.iter().copied().fold(0.0, f64::max),
-        cpu_s_per_gb: median(theirs.iter().map(|run| run.cpu_s_per_gb)),
-        cpu_ratio: median(cpu.into_iter()),
-        program_ns_per_packet: (!costs.is_empty()).then(|| median(costs.iter().map(|(ns, _)| *ns))),
+        cpu_s_per_gb: median(theirs.iter().map(|run| run.cpu_s_per_gb)).unwrap_or_default(),
+        cpu_ratio: middle(&cpu),
+        program_ns_per_packet: median(costs.iter().map(|(ns, _)| *ns)),
         program_runs: (!costs.is_empty()).then(|| costs.iter().map(|(_, runs)| runs).sum()),
-    }
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => 0.0,
-        length if length % 2 == 1 => values[middle],
-        _ => f64::midpoint(values[middle - 1], values[middle]),
     }
 }
 

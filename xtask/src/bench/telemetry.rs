@@ -23,6 +23,7 @@ use penstock_sys::net::{BATCH, DatagramSender};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::contest::median;
 use super::{machine, succeed};
 use crate::workspace_root;
 
@@ -421,11 +422,6 @@ impl Bench {
     }
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// Measures and writes the results.
 pub fn run(options: &Options) -> Result<()> {
     let root = workspace_root();
@@ -518,9 +514,11 @@ fn write(
         "\n## Samples for each second of processor time\n\n{COMPARED:.0} samples/s to each in turn, {} rounds, medians (least to most).\n\n| collector | samples per CPU second | ours by it |\n|---|---|---|\n",
         options.rounds
     );
-    let ours = figures.get_mut(&Who::Penstock).map_or(0.0, |values| median(values));
+    let ours = figures.get(&Who::Penstock).and_then(|values| median(values.iter().copied()));
+    let ours = ours.unwrap_or_default();
     for (who, values) in figures.iter_mut() {
-        let middle = median(values);
+        values.sort_by(f64::total_cmp);
+        let middle = median(values.iter().copied()).unwrap_or_default();
         let (least, most) = (values[0], values[values.len() - 1]);
         let _ = writeln!(
             text,
