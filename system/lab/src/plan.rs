@@ -159,20 +159,16 @@ impl Plan {
             name_devices(&topology, plan);
         }
         let mut plan = Self { topology, nodes };
-        plan.route(|_| true);
+        plan.route();
         Ok(plan)
     }
 
-    /// Routes over links that may be used; those before are gone.
-    pub fn route(&mut self, may_use: impl Fn(LinkId) -> bool) {
-        for node in &mut self.nodes {
-            node.routes.clear();
-            node.source_tables.clear();
-        }
+    /// Adds the shortest ways to each interface of each host.
+    fn route(&mut self) {
         let hosts: Vec<NodeId> = self.topology.hosts().map(|(id, _)| id).collect();
         for host in &hosts {
             for port in self.nodes[host.0].ports.clone() {
-                let next = next_links(&self.topology, *host, port.link, &may_use);
+                let next = next_links(&self.topology, *host, port.link, |_| true);
                 for from in 0..self.nodes.len() {
                     self.route_one(NodeId(from), &port, &next);
                 }

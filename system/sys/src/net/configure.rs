@@ -104,17 +104,13 @@ pub struct NewDevice<'a> {
     pub mtu: u32,
 }
 
-/// What a device has sent and received since it was made.
+/// What a device has received since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
     /// Packets received; a super-packet counts once.
     pub received_packets: u64,
     /// Their bytes with Ethernet headers.
     pub received_bytes: u64,
-    /// Packets sent.
-    pub sent_packets: u64,
-    /// Their bytes.
-    pub sent_bytes: u64,
 }
 
 /// A route.
@@ -295,9 +291,7 @@ impl Configurator {
         };
         Ok(DeviceCounters {
             received_packets: at(0).ok_or_else(cut)?,
-            sent_packets: at(1).ok_or_else(cut)?,
             received_bytes: at(2).ok_or_else(cut)?,
-            sent_bytes: at(3).ok_or_else(cut)?,
         })
     }
 
