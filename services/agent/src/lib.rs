@@ -21,4 +21,5 @@ pub mod marking;
 pub mod registry;
 pub mod serve;
 pub mod state;
-pub mod tokens;
+
+pub use penstock_http::tokens;
