@@ -147,11 +147,7 @@ impl Allocator {
     /// As [`allocate`]; nothing has changed then.
     pub fn insert(&mut self, demand: Demand) -> Result<Vec<Allotment>, ProblemError> {
         let id = self.add_demand(demand)?;
-        let mut changed = self.work_out(&[id]);
-        if !changed.contains(&id) {
-            changed.push(id);
-        }
-        Ok(changed.into_iter().map(|id| self.allotment_of(id)).collect())
+        Ok(self.worked_out_with(id, &[id]))
     }
 
     /// A demand less. Tells the allotments that are others now.
@@ -169,21 +165,19 @@ impl Allocator {
     /// As [`allocate`], or when there is none of the name; nothing has changed then.
     pub fn update(&mut self, demand: Demand) -> Result<Vec<Allotment>, ProblemError> {
         let (old, mut around) = self.take_demand(&demand.name)?;
-        let (shares, stop) = (old.shares, old.stop);
-        let added = self.add_demand(demand);
-        let id = match added {
-            Ok(id) => id,
+        match self.add_demand(demand) {
+            Ok(id) => {
+                around.push(id);
+                Ok(self.worked_out_with(id, &around))
+            }
             Err(error) => {
                 let id = self.add_demand(old.demand)?;
-                self.keep(id, shares, stop);
-                return Err(error);
+                if let Some(entry) = &mut self.demands[id as usize] {
+                    (entry.shares, entry.stop) = (old.shares, old.stop);
+                }
+                Err(error)
             }
-        };
-        if shares.len() == self.entry(id).shares.len() {
-            self.keep(id, shares, stop);
         }
-        around.push(id);
-        Ok(self.worked_out(&around))
     }
 
     /// Another capacity for a resource. Tells the allotments that are others now.
@@ -196,7 +190,7 @@ impl Allocator {
         capacity: BitRate,
     ) -> Result<Vec<Allotment>, ProblemError> {
         let Some(id) = self.resource_names.get(resource) else {
-            return Err(unknown("set_capacity", "resource", resource));
+            return Err(unknown("the change", "resource", resource));
         };
         let entry = &mut self.resources[*id as usize];
         Resource::new(resource, capacity).check()?;
@@ -211,7 +205,7 @@ impl Allocator {
     /// When there is none of the name, or its numbers are out of range.
     pub fn set_class(&mut self, class: Class) -> Result<Vec<Allotment>, ProblemError> {
         let Some(id) = self.class_names.get(&class.name) else {
-            return Err(unknown("set_class", "class", &class.name));
+            return Err(unknown("the change", "class", &class.name));
         };
         class.check()?;
         let entry = &mut self.classes[*id as usize];
@@ -404,14 +398,17 @@ impl Allocator {
         Ok((entry, around))
     }
 
-    fn keep(&mut self, id: u32, shares: Vec<(u64, Stop)>, stop: Stop) {
-        if let Some(entry) = &mut self.demands[id as usize] {
-            (entry.shares, entry.stop) = (shares, stop);
-        }
-    }
-
     fn worked_out(&mut self, around: &[u32]) -> Vec<Allotment> {
         self.work_out(around).into_iter().map(|id| self.allotment_of(id)).collect()
+    }
+
+    /// The same, and one that is told in any case.
+    fn worked_out_with(&mut self, id: u32, around: &[u32]) -> Vec<Allotment> {
+        let mut changed = self.work_out(around);
+        if !changed.contains(&id) {
+            changed.push(id);
+        }
+        changed.into_iter().map(|id| self.allotment_of(id)).collect()
     }
 
     /// Works out each part that one of these demands is in, once. The demands that have something else now.
