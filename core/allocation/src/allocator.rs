@@ -92,7 +92,7 @@ impl DemandEntry {
 
     fn limit(&self) -> Option<u64> {
         let Demand { demand, cap, .. } = &self.demand;
-        demand.into_iter().chain(cap).map(|rate| rate.0).min()
+        demand.iter().chain(cap).map(|rate| rate.0).min()
     }
 
     /// What was promised and can be used.

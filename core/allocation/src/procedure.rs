@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use crate::fill::{Riser, fill};
 use crate::network::{Kind, Network, grains};
 use crate::problem::Policy;
-use crate::weights::{Fraction, to_integers};
+use crate::weights::{Fraction, SUM_BITS, to_integers};
 
 /// What a flow gets, in grains, and the number of the limit that bound it; none for a path that was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,6 +29,8 @@ pub(crate) struct Flow {
     pub(crate) limit: Option<u32>,
 }
 
+/// Passes in which parts follow rates alone.
+const PASSES_PLAIN: u16 = 6;
 /// Passes from which on a path may be given up.
 const PASSES_TO_GIVE_UP: u16 = 8;
 
@@ -39,14 +41,17 @@ pub(crate) fn solve(network: &Network, policy: Policy) -> Vec<Flow> {
     if network.demands.iter().all(|demand| demand.paths.len() < 2) {
         return flows;
     }
-    for _ in 1..policy.passes {
-        round.parts = round.corrected(&flows);
+    let mut is_plain = true;
+    for pass in 1..policy.passes {
+        is_plain &= pass < PASSES_PLAIN;
+        round.parts = round.corrected(&flows, is_plain);
         let next = round.all();
         let is_steady = is_near(&flows, &next);
         flows = next;
-        if is_steady {
+        if is_steady && !is_plain {
             return flows;
         }
+        is_plain &= !is_steady;
     }
     if policy.passes >= PASSES_TO_GIVE_UP && round.give_up(&flows) {
         flows = round.all();
@@ -259,25 +264,67 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Parts as the rates were.
-    fn corrected(&self, flows: &[Flow]) -> Vec<Part> {
+    /// Parts as the rates were. Later passes also move from one path to another what helps poorer demands than it harms.
+    fn corrected(&self, flows: &[Flow], is_plain: bool) -> Vec<Part> {
         let mut parts = self.parts.clone();
+        let levels = self.least_levels(flows);
         for demand in 0..self.network.demands.len() {
             let of = self.network.flows_of_demand(demand);
-            let under: u128 = flows[of.clone()].iter().map(|flow| flow.grains).sum();
-            if of.len() > 1 && under > 0 {
-                for flow in of {
-                    parts[flow] = Part { over: flows[flow].grains, under };
-                }
+            if of.len() < 2 || flows[of.clone()].iter().all(|flow| flow.grains == 0) {
+                continue;
+            }
+            for flow in of.clone() {
+                let others =
+                    of.clone().filter(|other| *other != flow && flows[*other].limit.is_some());
+                let keeps = others.map(|other| {
+                    let here = self.poorest(&levels, flow, other);
+                    let there = self.poorest(&levels, other, flow);
+                    // Between a quarter and all of it, in 256ths.
+                    (here / (there / 256).max(1)).clamp(64, 256)
+                });
+                let keeps = if is_plain { 256 } else { keeps.min().unwrap_or(256) };
+                parts[flow].over = flows[flow].grains * keeps / 256;
+            }
+            let under: u128 = parts[of.clone()].iter().map(|part| part.over).sum();
+            for part in &mut parts[of] {
+                part.under = under.max(1);
             }
         }
         parts
     }
 
+    /// What the poorest has that waits for room on the limits of one flow, but not of the other.
+    fn poorest(&self, levels: &[u128], on: usize, off: usize) -> u128 {
+        let off = self.network.limits_of(off as u32);
+        let limits = self.network.limits_of(on as u32).iter().filter(|limit| !off.contains(limit));
+        limits.map(|limit| levels[*limit as usize]).min().unwrap_or(u128::MAX)
+    }
+
+    /// Of each resource, what the poorest demand has that it stopped and that wants more, by its weight.
+    fn least_levels(&self, flows: &[Flow]) -> Vec<u128> {
+        let mut levels = vec![u128::MAX; self.network.limits.len()];
+        for (demand, weight) in self.weights.iter().enumerate() {
+            let of = self.network.flows_of_demand(demand);
+            let rate: u128 = flows[of.clone()].iter().map(|flow| flow.grains).sum();
+            let has_all = |limit: u64| rate + grains(of.len() as u64) > grains(limit);
+            if self.network.demands[demand].limit.is_some_and(has_all) {
+                continue;
+            }
+            // Below 2^67 times 2^60.
+            let level = (rate << SUM_BITS) / u128::from(*weight);
+            for limit in flows[of].iter().filter_map(|flow| flow.limit) {
+                if let Kind::Resource(_) = self.network.limits[limit as usize].kind {
+                    levels[limit as usize] = levels[limit as usize].min(level);
+                }
+            }
+        }
+        levels
+    }
+
     /// Gives up paths that have under a 20th of their demand's rate and still lost a 100th of that in the last pass:
     /// they go to nothing, as one over the number of passes. Whether there are any.
     fn give_up(&mut self, flows: &[Flow]) -> bool {
-        let mut next = self.corrected(flows);
+        let mut next = self.corrected(flows, false);
         let mut is_any = false;
         // Shares to 40 bits: enough to see a hundredth of a hundredth.
         let share = |part: Part| (part.over << 40) / part.under;

@@ -10,7 +10,7 @@ use proptest::sample::subsequence;
 const RESOURCES: usize = 8;
 
 /// Round numbers, so that limits coincide, and any others.
-pub fn rate() -> impl Strategy<Value = BitRate> {
+pub(crate) fn rate() -> impl Strategy<Value = BitRate> {
     prop_oneof![
         (0..20_u64).prop_map(|tens| BitRate(tens * 10_000_000_000)),
         (0..10_u64).prop_map(BitRate),
@@ -38,7 +38,7 @@ fn class(name: &'static str) -> impl Strategy<Value = Class> {
 }
 
 /// A demand on up to so many paths, with or without what only some have.
-pub fn demand(paths: usize, classes: bool) -> impl Strategy<Value = Demand> {
+pub(crate) fn demand(paths: usize, classes: bool) -> impl Strategy<Value = Demand> {
     let class = option::of(prop_oneof![Just("a"), Just("b"), Just("c")]);
     let rates = (option::of(rate()), option::of(rate()), option::weighted(0.3, rate()));
     (class, 1..9_u32, rates, vec(path(), 1..=paths)).prop_map(
@@ -55,7 +55,11 @@ pub fn demand(paths: usize, classes: bool) -> impl Strategy<Value = Demand> {
 }
 
 /// Up to `demands` of them, `d0` and so on.
-pub fn problem(demands: usize, paths: usize, classes: bool) -> impl Strategy<Value = Problem> {
+pub(crate) fn problem(
+    demands: usize,
+    paths: usize,
+    classes: bool,
+) -> impl Strategy<Value = Problem> {
     let all_classes = (class("a"), class("b"), class("c"));
     let policy = prop_oneof![Just(0), Just(20), 0..300_u16];
     (vec(rate(), RESOURCES), all_classes, vec(demand(paths, classes), 1..=demands), policy)
