@@ -85,7 +85,7 @@ fn main() {
     let change = best(runs, || {
         weight = weight % 8 + 1;
         let demand = Demand { weight, ..plain.demands[0].clone() };
-        allocator.update(demand).expect("a good change");
+        allocator.update(&demand).expect("a good change");
     });
     if let Some(file) = arguments.get(4) {
         std::fs::write(file, lines(&plain, &rates)).expect("the file can be written");

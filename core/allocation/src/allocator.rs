@@ -64,8 +64,12 @@ struct ClassEntry {
 
 #[derive(Debug, Clone)]
 struct DemandEntry {
-    demand: Demand,
+    name: String,
     class: Option<u32>,
+    weight: u32,
+    demand: Option<BitRate>,
+    cap: Option<BitRate>,
+    guarantee: BitRate,
     /// Of each path, the resources.
     paths: Vec<Vec<u32>>,
     /// Of each path, bits per second and what bound them.
@@ -91,13 +95,12 @@ impl DemandEntry {
     }
 
     fn limit(&self) -> Option<u64> {
-        let Demand { demand, cap, .. } = &self.demand;
-        demand.iter().chain(cap).map(|rate| rate.0).min()
+        self.demand.iter().chain(&self.cap).map(|rate| rate.0).min()
     }
 
     /// What was promised and can be used.
     fn promised(&self) -> u64 {
-        self.limit().map_or(self.demand.guarantee.0, |limit| limit.min(self.demand.guarantee.0))
+        self.limit().map_or(self.guarantee.0, |limit| limit.min(self.guarantee.0))
     }
 
     /// Rounding down takes less than a bit per second of each path.
@@ -134,7 +137,7 @@ impl Allocator {
             all.add_class(class.clone())?;
         }
         for demand in demands {
-            all.add_demand(demand.clone())?;
+            all.add_demand(demand)?;
         }
         let everyone: Vec<u32> = (0..count as u32).collect();
         all.work_out(&everyone);
@@ -145,7 +148,7 @@ impl Allocator {
     ///
     /// # Errors
     /// As [`allocate`]; nothing has changed then.
-    pub fn insert(&mut self, demand: Demand) -> Result<Vec<Allotment>, ProblemError> {
+    pub fn insert(&mut self, demand: &Demand) -> Result<Vec<Allotment>, ProblemError> {
         let id = self.add_demand(demand)?;
         Ok(self.worked_out_with(id, &[id]))
     }
@@ -163,7 +166,7 @@ impl Allocator {
     ///
     /// # Errors
     /// As [`allocate`], or when there is none of the name; nothing has changed then.
-    pub fn update(&mut self, demand: Demand) -> Result<Vec<Allotment>, ProblemError> {
+    pub fn update(&mut self, demand: &Demand) -> Result<Vec<Allotment>, ProblemError> {
         let (old, mut around) = self.take_demand(&demand.name)?;
         match self.add_demand(demand) {
             Ok(id) => {
@@ -171,10 +174,7 @@ impl Allocator {
                 Ok(self.worked_out_with(id, &around))
             }
             Err(error) => {
-                let id = self.add_demand(old.demand)?;
-                if let Some(entry) = &mut self.demands[id as usize] {
-                    (entry.shares, entry.stop) = (old.shares, old.stop);
-                }
+                self.place(old);
                 Err(error)
             }
         }
@@ -284,7 +284,7 @@ impl Allocator {
             bound: self.named(*stop),
         };
         Allotment {
-            demand: entry.demand.name.clone(),
+            demand: entry.name.clone(),
             rate: BitRate(entry.rate()),
             bound: self.named(entry.stop),
             paths: entry.shares.iter().map(share).collect(),
@@ -328,8 +328,8 @@ impl Allocator {
     }
 
     /// Not worked out yet.
-    fn add_demand(&mut self, demand: Demand) -> Result<u32, ProblemError> {
-        let name = &demand.name;
+    fn add_demand(&mut self, demand: &Demand) -> Result<u32, ProblemError> {
+        let Demand { name, weight, demand: wanted, cap, guarantee, .. } = demand;
         let user = || format!("demand '{}'", name.escape_debug());
         if self.demand_names.contains_key(name) {
             return Err(ProblemError::Twice { what: "demand", name: name.clone() });
@@ -356,26 +356,37 @@ impl Allocator {
             }
             paths.push(ids);
         }
+        Ok(self.place(DemandEntry {
+            name: name.clone(),
+            class,
+            weight: *weight,
+            demand: *wanted,
+            cap: *cap,
+            guarantee: *guarantee,
+            shares: vec![(0, Stop::NoPath); paths.len()],
+            paths,
+            stop: Stop::NoPath,
+        }))
+    }
+
+    fn place(&mut self, entry: DemandEntry) -> u32 {
         let id = self.free.pop().unwrap_or(self.demands.len() as u32);
-        self.demand_names.insert(name.clone(), id);
-        let mut crossed: Vec<u32> = paths.iter().flatten().copied().collect();
-        if paths.len() > 1 {
-            crossed.sort_unstable();
-            crossed.dedup();
+        self.demand_names.insert(entry.name.clone(), id);
+        for resource in entry.paths.iter().flatten() {
+            let demands = &mut self.resources[*resource as usize].demands;
+            // Another of its paths may cross it, too.
+            if demands.last() != Some(&id) {
+                demands.push(id);
+            }
         }
-        for resource in crossed {
-            self.resources[resource as usize].demands.push(id);
-        }
-        if let Some(class) = class {
+        if let Some(class) = entry.class {
             self.classes[class as usize].demands.push(id);
         }
-        let shares = vec![(0, Stop::NoPath); paths.len()];
-        let entry = DemandEntry { demand, class, paths, shares, stop: Stop::NoPath };
         match self.demands.get_mut(id as usize) {
             Some(place) => *place = Some(entry),
             None => self.demands.push(Some(entry)),
         }
-        Ok(id)
+        id
     }
 
     /// The demand, and those that shared something with it.
@@ -452,7 +463,7 @@ impl Allocator {
             let entry = self.entry(*id);
             DemandTerms {
                 class: entry.class.map(|class| parts.class_places[class as usize]),
-                weight: entry.demand.weight,
+                weight: entry.weight,
                 limit: entry.limit(),
                 guarantee: entry.promised(),
                 paths: entry.paths.iter().map(place).collect(),
@@ -466,8 +477,8 @@ impl Allocator {
         let flows = solve(&network, self.policy);
         for (place, id) in demands.iter().enumerate() {
             let Some(entry) = &mut self.demands[*id as usize] else { continue };
-            let wanted = entry.demand.demand;
-            let is_cap = wanted.is_none() || entry.demand.cap.is_some_and(|cap| Some(cap) < wanted);
+            let wanted = entry.demand;
+            let is_cap = wanted.is_none() || entry.cap.is_some_and(|cap| Some(cap) < wanted);
             let named = |limit: Option<u32>| {
                 let Some(limit) = limit else { return Stop::OtherPaths };
                 match network.limits[limit as usize].kind {

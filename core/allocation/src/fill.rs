@@ -13,6 +13,7 @@ use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
 use crate::network::Network;
+use crate::weights::SUM_BITS;
 
 /// A flow that takes part in a filling.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +35,8 @@ pub(crate) struct Risen {
 /// When a limit is full; the heap's key may be older, and then it is lower than the truth.
 #[derive(Debug, Clone, Copy)]
 struct Full {
+    /// ⌊2⁶⁰·room/weight⌋: mostly enough to compare.
+    level: u128,
     room: u128,
     weight: u64,
     limit: u32,
@@ -41,9 +44,18 @@ struct Full {
     issue: u32,
 }
 
+impl Full {
+    fn of(number: u32, limit: &Limit) -> Self {
+        let Limit { room, weight, issue, .. } = *limit;
+        Self { level: (room << SUM_BITS) / u128::from(weight), room, weight, limit: number, issue }
+    }
+}
+
 impl Ord for Full {
     fn cmp(&self, other: &Self) -> Ordering {
-        compare((self.room, self.weight), (other.room, other.weight))
+        self.level
+            .cmp(&other.level)
+            .then_with(|| compare((self.room, self.weight), (other.room, other.weight)))
             .then(self.limit.cmp(&other.limit))
             .then(self.issue.cmp(&other.issue))
     }
@@ -123,8 +135,7 @@ pub(crate) fn fill(network: &Network, rooms: &[Option<u128>], risers: &[Riser]) 
     let mut first = Vec::with_capacity(rooms.len());
     for (number, limit) in filling.limits.iter().enumerate() {
         if limit.is_open && limit.weight > 0 {
-            let Limit { room, weight, issue, .. } = *limit;
-            first.push(Reverse(Full { room, weight, limit: number as u32, issue }));
+            first.push(Reverse(Full::of(number as u32, limit)));
         }
     }
     filling.heap = BinaryHeap::from(first);
@@ -163,7 +174,7 @@ impl Filling<'_> {
             if !limit.is_open || limit.issue != entry.issue || limit.weight == 0 {
                 PeekMut::pop(top);
             } else if limit.room != entry.room || limit.weight != entry.weight {
-                (top.0.room, top.0.weight) = (limit.room, limit.weight);
+                top.0 = Full::of(entry.limit, limit);
             } else {
                 return Some(entry);
             }
@@ -185,8 +196,7 @@ impl Filling<'_> {
             limit.room += riser.hold;
             limit.weight += riser.weight;
             limit.issue += 1;
-            let Limit { room, weight, issue, .. } = *limit;
-            self.heap.push(Reverse(Full { room, weight, limit: *number, issue }));
+            self.heap.push(Reverse(Full::of(*number, limit)));
         }
     }
 

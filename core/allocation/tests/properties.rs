@@ -190,7 +190,7 @@ proptest! {
                     demand.name = name(&problem.demands);
                     let old = problem.demands.iter_mut().find(|old| old.name == demand.name);
                     *old.expect("it is there") = demand.clone();
-                    allocator.update(demand)
+                    allocator.update(&demand)
                 }
                 2 => {
                     let at = place.index(problem.resources.len());
@@ -206,7 +206,7 @@ proptest! {
                 _ => {
                     demand.name = format!("new{number}");
                     problem.demands.push(demand.clone());
-                    allocator.insert(demand)
+                    allocator.insert(&demand)
                 }
             };
             for one in changed.expect("a good change") {
@@ -263,14 +263,14 @@ fn a_failed_change_changes_nothing() {
     let mut allocator = Allocator::new(&problem).expect("a good problem");
     let before = allocator.allotments();
     let bad = [
-        allocator.insert(Demand::new("x", ["a"])),
-        allocator.insert(Demand::new("z", ["b"])),
-        allocator.insert(Demand { weight: 0, ..Demand::new("z", ["a"]) }),
-        allocator.insert(Demand::new("z", ["a", "a"])),
-        allocator.insert(Demand::new("z", [""; 0])),
-        allocator.insert(Demand { class: Some("c".to_owned()), ..Demand::new("z", ["a"]) }),
-        allocator.update(Demand::new("z", ["a"])),
-        allocator.update(Demand { weight: u32::MAX, ..Demand::new("x", ["a"]) }),
+        allocator.insert(&Demand::new("x", ["a"])),
+        allocator.insert(&Demand::new("z", ["b"])),
+        allocator.insert(&Demand { weight: 0, ..Demand::new("z", ["a"]) }),
+        allocator.insert(&Demand::new("z", ["a", "a"])),
+        allocator.insert(&Demand::new("z", [""; 0])),
+        allocator.insert(&Demand { class: Some("c".to_owned()), ..Demand::new("z", ["a"]) }),
+        allocator.update(&Demand::new("z", ["a"])),
+        allocator.update(&Demand { weight: u32::MAX, ..Demand::new("x", ["a"]) }),
         allocator.remove("z"),
         allocator.set_capacity("b", BitRate(1)),
         allocator.set_capacity("a", BitRate(u64::MAX)),
