@@ -456,9 +456,6 @@ impl Allocator {
             ClassTerms { weight: *weight, floor: floor.0, mark, cap, tier: *tier }
         };
         let demands = &parts.demands[part.demands];
-        let place = |path: &Vec<u32>| -> Vec<u32> {
-            path.iter().map(|id| parts.resource_places[*id as usize]).collect()
-        };
         let wants = |id: &u32| {
             let entry = self.entry(*id);
             DemandTerms {
@@ -466,13 +463,14 @@ impl Allocator {
                 weight: entry.weight,
                 limit: entry.limit(),
                 guarantee: entry.promised(),
-                paths: entry.paths.iter().map(place).collect(),
             }
         };
         let network = Network::new(
             &capacities,
             classes.iter().map(terms).collect(),
             demands.iter().map(wants).collect(),
+            demands.iter().map(|id| self.entry(*id).paths.as_slice()),
+            &parts.resource_places,
         );
         let flows = solve(&network, self.policy);
         for (place, id) in demands.iter().enumerate() {

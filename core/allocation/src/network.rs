@@ -60,8 +60,6 @@ pub(crate) struct DemandTerms {
     pub(crate) limit: Option<u64>,
     /// At most the limit.
     pub(crate) guarantee: u64,
-    /// Of each path, the resources.
-    pub(crate) paths: Vec<Vec<u32>>,
 }
 
 /// Flows and limits, each knowing the other.
@@ -113,12 +111,15 @@ impl Lists {
 }
 
 impl Network {
-    /// `resources` has the capacities in bits per second. The order of resources and classes decides which of two
+    /// `resources` has the capacities in bits per second, and `paths` of each demand its paths as numbers of resources,
+    /// which `places` turns into places in `resources`. The order of resources and classes decides which of two
     /// limits comes first that are full at the same level; that of demands decides nothing.
-    pub(crate) fn new(
+    pub(crate) fn new<'p>(
         resources: &[u64],
         classes: Vec<ClassTerms>,
         demands: Vec<DemandTerms>,
+        paths: impl Iterator<Item = &'p [Vec<u32>]>,
+        places: &[u32],
     ) -> Self {
         let mut limits = Vec::with_capacity(demands.len() + resources.len() + 3 * classes.len());
         let mut add = |kind, bits_per_second: u64| {
@@ -149,14 +150,15 @@ impl Network {
         }));
         let mut limits_of = Lists { ends: Vec::new(), numbers: Vec::new() };
         let mut of_demand = Vec::with_capacity(demands.len());
-        for (number, demand) in demands.iter().enumerate() {
+        for ((number, demand), paths) in demands.iter().enumerate().zip(paths) {
             let first = limits_of.ends.len() as u32;
-            for path in &demand.paths {
+            for path in paths {
                 let numbers = &mut limits_of.numbers;
                 numbers.extend(guarantee[number]);
                 numbers.extend(wanted[number]);
                 numbers.extend(demand.class.iter().flat_map(|class| &of_class[*class as usize]));
-                numbers.extend(path.iter().map(|resource| first_resource + resource));
+                let place = |resource: &u32| first_resource + places[*resource as usize];
+                numbers.extend(path.iter().map(place));
                 limits_of.ends.push(limits_of.numbers.len() as u32);
             }
             of_demand.push(first..limits_of.ends.len() as u32);

@@ -1,6 +1,7 @@
 //! What is asked: capacities, classes of work, demands. All by name; numbers are checked here, names by
 //! [`crate::Allocator`], which knows them.
 
+use std::fmt;
 use std::ops::Range;
 
 use penstock_units::BitRate;
@@ -168,15 +169,15 @@ impl Problem {
     /// Its own numbers alone.
     pub(crate) fn check(&self) -> Result<(), ProblemError> {
         let Policy { tier_floor_permille, passes } = self.policy;
-        check("the policy", "tier_floor_permille", u64::from(tier_floor_permille), 0..501)?;
-        check("the policy", "passes", u64::from(passes), 1..1_001)?;
+        check(&"the policy", "tier_floor_permille", u64::from(tier_floor_permille), 0..501)?;
+        check(&"the policy", "passes", u64::from(passes), 1..1_001)?;
         let counts = [
             ("resources", self.resources.len()),
             ("classes", self.classes.len()),
             ("demands", self.demands.len()),
         ];
         for (what, count) in counts {
-            check("the problem", what, count as u64, 0..DEMANDS_MAX as u64 + 1)?;
+            check(&"the problem", what, count as u64, 0..DEMANDS_MAX as u64 + 1)?;
         }
         Ok(())
     }
@@ -184,17 +185,13 @@ impl Problem {
 
 impl Resource {
     pub(crate) fn check(&self) -> Result<(), ProblemError> {
-        check_rate(&self.shown(), "capacity", self.capacity)
-    }
-
-    fn shown(&self) -> String {
-        format!("resource '{}'", self.name.escape_debug())
+        check_rate(&Named("resource", &self.name), "capacity", self.capacity)
     }
 }
 
 impl Class {
     pub(crate) fn check(&self) -> Result<(), ProblemError> {
-        let user = format!("class '{}'", self.name.escape_debug());
+        let user = Named("class", &self.name);
         check(&user, "weight", u64::from(self.weight), 1..u64::from(WEIGHT_MAX) + 1)?;
         let rates = [("floor", Some(self.floor)), ("mark", self.mark), ("cap", self.cap)];
         let mut least = ("", BitRate(0));
@@ -203,7 +200,7 @@ impl Class {
             check_rate(&user, what, rate)?;
             if rate < least.1 {
                 let allowed = format!("at least its {}, {}", least.0, least.1);
-                return Err(ProblemError::Range { user, what, allowed });
+                return Err(ProblemError::Range { user: user.to_string(), what, allowed });
             }
             least = (what, rate);
         }
@@ -213,7 +210,7 @@ impl Class {
 
 impl Demand {
     pub(crate) fn check(&self) -> Result<(), ProblemError> {
-        let user = format!("demand '{}'", self.name.escape_debug());
+        let user = Named("demand", &self.name);
         check(&user, "weight", u64::from(self.weight), 1..u64::from(WEIGHT_MAX) + 1)?;
         check(&user, "its number of paths", self.paths.len() as u64, 0..PATHS_MAX as u64 + 1)?;
         check_rate(&user, "guarantee", self.guarantee)?;
@@ -227,8 +224,17 @@ impl Demand {
     }
 }
 
+/// Written only where something is wrong.
+struct Named<'a>(&'static str, &'a str);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} '{}'", self.0, self.1.escape_debug())
+    }
+}
+
 fn check(
-    user: &str,
+    user: &dyn fmt::Display,
     what: &'static str,
     number: u64,
     allowed: Range<u64>,
@@ -237,12 +243,16 @@ fn check(
         return Ok(());
     }
     let allowed = format!("{} to {}", allowed.start, allowed.end - 1);
-    Err(ProblemError::Range { user: user.to_owned(), what, allowed })
+    Err(ProblemError::Range { user: user.to_string(), what, allowed })
 }
 
-fn check_rate(user: &str, what: &'static str, rate: BitRate) -> Result<(), ProblemError> {
+fn check_rate(
+    user: &dyn fmt::Display,
+    what: &'static str,
+    rate: BitRate,
+) -> Result<(), ProblemError> {
     if rate <= RATE_MAX {
         return Ok(());
     }
-    Err(ProblemError::Range { user: user.to_owned(), what, allowed: format!("up to {RATE_MAX}") })
+    Err(ProblemError::Range { user: user.to_string(), what, allowed: format!("up to {RATE_MAX}") })
 }

@@ -38,7 +38,7 @@ const PASSES_TO_GIVE_UP: u16 = 8;
 pub(crate) fn solve(network: &Network, policy: Policy) -> Vec<Flow> {
     let mut round = Round::new(network, policy);
     let mut flows = round.all();
-    if network.demands.iter().all(|demand| demand.paths.len() < 2) {
+    if (0..network.demands.len()).all(|demand| network.flows_of_demand(demand).len() < 2) {
         return flows;
     }
     let mut is_plain = true;
@@ -123,9 +123,9 @@ impl<'a> Round<'a> {
         let tiers: BTreeSet<u8> =
             network.demands.iter().map(|demand| network.tier(demand)).collect();
         let mut parts = Vec::with_capacity(network.flows());
-        for demand in &network.demands {
-            let even = Part { over: 1, under: demand.paths.len() as u128 };
-            parts.extend(demand.paths.iter().map(|_| even));
+        for demand in 0..network.demands.len() {
+            let paths = network.flows_of_demand(demand).len();
+            parts.extend(std::iter::repeat_n(Part { over: 1, under: paths as u128 }, paths));
         }
         let tiers = tiers.into_iter().collect();
         Self { network, policy, tiers, weights, guarantees, floors, parts }
