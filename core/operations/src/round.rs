@@ -1,17 +1,29 @@
 //! A round: what runs and what waits, in; what begins, how fast each goes and why, out.
 //!
-//! [`Planner::plan`] is a function of a [`Snapshot`] and of the network; it reads no clock and forgets what it knew, so
-//! a round can be made again, by another controller, or in virtual time.
+//! [`Planner::plan`] is a function of a [`Snapshot`] and of the network; it reads no clock and remembers nothing but
+//! paths, so a round can be made again, by another controller, or in virtual time.
+//!
+//! Each round chooses a path for every transfer ([`route`]), shares what there is of links, interfaces and storage
+//! (`penstock-allocation`, in [`share`]), and takes work from queues where hosts have room ([`start`]). A transfer is
+//! slowed at once; it is sped up when those that were slowed for it have said that they are.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Mutex;
 
+use penstock_topology::paths::Path;
 use penstock_topology::{NodeId, Topology};
 
 use crate::class::Class;
 use crate::orders::{AddressPair, Capacity};
 
+mod route;
+mod share;
+mod start;
+#[cfg(test)]
+mod tests;
+
 /// A host as it reported last.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostView {
     /// Its name in the topology.
     pub name: String,
@@ -39,34 +51,32 @@ pub struct InterfaceView {
 /// What runs: a transfer with its orders, or a listing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunView {
-    /// Its number.
-    pub id: i64,
     /// Its queue.
     pub queue: i64,
     /// Its class.
     pub class: String,
+    /// The request that most of it belongs to.
+    pub request: i64,
     /// The host that sends, or lists.
     pub from: String,
     /// The host that receives; empty for a listing.
     pub to: String,
     /// 1 to 5; 5 is the most urgent.
     pub priority: u8,
-    /// When it should be done, in milliseconds since 1970.
-    pub deadline_ms: Option<i64>,
-    /// Bytes that are not there yet; none where sizes are not known.
-    pub left_bytes: Option<u64>,
+    /// When its request should be done, in milliseconds since 1970, and what is left of that request in bytes.
+    pub deadline: Option<(i64, u64)>,
     /// The node says that it moves.
     pub moving: bool,
-    /// Its rate, as measured.
+    /// Its rate, as measured, in bits per second.
     pub measured_bps: u64,
+    /// The limit that the node says is in force.
+    pub applied_bps: Option<u64>,
     /// What holds it back, as measured.
     pub bound_by: String,
-    /// Its rate as it was set last.
-    pub rate_bps: Option<u64>,
-    /// Names of the links that it was given.
-    pub route: Vec<String>,
-    /// Since when it stays well below its rate.
-    pub slow_since_ms: Option<i64>,
+    /// How it goes on as it was told last.
+    pub setting: Setting,
+    /// When that was changed last, in milliseconds since 1970.
+    pub set_ms: i64,
 }
 
 /// Work of a class between two sites that waits.
@@ -86,6 +96,19 @@ pub struct QueueView {
     pub bytes: u64,
 }
 
+/// A rate that a class was promised between two sites, for now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Promise {
+    /// The class; none for all.
+    pub class: Option<String>,
+    /// Where files are.
+    pub source: String,
+    /// Where they go.
+    pub destination: String,
+    /// How much.
+    pub rate_bps: u64,
+}
+
 /// Everything that a round looks at.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
@@ -93,7 +116,7 @@ pub struct Snapshot {
     pub now_ms: i64,
     /// Hosts that ever reported.
     pub hosts: Vec<HostView>,
-    /// What runs.
+    /// What runs, by number.
     pub runs: Vec<RunView>,
     /// What waits.
     pub queues: Vec<QueueView>,
@@ -101,24 +124,26 @@ pub struct Snapshot {
     pub down: HashSet<String>,
     /// Names of sites at which nothing new is to begin.
     pub draining_sites: HashSet<String>,
+    /// What was promised.
+    pub promises: Vec<Promise>,
 }
 
 /// How a run is to go on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Setting {
     /// Which.
     pub run: i64,
-    /// Its rate.
+    /// Its rate; none before the first round that sees it.
     pub rate_bps: Option<u64>,
-    /// Its streams.
+    /// Its streams; none for the nodes to choose.
     pub streams: Option<u16>,
-    /// Pairs of addresses on its path.
+    /// Pairs of addresses on its path; none for any.
     pub path: Vec<AddressPair>,
     /// Names of the links of its path.
     pub route: Vec<String>,
     /// Why it has this rate.
     pub reason: String,
-    /// Since when it stays well below its rate.
+    /// Since when it stays well below its rate, in milliseconds since 1970.
     pub slow_since_ms: Option<i64>,
     /// What it moves does not show at the interface of its path.
     pub off_path: bool,
@@ -138,7 +163,7 @@ pub struct Start {
 /// What comes out of a round.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Of each run that moves files, in the order of the snapshot.
+    /// Of the runs that are to go on otherwise than now.
     pub settings: Vec<Setting>,
     /// What begins.
     pub starts: Vec<Start>,
@@ -146,8 +171,8 @@ pub struct Decision {
     pub withdraw: Vec<(i64, String)>,
     /// What people should know.
     pub notes: Vec<String>,
-    /// What each class was allotted, by name.
-    pub classes: BTreeMap<String, u64>,
+    /// What each class that runs is allotted and has, in bits per second.
+    pub classes: BTreeMap<String, (u64, u64)>,
 }
 
 /// How rounds are made.
@@ -157,11 +182,13 @@ pub struct Rules {
     pub runs_per_pair: usize,
     /// Streams of a transfer; none for the nodes to choose.
     pub streams: Option<u16>,
+    /// What file bytes may have of a link, in thousandths: headers and what others send take the rest.
+    pub usable_permille: u16,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { runs_per_pair: 1, streams: None }
+        Self { runs_per_pair: 1, streams: None, usable_permille: 940 }
     }
 }
 
@@ -171,13 +198,15 @@ pub struct Planner {
     topology: Topology,
     classes: Vec<Class>,
     rules: Rules,
+    /// Ways that share no link, between two hosts; they follow from the topology alone.
+    ways: Mutex<HashMap<(NodeId, NodeId), std::sync::Arc<Vec<Path>>>>,
 }
 
 impl Planner {
     /// For this network and these classes.
     #[must_use]
     pub fn new(topology: Topology, classes: Vec<Class>, rules: Rules) -> Self {
-        Self { topology, classes, rules }
+        Self { topology, classes, rules, ways: Mutex::default() }
     }
 
     /// The network.
@@ -194,120 +223,27 @@ impl Planner {
         Some(&self.topology.sites[site.0].name)
     }
 
+    fn class(&self, name: &str) -> Option<&Class> {
+        self.classes.iter().find(|class| class.name == name)
+    }
+
     /// Makes a round.
     #[must_use]
     pub fn plan(&self, snapshot: &Snapshot) -> Decision {
         let mut decision = Decision::default();
-        for run in snapshot.runs.iter().filter(|run| !run.to.is_empty()) {
-            decision.settings.push(Setting {
-                run: run.id,
-                rate_bps: run.rate_bps,
-                streams: self.rules.streams,
-                path: Vec::new(),
-                route: Vec::new(),
-                reason: String::new(),
-                slow_since_ms: None,
-                off_path: false,
-            });
+        let now_s = snapshot.now_ms / 1000;
+        let closed = |run: &&RunView| self.class(&run.class).is_some_and(|class| !class.is_open(now_s));
+        for run in snapshot.runs.iter().filter(closed) {
+            let why = format!("class {} may not run now", run.class);
+            decision.withdraw.push((run.setting.run, why));
         }
+        let runs: Vec<&RunView> = snapshot
+            .runs
+            .iter()
+            .filter(|run| !run.to.is_empty() && !closed(run))
+            .collect();
+        self.share(snapshot, &runs, &mut decision);
         self.start(snapshot, &mut decision);
         decision
-    }
-
-    /// Takes work from queues as long as hosts have room, in turns by class.
-    fn start(&self, snapshot: &Snapshot, decision: &mut Decision) {
-        let mut busy: HashMap<&str, usize> = HashMap::new();
-        let mut pairs: HashMap<(i64, &str, &str), usize> = HashMap::new();
-        let mut of_class: HashMap<&str, usize> = HashMap::new();
-        for run in &snapshot.runs {
-            for host in [&run.from, &run.to] {
-                *busy.entry(host).or_default() += 1;
-            }
-            *pairs.entry((run.queue, &run.from, &run.to)).or_default() += 1;
-            *of_class.entry(&run.class).or_default() += 1;
-        }
-        let mut at_site: BTreeMap<&str, Vec<&HostView>> = BTreeMap::new();
-        for host in snapshot.hosts.iter().filter(|host| host.alive && !host.draining) {
-            let Some(site) = self.site_of(&host.name) else { continue };
-            if !snapshot.draining_sites.contains(site) {
-                at_site.entry(site).or_default().push(host);
-            }
-        }
-        let now_s = snapshot.now_ms / 1000;
-        let mut waiting: Vec<(&QueueView, &Class, u64)> = snapshot
-            .queues
-            .iter()
-            .filter(|queue| queue.batches > 0)
-            .filter_map(|queue| {
-                let class = self.classes.iter().find(|class| class.name == queue.class)?;
-                class.is_open(now_s).then_some((queue, class, queue.batches))
-            })
-            .collect();
-        while !waiting.is_empty() {
-            // The class that has least for its weight comes next; a listing, which takes little, before all.
-            waiting.sort_by_key(|(queue, class, _)| {
-                let running = of_class.get(queue.class.as_str()).copied().unwrap_or(0) as u64;
-                (
-                    !queue.destination.is_empty(),
-                    class.tier,
-                    (running + 1) * 1_000_000 / u64::from(class.weight.max(1)),
-                    queue.id,
-                )
-            });
-            let (queue, _, left) = &mut waiting[0];
-            let queue = *queue;
-            let none = Vec::new();
-            let sources = at_site.get(queue.source.as_str()).unwrap_or(&none);
-            let list = queue.destination.is_empty();
-            let destinations = match list {
-                true => &none,
-                false => at_site.get(queue.destination.as_str()).unwrap_or(&none),
-            };
-            let room = |host: &HostView| {
-                let used = busy.get(host.name.as_str()).copied().unwrap_or(0);
-                (host.capacity.transfers as usize).saturating_sub(used)
-            };
-            let load = |host: &HostView| busy.get(host.name.as_str()).copied().unwrap_or(0);
-            let best = if list {
-                let free = sources.iter().filter(|host| room(host) > 0);
-                free.min_by_key(|host| (load(host), &host.name)).map(|host| (*host, None))
-            } else {
-                let pairs = &pairs;
-                let all = sources.iter().flat_map(|from| {
-                    destinations.iter().map(move |to| (*from, Some(*to)))
-                });
-                all.filter(|(from, to)| {
-                    let to = to.expect("a pair");
-                    let running = pairs.get(&(queue.id, from.name.as_str(), to.name.as_str()));
-                    room(from) > 0
-                        && room(to) > 0
-                        && running.copied().unwrap_or(0) < self.rules.runs_per_pair
-                })
-                .min_by_key(|(from, to)| {
-                    let to = to.expect("a pair");
-                    (load(from).max(load(to)), load(from) + load(to), &from.name, &to.name)
-                })
-            };
-            let Some((from, to)) = best else {
-                waiting.remove(0);
-                continue;
-            };
-            let to_name = to.map_or("", |to| to.name.as_str());
-            *busy.entry(&from.name).or_default() += 1;
-            if let Some(to) = to {
-                *busy.entry(&to.name).or_default() += 1;
-            }
-            *pairs.entry((queue.id, &from.name, to_name)).or_default() += 1;
-            *of_class.entry(&queue.class).or_default() += 1;
-            decision.starts.push(Start {
-                queue: queue.id,
-                from: from.name.clone(),
-                to: to_name.to_owned(),
-            });
-            *left -= 1;
-            if *left == 0 {
-                waiting.remove(0);
-            }
-        }
     }
 }

@@ -10,6 +10,8 @@
 //! | `/api/v1/classes`, `/hosts`, `/links`, `/rounds`, `/orders`, `/audit` | GET | how things stand |
 //! | `/api/v1/hosts/{name}/drain`, `/api/v1/sites/{name}/drain` | PUT, DELETE | nothing new begins there; again |
 //! | `/api/v1/links/{name}` | PUT | a link is down, or up again |
+//! | `/api/v1/reservations` | POST, GET | a rate between two sites for a time; all of them |
+//! | `/api/v1/reservations/{id}` | DELETE | give one back |
 //! | `/api/v1/events` | GET | what happens, as server-sent events |
 //! | `/api/v1/agents/{host}/report` | POST | what a node tells, and what it is told |
 //! | `/api/v1/agents/{host}/orders/{id}` | GET | an order in full |
@@ -46,6 +48,7 @@ mod events;
 pub mod network;
 pub mod objects;
 mod requests;
+pub mod reservations;
 
 /// Longest body: 10,000 files with long names.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
@@ -87,6 +90,8 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/api/v1/rounds", get(network::rounds))
         .route("/api/v1/orders", get(network::orders))
         .route("/api/v1/audit", get(network::audit))
+        .route("/api/v1/reservations", post(reservations::make).get(reservations::list))
+        .route("/api/v1/reservations/{id}", axum::routing::delete(reservations::cancel))
         .route("/api/v1/events", get(events::follow))
         .route("/api/v1/agents/{host}/report", post(agents::report))
         .route("/api/v1/agents/{host}/orders/{id}", get(agents::order))
@@ -123,7 +128,7 @@ async fn guard(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
         requests::submit, requests::list, requests::one, requests::change, requests::cancel, requests::files,
         requests::append, requests::history, requests::why, network::classes, network::hosts, network::drain_host,
         network::undrain_host, network::drain_site, network::undrain_site, network::links, network::set_link,
-        network::rounds, network::orders, network::audit, events::follow, agents::report, agents::order,
+        network::rounds, network::orders, network::audit, reservations::make, reservations::list, reservations::cancel, events::follow, agents::report, agents::order,
     ),
 )]
 struct Document;

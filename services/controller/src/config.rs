@@ -78,6 +78,7 @@ struct Table {
     batch_bytes: Option<ByteCount>,
     transfers_per_pair: Option<Spanned<usize>>,
     streams: Option<u16>,
+    usable: Option<Spanned<f64>>,
     requests_per_second: Option<u32>,
     #[serde(default)]
     class: Vec<Spanned<ClassTable>>,
@@ -240,6 +241,13 @@ fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigE
         config.rules.runs_per_pair = pairs.into_inner();
     }
     config.rules.streams = table.streams.filter(|streams| *streams > 0);
+    if let Some(usable) = table.usable {
+        if !(0.1..=1.0).contains(usable.get_ref()) {
+            let text = "usable is the part of a link that file bytes may have, from 0.1 to 1".to_owned();
+            return Err(failed(line(usable.span().start), text));
+        }
+        config.rules.usable_permille = (usable.get_ref() * 1000.0).round() as u16;
+    }
     config.rate_limit = table.requests_per_second.unwrap_or(0);
     if table.class.len() > CLASSES_MAX {
         return Err(failed(None, format!("more than {CLASSES_MAX} [[controller.class]]")));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use penstock_http::Role;
 use penstock_http::tokens::Tokens;
+use penstock_operations::round::Planner;
 use prometheus_client::encoding::DescriptorEncoder;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -66,6 +67,11 @@ impl Controller {
             );
             Ok::<_, String>(Arc::new(Shared {
                 limiter: Limiter::new(config.rate_limit),
+                planner: Arc::new(Planner::new(
+                    config.topology.clone(),
+                    config.classes.clone(),
+                    config.rules,
+                )),
                 config,
                 tokens,
                 database,

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use penstock_operations::round::Planner;
 use sqlx::Row;
 
 use crate::shared::Shared;
@@ -23,16 +22,30 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Between two looks at what is due, lost, cancelled or old.
 const HOUSE: Duration = Duration::from_millis(500);
 
+/// A round that changes nothing is noted so often.
+const NOTE: Duration = Duration::from_secs(1);
+
+/// When things were done last.
+#[derive(Debug, Default)]
+struct Last {
+    led: Option<Instant>,
+    house: Option<Instant>,
+    noted: Option<Instant>,
+}
+
+fn is_due(last: Option<Instant>, every: Duration) -> bool {
+    last.is_none_or(|at| at.elapsed() >= every)
+}
+
 /// Makes rounds until the controller stops.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let config = &shared.config;
-    let planner = Planner::new(config.topology.clone(), config.classes.clone(), config.rules);
     let mut cause = "start";
-    let mut house_at: Option<Instant> = None;
+    let mut last = Last::default();
     let mut told = false;
     while !shared.stopping.load(Ordering::Relaxed) {
         let begun = Instant::now();
-        match turn(&shared, &planner, cause, &mut house_at).await {
+        match turn(&shared, cause, &mut last).await {
             Ok(()) => told = false,
             Err(error) => {
                 if !told {
@@ -74,18 +87,22 @@ async fn lead(shared: &Shared) -> Result<bool, String> {
 
 async fn turn(
     shared: &Shared,
-    planner: &Planner,
     cause: &'static str,
-    house_at: &mut Option<Instant>,
+    last: &mut Last,
 ) -> Result<(), String> {
-    let leads = lead(shared).await?;
-    shared.leads.store(leads, Ordering::Relaxed);
-    if !leads {
-        return Ok(());
+    if is_due(last.led, LEASE / 3) {
+        last.led = None;
+        let asked = Instant::now();
+        let leads = lead(shared).await?;
+        shared.leads.store(leads, Ordering::Relaxed);
+        if !leads {
+            return Ok(());
+        }
+        last.led = Some(asked);
     }
-    if house_at.is_none_or(|at| at.elapsed() >= HOUSE) {
+    if is_due(last.house, HOUSE) {
         house::keep(shared).await?;
-        *house_at = Some(Instant::now());
+        last.house = Some(Instant::now());
     }
     let now = now_ms();
     let alive = shared.alive_ms();
@@ -97,13 +114,21 @@ async fn turn(
         return Ok(());
     }
     let begun = Instant::now();
-    let decision = planner.plan(&snapshot);
+    let decision = shared.planner.plan(&snapshot);
     let took = begun.elapsed();
     shared.counters.round(took);
-    let micros = took.as_micros() as i64;
+    let (micros, runs) = (took.as_micros() as i64, snapshot.runs.len() as i64);
+    let nothing = decision.starts.is_empty()
+        && decision.settings.is_empty()
+        && decision.withdraw.is_empty()
+        && decision.notes.is_empty();
+    if nothing && !is_due(last.noted, NOTE) {
+        return Ok(());
+    }
+    last.noted = Some(Instant::now());
     let written = shared.writer.apply(move |cx| {
         let decision = decision.clone();
-        Box::pin(async move { dispatch::write(cx, &decision, (now, cause, micros)).await })
+        Box::pin(async move { dispatch::write(cx, &decision, (now, cause, micros, runs)).await })
     });
     written.await.map_err(|error| error.to_string())?;
     Ok(())

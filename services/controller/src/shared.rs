@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use penstock_http::tokens::Tokens;
+use penstock_operations::round::Planner;
 use tokio::sync::Notify;
 
 use crate::config::Config;
@@ -15,6 +16,7 @@ use crate::store::{Database, Writer};
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Arc<Config>,
+    pub(crate) planner: Arc<Planner>,
     pub(crate) tokens: Tokens,
     pub(crate) database: Database,
     pub(crate) writer: Writer,

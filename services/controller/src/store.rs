@@ -14,6 +14,7 @@ pub(crate) mod dispatch;
 pub(crate) mod house;
 pub(crate) mod read;
 pub(crate) mod report;
+pub(crate) mod reserve;
 pub(crate) mod rows;
 pub(crate) mod schema;
 pub(crate) mod settle;

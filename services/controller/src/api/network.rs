@@ -16,6 +16,7 @@ use super::objects::{OrderFacts, Orders, seconds};
 use super::{Asking, Given, Params, body};
 use crate::problem::Problem;
 use crate::shared::Shared;
+pub use crate::store::dispatch::ClassRate;
 use crate::store::report::InterfaceFacts;
 use crate::store::writer::Audit;
 use crate::store::{change, now_ms, read};
@@ -508,8 +509,8 @@ pub struct RoundFacts {
     pub started: i64,
     /// Orders that go on otherwise.
     pub changed: i64,
-    /// Sum of what was allotted.
-    pub allotted_bps: i64,
+    /// What each class that ran was allotted, and had.
+    pub classes: Vec<ClassRate>,
     /// What people should know.
     pub notes: Vec<String>,
 }
@@ -538,7 +539,7 @@ pub(super) async fn rounds(
     let before = params.parsed::<i64>("before")?.unwrap_or(i64::MAX);
     let limit = params.limit(100, LIST_MAX)?;
     params.none()?;
-    let text = "SELECT id, at, cause, micros, runs, started, changed, allotted_bps, notes FROM round
+    let text = "SELECT id, at, cause, micros, runs, started, changed, classes, notes FROM round
         WHERE id < $1 ORDER BY id DESC LIMIT $2";
     let rows = sqlx::query(text).bind(before).bind(limit).fetch_all(&shared.database.pool).await?;
     let rounds: Vec<RoundFacts> = rows
@@ -551,7 +552,7 @@ pub(super) async fn rounds(
             orders: row.get(4),
             started: row.get(5),
             changed: row.get(6),
-            allotted_bps: row.get(7),
+            classes: serde_json::from_str(&row.get::<String, _>(7)).unwrap_or_default(),
             notes: serde_json::from_str(&row.get::<String, _>(8)).unwrap_or_default(),
         })
         .collect();

@@ -4,10 +4,12 @@ use std::collections::HashSet;
 
 use penstock_operations::orders::{Capacity, FILES_MAX, Phase};
 use penstock_operations::round::{
-    Decision, HostView, InterfaceView, QueueView, RunView, Setting, Snapshot, Start,
+    Decision, HostView, InterfaceView, Promise, QueueView, RunView, Setting, Snapshot, Start,
 };
 use penstock_operations::state::FileState;
+use serde::{Deserialize, Serialize};
 use sqlx::{AnyPool, AssertSqlSafe, Row};
+use utoipa::ToSchema;
 
 use super::db;
 use super::report::InterfaceFacts;
@@ -55,27 +57,47 @@ pub(crate) async fn snapshot(
     let down = sqlx::query("SELECT name FROM link WHERE down = 1").fetch_all(pool).await?;
     snapshot.down = down.iter().map(|row| row.get(0)).collect();
     let runs = sqlx::query(
-        "SELECT id, queue, class, from_host, to_host, priority, deadline, bytes, settled_bytes, phase, measured_bps,
-            bound_by, rate_bps, route, slow_since FROM run WHERE state = 0 ORDER BY id",
+        "SELECT n.id, n.queue, n.class, n.request, n.from_host, n.to_host, n.priority, n.deadline,
+            CASE WHEN r.size_estimate > r.bytes THEN r.size_estimate ELSE r.bytes END - r.bytes_done, n.phase,
+            n.measured_bps, n.applied_bps, n.bound_by, n.rate_bps, n.streams, n.path, n.route, n.reason, n.slow_since,
+            n.off_path, n.settings_at
+         FROM run n JOIN request r ON r.id = n.request WHERE n.state = 0 ORDER BY n.id",
     );
     for row in runs.fetch_all(pool).await? {
-        let bytes: i64 = row.get(7);
-        let left = bytes - row.get::<i64, _>(8);
+        let left = u64::try_from(row.get::<i64, _>(8)).unwrap_or(0);
+        let rate = |column: usize| row.get::<Option<i64>, _>(column).map(|rate| rate as u64);
         snapshot.runs.push(RunView {
-            id: row.get(0),
             queue: row.get(1),
             class: row.get(2),
-            from: row.get(3),
-            to: row.get(4),
-            priority: u8::try_from(row.get::<i64, _>(5)).unwrap_or(3),
-            deadline_ms: row.get(6),
-            left_bytes: (bytes > 0).then(|| u64::try_from(left).unwrap_or(0)),
+            request: row.get(3),
+            from: row.get(4),
+            to: row.get(5),
+            priority: u8::try_from(row.get::<i64, _>(6)).unwrap_or(3),
+            deadline: row.get::<Option<i64>, _>(7).map(|until| (until, left)),
             moving: row.get::<i64, _>(9) == Phase::Running as i64,
             measured_bps: row.get::<i64, _>(10) as u64,
-            bound_by: row.get(11),
-            rate_bps: row.get::<Option<i64>, _>(12).map(|rate| rate as u64),
-            route: serde_json::from_str(&row.get::<String, _>(13)).unwrap_or_default(),
-            slow_since_ms: row.get(14),
+            applied_bps: rate(11),
+            bound_by: row.get(12),
+            setting: Setting {
+                run: row.get(0),
+                rate_bps: rate(13),
+                streams: row.get::<Option<i64>, _>(14).and_then(|n| u16::try_from(n).ok()),
+                path: serde_json::from_str(&row.get::<String, _>(15)).unwrap_or_default(),
+                route: serde_json::from_str(&row.get::<String, _>(16)).unwrap_or_default(),
+                reason: row.get(17),
+                slow_since_ms: row.get(18),
+                off_path: row.get::<i64, _>(19) > 0,
+            },
+            set_ms: row.get(20),
+        });
+    }
+    let promises = "SELECT class, source, destination, rate_bps FROM reservation WHERE begins <= $1 AND ends > $1 ORDER BY id";
+    for row in sqlx::query(promises).bind(now).fetch_all(pool).await? {
+        snapshot.promises.push(Promise {
+            class: row.get(0),
+            source: row.get(1),
+            destination: row.get(2),
+            rate_bps: row.get::<i64, _>(3) as u64,
         });
     }
     let queues = "SELECT id, class, source, destination, batches, bytes FROM queue WHERE batches > 0 ORDER BY id";
@@ -92,6 +114,17 @@ pub(crate) async fn snapshot(
     Ok(snapshot)
 }
 
+/// What a class was allotted in a round, and what it had.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClassRate {
+    /// Its name.
+    pub class: String,
+    /// What its orders were allotted.
+    pub allotted_bps: u64,
+    /// What they had, as measured.
+    pub measured_bps: u64,
+}
+
 /// What a round wrote.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Written {
@@ -103,11 +136,15 @@ pub(crate) struct Written {
 pub(crate) async fn write(
     cx: &mut Context,
     decision: &Decision,
-    (at, cause, micros): (i64, &str, i64),
+    (at, cause, micros, runs): (i64, &str, i64, i64),
 ) -> Result<Written, sqlx::Error> {
     let mut written = Written::default();
     for start in &decision.starts {
         written.started += i64::from(begin(cx, start).await?);
+    }
+    if written.started > 0 {
+        // What began has no rate yet, and does not move before it has one.
+        cx.wake();
     }
     written.changed = set(cx, &decision.settings).await?;
     for (run, why) in &decision.withdraw {
@@ -115,19 +152,24 @@ pub(crate) async fn write(
     }
     let id = db::numbers(&mut cx.tx, "round", 1).await?;
     let notes = serde_json::to_string(&decision.notes).expect("plain data");
-    let allotted: u64 = decision.settings.iter().filter_map(|one| one.rate_bps).sum();
+    let classes = decision.classes.iter().map(|(class, (allotted_bps, measured_bps))| ClassRate {
+        class: class.clone(),
+        allotted_bps: *allotted_bps,
+        measured_bps: *measured_bps,
+    });
+    let classes: Vec<ClassRate> = classes.collect();
     let rows: Vec<[Value; 9]> = vec![[
         id.into(),
         at.into(),
         cause.into(),
         micros.into(),
-        (decision.settings.len() as i64).into(),
+        runs.into(),
         written.started.into(),
         written.changed.into(),
-        i64::try_from(allotted).unwrap_or(i64::MAX).into(),
+        serde_json::to_string(&classes).expect("plain data").into(),
         notes.into(),
     ]];
-    let into = "INSERT INTO round (id, at, cause, micros, runs, started, changed, allotted_bps, notes)";
+    let into = "INSERT INTO round (id, at, cause, micros, runs, started, changed, classes, notes)";
     rows::execute(&mut cx.tx, into, rows, "").await?;
     Ok(written)
 }
@@ -156,11 +198,10 @@ async fn set(cx: &mut Context, settings: &[Setting]) -> Result<i64, sqlx::Error>
         rows,
         &format!(
             "UPDATE run SET rate_bps = v.r, streams = v.s, path = v.p, route = v.u, reason = v.w, slow_since = v.l,
-                off_path = v.o, settings_at = {now} FROM v WHERE run.id = v.i AND run.state = 0
-                AND (COALESCE(run.rate_bps, -1) <> COALESCE(v.r, -1) OR COALESCE(run.streams, -1) <> COALESCE(v.s, -1)
-                    OR run.path <> v.p OR run.route <> v.u OR run.reason <> v.w
-                    OR COALESCE(run.slow_since, -1) <> COALESCE(v.l, -1) OR run.off_path <> v.o)
-             RETURNING id"
+                off_path = v.o,
+                settings_at = CASE WHEN COALESCE(run.rate_bps, -1) <> COALESCE(v.r, -1) OR run.path <> v.p THEN {now}
+                    ELSE run.settings_at END
+             FROM v WHERE run.id = v.i AND run.state = 0 RETURNING id"
         ),
     )
     .await?;

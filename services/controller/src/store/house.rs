@@ -177,7 +177,6 @@ async fn forget(cx: &mut Context, keep_ms: i64) -> Result<bool, sqlx::Error> {
     for text in [
         "DELETE FROM run WHERE ended < $1 AND NOT EXISTS (SELECT 1 FROM batch WHERE batch.run = run.id)",
         "DELETE FROM round WHERE at < $1",
-        "DELETE FROM class_share WHERE at < $1",
     ] {
         let before = if text.contains(" run ") { before } else { cx.now - HISTORY_MS };
         sqlx::query(text).bind(before).execute(&mut cx.tx).await?;

@@ -188,7 +188,9 @@ pub(crate) async fn take(
         reports.iter().enumerate().map(|(at, (host, _))| (*host, at)).collect();
     let mut told: Vec<[Value; 1]> = Vec::new();
     for run in runs.values().filter(|run| run.state == RunState::Standing as i64) {
-        let sender_may = run.told > 0 || run.kind == BatchKind::List as i64;
+        // The other node knows of it, and a round has given it a rate.
+        let ready = run.told > 0 && run.settings.rate_bps.is_some();
+        let sender_may = ready || run.kind == BatchKind::List as i64;
         if let Some(at) = hosts.get(run.from.as_str()).filter(|_| sender_may) {
             let order = run.id as u64 * 2;
             answers[*at].orders.push(Standing { order, settings: run.settings.clone() });

@@ -82,11 +82,13 @@ CREATE TABLE audit (
     object TEXT NOT NULL, detail TEXT NOT NULL);
 CREATE TABLE round (
     id BIGINT PRIMARY KEY, at BIGINT NOT NULL, cause TEXT NOT NULL, micros BIGINT NOT NULL, runs BIGINT NOT NULL,
-    started BIGINT NOT NULL, changed BIGINT NOT NULL, allotted_bps BIGINT NOT NULL, notes TEXT NOT NULL);
+    started BIGINT NOT NULL, changed BIGINT NOT NULL, classes TEXT NOT NULL, notes TEXT NOT NULL);
+CREATE INDEX round_at ON round (at);
 CREATE TABLE lease (name TEXT PRIMARY KEY, owner TEXT NOT NULL, until BIGINT NOT NULL);
-CREATE TABLE class_share (
-    at BIGINT NOT NULL, class TEXT NOT NULL, allotted_bps BIGINT NOT NULL, measured_bps BIGINT NOT NULL,
-    PRIMARY KEY (class, at));
+CREATE TABLE reservation (
+    id BIGINT PRIMARY KEY, client TEXT NOT NULL, class TEXT, source TEXT NOT NULL, destination TEXT NOT NULL,
+    rate_bps BIGINT NOT NULL, begins BIGINT NOT NULL, ends BIGINT NOT NULL, route TEXT NOT NULL, made BIGINT NOT NULL);
+CREATE INDEX reservation_ends ON reservation (ends);
 "];
 
 pub(crate) async fn migrate(connection: &mut AnyConnection, kind: Kind) -> Result<(), String> {

@@ -242,6 +242,11 @@ impl Client {
         Self { address, token: token.to_owned(), connection: None }
     }
 
+    /// The controller is at another address.
+    pub fn move_to(&mut self, address: SocketAddr) {
+        (self.address, self.connection) = (address, None);
+    }
+
     /// Status and body; an error where the controller is away.
     pub async fn try_ask(
         &mut self,
