@@ -37,7 +37,8 @@ impl Place {
     fn open(&self) -> Result<Controller, Failure> {
         let from_environment = || std::env::var("PENSTOCK_CONTROLLER").ok();
         let given = self.controller.clone().or_else(from_environment);
-        let given = given.filter(|given| !given.is_empty()).unwrap_or_else(|| "127.0.0.1".to_owned());
+        let given =
+            given.filter(|given| !given.is_empty()).unwrap_or_else(|| "127.0.0.1".to_owned());
         // An address as a browser has it is understood, too.
         let bare = given.strip_prefix("https://").or_else(|| given.strip_prefix("http://"));
         let bare = bare.unwrap_or(&given).trim_end_matches('/');
@@ -115,7 +116,9 @@ fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 }
 
 /// Prints what `text` gives each second, over what was printed before where that is a terminal, until it says to end.
-fn watch(mut text: impl FnMut() -> Result<(String, Option<Code>), Failure>) -> Result<Code, Failure> {
+fn watch(
+    mut text: impl FnMut() -> Result<(String, Option<Code>), Failure>,
+) -> Result<Code, Failure> {
     let mut output = io::stdout();
     let terminal = output.is_terminal();
     let mut last = String::new();

@@ -200,7 +200,9 @@ mod tests {
         let hour = |day: i64, hour: i64| SUNDAY + day * 86_400 + hour * 3600;
         let nights = window("mon-fri 18:00-06:00");
         // Friday's night ends on Saturday at six.
-        for (day, at, open) in [(5, 19, true), (6, 5, true), (6, 6, false), (6, 19, false), (1, 5, false)] {
+        for (day, at, open) in
+            [(5, 19, true), (6, 5, true), (6, 6, false), (6, 19, false), (1, 5, false)]
+        {
             assert_eq!(nights.contains(hour(day, at)), open, "day {day}, {at} h");
         }
         // Sunday's ends on Monday.
@@ -224,7 +226,9 @@ mod tests {
             let read = window(text);
             assert_eq!(window(&read.to_string()), read, "{text} as {read}");
         }
-        for text in ["", "someday", "25:00-26:00", "1:00-2:00", "mon tue", "mon 10:00", "10:00-11:60"] {
+        for text in
+            ["", "someday", "25:00-26:00", "1:00-2:00", "mon tue", "mon 10:00", "10:00-11:60"]
+        {
             assert!(text.parse::<Window>().unwrap_err().contains("mon-fri 18:00-06:00"), "{text}");
         }
     }

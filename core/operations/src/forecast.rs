@@ -47,7 +47,11 @@ mod tests {
         assert_eq!(seconds_left(&left, 8_000), Some(2));
         assert_eq!(seconds_left(&left, 0), None);
         assert_eq!(seconds_left(&Left::default(), 0), Some(0));
-        assert_eq!(seconds_left(&Left { unknown: 3, ..Left::default() }, 9), None, "nothing to guess from");
+        assert_eq!(
+            seconds_left(&Left { unknown: 3, ..Left::default() }, 9),
+            None,
+            "nothing to guess from"
+        );
         let huge = Left { bytes: u64::MAX, ahead_bytes: u64::MAX, ..Left::default() };
         assert_eq!(seconds_left(&huge, 1), None);
     }

@@ -232,16 +232,14 @@ impl Planner {
     pub fn plan(&self, snapshot: &Snapshot) -> Decision {
         let mut decision = Decision::default();
         let now_s = snapshot.now_ms / 1000;
-        let closed = |run: &&RunView| self.class(&run.class).is_some_and(|class| !class.is_open(now_s));
+        let closed =
+            |run: &&RunView| self.class(&run.class).is_some_and(|class| !class.is_open(now_s));
         for run in snapshot.runs.iter().filter(closed) {
             let why = format!("class {} may not run now", run.class);
             decision.withdraw.push((run.setting.run, why));
         }
-        let runs: Vec<&RunView> = snapshot
-            .runs
-            .iter()
-            .filter(|run| !run.to.is_empty() && !closed(run))
-            .collect();
+        let runs: Vec<&RunView> =
+            snapshot.runs.iter().filter(|run| !run.to.is_empty() && !closed(run)).collect();
         self.share(snapshot, &runs, &mut decision);
         self.start(snapshot, &mut decision);
         decision

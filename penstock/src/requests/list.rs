@@ -2,7 +2,7 @@
 
 use penstock_controller::api::objects::{RequestFacts, Requests};
 
-use super::{Place, duration, now, printable, print_json, progress, state, watch};
+use super::{Place, duration, now, print_json, printable, progress, state, watch};
 use crate::exit::{Code, Failure};
 use crate::table::table;
 

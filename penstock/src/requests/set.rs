@@ -45,11 +45,8 @@ fn deadline(text: &str) -> Result<i64, String> {
 
 pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     let paused = (args.pause || args.resume).then_some(args.pause);
-    let change = ChangeBody {
-        priority: args.priority,
-        deadline_unix_seconds: args.deadline,
-        paused,
-    };
+    let change =
+        ChangeBody { priority: args.priority, deadline_unix_seconds: args.deadline, paused };
     if change == ChangeBody::default() {
         let error = anyhow!("nothing to change: give --priority, --deadline, --pause or --resume");
         return Err(Failure::new(Code::Usage, error));

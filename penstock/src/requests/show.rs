@@ -6,7 +6,9 @@ use penstock_controller::api::objects::{Files, History, Orders, RequestFacts};
 use penstock_units::{BitRate, ByteCount};
 use serde_json::json;
 
-use super::{Controller, Place, code, duration, is_over, now, printable, print_json, progress, state, watch};
+use super::{
+    Controller, Place, code, duration, is_over, now, print_json, printable, progress, state, watch,
+};
 use crate::exit::{Code, Failure};
 use crate::table::table;
 
@@ -117,9 +119,11 @@ fn text(args: &Args, controller: &Controller, request: &RequestFacts) -> Result<
         text += &shown(&orders);
     }
     if let Some(state) = &args.files {
-        let mut rows = vec![["FILE", "STATE", "SIZE", "TRIED", "PATH", "FAULT"].map(str::to_owned).to_vec()];
+        let mut rows =
+            vec![["FILE", "STATE", "SIZE", "TRIED", "PATH", "FAULT"].map(str::to_owned).to_vec()];
         for file in files(controller, args.id, state)? {
-            let size = file.size.map_or("-".to_owned(), |size| ByteCount(size.max(0) as u64).to_string());
+            let size =
+                file.size.map_or("-".to_owned(), |size| ByteCount(size.max(0) as u64).to_string());
             rows.push(vec![
                 file.file.to_string(),
                 file.state,
@@ -166,10 +170,13 @@ fn facts(request: &RequestFacts) -> String {
     }
     if let Some(deadline) = request.deadline_unix_seconds.filter(|_| !is_over(request)) {
         let left = deadline as f64 - now();
-        line("deadline", match left > 0.0 {
-            true => format!("in {}", duration(left)),
-            false => format!("{} ago", duration(-left)),
-        });
+        line(
+            "deadline",
+            match left > 0.0 {
+                true => format!("in {}", duration(left)),
+                false => format!("{} ago", duration(-left)),
+            },
+        );
     }
     if let Some(trouble) = &request.trouble {
         line("trouble", printable(trouble));

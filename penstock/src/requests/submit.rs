@@ -110,9 +110,14 @@ pub(super) fn deadline(text: &str) -> Result<i64, String> {
 fn read_files(file: &std::path::Path) -> Result<Vec<FileBody>, Failure> {
     let mut text = String::new();
     if file.as_os_str() == "-" {
-        std::io::stdin().read_to_string(&mut text).context("standard input").or_exit(Code::Usage)?;
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .context("standard input")
+            .or_exit(Code::Usage)?;
     } else {
-        let failed = |error: std::io::Error| anyhow!("{}: {}", file.display(), penstock_sys::fs::describe(&error));
+        let failed = |error: std::io::Error| {
+            anyhow!("{}: {}", file.display(), penstock_sys::fs::describe(&error))
+        };
         text = std::fs::read_to_string(file).map_err(failed).or_exit(Code::Usage)?;
     }
     let lines = text.lines().filter(|line| !line.is_empty());
@@ -161,7 +166,8 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     let there = usize::try_from(request.files).unwrap_or(usize::MAX).saturating_sub(first.len());
     let mut at = first.len() + there / FILES_MAX * FILES_MAX;
     if request.open {
-        for part in rest.get(there / FILES_MAX * FILES_MAX..).unwrap_or_default().chunks(FILES_MAX) {
+        for part in rest.get(there / FILES_MAX * FILES_MAX..).unwrap_or_default().chunks(FILES_MAX)
+        {
             let seal = at + part.len() == files.len();
             let more = AppendBody { at: at as u64, files: part.to_vec(), seal };
             let path = format!("/api/v1/requests/{}/files", request.id);

@@ -39,7 +39,9 @@ impl FromStr for Scope {
             None if text == "read" => Ok(Self::Read),
             None if text == "operate" => Ok(Self::Operate),
             Some(("submit", "*")) => Ok(Self::Submit(None)),
-            Some(("submit", class)) if !class.is_empty() => Ok(Self::Submit(Some(class.to_owned()))),
+            Some(("submit", class)) if !class.is_empty() => {
+                Ok(Self::Submit(Some(class.to_owned())))
+            }
             Some(("agent", host)) if !host.is_empty() => Ok(Self::Agent(host.to_owned())),
             _ => Err(format!(
                 "'{text}' is no scope: write read, submit:CLASS, submit:*, operate or agent:HOST"
@@ -75,12 +77,12 @@ impl Who {
         scopes: &TokenScopes,
     ) -> Result<Self, Problem> {
         match caller {
-            Some(Caller::Owner) => Ok(Self { name: "owner".into(), scopes: Vec::new(), everything: true }),
-            Some(Caller::Reader) => Ok(Self {
-                name: "anyone".into(),
-                scopes: vec![Scope::Read],
-                everything: false,
-            }),
+            Some(Caller::Owner) => {
+                Ok(Self { name: "owner".into(), scopes: Vec::new(), everything: true })
+            }
+            Some(Caller::Reader) => {
+                Ok(Self { name: "anyone".into(), scopes: vec![Scope::Read], everything: false })
+            }
             Some(Caller::Bearer(token)) => match tokens.name_of(token) {
                 Some(name) => {
                     let scopes = scopes.0.get(&name).cloned().unwrap_or_default();
@@ -175,7 +177,9 @@ mod tests {
         assert!(one.is_host("dtn1") && !one.is_host("dtn2") && !one.may_operate());
         assert_eq!(one.sees(), Some(vec!["cms".to_owned()]));
         let reader = who("bob", &["read"]);
-        assert!(reader.may_see("atlas") && !reader.may_change("atlas") && !reader.may_submit(&atlas));
+        assert!(
+            reader.may_see("atlas") && !reader.may_change("atlas") && !reader.may_submit(&atlas)
+        );
         assert_eq!(reader.sees(), None);
         let operator = who("carol", &["operate"]);
         assert!(operator.may_change("cms") && operator.may_read() && !operator.may_submit(&cms));

@@ -34,8 +34,8 @@ use axum::http::request::Parts;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
-use penstock_http::server::Peer;
 use penstock_http::Caller;
+use penstock_http::server::Peer;
 use serde::de::DeserializeOwned;
 use utoipa::OpenApi;
 
@@ -55,7 +55,17 @@ pub const BODY_BYTES_MAX: usize = 16 << 20;
 
 /// What the paths of this role begin with.
 const OURS: [&str; 11] = [
-    "requests", "classes", "hosts", "sites", "links", "rounds", "orders", "audit", "events", "agents", "reservations",
+    "requests",
+    "classes",
+    "hosts",
+    "sites",
+    "links",
+    "rounds",
+    "orders",
+    "audit",
+    "events",
+    "agents",
+    "reservations",
 ];
 
 /// Whether this role answers at `path`.
@@ -77,14 +87,8 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/api/v1/requests/{id}/why", get(requests::why))
         .route("/api/v1/classes", get(network::classes))
         .route("/api/v1/hosts", get(network::hosts))
-        .route(
-            "/api/v1/hosts/{name}/drain",
-            put(network::drain_host).delete(network::undrain_host),
-        )
-        .route(
-            "/api/v1/sites/{name}/drain",
-            put(network::drain_site).delete(network::undrain_site),
-        )
+        .route("/api/v1/hosts/{name}/drain", put(network::drain_host).delete(network::undrain_host))
+        .route("/api/v1/sites/{name}/drain", put(network::drain_site).delete(network::undrain_site))
         .route("/api/v1/links", get(network::links))
         .route("/api/v1/links/{name}", put(network::set_link))
         .route("/api/v1/rounds", get(network::rounds))
@@ -123,14 +127,34 @@ async fn guard(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
 }
 
 #[derive(OpenApi)]
-#[openapi(
-    paths(
-        requests::submit, requests::list, requests::one, requests::change, requests::cancel, requests::files,
-        requests::append, requests::history, requests::why, network::classes, network::hosts, network::drain_host,
-        network::undrain_host, network::drain_site, network::undrain_site, network::links, network::set_link,
-        network::rounds, network::orders, network::audit, reservations::make, reservations::list, reservations::cancel, events::follow, agents::report, agents::order,
-    ),
-)]
+#[openapi(paths(
+    requests::submit,
+    requests::list,
+    requests::one,
+    requests::change,
+    requests::cancel,
+    requests::files,
+    requests::append,
+    requests::history,
+    requests::why,
+    network::classes,
+    network::hosts,
+    network::drain_host,
+    network::undrain_host,
+    network::drain_site,
+    network::undrain_site,
+    network::links,
+    network::set_link,
+    network::rounds,
+    network::orders,
+    network::audit,
+    reservations::make,
+    reservations::list,
+    reservations::cancel,
+    events::follow,
+    agents::report,
+    agents::order,
+))]
 struct Document;
 
 /// The API as an OpenAPI document.
@@ -161,7 +185,9 @@ fn body<T: DeserializeOwned>(given: Result<Bytes, BytesRejection>) -> Result<T, 
     let bytes = given.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Problem::new(
             StatusCode::PAYLOAD_TOO_LARGE,
-            format!("the body is longer than {BODY_BYTES_MAX} bytes: append files in several calls"),
+            format!(
+                "the body is longer than {BODY_BYTES_MAX} bytes: append files in several calls"
+            ),
         ),
         status => Problem::new(status, rejection.body_text()),
     })?;
@@ -240,7 +266,9 @@ impl Params {
     fn none(self) -> Result<(), Problem> {
         match self.0.keys().min() {
             None => Ok(()),
-            Some(name) => Err(Problem::field(name, "it is no parameter here: see docs/controller.md")),
+            Some(name) => {
+                Err(Problem::field(name, "it is no parameter here: see docs/controller.md"))
+            }
         }
     }
 }

@@ -212,7 +212,10 @@ fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigE
         let at = line(given.span().start);
         let time = parse_duration(given.get_ref()).map_err(|e| failed(at, e.to_string()))?;
         if time < least {
-            return Err(failed(at, format!("'{}' is too short: give at least {least:?}", given.get_ref())));
+            return Err(failed(
+                at,
+                format!("'{}' is too short: give at least {least:?}", given.get_ref()),
+            ));
         }
         Ok(time)
     };
@@ -243,7 +246,8 @@ fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigE
     config.rules.streams = table.streams.filter(|streams| *streams > 0);
     if let Some(usable) = table.usable {
         if !(0.1..=1.0).contains(usable.get_ref()) {
-            let text = "usable is the part of a link that file bytes may have, from 0.1 to 1".to_owned();
+            let text =
+                "usable is the part of a link that file bytes may have, from 0.1 to 1".to_owned();
             return Err(failed(line(usable.span().start), text));
         }
         config.rules.usable_permille = (usable.get_ref() * 1000.0).round() as u16;
@@ -257,7 +261,10 @@ fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigE
         let at = line(class.span().start);
         let class = lower_class(class.into_inner(), registry).map_err(|text| failed(at, text))?;
         if !names.insert(class.name.clone()) {
-            return Err(failed(at, format!("a second class is called {}: name it otherwise", class.name)));
+            return Err(failed(
+                at,
+                format!("a second class is called {}: name it otherwise", class.name),
+            ));
         }
         config.classes.push(class);
     }
@@ -282,7 +289,8 @@ fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigE
         };
         let scopes: Result<Vec<Scope>, String> = scopes.iter().map(|text| text.parse()).collect();
         let scopes = scopes.map_err(|text| failed(at, format!("token {name}: {text}")))?;
-        check_scopes(&config, &scopes).map_err(|text| failed(at, format!("token {name}: {text}")))?;
+        check_scopes(&config, &scopes)
+            .map_err(|text| failed(at, format!("token {name}: {text}")))?;
         if config.scopes.insert(name.clone(), scopes) {
             return Err(failed(at, format!("a second token is called {name}: name it otherwise")));
         }
@@ -295,7 +303,9 @@ fn check_scopes(config: &Config, scopes: &[Scope]) -> Result<(), String> {
     for scope in scopes {
         match scope {
             Scope::Submit(Some(class)) if config.class(class).is_none() => {
-                return Err(format!("there is no class '{class}' to submit to: add [[controller.class]] name = \"{class}\""));
+                return Err(format!(
+                    "there is no class '{class}' to submit to: add [[controller.class]] name = \"{class}\""
+                ));
             }
             Scope::Agent(host) if !config.is_host(host) => {
                 return Err(format!("the topology has no host '{host}'"));

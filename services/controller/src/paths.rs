@@ -15,7 +15,10 @@ pub(crate) fn directory(path: &str) -> Result<(), String> {
 /// Whether this is a path below a directory.
 pub(crate) fn relative(path: &str) -> Result<(), String> {
     if path.starts_with('/') {
-        return Err(format!("'{}' begins with /: write it as it is below the directory", shown(path)));
+        return Err(format!(
+            "'{}' begins with /: write it as it is below the directory",
+            shown(path)
+        ));
     }
     parts(path, path)
 }
@@ -29,7 +32,9 @@ fn parts(rest: &str, path: &str) -> Result<(), String> {
     }
     match rest.split('/').find(|part| matches!(*part, "" | "." | "..")) {
         None => Ok(()),
-        Some("") => Err(format!("'{}' has an empty part: write each / once, none at the end", shown(path))),
+        Some("") => {
+            Err(format!("'{}' has an empty part: write each / once, none at the end", shown(path)))
+        }
         Some(part) => Err(format!("'{}' has the part '{part}': write it without", shown(path))),
     }
 }
@@ -52,6 +57,8 @@ mod tests {
         }
         assert!(relative(&"a/".repeat(2048)).is_err());
         assert!(directory("/").is_ok() && directory("/a/b").is_ok());
-        assert!(directory("a").is_err() && directory("/a/").is_err() && directory("/a/..").is_err());
+        assert!(
+            directory("a").is_err() && directory("/a/").is_err() && directory("/a/..").is_err()
+        );
     }
 }

@@ -85,11 +85,7 @@ async fn lead(shared: &Shared) -> Result<bool, String> {
     taken.await.map_err(|error| error.to_string())
 }
 
-async fn turn(
-    shared: &Shared,
-    cause: &'static str,
-    last: &mut Last,
-) -> Result<(), String> {
+async fn turn(shared: &Shared, cause: &'static str, last: &mut Last) -> Result<(), String> {
     if is_due(last.led, LEASE / 3) {
         last.led = None;
         let asked = Instant::now();
@@ -106,9 +102,8 @@ async fn turn(
     }
     let now = now_ms();
     let alive = shared.alive_ms();
-    let snapshot = dispatch::snapshot(&shared.database.pool, now, alive, |name| {
-        shared.config.is_site(name)
-    });
+    let snapshot =
+        dispatch::snapshot(&shared.database.pool, now, alive, |name| shared.config.is_site(name));
     let snapshot = snapshot.await.map_err(|error| error.to_string())?;
     if snapshot.runs.is_empty() && snapshot.queues.is_empty() {
         return Ok(());

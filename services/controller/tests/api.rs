@@ -36,7 +36,12 @@ fn a_mistake_is_named_by_its_place() {
             ("files", json!([]), "/files", "nothing is asked for"),
             ("files", json!(long), "/files", "more than 10000"),
             ("files", json!([{ "path": "/abs" }]), "/files/0/path", "begins with /"),
-            ("files", json!([{ "path": "a" }, { "path": "b", "size": -1 }]), "/files/1/size", "invalid value"),
+            (
+                "files",
+                json!([{ "path": "a" }, { "path": "b", "size": -1 }]),
+                "/files/1/size",
+                "invalid value",
+            ),
             ("files", json!([{ "path": "a", "digest": "md5" }]), "/files/0/digest", "crc32c:"),
             ("files", json!([{ "path": "a", "mode": 1 }]), "/files/0/mode", "unknown field"),
             ("directory", json!(true), "/directory", "either directory"),
@@ -53,7 +58,9 @@ fn a_mistake_is_named_by_its_place() {
             assert!(problem["detail"].as_str().unwrap().contains(words), "{problem}");
             assert_eq!(problem["error"], problem["detail"]);
         }
-        for (body, words) in [(&b"{"[..], "no JSON"), (b"{} {}", "/"), (b"\xff", "no JSON"), (b"[]", "invalid type")] {
+        for (body, words) in
+            [(&b"{"[..], "no JSON"), (b"{} {}", "/"), (b"\xff", "no JSON"), (b"[]", "invalid type")]
+        {
             let (status, problem) = client.try_ask("POST", "/api/v1/requests", body).await.unwrap();
             assert!(matches!(status, 400 | 422), "{problem}");
             assert!(problem["detail"].as_str().unwrap().contains(words), "{problem}");
@@ -62,7 +69,9 @@ fn a_mistake_is_named_by_its_place() {
         let answer = client.try_ask("POST", "/api/v1/requests", &huge).await;
         // The connection may be closed before all of it was sent.
         assert!(answer.is_err() || answer.as_ref().unwrap().0 == 413, "{answer:?}");
-        for path in ["/api/v1/requests?limit=0", "/api/v1/requests?state=new", "/api/v1/requests?what=1"] {
+        for path in
+            ["/api/v1/requests?limit=0", "/api/v1/requests?state=new", "/api/v1/requests?what=1"]
+        {
             let (status, problem) = client.ask("GET", path, &Value::Null).await;
             assert_eq!(status, 422, "{path}: {problem}");
         }
@@ -118,7 +127,8 @@ fn a_node_cannot_speak_for_another_nor_lead_out_of_a_directory() {
     let (_keep, running) = start();
     running.block(async {
         let world = Shared::default();
-        let mut nodes: Vec<Node> = ["c1", "t1"].map(|name| Node::new(name, running.address, &world)).into();
+        let mut nodes: Vec<Node> =
+            ["c1", "t1"].map(|name| Node::new(name, running.address, &world)).into();
         let mut client = running.client("producer");
         let mut body = request();
         body.as_object_mut().unwrap().remove("files");
@@ -130,14 +140,17 @@ fn a_node_cannot_speak_for_another_nor_lead_out_of_a_directory() {
         let path = format!("/api/v1/requests/{}", made["id"]);
         common::node::turns(&mut nodes, async || client.get(&path).await["state"] == "done").await;
         let list = client.get(&format!("{path}/files")).await;
-        let paths: Vec<_> = list["files"].as_array().unwrap().iter().map(|file| file["path"].clone()).collect();
+        let paths: Vec<_> =
+            list["files"].as_array().unwrap().iter().map(|file| file["path"].clone()).collect();
         assert_eq!(paths, ["good"], "{list}");
         // An outcome of an order that is not the node's, and of a file that is not in it.
-        let (_, made) = client.ask("POST", "/api/v1/requests", &{
-            let mut body = request();
-            body["to"] = json!("/other");
-            body
-        }).await;
+        let (_, made) = client
+            .ask("POST", "/api/v1/requests", &{
+                let mut body = request();
+                body["to"] = json!("/other");
+                body
+            })
+            .await;
         let path = format!("/api/v1/requests/{}", made["id"]);
         let mut order = 0;
         while order == 0 {
@@ -153,9 +166,11 @@ fn a_node_cannot_speak_for_another_nor_lead_out_of_a_directory() {
                 "orders": [{ "order": order, "run": 1, "phase": "running",
                     "outcomes": [{ "file": file, "bytes": 1 }] }] })
         };
-        let (status, _) = running.client("t1").ask("POST", "/api/v1/agents/t1/report", &report(order, 0)).await;
+        let (status, _) =
+            running.client("t1").ask("POST", "/api/v1/agents/t1/report", &report(order, 0)).await;
         assert_eq!(status, 200);
-        let (status, _) = running.client("c1").ask("POST", "/api/v1/agents/c1/report", &report(order, 77)).await;
+        let (status, _) =
+            running.client("c1").ask("POST", "/api/v1/agents/c1/report", &report(order, 77)).await;
         assert_eq!(status, 200);
         assert_eq!(client.get(&path).await["files_done"], 0);
     });

@@ -25,7 +25,7 @@ impl Random {
     fn seeded() -> Self {
         let given = std::env::var("PENSTOCK_SEED").ok().and_then(|seed| seed.parse().ok());
         let time = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().into();
-        let seed = given.unwrap_or_else(time);
+        let seed: u64 = given.unwrap_or_else(time);
         println!("PENSTOCK_SEED={seed}");
         Self(seed | 1)
     }
@@ -175,8 +175,10 @@ fn killed(store: &Store, database: Option<&postgres::Postgres>) {
     let mut nodes: Vec<Node> =
         ["c1", "c2", "t1", "t2"].map(|name| Node::new(name, controller.address, &world)).into();
     nodes.iter_mut().for_each(|node| node.speed = 10);
-    let requests = (0..12).map(|n| (format!("r{n}"), None, 20 + 20 * (n % 4), n % 5 == 4)).collect();
-    let mut load = Load { clients: vec![Client::new(controller.address, &token("producer"))], requests };
+    let requests =
+        (0..12).map(|n| (format!("r{n}"), None, 20 + 20 * (n % 4), n % 5 == 4)).collect();
+    let mut load =
+        Load { clients: vec![Client::new(controller.address, &token("producer"))], requests };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let begun = Instant::now();
     let mut kills = 0;
@@ -200,7 +202,11 @@ fn killed(store: &Store, database: Option<&postgres::Postgres>) {
                     controller.kill();
                     // Nodes go on meanwhile, and one of them may lose its memory.
                     let crashed = random.below(8) as usize;
-                    nodes.iter_mut().enumerate().filter(|(at, _)| *at == crashed).for_each(|(_, node)| node.crash());
+                    nodes
+                        .iter_mut()
+                        .enumerate()
+                        .filter(|(at, _)| *at == crashed)
+                        .for_each(|(_, node)| node.crash());
                     controller.again();
                     nodes.iter_mut().for_each(|node| node.client.move_to(controller.address));
                     load.clients[0].move_to(controller.address);
@@ -221,7 +227,11 @@ fn killed(store: &Store, database: Option<&postgres::Postgres>) {
         for request in list["requests"].as_array().unwrap() {
             let count = |name: &str| request[name].as_u64().unwrap();
             assert_eq!(count("files_active"), 0, "{request}");
-            assert_eq!(count("files_done") + count("files_failed") + count("files_cancelled"), count("files"), "{request}");
+            assert_eq!(
+                count("files_done") + count("files_failed") + count("files_cancelled"),
+                count("files"),
+                "{request}"
+            );
             let state = request["state"].as_str().unwrap();
             match state {
                 "done" => assert_eq!(count("files_done"), count("files"), "{request}"),
@@ -233,8 +243,14 @@ fn killed(store: &Store, database: Option<&postgres::Postgres>) {
             let path = format!("/api/v1/requests/{}/files", request["id"]);
             let files = load.clients[0].get(&path).await;
             let world = world.lock().unwrap();
-            for file in files["files"].as_array().unwrap().iter().filter(|file| file["state"] == "done") {
-                let place = format!("{}/{}", request["to"].as_str().unwrap(), file["path"].as_str().unwrap());
+            for file in
+                files["files"].as_array().unwrap().iter().filter(|file| file["state"] == "done")
+            {
+                let place = format!(
+                    "{}/{}",
+                    request["to"].as_str().unwrap(),
+                    file["path"].as_str().unwrap()
+                );
                 assert_eq!(world.written.get(&place), Some(&1), "{place}");
             }
         }

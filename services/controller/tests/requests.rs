@@ -38,7 +38,10 @@ fn files_that_are_asked_for_are_moved_once() {
             let body = request("/in", (0..2500).map(|n| format!("run/{n}.raw")));
             let (status, made) = client.ask("POST", "/api/v1/requests", &body).await;
             assert_eq!(status, 201, "{made}");
-            assert_eq!((made["state"].as_str(), made["files"].as_u64()), (Some("staged"), Some(2500)));
+            assert_eq!(
+                (made["state"].as_str(), made["files"].as_u64()),
+                (Some("staged"), Some(2500))
+            );
             let path = format!("/api/v1/requests/{}", made["id"]);
             turns(&mut nodes, async || is_over(&client.get(&path).await)).await;
             let ended = client.get(&path).await;
@@ -67,7 +70,11 @@ fn the_same_request_is_one_and_another_with_its_key_is_none() {
             assert_eq!((status, &same["id"]), (200, &made["id"]));
             body["priority"] = json!(5);
             let (status, refused) = one.ask("POST", "/api/v1/requests", &body).await;
-            assert_eq!((status, refused["errors"][0]["pointer"].as_str()), (409, Some("/key")), "{refused}");
+            assert_eq!(
+                (status, refused["errors"][0]["pointer"].as_str()),
+                (409, Some("/key")),
+                "{refused}"
+            );
             body["to"] = json!("/elsewhere");
             let (status, others) = other.ask("POST", "/api/v1/requests", &body).await;
             assert_eq!(status, 201, "a key is each client's own: {others}");
@@ -87,7 +94,9 @@ fn two_requests_never_write_one_file() {
             let (status, refused) = client.ask("POST", "/api/v1/requests", &second).await;
             assert_eq!(status, 409, "{refused}");
             assert_eq!(refused["errors"][0]["pointer"], "/files/1/path");
-            assert!(refused["detail"].as_str().unwrap().contains(&format!("request {}", made["id"])));
+            assert!(
+                refused["detail"].as_str().unwrap().contains(&format!("request {}", made["id"]))
+            );
             // Nothing of it is left: what was free is free.
             let third = request("/in", ["c".to_owned()]);
             assert_eq!(client.ask("POST", "/api/v1/requests", &third).await.0, 201);
@@ -97,7 +106,10 @@ fn two_requests_never_write_one_file() {
             assert_eq!(again.0, 201, "what is over is in nobody's way: {again:?}");
             let twice = request("/in", ["d", "d"].map(str::to_owned));
             let (status, refused) = client.ask("POST", "/api/v1/requests", &twice).await;
-            assert_eq!((status, refused["errors"][0]["pointer"].as_str()), (422, Some("/files/1/path")));
+            assert_eq!(
+                (status, refused["errors"][0]["pointer"].as_str()),
+                (422, Some("/files/1/path"))
+            );
         });
     });
 }
@@ -116,22 +128,37 @@ fn what_may_pass_is_tried_again_and_what_lasts_fails() {
                 ("ever".to_owned(), (FaultKind::Passing, 99)),
             ]
             .into();
-            let mut body = request("/in", ["fine", "once", "broken", "gone", "ever"].map(str::to_owned));
+            let mut body =
+                request("/in", ["fine", "once", "broken", "gone", "ever"].map(str::to_owned));
             body["attempts"] = json!(2);
             let (_, made) = client.ask("POST", "/api/v1/requests", &body).await;
             let path = format!("/api/v1/requests/{}", made["id"]);
             turns(&mut nodes, async || is_over(&client.get(&path).await)).await;
             let ended = client.get(&path).await;
-            assert_eq!((ended["state"].as_str(), ended["files_done"].as_u64()), (Some("partial"), Some(3)), "{ended}");
+            assert_eq!(
+                (ended["state"].as_str(), ended["files_done"].as_u64()),
+                (Some("partial"), Some(3)),
+                "{ended}"
+            );
             let list = client.get(&format!("{path}/files?state=failed")).await;
             let failed: Vec<_> = list["files"].as_array().unwrap().iter().collect();
             assert_eq!(failed.len(), 2);
-            assert_eq!((failed[0]["path"].as_str(), failed[0]["attempts"].as_u64()), (Some("gone"), Some(1)));
-            assert_eq!((failed[1]["path"].as_str(), failed[1]["attempts"].as_u64()), (Some("ever"), Some(2)));
+            assert_eq!(
+                (failed[0]["path"].as_str(), failed[0]["attempts"].as_u64()),
+                (Some("gone"), Some(1))
+            );
+            assert_eq!(
+                (failed[1]["path"].as_str(), failed[1]["attempts"].as_u64()),
+                (Some("ever"), Some(2))
+            );
             assert!(failed[0]["fault"].as_str().unwrap().contains("a fault of the test"));
             let history = client.get(&format!("{path}/history")).await;
-            let kinds: Vec<_> =
-                history["events"].as_array().unwrap().iter().map(|event| event["kind"].as_str().unwrap()).collect();
+            let kinds: Vec<_> = history["events"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|event| event["kind"].as_str().unwrap())
+                .collect();
             assert_eq!((kinds[0], *kinds.last().unwrap()), ("submitted", "partial"), "{kinds:?}");
         });
     });
@@ -204,7 +231,8 @@ fn requests_are_paused_resumed_and_cancelled() {
             let body = request("/in", (0..3000).map(|n| format!("{n}")));
             let (_, made) = client.ask("POST", "/api/v1/requests", &body).await;
             let path = format!("/api/v1/requests/{}", made["id"]);
-            turns(&mut nodes, async || client.get(&path).await["files_done"].as_u64() > Some(20)).await;
+            turns(&mut nodes, async || client.get(&path).await["files_done"].as_u64() > Some(20))
+                .await;
             let (status, paused) = client.ask("PATCH", &path, &json!({ "paused": true })).await;
             assert_eq!((status, paused["paused"].as_bool()), (200, Some(true)), "{paused}");
             turns(&mut nodes, async || client.get(&path).await["files_active"] == 0).await;
@@ -214,11 +242,22 @@ fn requests_are_paused_resumed_and_cancelled() {
                     node.turn().await;
                 }
             }
-            assert_eq!(client.get(&path).await["files_done"].as_u64(), Some(held), "it stands still");
+            assert_eq!(
+                client.get(&path).await["files_done"].as_u64(),
+                Some(held),
+                "it stands still"
+            );
             client.ask("PATCH", &path, &json!({ "paused": false, "priority": 5 })).await;
-            turns(&mut nodes, async || client.get(&path).await["files_done"].as_u64() > Some(held + 20)).await;
+            turns(&mut nodes, async || {
+                client.get(&path).await["files_done"].as_u64() > Some(held + 20)
+            })
+            .await;
             let (status, cancelling) = client.ask("DELETE", &path, &Value::Null).await;
-            assert_eq!((status, cancelling["cancelling"].as_bool()), (200, Some(true)), "{cancelling}");
+            assert_eq!(
+                (status, cancelling["cancelling"].as_bool()),
+                (200, Some(true)),
+                "{cancelling}"
+            );
             turns(&mut nodes, async || is_over(&client.get(&path).await)).await;
             let ended = client.get(&path).await;
             assert_eq!(ended["state"], "cancelled", "{ended}");
@@ -239,22 +278,31 @@ fn work_of_a_drained_or_lost_host_goes_on_elsewhere() {
         running.block(async {
             let (status, refused) = client.ask("PUT", "/api/v1/hosts/c2/drain", &Value::Null).await;
             assert_eq!(status, 403, "{refused}");
-            let (status, _) =
-                operator.ask("PUT", "/api/v1/hosts/c2/drain", &json!({ "reason": "new disks" })).await;
+            let (status, _) = operator
+                .ask("PUT", "/api/v1/hosts/c2/drain", &json!({ "reason": "new disks" }))
+                .await;
             assert_eq!(status, 200);
             let body = request("/in", (0..400).map(|n| format!("{n}")));
             let (_, made) = client.ask("POST", "/api/v1/requests", &body).await;
             let path = format!("/api/v1/requests/{}", made["id"]);
-            turns(&mut nodes, async || client.get(&path).await["files_done"].as_u64() > Some(10)).await;
+            turns(&mut nodes, async || client.get(&path).await["files_done"].as_u64() > Some(10))
+                .await;
             let orders = client.get(&format!("{path}/why")).await;
-            assert!(orders["orders"].as_array().unwrap().iter().all(|order| order["from"] == "c1"), "{orders}");
+            assert!(
+                orders["orders"].as_array().unwrap().iter().all(|order| order["from"] == "c1"),
+                "{orders}"
+            );
             assert_eq!(operator.ask("DELETE", "/api/v1/hosts/c2/drain", &Value::Null).await.0, 200);
             // The first host is silent from here on; its process is gone.
             nodes[0].crash();
             nodes.remove(0);
             turns(&mut nodes, async || is_over(&client.get(&path).await)).await;
             let ended = client.get(&path).await;
-            assert_eq!((ended["state"].as_str(), ended["files_done"].as_u64()), (Some("done"), Some(400)), "{ended}");
+            assert_eq!(
+                (ended["state"].as_str(), ended["files_done"].as_u64()),
+                (Some("done"), Some(400)),
+                "{ended}"
+            );
             let world = world.lock().unwrap();
             assert_eq!(world.written.len(), 400);
             assert!(world.written.values().all(|times| *times == 1));
@@ -277,7 +325,8 @@ fn everything_is_there_after_a_restart() {
             let body = request("/in", (0..500).map(|n| format!("{n}")));
             let (_, made) = client.ask("POST", "/api/v1/requests", &body).await;
             let path = format!("/api/v1/requests/{}", made["id"]);
-            turns(&mut nodes, async || client.get(&path).await["files_done"].as_u64() > Some(30)).await;
+            turns(&mut nodes, async || client.get(&path).await["files_done"].as_u64() > Some(30))
+                .await;
             path
         });
         first.stop();
@@ -287,7 +336,11 @@ fn everything_is_there_after_a_restart() {
         second.block(async {
             turns(&mut nodes, async || is_over(&client.get(&request).await)).await;
             let ended = client.get(&request).await;
-            assert_eq!((ended["state"].as_str(), ended["files_done"].as_u64()), (Some("done"), Some(500)), "{ended}");
+            assert_eq!(
+                (ended["state"].as_str(), ended["files_done"].as_u64()),
+                (Some("done"), Some(500)),
+                "{ended}"
+            );
             assert!(world.lock().unwrap().written.values().all(|times| *times == 1));
         });
     });
@@ -307,7 +360,9 @@ fn a_broken_link_is_gone_around() {
             let over = |orders: &Value, link: &str| {
                 let orders = orders["orders"].as_array().unwrap();
                 !orders.is_empty()
-                    && orders.iter().all(|order| order["path"].as_array().unwrap().contains(&json!(link)))
+                    && orders
+                        .iter()
+                        .all(|order| order["path"].as_array().unwrap().contains(&json!(link)))
             };
             turns(&mut nodes, async || over(&operator.get(&why).await, "direct")).await;
             let down = json!({ "down": true, "reason": "a ship's anchor" });
@@ -318,8 +373,18 @@ fn a_broken_link_is_gone_around() {
             let sum: i64 = rates.map(|order| order["rate_bps"].as_i64().unwrap()).sum();
             assert!(sum <= 10_000_000_000, "{orders}");
             let links = operator.get("/api/v1/links").await;
-            let direct = links["links"].as_array().unwrap().iter().find(|link| link["name"] == "direct").unwrap().clone();
-            assert_eq!((direct["down"].as_bool(), direct["orders"].as_i64()), (Some(true), Some(0)), "{direct}");
+            let direct = links["links"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|link| link["name"] == "direct")
+                .unwrap()
+                .clone();
+            assert_eq!(
+                (direct["down"].as_bool(), direct["orders"].as_i64()),
+                (Some(true), Some(0)),
+                "{direct}"
+            );
         });
     });
 }

@@ -194,7 +194,10 @@ impl Planner {
             links
                 .map(|(link, node)| {
                     let link = &self.topology.links[link.0];
-                    (Self::link_resource(link, &self.topology.nodes[node.0].name), link.name.clone())
+                    (
+                        Self::link_resource(link, &self.topology.nodes[node.0].name),
+                        link.name.clone(),
+                    )
                 })
                 .unzip()
         });
@@ -210,9 +213,9 @@ impl Planner {
     pub fn link_capacities(&self) -> impl Iterator<Item = (String, u64)> {
         self.topology.links.iter().flat_map(|link| {
             let usable = self.usable(link);
-            let names = link.ends.map(|end| {
-                Self::link_resource(link, &self.topology.nodes[end.node.0].name)
-            });
+            let names = link
+                .ends
+                .map(|end| Self::link_resource(link, &self.topology.nodes[end.node.0].name));
             names.map(|name| (name, usable))
         })
     }

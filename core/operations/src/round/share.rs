@@ -41,10 +41,7 @@ impl Planner {
             snapshot.hosts.iter().map(|host| (host.name.as_str(), host)).collect();
         let ways = self.routes(snapshot, runs);
         let mut slow = Vec::with_capacity(runs.len());
-        let mut problem = Problem {
-            classes: self.allocation_classes(),
-            ..Problem::default()
-        };
+        let mut problem = Problem { classes: self.allocation_classes(), ..Problem::default() };
         let mut resources = Resources::default();
         let promised = self.promised(snapshot, runs);
         for (at, (run, chosen)) in runs.iter().zip(&ways).enumerate() {
@@ -82,14 +79,17 @@ impl Planner {
         let off_path = self.off_path(runs, &ways, &hosts, snapshot.now_ms);
         for (at, run) in runs.iter().enumerate() {
             let (allotment, chosen) = (&allotted[at], &ways[at]);
-            let held = problem.demands[at].paths.iter().flatten().any(|name| {
-                waits.get(name.as_str()).is_some_and(|by| *by != run.setting.run)
-            });
+            let held = problem.demands[at]
+                .paths
+                .iter()
+                .flatten()
+                .any(|name| waits.get(name.as_str()).is_some_and(|by| *by != run.setting.run));
             let rate = follow(run.setting.rate_bps, allotment.rate.0, held);
             let route = chosen.way.as_ref().map(|way| {
                 way.links.iter().map(|link| self.topology.links[link.0].name.clone()).collect()
             });
-            let path = match (&chosen.way, hosts.get(run.from.as_str()), hosts.get(run.to.as_str())) {
+            let path = match (&chosen.way, hosts.get(run.from.as_str()), hosts.get(run.to.as_str()))
+            {
                 (Some(way), Some(from), Some(to)) if chosen.one_of_several => {
                     self.pairs(way, from, to)
                 }
@@ -198,9 +198,12 @@ impl Planner {
     ) -> Vec<String> {
         let mut names = Vec::new();
         let none = HostView::default();
-        for (host, words) in [(&run.from, ["sending", "reading"]), (&run.to, ["receiving", "writing"])] {
+        for (host, words) in
+            [(&run.from, ["sending", "reading"]), (&run.to, ["receiving", "writing"])]
+        {
             let capacity = &hosts.get(host.as_str()).copied().unwrap_or(&none).capacity;
-            let storage = if words[1] == "reading" { capacity.read_bps } else { capacity.write_bps };
+            let storage =
+                if words[1] == "reading" { capacity.read_bps } else { capacity.write_bps };
             let network = capacity.network_bps.unwrap_or(RATE_MAX.0);
             names.push(resources.add(format!("{} of {host}", words[0]), network));
             if let Some(storage) = storage {
@@ -221,9 +224,10 @@ impl Planner {
         let mut at: BTreeMap<(&str, &str), (u64, Vec<i64>)> = BTreeMap::new();
         for (run, chosen) in runs.iter().zip(ways) {
             // One that was only just told is not there yet.
-            let settled = chosen.way.as_ref().filter(|_| {
-                run.moving && chosen.one_of_several && now_ms - run.set_ms > OBEY_MS
-            });
+            let settled = chosen
+                .way
+                .as_ref()
+                .filter(|_| run.moving && chosen.one_of_several && now_ms - run.set_ms > OBEY_MS);
             let Some((first, _)) = settled.and_then(|way| self.interfaces(way)) else { continue };
             let entry = at.entry((&run.from, first)).or_default();
             entry.0 += run.measured_bps;

@@ -65,9 +65,9 @@ impl Planner {
                 free.min_by_key(|host| (load(host), &host.name)).map(|host| (*host, None))
             } else {
                 let pairs = &pairs;
-                let all = sources.iter().flat_map(|from| {
-                    destinations.iter().map(move |to| (*from, Some(*to)))
-                });
+                let all = sources
+                    .iter()
+                    .flat_map(|from| destinations.iter().map(move |to| (*from, Some(*to))));
                 all.filter(|(from, to)| {
                     let to = to.expect("a pair");
                     let running = pairs.get(&(queue.id, from.name.as_str(), to.name.as_str()));

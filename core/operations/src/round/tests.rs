@@ -223,7 +223,8 @@ fn bytes_that_do_not_show_on_their_path_are_noticed() {
     let one = snapshot(vec![run(1, "c", "a1")]);
     let mut seen = obeyed(one.clone(), &planner.plan(&one));
     seen.now_ms += 10_000;
-    let interface = |sent_bps| InterfaceView { name: "eth0".into(), sent_bps, ..InterfaceView::default() };
+    let interface =
+        |sent_bps| InterfaceView { name: "eth0".into(), sent_bps, ..InterfaceView::default() };
     seen.hosts[0].interfaces = vec![interface(39_000_000_000)];
     assert!(planner.plan(&seen).settings.is_empty());
     seen.hosts[0].interfaces = vec![interface(1_000_000)];
@@ -244,7 +245,11 @@ fn work_begins_where_there_is_room_in_turns() {
         bytes: 1,
     };
     let mut all = snapshot(Vec::new());
-    all.queues = vec![queue(1, "c", 9), queue(2, "d", 1), QueueView { destination: String::new(), ..queue(3, "d", 1) }];
+    all.queues = vec![
+        queue(1, "c", 9),
+        queue(2, "d", 1),
+        QueueView { destination: String::new(), ..queue(3, "d", 1) },
+    ];
     let starts = planner.plan(&all).starts;
     assert_eq!((starts[0].queue, starts[0].to.as_str()), (3, ""), "listings come first");
     // Each queue runs once between each pair of hosts.

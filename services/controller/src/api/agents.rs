@@ -7,9 +7,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use penstock_operations::orders::{
-    ENTRIES_MAX, Instructions, OUTCOMES_MAX, Order, Report,
-};
+use penstock_operations::orders::{ENTRIES_MAX, Instructions, OUTCOMES_MAX, Order, Report};
 
 use super::{Asking, body};
 use crate::problem::Problem;

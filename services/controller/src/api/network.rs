@@ -236,8 +236,7 @@ pub(super) async fn hosts(
         };
         let Some(row) = reported.get(&node.name) else { return facts };
         let seen: i64 = row.get(1);
-        let capacity: Capacity =
-            serde_json::from_str(&row.get::<String, _>(4)).unwrap_or_default();
+        let capacity: Capacity = serde_json::from_str(&row.get::<String, _>(4)).unwrap_or_default();
         let interfaces: Vec<InterfaceFacts> =
             serde_json::from_str(&row.get::<String, _>(5)).unwrap_or_default();
         facts.state = if now - seen <= alive { "up" } else { "silent" }.to_owned();
@@ -283,11 +282,12 @@ async fn drain(
     on: Option<DrainBody>,
 ) -> Result<Json<Drained>, Problem> {
     operable(shared, asking)?;
-    let known =
-        if site { shared.config.is_site(&name) } else { shared.config.is_host(&name) };
+    let known = if site { shared.config.is_site(&name) } else { shared.config.is_host(&name) };
     if !known {
         let what = if site { "site" } else { "host" };
-        let text = format!("the topology has no {what} '{name}': GET /api/v1/hosts lists hosts with their sites");
+        let text = format!(
+            "the topology has no {what} '{name}': GET /api/v1/hosts lists hosts with their sites"
+        );
         return Err(Problem::not_found(text));
     }
     let topology = &shared.config.topology;
@@ -297,7 +297,10 @@ async fn drain(
     });
     let hosts: Vec<String> = there.map(|(_, node)| node.name.clone()).collect();
     if on.as_ref().is_some_and(|on| on.reason.len() > WHY_MAX || on.reason.contains('\0')) {
-        return Err(Problem::field("/reason", format!("a reason has at most {WHY_MAX} bytes, none of them zero")));
+        return Err(Problem::field(
+            "/reason",
+            format!("a reason has at most {WHY_MAX} bytes, none of them zero"),
+        ));
     }
     let audit = Audit {
         who: asking.who.name.clone(),
@@ -473,7 +476,10 @@ pub(super) async fn set_link(
     }
     let asked: LinkBody = body(given)?;
     if asked.reason.len() > WHY_MAX || asked.reason.contains('\0') {
-        return Err(Problem::field("/reason", format!("a reason has at most {WHY_MAX} bytes, none of them zero")));
+        return Err(Problem::field(
+            "/reason",
+            format!("a reason has at most {WHY_MAX} bytes, none of them zero"),
+        ));
     }
     let audit = Audit {
         who: asking.who.name.clone(),

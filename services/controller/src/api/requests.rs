@@ -74,7 +74,9 @@ fn taken(files: &[NewFile], file: usize, by: Option<i64>) -> Problem {
     Problem::at(
         StatusCode::CONFLICT,
         format!("/files/{file}/path"),
-        format!("'{path}' is being written by {by}: wait for its end, cancel it, or leave the file out"),
+        format!(
+            "'{path}' is being written by {by}: wait for its end, cancel it, or leave the file out"
+        ),
     )
 }
 
@@ -93,12 +95,17 @@ fn lower(shared: &Shared, asking: &Asking, asked: SubmitBody) -> Result<Submissi
     }
     for (pointer, site) in [("/source", &asked.source), ("/destination", &asked.destination)] {
         if !shared.config.is_site(site) {
-            let text = format!("the topology has no site '{site}': GET /api/v1/hosts lists hosts with their sites");
+            let text = format!(
+                "the topology has no site '{site}': GET /api/v1/hosts lists hosts with their sites"
+            );
             return Err(Problem::field(pointer, text));
         }
     }
     if asked.source == asked.destination && asked.from == asked.to {
-        return Err(Problem::field("/to", "it is where the files are: give another directory or site"));
+        return Err(Problem::field(
+            "/to",
+            "it is where the files are: give another directory or site",
+        ));
     }
     paths::directory(&asked.from).map_err(|text| Problem::field("/from", text))?;
     paths::directory(&asked.to).map_err(|text| Problem::field("/to", text))?;
@@ -117,7 +124,10 @@ fn lower(shared: &Shared, asking: &Asking, asked: SubmitBody) -> Result<Submissi
     if let Some(key) = &asked.key
         && (key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0'))
     {
-        return Err(Problem::field("/key", format!("a key has 1 to {KEY_BYTES_MAX} bytes, none of them zero")));
+        return Err(Problem::field(
+            "/key",
+            format!("a key has 1 to {KEY_BYTES_MAX} bytes, none of them zero"),
+        ));
     }
     let priority = asked.priority.unwrap_or(3);
     check_priority(priority)?;
@@ -164,7 +174,10 @@ fn class_of<'a>(shared: &'a Shared, given: Option<&str>) -> Result<&'a Class, Pr
     let Some(name) = given else {
         return match classes.as_slice() {
             [one] => Ok(one),
-            _ => Err(Problem::field("/class", "say which class of work it is: GET /api/v1/classes lists them")),
+            _ => Err(Problem::field(
+                "/class",
+                "say which class of work it is: GET /api/v1/classes lists them",
+            )),
         };
     };
     let labelled = |class: &&Class| {
@@ -172,7 +185,10 @@ fn class_of<'a>(shared: &'a Shared, given: Option<&str>) -> Result<&'a Class, Pr
     };
     let found = shared.config.class(name).or_else(|| classes.iter().find(labelled));
     found.ok_or_else(|| {
-        Problem::field("/class", format!("there is no class '{name}': GET /api/v1/classes lists them"))
+        Problem::field(
+            "/class",
+            format!("there is no class '{name}': GET /api/v1/classes lists them"),
+        )
     })
 }
 
@@ -193,13 +209,15 @@ fn deadline_ms(seconds: i64) -> Result<i64, Problem> {
 
 fn new_files(files: &[FileBody]) -> Result<Vec<NewFile>, Problem> {
     if files.len() > FILES_MAX {
-        let text = format!("more than {FILES_MAX} files: submit with open = true and append the rest");
+        let text =
+            format!("more than {FILES_MAX} files: submit with open = true and append the rest");
         return Err(Problem::field("/files", text));
     }
     let mut seen = HashSet::with_capacity(files.len());
     let mut new = Vec::with_capacity(files.len());
     for (at, file) in files.iter().enumerate() {
-        let wrong = |field: &str, text: String| Problem::field(format!("/files/{at}/{field}"), text);
+        let wrong =
+            |field: &str, text: String| Problem::field(format!("/files/{at}/{field}"), text);
         paths::relative(&file.path).map_err(|text| wrong("path", text))?;
         if !seen.insert(file.path.as_str()) {
             return Err(wrong("path", format!("'{}' is there twice", file.path)));
@@ -233,7 +251,9 @@ fn check_digest(text: &str) -> Result<(), String> {
 /// The request of this number, if who asks may see it.
 async fn seen(shared: &Shared, asking: &Asking, id: &str) -> Result<StoredRequest, Problem> {
     let missing = || {
-        Problem::not_found(format!("there is no request {id} that you may see: GET /api/v1/requests lists them"))
+        Problem::not_found(format!(
+            "there is no request {id} that you may see: GET /api/v1/requests lists them"
+        ))
     };
     let number = number(id)?;
     let stored = read::request(&shared.database.pool, number).await?.ok_or_else(missing)?;
@@ -274,7 +294,8 @@ pub(super) async fn list(
     let mut params = Params::new(given)?;
     let states = params.take("state").unwrap_or_default();
     let states = states.split(',').filter(|text| !text.is_empty());
-    let states: Result<Vec<RequestState>, String> = states.map(|text| text.trim().parse()).collect();
+    let states: Result<Vec<RequestState>, String> =
+        states.map(|text| text.trim().parse()).collect();
     let filter = Filter {
         before: params.parsed::<i64>("before")?,
         states: states.map_err(|text| Problem::field("state", text))?,
@@ -335,7 +356,9 @@ async fn answer(shared: &Shared, id: i64, changed: Changed) -> Result<Json<Reque
         }
         Changed::Missing => Err(Problem::not_found(format!("there is no request {id}"))),
         Changed::Over(state) => conflict(format!("request {id} is {state}: submit another one")),
-        Changed::Sealed => conflict(format!("request {id} takes no more files: submit another one")),
+        Changed::Sealed => {
+            conflict(format!("request {id} takes no more files: submit another one"))
+        }
         Changed::Elsewhere(files) => Err(Problem::at(
             StatusCode::CONFLICT,
             "/at",
@@ -368,8 +391,7 @@ pub(super) async fn change(
         Some(0) => Some(None),
         Some(seconds) => Some(Some(deadline_ms(seconds)?)),
     };
-    let wanted =
-        Wanted { priority: asked.priority.map(i64::from), deadline, paused: asked.paused };
+    let wanted = Wanted { priority: asked.priority.map(i64::from), deadline, paused: asked.paused };
     let detail = serde_json::to_string(&asked).expect("plain data");
     let (id, audit) = (stored.id, audit(&asking, "change", stored.id, detail));
     let changed = shared.writer.apply(move |cx| {

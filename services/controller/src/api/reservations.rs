@@ -197,7 +197,9 @@ pub(super) async fn cancel(
     Path(id): Path<String>,
 ) -> Result<Json<ReservationFacts>, Problem> {
     let missing = || {
-        let text = format!("there is no reservation {id} that you may see: GET /api/v1/reservations lists them");
+        let text = format!(
+            "there is no reservation {id} that you may see: GET /api/v1/reservations lists them"
+        );
         Problem::not_found(text)
     };
     let number = number(&id).map_err(|_| missing())?;
@@ -208,7 +210,9 @@ pub(super) async fn cancel(
     }
     if !asking.who.may_change(&class) {
         shared.counters.refused();
-        return Err(Problem::forbidden(format!("the token needs the scope submit:{class} or operate")));
+        return Err(Problem::forbidden(format!(
+            "the token needs the scope submit:{class} or operate"
+        )));
     }
     let audit = Audit {
         who: asking.who.name,

@@ -253,7 +253,8 @@ async fn begin(cx: &mut Context, start: &Start) -> Result<bool, sqlx::Error> {
     let mut chosen = Vec::new();
     for row in &found {
         let (more, size): (i64, i64) = (row.get(5), row.get(6));
-        let alike = row.get::<String, _>(9) == lane && row.get::<i64, _>(2) == head.get::<i64, _>(2);
+        let alike =
+            row.get::<String, _>(9) == lane && row.get::<i64, _>(2) == head.get::<i64, _>(2);
         let fits = files + more <= limits.files.min(FILES_MAX) as i64
             && bytes.saturating_add(size) <= limits.bytes as i64;
         let list = row.get::<i64, _>(2) == BatchKind::List as i64;
@@ -265,12 +266,10 @@ async fn begin(cx: &mut Context, start: &Start) -> Result<bool, sqlx::Error> {
         bytes += size;
     }
     let request: i64 = head.get(1);
-    let row = sqlx::query(
-        "SELECT class, from_path, to_path, policy FROM request WHERE id = $1",
-    )
-    .bind(request)
-    .fetch_one(&mut cx.tx)
-    .await?;
+    let row = sqlx::query("SELECT class, from_path, to_path, policy FROM request WHERE id = $1")
+        .bind(request)
+        .fetch_one(&mut cx.tx)
+        .await?;
     let (class, from, to, policy): (String, String, String, String) =
         (row.get(0), row.get(1), row.get(2), row.get(3));
     let there = sqlx::query("SELECT addresses, fingerprint FROM host WHERE name = $1")
@@ -286,7 +285,9 @@ async fn begin(cx: &mut Context, start: &Start) -> Result<bool, sqlx::Error> {
         &mut cx.tx,
         "i, p",
         batches,
-        &format!("UPDATE batch SET state = 2, run = {run}, place = v.p FROM v WHERE batch.id = v.i"),
+        &format!(
+            "UPDATE batch SET state = 2, run = {run}, place = v.p FROM v WHERE batch.id = v.i"
+        ),
     )
     .await?;
     let taken = (-(chosen.len() as i64), -files, -bytes);

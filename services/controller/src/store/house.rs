@@ -51,7 +51,8 @@ async fn due(cx: &mut Context) -> Result<(), sqlx::Error> {
 
 /// Works at requests that were cancelled; true where there is more to do.
 async fn cancel(cx: &mut Context) -> Result<bool, sqlx::Error> {
-    let text = "SELECT id, open FROM request WHERE cancel = 1 AND ended IS NULL ORDER BY id LIMIT 100";
+    let text =
+        "SELECT id, open FROM request WHERE cancel = 1 AND ended IS NULL ORDER BY id LIMIT 100";
     let mut left = MOST;
     let mut more = false;
     for row in sqlx::query(text).fetch_all(&mut cx.tx).await? {

@@ -70,10 +70,7 @@ fn request_of(row: &AnyRow) -> StoredRequest {
     }
 }
 
-pub(crate) async fn request(
-    pool: &AnyPool,
-    id: i64,
-) -> Result<Option<StoredRequest>, sqlx::Error> {
+pub(crate) async fn request(pool: &AnyPool, id: i64) -> Result<Option<StoredRequest>, sqlx::Error> {
     let text = format!("SELECT {} FROM request WHERE id = $1", request_columns());
     let row = sqlx::query(AssertSqlSafe(text)).bind(id).fetch_optional(pool).await?;
     Ok(row.as_ref().map(request_of))
@@ -129,7 +126,8 @@ pub(crate) async fn requests(
         condition.number("id <", before)?;
     }
     if !filter.states.is_empty() {
-        let states: Vec<_> = filter.states.iter().map(|state| (*state as i64).to_string()).collect();
+        let states: Vec<_> =
+            filter.states.iter().map(|state| (*state as i64).to_string()).collect();
         condition.text += &format!(" AND state IN ({})", states.join(", "));
     }
     for (column, value) in [

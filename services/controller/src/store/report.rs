@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use penstock_operations::orders::{
-    Acknowledged, Fault, InterfaceCounters, Instructions, OrderReport, Phase, Report, Settings,
+    Acknowledged, Fault, Instructions, InterfaceCounters, OrderReport, Phase, Report, Settings,
     Standing,
 };
 use serde::{Deserialize, Serialize};
@@ -195,7 +195,8 @@ pub(crate) async fn take(
             let order = run.id as u64 * 2;
             answers[*at].orders.push(Standing { order, settings: run.settings.clone() });
         }
-        if let Some(at) = hosts.get(run.to.as_str()).filter(|_| run.kind == BatchKind::Copy as i64) {
+        if let Some(at) = hosts.get(run.to.as_str()).filter(|_| run.kind == BatchKind::Copy as i64)
+        {
             let order = run.id as u64 * 2 + 1;
             answers[*at].orders.push(Standing { order, settings: Settings::default() });
             if run.told == 0 {
@@ -273,9 +274,8 @@ async fn live_runs(
     let mut runs = BTreeMap::new();
     for column in ["from_host", "to_host"] {
         let hosts = reports.iter().map(|(host, _)| -> [Value; 1] { [(*host).into()] }).collect();
-        let text = format!(
-            "SELECT {LIVE} FROM run WHERE state < 2 AND {column} IN (SELECT h FROM v)"
-        );
+        let text =
+            format!("SELECT {LIVE} FROM run WHERE state < 2 AND {column} IN (SELECT h FROM v)");
         let found = rows::with(&mut cx.tx, "h", hosts, &text).await?;
         runs.extend(found.iter().map(|row| (row.get::<i64, _>(0), live(row))));
     }

@@ -40,7 +40,8 @@ async fn calendar(cx: &mut Context, planner: &Planner) -> Result<Calendar, sqlx:
     }
     let old = "DELETE FROM reservation WHERE ends < $1";
     sqlx::query(old).bind(cx.now - KEEP_S * 1000).execute(&mut cx.tx).await?;
-    let text = "SELECT id, rate_bps, begins, ends, route FROM reservation WHERE ends > $1 ORDER BY id";
+    let text =
+        "SELECT id, rate_bps, begins, ends, route FROM reservation WHERE ends > $1 ORDER BY id";
     for row in sqlx::query(text).bind(cx.now).fetch_all(&mut cx.tx).await? {
         let route: Vec<(String, String)> =
             serde_json::from_str(&row.get::<String, _>(4)).unwrap_or_default();
@@ -77,7 +78,12 @@ pub(crate) async fn reserve(
         match calendar.reserve(reservation) {
             Ok(()) => {
                 let id = store(cx, wanted, resources.into_iter().zip(links).collect()).await?;
-                cx.event(None, wanted.class.as_deref(), "reservation", format!("{id} is made: {}", audit.detail));
+                cx.event(
+                    None,
+                    wanted.class.as_deref(),
+                    "reservation",
+                    format!("{id} is made: {}", audit.detail),
+                );
                 cx.audit(audit);
                 cx.wake();
                 return Ok(Ok(id));

@@ -106,7 +106,10 @@ impl<const N: usize> Groups<N> {
         for value in self.rows.by_ref().take(group).flatten() {
             add(&mut arguments, value)?;
         }
-        Ok(Some((AssertSqlSafe(format!("{before} VALUES {} {after}", places(group, N))), arguments)))
+        Ok(Some((
+            AssertSqlSafe(format!("{before} VALUES {} {after}", places(group, N))),
+            arguments,
+        )))
     }
 }
 

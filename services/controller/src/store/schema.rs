@@ -101,7 +101,8 @@ pub(crate) async fn migrate(connection: &mut AnyConnection, kind: Kind) -> Resul
     }
     let begin = "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)";
     sqlx::raw_sql(begin).execute(&mut *tx).await.map_err(failed)?;
-    let version = sqlx::query("SELECT CAST(COALESCE(MAX(version), 0) AS BIGINT) FROM schema_version");
+    let version =
+        sqlx::query("SELECT CAST(COALESCE(MAX(version), 0) AS BIGINT) FROM schema_version");
     let version: i64 = version.fetch_one(&mut *tx).await.map_err(failed)?.get(0);
     if version > MIGRATIONS.len() as i64 {
         return Err(format!(

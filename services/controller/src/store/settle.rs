@@ -301,9 +301,7 @@ async fn end_part(cx: &mut Context, run: i64, part: &Part, end: &End) -> Result<
             _ if cancelled => (None, file.attempt),
             End::Withdrawn(_) => (None, file.attempt),
             // It had its outcome in this order, and may be tried again.
-            End::Told(None) if file.attempt >= base.attempt => {
-                (None, file.attempt)
-            }
+            End::Told(None) if file.attempt >= base.attempt => (None, file.attempt),
             End::Told(fault) => {
                 let fault = fault.clone().unwrap_or_else(|| Fault {
                     kind: FaultKind::Passing,
@@ -396,7 +394,9 @@ async fn rest(cx: &mut Context, part: &Part) -> Result<Vec<Rest>, sqlx::Error> {
         attempt: row.get(2),
         fault: row.get(3),
     });
-    Ok(rest.filter(|file| wanted.as_ref().is_none_or(|wanted| wanted.contains(&file.seq))).collect())
+    Ok(rest
+        .filter(|file| wanted.as_ref().is_none_or(|wanted| wanted.contains(&file.seq)))
+        .collect())
 }
 
 async fn end_listing(

@@ -12,7 +12,7 @@ use sqlx::Row;
 use super::db;
 use super::rows::{self, Value};
 use super::writer::{Audit, Context};
-use super::{state_number, BatchKind, BatchState};
+use super::{BatchKind, BatchState, state_number};
 
 /// How the files of a request are moved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,7 +163,9 @@ pub(crate) async fn count_queues(
 ) -> Result<(), sqlx::Error> {
     let mut rows: Vec<[Value; 4]> = counts
         .into_iter()
-        .map(|(id, (batches, files, bytes))| [id.into(), batches.into(), files.into(), bytes.into()])
+        .map(|(id, (batches, files, bytes))| {
+            [id.into(), batches.into(), files.into(), bytes.into()]
+        })
         .collect();
     // One order for all controllers.
     rows.sort_by_key(|row| if let Value::Int(id) = row[0] { id } else { 0 });
@@ -208,10 +210,7 @@ pub(crate) async fn queues(
 }
 
 /// Rows of files. What is in the way of another request is left out by the database.
-pub(crate) async fn add_files(
-    cx: &mut Context,
-    rows: Vec<[Value; 9]>,
-) -> Result<u64, sqlx::Error> {
+pub(crate) async fn add_files(cx: &mut Context, rows: Vec<[Value; 9]>) -> Result<u64, sqlx::Error> {
     let into = "INSERT INTO file (request, seq, path, size, digest, state, attempt, fault, destination, changed)";
     let now = cx.now;
     let rows: Vec<[Value; 10]> = rows
@@ -224,13 +223,7 @@ pub(crate) async fn add_files(
 }
 
 /// A row of a file that waits.
-pub(crate) fn file_row(
-    request: i64,
-    seq: i64,
-    site: &str,
-    to: &str,
-    file: &NewFile,
-) -> [Value; 9] {
+pub(crate) fn file_row(request: i64, seq: i64, site: &str, to: &str, file: &NewFile) -> [Value; 9] {
     [
         request.into(),
         seq.into(),
@@ -407,7 +400,8 @@ async fn refuse_taken(
         let Submitted::New(id) = *answer else { continue };
         let place = (one.destination.as_str(), one.to.as_str());
         if let Some((file, by)) = taken(cx, id, 0, place, &one.files).await? {
-            for text in ["DELETE FROM file WHERE request = $1", "DELETE FROM request WHERE id = $1"] {
+            for text in ["DELETE FROM file WHERE request = $1", "DELETE FROM request WHERE id = $1"]
+            {
                 sqlx::query(text).bind(id).execute(&mut cx.tx).await?;
             }
             *answer = Submitted::Taken { file, by };

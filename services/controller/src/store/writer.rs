@@ -251,10 +251,7 @@ impl Writer {
         Self { changes }
     }
 
-    async fn send<T>(
-        &self,
-        make: impl FnOnce(Reply<T>) -> Change,
-    ) -> Result<T, WriteError> {
+    async fn send<T>(&self, make: impl FnOnce(Reply<T>) -> Change) -> Result<T, WriteError> {
         let (reply, answer) = oneshot::channel();
         self.changes.send(make(reply)).await.map_err(|_| WriteError::Ending)?;
         answer.await.unwrap_or(Err(WriteError::Ending))

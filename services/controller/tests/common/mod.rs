@@ -13,8 +13,8 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use penstock_controller::config::Config;
 use penstock_controller::Controller;
+use penstock_controller::config::Config;
 use penstock_http::server::{self, Traffic};
 use penstock_http::{Caller, Role};
 use penstock_scitags::Registry;
@@ -161,7 +161,8 @@ impl Running {
         let controller = Arc::new(controller);
         let guard = |mut request: Request, next: Next| async move {
             let value = request.headers().get("authorization").cloned();
-            let token = value.and_then(|value| Some(value.to_str().ok()?.strip_prefix("Bearer ")?.to_owned()));
+            let token = value
+                .and_then(|value| Some(value.to_str().ok()?.strip_prefix("Bearer ")?.to_owned()));
             let caller = match token {
                 Some(token) if token == OWNER => Caller::Owner,
                 Some(token) => Caller::Bearer(token),
@@ -177,7 +178,8 @@ impl Running {
         let (stop, stopped) = watch::channel(false);
         let identity = rustls_config();
         let serving = runtime.spawn(async move {
-            server::serve(listeners, router, &identity, Arc::new(Traffic::default()), stopped).await;
+            server::serve(listeners, router, &identity, Arc::new(Traffic::default()), stopped)
+                .await;
         });
         Self { runtime, address, controller, stop, serving: Some(serving) }
     }

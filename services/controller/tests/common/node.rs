@@ -172,7 +172,8 @@ impl Node {
     fn end(&mut self, id: OrderId) {
         let mut world = self.world.lock().unwrap();
         world.busy.retain(|_, order| *order != id);
-        if let Some(Task::Receive { ticket, .. }) = self.doing.remove(&id).map(|doing| doing.order.task)
+        if let Some(Task::Receive { ticket, .. }) =
+            self.doing.remove(&id).map(|doing| doing.order.task)
             && let Some(tickets) = world.tickets.get_mut(&self.name)
         {
             tickets.retain(|one| *one != ticket);
@@ -206,7 +207,10 @@ impl Node {
                         let fault = match world.faults.get_mut(&file.path) {
                             Some((kind, left)) if *left > 0 => {
                                 *left -= 1;
-                                Some(Fault { kind: *kind, text: format!("{place}: a fault of the test") })
+                                Some(Fault {
+                                    kind: *kind,
+                                    text: format!("{place}: a fault of the test"),
+                                })
                             }
                             _ => None,
                         };

@@ -80,7 +80,9 @@ impl Postgres {
     /// Starts the server on its data.
     pub fn begin(&self) -> Result<(), String> {
         let socket = self.directory.path().display();
-        let options = format!("-c listen_addresses='' -k {socket} -c max_connections=100 -c shared_buffers=64MB");
+        let options = format!(
+            "-c listen_addresses='' -k {socket} -c max_connections=100 -c shared_buffers=64MB"
+        );
         run(self
             .command("pg_ctl")
             .args(["-w", "-t", "60", "-l", "log", "-o"])
@@ -126,7 +128,8 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         let data = self.data();
-        let _ = self.command("pg_ctl").args(["-m", "immediate", "-D"]).arg(data).arg("stop").status();
+        let _ =
+            self.command("pg_ctl").args(["-m", "immediate", "-D"]).arg(data).arg("stop").status();
     }
 }
 
