@@ -247,7 +247,7 @@ impl Server {
 
     /// Runs until SIGTERM or SIGINT, then shuts down. The second signal during that ends the process
     /// with exit code 1. At SIGHUP limits, exports and tokens become what `load` gives; when that is an
-    /// error, everything stays as it was.
+    /// error, everything stays as it was. Other roles read their own files again.
     pub fn run(self, load: &dyn Fn() -> Result<Config, ConfigError>) {
         let Self { runtime, agent, api, running, serving, stop, mut signals, hold, .. } = self;
         runtime.block_on(async {
@@ -256,12 +256,19 @@ impl Server {
             let name = loop {
                 match signals.end_or_reload().await {
                     Some(name) => break name,
-                    None => match running.reload(load, agent.as_ref(), &api) {
-                        Ok(()) => {
-                            tracing::info!("SIGHUP: limits, exports and tokens are read anew")
+                    None => {
+                        match running.reload(load, agent.as_ref(), &api) {
+                            Ok(()) => {
+                                tracing::info!("SIGHUP: limits, exports and tokens are read anew")
+                            }
+                            Err(error) => tracing::error!("SIGHUP: nothing is changed: {error}"),
                         }
-                        Err(error) => tracing::error!("SIGHUP: nothing is changed: {error}"),
-                    },
+                        for role in &api.roles {
+                            if let Err(error) = role.reload() {
+                                tracing::error!("SIGHUP: {error}");
+                            }
+                        }
+                    }
                 }
             };
             tracing::info!("{name}: shutting down; transfers stay resumable");

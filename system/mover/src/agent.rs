@@ -790,6 +790,7 @@ impl Running {
             bound_by: bound_by.to_owned(),
             engine: session.engine(),
             retransmits: self.end.retransmits(),
+            scitag: session.options.mark.map(|mark| mark.scitag),
         }
     }
 }

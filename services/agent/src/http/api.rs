@@ -11,6 +11,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use penstock_mover::agent;
 use penstock_protocol::control::Settings;
+use penstock_scitags::Scitag;
 use penstock_units::BitRate;
 use serde::{Deserialize, Serialize};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
@@ -20,6 +21,7 @@ use penstock_http::ErrorBody;
 
 use super::{Api, ApiError, Role};
 use crate::config::Who;
+use crate::registry::Current;
 
 /// A transfer that runs or ended lately.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -68,6 +70,15 @@ pub struct Transfer {
     pub engine: String,
     /// TCP segments sent again.
     pub retransmits: u64,
+    /// Whose data it is, owner and activity as one number; null where nobody said.
+    #[serde(default)]
+    pub scitag: Option<u16>,
+    /// Its owner's name; the number where the registry has none.
+    #[serde(default)]
+    pub owner: Option<String>,
+    /// Its activity's name, likewise.
+    #[serde(default)]
+    pub activity: Option<String>,
 }
 
 impl From<agent::Transfer> for Transfer {
@@ -95,7 +106,24 @@ impl From<agent::Transfer> for Transfer {
             bound_by: transfer.bound_by,
             engine: transfer.engine,
             retransmits: transfer.retransmits,
+            scitag: transfer.scitag,
+            owner: None,
+            activity: None,
         }
+    }
+}
+
+/// Names whose data transfers are of, by the registry of now.
+fn name_owners(api: &Api, transfers: &mut [Transfer]) {
+    if transfers.iter().all(|transfer| transfer.scitag.is_none()) {
+        return;
+    }
+    let (current, _) = Current::load(&api.state);
+    for transfer in transfers {
+        let tag = transfer.scitag.and_then(|number| Scitag::from_number(number.into()).ok());
+        let Some(name) = tag.map(|tag| current.registry.name(tag)) else { continue };
+        let (owner, activity) = name.split_once('/').unwrap_or((&name, ""));
+        (transfer.owner, transfer.activity) = (Some(owner.to_owned()), Some(activity.to_owned()));
     }
 }
 
@@ -228,6 +256,7 @@ pub(super) async fn agent(State(api): State<Arc<Api>>) -> Json<AgentFacts> {
 pub(super) async fn transfers(State(api): State<Arc<Api>>) -> Json<Transfers> {
     let mut transfers: Vec<Transfer> = api.mover.transfers().into_iter().map(Into::into).collect();
     transfers.sort_by_key(|transfer| transfer.id);
+    name_owners(&api, &mut transfers);
     Json(Transfers { transfers })
 }
 
@@ -306,12 +335,15 @@ fn number(id: Result<Path<u64>, PathRejection>) -> Result<u64, ApiError> {
 
 fn find(api: &Api, id: u64) -> Result<Transfer, ApiError> {
     let found = api.mover.transfers().into_iter().find(|transfer| transfer.id == id);
-    found.map(Into::into).ok_or_else(|| {
+    let mut found = [found.map(Transfer::from).ok_or_else(|| {
         ApiError::new(
             StatusCode::NOT_FOUND,
             format!("no transfer {id}: penstock transfers lists them"),
         )
-    })
+    })?];
+    name_owners(api, &mut found);
+    let [found] = found;
+    Ok(found)
 }
 
 #[derive(OpenApi)]
