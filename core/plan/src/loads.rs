@@ -129,16 +129,10 @@ impl Routes<'_> {
         Ok(&self.known[&[from, to]])
     }
 
-    /// The node that the plan names; else one of the site's name, else the first that stands at a site of that name,
-    /// switches before hosts.
     fn node(&self, site: usize) -> Result<NodeId, LoadsError> {
         let site = &self.plan.sites[site];
         let name = site.node.as_deref().unwrap_or(&site.name);
-        let nodes = self.topology.nodes.iter().enumerate();
-        let at_site = nodes
-            .filter(|(_, node)| node.site.is_some_and(|id| self.topology.sites[id.0].name == name));
-        let first = at_site.min_by_key(|(_, node)| node.kind == penstock_topology::Kind::Host);
-        let found = self.topology.node(name).or_else(|| first.map(|(id, _)| NodeId(id)));
+        let found = self.topology.node_behind(name);
         found.ok_or_else(|| LoadsError::NoNode { site: site.name.clone(), node: name.to_owned() })
     }
 }
