@@ -76,12 +76,15 @@ pub struct Capacity {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InterfaceCounters {
-    /// Its name.
+    /// Its name, as the topology has it.
     pub name: String,
     /// Bytes sent.
     pub sent_bytes: u64,
     /// Bytes received.
     pub received_bytes: u64,
+    /// Its addresses, in figures and without ports: a path that ends at it uses them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
 }
 
 /// What a node does with an order.

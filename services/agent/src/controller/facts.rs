@@ -23,15 +23,11 @@ pub(super) fn addresses(given: &[SocketAddr], listening: &[SocketAddr]) -> Vec<S
             false => found.push(*address),
             true => {
                 let family = |ip: &IpAddr| address.is_ipv6() || ip.is_ipv4();
-                let all = own_addresses().into_iter().filter(family);
+                let all = own_addresses().into_iter().map(|(_, ip)| ip).filter(family);
                 found.extend(all.map(|ip| SocketAddr::new(ip, address.port())));
             }
         }
     }
-    let is_near = |ip: IpAddr| match ip {
-        IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local(),
-    };
     // IPv6 first: it carries labels.
     found.sort_by_key(|address| (is_near(address.ip()), address.is_ipv4()));
     found.dedup();
@@ -39,6 +35,14 @@ pub(super) fn addresses(given: &[SocketAddr], listening: &[SocketAddr]) -> Vec<S
         found.retain(|address| !is_near(address.ip()));
     }
     found.iter().take(TOLD_MAX).map(ToString::to_string).collect()
+}
+
+/// Whether an address is of this host or of one of its links alone.
+fn is_near(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local(),
+    }
 }
 
 /// What this host can do.
@@ -61,7 +65,13 @@ pub(super) fn capacity(config: &Config, limits: &Limits) -> Capacity {
 
 /// Counters of the interfaces that are named, or of all that are up.
 pub(super) fn interfaces(named: &[String]) -> Vec<InterfaceCounters> {
+    let all = own_addresses();
+    let addresses = |name: &str| {
+        let own = all.iter().filter(|(of, ip)| of == name && !is_near(*ip));
+        own.take(TOLD_MAX).map(|(_, ip)| ip.to_string()).collect()
+    };
     let counters = |device: CountedDevice| InterfaceCounters {
+        addresses: addresses(&device.name),
         name: device.name,
         sent_bytes: device.statistics.tx_bytes,
         received_bytes: device.statistics.rx_bytes,

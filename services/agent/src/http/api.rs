@@ -111,7 +111,7 @@ pub struct Transfers {
 
 /// The controller that an agent takes orders from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = ControllerLink)]
+#[schema(as = AgentController)]
 pub struct ControllerFacts {
     /// Where it is.
     pub url: String,

@@ -24,11 +24,11 @@ pub fn is_own_address(address: IpAddr) -> bool {
     address.is_loopback() || interface_with(address).is_some()
 }
 
-/// All addresses of this machine's interfaces, in the kernel's order.
-pub fn own_addresses() -> Vec<IpAddr> {
+/// All addresses of this machine's interfaces with the interface's name, in the kernel's order.
+pub fn own_addresses() -> Vec<(String, IpAddr)> {
     let mut all = Vec::new();
-    for_each_address(|address, _| {
-        all.push(address);
+    for_each_address(|address, name| {
+        all.push((name.to_string_lossy().into_owned(), address));
         false
     });
     all
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn own_addresses_are_those_of_interfaces() {
-        assert!(own_addresses().contains(&Ipv4Addr::LOCALHOST.into()));
+        assert!(own_addresses().contains(&("lo".to_owned(), Ipv4Addr::LOCALHOST.into())));
         assert!(is_own_address(Ipv4Addr::LOCALHOST.into()));
         assert!(is_own_address(Ipv4Addr::new(127, 9, 9, 9).into()));
         assert!(is_own_address(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into()));
