@@ -28,24 +28,37 @@ impl Node {
 
     /// With more lines of `[agent.controller]`.
     pub(crate) fn start_at(controller: &Controller, name: &str, listen: &str, more: &str) -> Self {
+        let node = Self::under(&controller.address.to_string(), TOKEN, name, listen, more);
+        controller.await_report(name);
+        node
+    }
+
+    /// Under any controller.
+    pub(crate) fn under(
+        controller: &str,
+        token: &str,
+        name: &str,
+        listen: &str,
+        more: &str,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let [data, other, state] = ["data", "other", "state"].map(|name| dir.path().join(name));
-        [&data, &other].map(|path| fs::create_dir(path).unwrap());
-        let token = dir.path().join("token");
-        fs::write(&token, format!("{TOKEN}\n")).unwrap();
-        fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+        for path in [&data, &other] {
+            fs::create_dir(path).unwrap();
+        }
+        let file = dir.path().join("token");
+        fs::write(&file, format!("{token}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         let config = dir.path().join("penstock.toml");
         let text = format!(
-            "[agent.controller]\nurl = \"http://{}\"\ntoken = \"token\"\nhost = \"{name}\"\n{more}\n\
+            "[agent.controller]\nurl = \"http://{controller}\"\ntoken = \"token\"\nhost = \"{name}\"\n{more}\n\
              [third_party]\nto = \"any\"\n\
              [[export]]\nname = \"/data\"\npath = \"data\"\nmode = \"read-write\"\nwho = [\"controller\"]\n\
              [[export]]\nname = \"/other\"\npath = \"other\"\nmode = \"read-write\"\nwho = [\"*\"]\n",
-            controller.address
         );
         fs::write(&config, text).unwrap();
         let agent = spawn(&config, &state, listen);
         let listen = agent.listen.clone();
-        controller.await_report(name);
         Self { name: name.to_owned(), dir, data, state, agent, config, listen }
     }
 

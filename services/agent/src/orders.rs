@@ -25,7 +25,7 @@ use crate::state::State;
 use faults::{fault, lasting};
 use listing::Listing;
 use outbox::Outbox;
-use sending::{SendWork, Step};
+use sending::{SendWork, Step, Totals};
 use tickets::Tickets;
 
 mod faults;
@@ -102,6 +102,7 @@ struct Carried {
     waiting: Option<String>,
     fault: Option<Fault>,
     outcomes: Outbox<Outcome>,
+    totals: Totals,
     /// Since when it is not listed any more.
     withdrawn: Option<Instant>,
     /// The controller knows of the end.
@@ -408,6 +409,7 @@ impl Carried {
             waiting: None,
             fault: None,
             outcomes: Outbox::default(),
+            totals: Totals::default(),
             withdrawn: None,
             end_known: false,
         }
@@ -421,16 +423,20 @@ impl Carried {
                     self.end(id, fault);
                 }
             }
-            Work::Send(work) => match work.step(context, in_force, &mut self.outcomes) {
-                Step::Waiting(why) => (self.phase, self.waiting) = (Phase::Waiting, Some(why)),
-                Step::Running => (self.phase, self.waiting) = (Phase::Running, None),
-                Step::Ended(fault) => {
-                    let withdrawn = || self.withdrawn.map(|_| withdrawn());
-                    let fault = fault.or_else(withdrawn);
-                    self.end(id, fault);
-                    self.work = Work::None;
+            Work::Send(work) => {
+                let step = work.step(context, in_force, &mut self.outcomes);
+                self.totals = work.progress().0;
+                match step {
+                    Step::Waiting(why) => (self.phase, self.waiting) = (Phase::Waiting, Some(why)),
+                    Step::Running => (self.phase, self.waiting) = (Phase::Running, None),
+                    Step::Ended(fault) => {
+                        let withdrawn = || self.withdrawn.map(|_| withdrawn());
+                        let fault = fault.or_else(withdrawn);
+                        self.end(id, fault);
+                        self.work = Work::None;
+                    }
                 }
-            },
+            }
         }
     }
 
@@ -467,6 +473,8 @@ impl Carried {
             phase: self.phase,
             waiting: self.waiting.clone(),
             fault: self.fault.clone(),
+            moved_bytes: self.totals.moved_bytes,
+            retransmits: self.totals.retransmits,
             ..OrderReport::default()
         };
         (report.outcomes_from, report.outcomes) =
@@ -479,9 +487,7 @@ impl Carried {
                 untold += listing.waiting().saturating_sub(report.entries.len());
             }
             Work::Send(work) => {
-                let (totals, snapshot) = work.progress();
-                report.moved_bytes = totals.moved_bytes;
-                report.retransmits = totals.retransmits;
+                let (_, snapshot) = work.progress();
                 report.bits_per_second = snapshot.bits_per_second;
                 report.rate_bps = snapshot.rate_bps;
                 report.streams = snapshot.streams;

@@ -306,6 +306,13 @@ impl Session {
         }
     }
 
+    /// Bytes of a stream that its peer has, as TCP knows, and whether there are others on their way to it.
+    #[must_use]
+    pub fn progress_of(&self, stream: StreamId) -> Option<(u64, bool)> {
+        let info = TcpInfo::of(lock(&self.streams).get(&stream)?).ok()?;
+        Some((info.bytes_acked, info.unacked_segments > 0 || info.notsent_bytes > 0))
+    }
+
     /// Most streams that were connected at a time.
     #[must_use]
     pub fn streams_peak(&self) -> u16 {

@@ -2,8 +2,8 @@
 //!
 //! A stream that breaks is connected again. When other ways are chosen the streams move one by one: each is asked to
 //! leave, ends once what it carries has arrived, and is connected over a new way before the next one is asked. Where
-//! one takes longer than [`LEAVE_WITHIN`] the old ways are taken for dead, all that are left there go at once, and what
-//! they carried is sent again.
+//! nothing of one arrives for [`DEAD_AFTER`] the old ways are taken for dead, all that are left there go at once, and
+//! what they carried is sent again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -19,8 +19,11 @@ use crate::granting::AnyEnd;
 use crate::sending::spawn;
 use crate::session::{Ending, lock};
 
-/// How long a stream may take to deliver what it carries before it is broken.
-const LEAVE_WITHIN: Duration = Duration::from_secs(1);
+/// How long nothing of what a leaving stream has on its way may arrive before it is broken.
+const DEAD_AFTER: Duration = Duration::from_secs(1);
+
+/// How long it may have nothing on its way: its rate is low, or the other end is slow to say what it has written.
+const IDLE_AFTER: Duration = Duration::from_secs(3);
 
 /// How often is looked at what is wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -52,10 +55,20 @@ impl State {
 /// Streams that move to other ways.
 #[derive(Default)]
 struct Moving {
-    /// Those that were asked to leave, and when.
-    leaving: Vec<(Arc<State>, StreamId, Instant)>,
+    /// Those that were asked to leave.
+    leaving: Vec<Leaving>,
     /// Those that are left have nothing to wait for.
     hurry: bool,
+}
+
+/// A stream that was asked to leave.
+struct Leaving {
+    state: Arc<State>,
+    stream: StreamId,
+    /// Bytes that had arrived when there were others last.
+    arrived: u64,
+    /// When that was.
+    since: Instant,
 }
 
 /// Keeps as many streams connected as are wanted, until the session is over.
@@ -115,17 +128,23 @@ impl Moving {
             let is_slot = slots.iter().any(|slot| Arc::ptr_eq(&slot.state, state));
             !is_slot || (state.connected.load(Ordering::SeqCst) && !state.is_old(choice))
         };
-        self.leaving.retain(|(state, ..)| !is_back(state));
-        for (state, stream, since) in &self.leaving {
+        self.leaving.retain(|one| !is_back(&one.state));
+        for one in &mut self.leaving {
+            let (arrived, is_under_way) =
+                end.session().progress_of(one.stream).unwrap_or((one.arrived, true));
+            if arrived > one.arrived {
+                (one.arrived, one.since) = (arrived, Instant::now());
+            }
+            let patience = if is_under_way { DEAD_AFTER } else { IDLE_AFTER };
             // A receiving end hears of no wish: its streams are broken and their blocks asked for again.
-            let waits = matches!(end, AnyEnd::Send(_)) && since.elapsed() <= LEAVE_WITHIN;
-            if there(state, *stream) && !waits {
+            let waits = matches!(end, AnyEnd::Send(_)) && one.since.elapsed() <= patience;
+            if there(&one.state, one.stream) && !waits {
                 self.hurry = true;
-                end.session().break_stream(*stream);
+                end.session().break_stream(one.stream);
             }
         }
         let is_asked =
-            |state: &Arc<State>| self.leaving.iter().any(|one| Arc::ptr_eq(&one.0, state));
+            |state: &Arc<State>| self.leaving.iter().any(|one| Arc::ptr_eq(&one.state, state));
         let mut old: Vec<_> = slots
             .iter()
             .filter(|slot| slot.state.is_old(choice) && !is_asked(&slot.state))
@@ -140,7 +159,8 @@ impl Moving {
         for slot in old {
             let stream = slot.state.stream.load(Ordering::SeqCst);
             slot.state.leave.store(true, Ordering::SeqCst);
-            self.leaving.push((Arc::clone(&slot.state), stream, Instant::now()));
+            let (state, since) = (Arc::clone(&slot.state), Instant::now());
+            self.leaving.push(Leaving { state, stream, arrived: 0, since });
         }
     }
 }
