@@ -21,6 +21,9 @@ use aws_lc_rs::digest::{SHA256, digest};
 /// What the bearer of the agent's own token is called.
 pub const OWNER: &str = "owner";
 
+/// What the controller and the bearers of its tickets are called.
+pub const CONTROLLER: &str = "controller";
+
 /// Shortest token; shorter ones can be guessed.
 pub const TOKEN_BYTES_MIN: usize = 16;
 
@@ -91,6 +94,11 @@ pub(crate) fn check_token_name(name: &str) -> Result<(), String> {
     }
     if name == OWNER {
         return Err(format!("'{OWNER}' is the agent's own token: give this one another name"));
+    }
+    if name == CONTROLLER {
+        return Err(format!(
+            "'{CONTROLLER}' is who gives this agent orders: give this token another name"
+        ));
     }
     Ok(())
 }
@@ -289,7 +297,7 @@ pub fn check_token(token: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn hash(token: &str) -> Hash {
+pub(crate) fn hash(token: &str) -> Hash {
     digest(&SHA256, token.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 

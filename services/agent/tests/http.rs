@@ -128,7 +128,8 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         listen: vec!["[::1]:8620".parse().unwrap()],
         http: vec![address],
         fingerprint: identity.fingerprint(),
-        limits: Mutex::new(Limits::default()),
+        limits: Arc::new(Mutex::new(Limits::default())),
+        controller: None,
         started: SystemTime::now(),
         traffic: Arc::clone(&traffic),
     };

@@ -104,8 +104,27 @@ impl<'de> Deserialize<'de> for Url {
 }
 
 impl Url {
+    /// Whether it says `https`.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.encrypted
+    }
+
+    /// Where it leads.
+    #[must_use]
+    pub fn host_and_port(&self) -> (&str, u16) {
+        (&self.host, self.port)
+    }
+
+    /// Path with query.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Host and port as the Host header has them: the port only where it is not the usual one.
-    fn authority(&self) -> String {
+    #[must_use]
+    pub fn authority(&self) -> String {
         let host =
             if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         match (self.encrypted, self.port) {
@@ -305,7 +324,7 @@ where
     }
     let name = ServerName::try_from(url.host.clone())
         .map_err(|_| format!("'{}' is no name that a certificate can have", url.host))?;
-    let tls = TlsConnector::from(tls_config()?);
+    let tls = TlsConnector::from(trusting(None)?);
     let stream = tls.connect(name, stream).await.map_err(|error| {
         format!("{error}: if the site has an authority of its own, name its file in SSL_CERT_FILE")
     })?;
@@ -334,10 +353,15 @@ where
     }
 }
 
-fn tls_config() -> Result<Arc<ClientConfig>, String> {
+/// TLS that accepts whom the authorities in `file` vouch for, or else those that the system trusts.
+///
+/// # Errors
+/// When there are none.
+pub fn trusting(file: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
     let named = std::env::var_os("SSL_CERT_FILE").filter(|file| !file.is_empty());
     let known = || BUNDLES.iter().map(PathBuf::from).find(|file| file.exists());
-    let file = named.map(PathBuf::from).or_else(known).ok_or(
+    let given = file.map(PathBuf::from);
+    let file = given.or(named.map(PathBuf::from)).or_else(known).ok_or(
         "no file of trusted authorities is there: install ca-certificates or set SSL_CERT_FILE",
     )?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

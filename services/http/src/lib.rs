@@ -1,12 +1,14 @@
 //! The HTTP server that all roles of `penstock serve` share, and the client for single documents.
 //!
 //! For: connections with their bounds ([`server`]), errors as they are answered ([`ApiError`]), who may read without
-//! a token ([`access`]), what a role brings ([`Role`]), and fetching or posting one document elsewhere ([`fetch`]).
+//! a token ([`access`]), what a role brings ([`Role`]), fetching or posting one document elsewhere ([`fetch`]), and asking
+//! one server again and again ([`client`]).
 //! Not for: what a role answers.
 
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod client;
 mod error;
 pub mod fetch;
 mod role;

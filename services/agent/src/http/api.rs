@@ -132,6 +132,59 @@ fn name_owners(api: &Api, transfers: &mut [Transfer]) {
 pub struct Transfers {
     /// By number.
     pub transfers: Vec<Transfer>,
+    /// Who gives this agent orders; absent where nobody does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<ControllerFacts>,
+}
+
+/// The controller that an agent takes orders from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = AgentController)]
+pub struct ControllerFacts {
+    /// Where it is.
+    pub url: String,
+    /// What it calls this host.
+    pub host: String,
+    /// connected or away.
+    pub state: String,
+    /// Since when, in seconds since 1970.
+    pub since_unix_seconds: f64,
+    /// Why it is away; null while it is not.
+    pub error: Option<String>,
+    /// Whether its lease is over, so that transfers run at the safe rate.
+    pub lapsed: bool,
+    /// Reports that it answered.
+    pub reports: u64,
+    /// Attempts that failed.
+    pub failures: u64,
+    /// Orders that it wants to stand.
+    pub orders: usize,
+    /// Of those that are carried, how many wait.
+    pub orders_waiting: usize,
+    /// How many run.
+    pub orders_running: usize,
+    /// Outcomes that it has not acknowledged.
+    pub untold: usize,
+}
+
+impl ControllerFacts {
+    fn of(api: &Api) -> Option<Self> {
+        let status = api.controller.as_ref()?.status();
+        Some(Self {
+            url: status.url,
+            host: status.host,
+            state: if status.connected { "connected" } else { "away" }.to_owned(),
+            since_unix_seconds: unix_seconds(status.since),
+            error: status.error,
+            lapsed: status.lapsed,
+            reports: status.reports,
+            failures: status.failures,
+            orders: status.orders.listed,
+            orders_waiting: status.orders.waiting,
+            orders_running: status.orders.running,
+            untold: status.orders.untold,
+        })
+    }
 }
 
 /// A change to a running transfer; what is absent stays as it is.
@@ -174,6 +227,9 @@ pub struct AgentFacts {
     pub exports: Vec<ExportFacts>,
     /// Bounds on all clients together.
     pub limits: LimitFacts,
+    /// Who gives this agent orders; absent where nobody does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<ControllerFacts>,
 }
 
 /// A directory tree that clients may use.
@@ -245,6 +301,7 @@ pub(super) async fn agent(State(api): State<Arc<Api>>) -> Json<AgentFacts> {
             streams: limits.streams,
             memory_bytes: limits.memory_bytes,
         },
+        controller: ControllerFacts::of(&api),
     })
 }
 
@@ -257,7 +314,7 @@ pub(super) async fn transfers(State(api): State<Arc<Api>>) -> Json<Transfers> {
     let mut transfers: Vec<Transfer> = api.mover.transfers().into_iter().map(Into::into).collect();
     transfers.sort_by_key(|transfer| transfer.id);
     name_owners(&api, &mut transfers);
-    Json(Transfers { transfers })
+    Json(Transfers { transfers, controller: ControllerFacts::of(&api) })
 }
 
 /// One transfer.
