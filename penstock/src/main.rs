@@ -27,6 +27,7 @@ mod log;
 mod login;
 mod nettest;
 mod numbers;
+mod plan;
 mod requests;
 mod sample;
 mod serve;
@@ -68,6 +69,7 @@ enum Verb {
     Tag(tag::Args),
     Sample(sample::Args),
     Topology(topology::Args),
+    Plan(plan::Args),
     Lab(lab::Args),
     Fabric(fabric::Args),
     Experiment(experiment::Args),
@@ -93,6 +95,7 @@ impl Verb {
             Self::Tag(args) => tag::run(args),
             Self::Sample(args) => sample::run(args),
             Self::Topology(args) => topology::run(&args),
+            Self::Plan(args) => plan::run(&args),
             Self::Lab(args) => lab::run(&args),
             Self::Fabric(args) => fabric::run(args),
             Self::Experiment(args) => experiment::run(&args),

@@ -49,6 +49,7 @@ use penstock_mover::identity::Fingerprint;
 use penstock_protocol::control::Settings;
 
 use crate::config::MetricsAccess;
+use crate::controller::Link;
 use crate::gate::Gate;
 use crate::tokens::OWNER;
 
@@ -134,7 +135,9 @@ pub struct Api {
     /// Of the agent's certificate.
     pub fingerprint: Fingerprint,
     /// Bounds on all clients together, which may change.
-    pub limits: Mutex<Limits>,
+    pub limits: Arc<Mutex<Limits>>,
+    /// Who gives it orders.
+    pub controller: Option<Arc<Link>>,
     /// When the agent started.
     pub started: SystemTime,
     /// Requests and connections.

@@ -1,12 +1,15 @@
 //! The HTTP server that all roles of `penstock serve` share, and the client for single documents.
 //!
 //! For: connections with their bounds ([`server`]), errors as they are answered ([`ApiError`]), who may read without
-//! a token ([`access`]), what a role brings ([`Role`]), and fetching or posting one document elsewhere ([`fetch`]).
-//! Not for: what a role answers. [`tokens`] says whose a bearer token is.
+//! a token ([`access`]), what a role brings ([`Role`]), fetching or posting one document elsewhere ([`fetch`]), and asking
+//! one server again and again ([`client`]).
+//! Not for: what a role answers.
+//! [`tokens`] says whose a bearer token is.
 
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod client;
 mod error;
 pub mod fetch;
 mod role;

@@ -26,6 +26,14 @@ pub trait Role: Send + Sync + fmt::Debug + 'static {
         false
     }
 
+    /// SIGHUP: reads anew what it reads from files of its own.
+    ///
+    /// # Errors
+    /// With one line; everything stays as it was then.
+    fn reload(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// The service ends: answers that have no end of their own end now.
     fn stop(&self) {}
 }

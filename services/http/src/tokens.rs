@@ -21,6 +21,9 @@ use aws_lc_rs::digest::{SHA256, digest};
 /// What the bearer of the agent's own token is called.
 pub const OWNER: &str = "owner";
 
+/// What the controller and the bearers of its tickets are called.
+pub const CONTROLLER: &str = "controller";
+
 /// Shortest token; shorter ones can be guessed.
 pub const TOKEN_BYTES_MIN: usize = 16;
 
@@ -30,7 +33,8 @@ pub const TOKEN_BYTES_MAX: usize = 4096;
 /// Longest file of tokens.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-type Hash = [u8; 32];
+/// SHA-256 of a token.
+pub type Hash = [u8; 32];
 
 /// Where tokens come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,6 +103,11 @@ pub fn check_token_name(name: &str) -> Result<(), String> {
     }
     if name == OWNER {
         return Err(format!("'{OWNER}' is the agent's own token: give this one another name"));
+    }
+    if name == CONTROLLER {
+        return Err(format!(
+            "'{CONTROLLER}' is who gives this agent orders: give this token another name"
+        ));
     }
     Ok(())
 }
@@ -297,7 +306,9 @@ pub fn check_token(token: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn hash(token: &str) -> Hash {
+/// What is kept of a token.
+#[must_use]
+pub fn hash(token: &str) -> Hash {
     digest(&SHA256, token.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
