@@ -26,4 +26,5 @@ pub mod orders;
 pub mod registry;
 pub mod serve;
 pub mod state;
-pub mod tokens;
+
+pub use penstock_http::tokens;

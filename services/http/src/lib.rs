@@ -3,7 +3,7 @@
 //! For: connections with their bounds ([`server`]), errors as they are answered ([`ApiError`]), who may read without
 //! a token ([`access`]), what a role brings ([`Role`]), fetching or posting one document elsewhere ([`fetch`]), and asking
 //! one server again and again ([`client`]).
-//! Not for: what a role answers.
+//! Not for: what a role answers. [`tokens`] says whose a bearer token is.
 
 #![forbid(unsafe_code)]
 
@@ -13,9 +13,11 @@ mod error;
 pub mod fetch;
 mod role;
 pub mod server;
+pub mod tokens;
 
 use std::time::Duration;
 
+pub use access::Caller;
 pub use error::{ApiError, ErrorBody, error_text};
 pub use role::Role;
 

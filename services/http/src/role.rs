@@ -28,6 +28,12 @@ pub trait Role: Send + Sync + fmt::Debug + 'static {
         Ok(())
     }
 
+    /// Whether it checks itself who may ask at `path`: it then finds a [`crate::Caller`] in the request.
+    fn guards(&self, path: &str) -> bool {
+        let _ = path;
+        false
+    }
+
     /// The service ends: answers that have no end of their own end now.
     fn stop(&self) {}
 }

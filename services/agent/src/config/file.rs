@@ -50,6 +50,9 @@ struct Document {
     /// Read by that role itself.
     #[serde(default, rename = "collector")]
     _collector: IgnoredAny,
+    /// Read by that role itself.
+    #[serde(default, rename = "controller")]
+    _controller: IgnoredAny,
     #[serde(default)]
     agent: AgentTable,
     #[serde(default)]

@@ -259,6 +259,8 @@ pub enum RoleName {
     Agent,
     /// Takes telemetry.
     Collector,
+    /// Takes requests and tells agents what to do.
+    Controller,
 }
 
 impl FromStr for RoleName {
@@ -268,7 +270,8 @@ impl FromStr for RoleName {
         match text.trim() {
             "agent" => Ok(Self::Agent),
             "collector" => Ok(Self::Collector),
-            text => Err(format!("'{text}' is no role: write agent or collector")),
+            "controller" => Ok(Self::Controller),
+            text => Err(format!("'{text}' is no role: write agent, collector or controller")),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! read or has an error, none of its tokens is valid (a token that was just removed must not live on),
 //! and the log says so once for each change.
 //!
-//! Not for: tokens with content, such as WLCG's; what a client may do (that is [`crate::gate`]).
+//! Not for: tokens with content, such as WLCG's; what a client may do (each role says that).
 //!
 //! Fails at the start with a line that names the file; later by refusing.
 
@@ -61,14 +61,19 @@ pub enum TokenSource {
 
 impl TokenSource {
     /// From the hexadecimal SHA-256 of the token.
-    pub(crate) fn hashed(name: String, hex: &str) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn hashed(name: String, hex: &str) -> Result<Self, String> {
         let sha256 = unhex(hex).ok_or_else(|| {
             format!("token {name}: sha256 takes 64 hexadecimal digits: printf %s TOKEN | sha256sum prints them")
         })?;
         Ok(Self::Hashed { name, sha256 })
     }
 
-    pub(crate) fn name(&self) -> Option<&str> {
+    /// What its bearer is called; none for a list.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
         match self {
             Self::Hashed { name, .. } | Self::File { name, .. } => Some(name),
             Self::List { .. } => None,
@@ -85,7 +90,10 @@ pub struct TokenError {
 }
 
 /// Whether a token may be called so.
-pub(crate) fn check_token_name(name: &str) -> Result<(), String> {
+///
+/// # Errors
+/// With what a name may have.
+pub fn check_token_name(name: &str) -> Result<(), String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-._@".contains(c);
     if name.is_empty() || name.len() > 128 || !name.chars().all(good) {
         return Err(format!(
@@ -302,7 +310,8 @@ pub(crate) fn hash(token: &str) -> Hash {
 }
 
 /// Bytes as lower-case hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
