@@ -22,7 +22,9 @@ mod ideal;
 mod memory;
 mod pair;
 mod port;
+mod recovery;
 mod results;
+mod scoreboard;
 mod setup;
 mod switch;
 
@@ -125,6 +127,7 @@ pub struct Simulation {
     parameters: Parameters,
     wire: Wire,
     needs: Needs,
+    recovers_selectively: bool,
     thresholds: Thresholds,
     /// Priorities that are paused rather than dropped, and that have no weight.
     lossless: u8,

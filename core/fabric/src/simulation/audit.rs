@@ -76,6 +76,11 @@ impl Simulation {
                 ));
             }
         }
+        for (number, pair) in self.pairs.iter().enumerate() {
+            if pair.selective.as_ref().is_some_and(|selective| !selective.board.audit()) {
+                return Err(format!("flow {number} has other bytes under way than it counts"));
+            }
+        }
         self.audit_accounts(&accounts)
     }
 

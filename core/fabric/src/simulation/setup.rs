@@ -5,7 +5,7 @@ use super::{
     Marking, Memory, Network, Operation, Pair, Parameters, Port, Random, Routes, SetupError,
     Simulation, Thresholds, Wire, mix, needs,
 };
-use crate::parameters::Routing;
+use crate::parameters::{Recovery, Routing};
 use crate::time::NANOSECOND;
 
 /// Buffer of a switch for each 50 Gb/s of its fastest port (HPCC simulator, run.py).
@@ -44,6 +44,7 @@ impl Simulation {
             .map(|flow| flow.priority.unwrap_or(parameters.priority).min(7))
             .fold(1_u8 << parameters.priority, |all, priority| all | 1 << priority);
         let lossless = match (parameters.pfc, parameters.ack_priority) {
+            _ if needs.tcp => 0,
             (false, _) => 0,
             (true, None) => data,
             (true, Some(priority)) => data | 1 << priority,
@@ -87,6 +88,7 @@ impl Simulation {
             routes,
             wire,
             needs,
+            recovers_selectively: needs.tcp || parameters.recovery == Recovery::Selective,
             lossless,
             strict,
             flows,
@@ -285,9 +287,13 @@ impl Simulation {
         if flow.priority.is_some_and(|priority| priority > 7) {
             return Err("priorities are 0 to 7".to_owned());
         }
-        if flow.operation == Operation::Read && self.needs.acknowledgements {
+        if flow.operation == Operation::Read && self.needs.tcp {
+            return Err("TCP has no reads: use write_bw or send_bw".to_owned());
+        }
+        let is_heard = !self.needs.acknowledgements || self.recovers_selectively;
+        if flow.operation == Operation::Read && !is_heard {
             return Err(format!(
-                "nobody acknowledges a read, and {:?} lives on acknowledgements: use dcqcn, dcqcn-paper or none",
+                "nobody acknowledges a read, and {:?} lives on acknowledgements: use dcqcn, dcqcn-paper or none, or recovery=selective",
                 self.parameters.cc
             ));
         }
