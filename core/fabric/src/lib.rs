@@ -36,6 +36,7 @@ pub use parameters::{
 };
 pub use routes::Routes;
 pub use simulation::{
-    Counts, LinkChange, PauseRecord, PortResult, Progress, SetupError, Simulation, SwitchResult,
+    Change, Counts, CyclicWait, Part, PauseRecord, PortResult, Progress, SetupError, Simulation,
+    SwitchResult,
 };
 pub use wire::Wire;

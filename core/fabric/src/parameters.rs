@@ -67,6 +67,12 @@ pub enum Routing {
     Ecmp,
     /// By the same hash at each switch, as with one seed for all.
     EcmpPolarised,
+    /// By chance, packet by packet.
+    Spray,
+    /// By chance, anew after each pause of a queue pair.
+    Flowlet,
+    /// By the shortest queue, packet by packet.
+    Adaptive,
 }
 
 /// What a pause watchdog does with a queue that stood still.
@@ -203,6 +209,7 @@ parameters! {
     pfc_headroom: Option<ByteCount> = None, "memory for what comes after a pause; auto: rate x (2 delays + response + switch latency) + 3 frames + pause frame", "IEEE 802.1Q annex N, and a frame that is the first over the threshold";
     pfc_response: Picoseconds = Picoseconds(0), "time from the last bit of a pause frame to its effect", "IEEE 802.1Qbb allows 394 quanta at 100G";
     pfc_quanta: u32 = 0, "length of a pause in 512 bit times, told again at half; 0: until it is taken back", "IEEE 802.1Qbb: at most 65535";
+    deadlock_check: Picoseconds = us(100), "while something is paused it is looked for cyclic waits so often, and up to 100 times as rarely while the answer stays; 0: never", "ours";
     watchdog_detect: Picoseconds = Picoseconds(0), "a queue that stood still by pause for so long is helped; 0: never", "HEPS: 10s; SONiC: 200ms";
     watchdog_restore: Picoseconds = Picoseconds(10 * crate::time::SECOND), "for so long its pauses are not obeyed", "HEPS";
     watchdog_action: WatchdogAction = WatchdogAction::Forward, "what is done with it", "SONiC";
@@ -211,9 +218,10 @@ parameters! {
     ecn_kmax: Option<ByteCount> = None, "queue from which all are", "HPCC run.py: 16 KB, DCTCP 3 KB for each Gb/s";
     ecn_pmax: Option<f64> = None, "share of packets marked just below", "HPCC run.py: 0.2, DCTCP 1";
 
-    routing: Routing = Routing::Ecmp, "how ways of equal cost are chosen", "RFC 2992";
+    routing: Routing = Routing::Ecmp, "how ways of equal cost are chosen", "ecmp: RFC 2992; spray: INFOCOM 2013; flowlet: LetFlow, NSDI 2017; adaptive: as Spectrum switches, and DRILL, SIGCOMM 2017";
+    flowlet_gap: Picoseconds = us(100), "flowlet: after so long without a packet another way may be chosen", "conweave, LetFlow of its paper";
 
-    reroute: Picoseconds = us(50_000), "after so long switches use other ways than a link that failed", "ours: fast detection and BGP; seconds without";
+    reroute: Picoseconds = us(50_000), "after so long switches use other ways than a link or switch that failed, or it again after its repair", "ours: fast detection and BGP; seconds without";
 
     cc: CongestionControl = CongestionControl::Dcqcn, "congestion control", "HEPS";
     base_rtt: Option<Picoseconds> = None, "round-trip time without queues; auto: the longest of the run", "HPCC simulator, GLOBAL_T";

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{GBPS, US, flow, run, set, simulation};
-use penstock_fabric::{LinkChange, Operation, Simulation, generate};
+use penstock_fabric::{Change, Operation, Part, Simulation, generate};
 
 const MS: u64 = 1000 * US;
 const OPERATIONS: [Operation; 3] = [Operation::Write, Operation::Send, Operation::Read];
@@ -44,12 +44,12 @@ fn what_is_lost_is_sent_again_and_nothing_else() {
         ]);
         let one = penstock_fabric::Flow { operation, ..flow(0, 1, 10_000_000) };
         let mut simulation = simulation(&topology, &parameters, vec![one]);
-        let change = |at_ps, is_up| LinkChange {
+        let change = |at_ps, is_up| Change {
             at_ps,
-            link: u32::from(operation != Operation::Read),
+            part: Part::Link(u32::from(operation != Operation::Read)),
             is_up,
         };
-        simulation.change_links(&[change(200 * US, false), change(201 * US, true)]);
+        simulation.change(&[change(200 * US, false), change(201 * US, true)]);
         simulation.run_to_end(1000 * MS);
         assert_eq!(simulation.audit(), Ok(()));
         let result = simulation.flow_result(0);

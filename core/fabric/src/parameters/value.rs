@@ -160,7 +160,9 @@ choices! {
         "none" = None, "dcqcn" = Dcqcn, "dcqcn-paper" = DcqcnPaper, "hpcc" = Hpcc,
         "dctcp" = Dctcp, "timely" = Timely, "swift" = Swift, "cubic" = Cubic, "bbr" = Bbr;
     Recovery: "go-back-n or selective" "go-back-n" = GoBackN, "selective" = Selective;
-    Routing: "ecmp or ecmp-polarised" "ecmp" = Ecmp, "ecmp-polarised" = EcmpPolarised;
+    Routing: "ecmp, ecmp-polarised, spray, flowlet or adaptive"
+        "ecmp" = Ecmp, "ecmp-polarised" = EcmpPolarised, "spray" = Spray, "flowlet" = Flowlet,
+        "adaptive" = Adaptive;
     WatchdogAction: "forward or drop" "forward" = Forward, "drop" = Drop;
 }
 

@@ -1,9 +1,11 @@
 //! From a network, parameters and flows to a simulation at time zero.
 
+use std::collections::HashMap;
+
 use super::{
-    Arena, CongestionControl, Counts, Digest, Event, EventQueue, Flow, Held, Ingress, Kind, Line,
-    Marking, Memory, Network, Operation, Pair, Parameters, Port, Random, Routes, SetupError,
-    Simulation, Thresholds, Wire, mix, needs,
+    Arena, CongestionControl, Counts, Deadlocks, Digest, Event, EventQueue, Flow, Held, Ingress,
+    Kind, Line, Marking, Memory, Network, Operation, Pair, Parameters, Port, Random, Routes,
+    SetupError, Simulation, Thresholds, Wire, mix, needs,
 };
 use crate::parameters::{Recovery, Routing};
 use crate::time::NANOSECOND;
@@ -18,8 +20,8 @@ const FLOWS_MAX: usize = 1 << 24;
 /// What a node adds to hashes.
 pub(super) const fn salt(routing: Routing, seed: u64, node: u32) -> u32 {
     match routing {
-        Routing::Ecmp => mix(seed ^ (node as u64) << 20) as u32,
         Routing::EcmpPolarised => mix(seed) as u32,
+        _ => mix(seed ^ (node as u64) << 20) as u32,
     }
 }
 
@@ -78,8 +80,12 @@ impl Simulation {
             order: (0..flows.len() as u32).collect(),
             next_start: 0,
             active: flows.len() as u64,
+            flowlets: HashMap::new(),
             changes: Vec::new(),
             next_change: 0,
+            links_down: vec![false; network.links.len()],
+            switches_down: vec![false; nodes],
+            deadlocks: Deadlocks::new(parameters.deadlock_check.0),
             counts: Counts::default(),
             digest: Digest(parameters.seed),
             pause_records: None,
