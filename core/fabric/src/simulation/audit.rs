@@ -47,8 +47,9 @@ impl Simulation {
                     port.queued_bytes
                 ));
             }
-            resident += self.walk(&port.on_line, |_| ()).0;
-            pauses += self.walk(&port.pauses, |_| ()).0 + self.walk(&port.pauses_on_line, |_| ()).0;
+            resident += self.walk(port.on_line.list(), |_| ()).0;
+            pauses +=
+                self.walk(&port.pauses, |_| ()).0 + self.walk(port.pauses_on_line.list(), |_| ()).0;
         }
         if counts.created != gone + resident {
             return Err(format!(

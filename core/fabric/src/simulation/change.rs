@@ -4,7 +4,7 @@
 //! time; until then they send into the hole.
 
 use super::{Event, Kind, Simulation};
-use crate::packet::List;
+use crate::packet::{List, OnLine};
 use crate::routes::Routes;
 
 /// What can fail.
@@ -110,10 +110,10 @@ impl Simulation {
         if is_up {
             return self.kick(port);
         }
-        let mut on_line = std::mem::replace(&mut state.on_line, List::EMPTY);
+        let mut on_line = *std::mem::replace(&mut state.on_line, OnLine::EMPTY).list();
         let mut pauses = [
             std::mem::replace(&mut state.pauses, List::EMPTY),
-            std::mem::replace(&mut state.pauses_on_line, List::EMPTY),
+            *std::mem::replace(&mut state.pauses_on_line, OnLine::EMPTY).list(),
         ];
         while let Some(id) = on_line.pop(&self.packets) {
             self.ports[port as usize].result.lost += 1;

@@ -120,15 +120,11 @@ impl Simulation {
     /// The first pause on a port's line is at the other end and has its effect.
     pub(super) fn arrive_pause(&mut self, port: u32) {
         let state = &mut self.ports[port as usize];
-        let head = state.pauses_on_line.head();
-        if head == NONE || self.packets[head].arrives_ps != self.now_ps {
-            return;
-        }
-        let Some(id) = state.pauses_on_line.pop(&self.packets) else { return };
+        let popped = state.pauses_on_line.pop(self.now_ps, &self.packets);
+        let Some((id, next_ps)) = popped else { return };
         let peer = state.peer;
-        let next = state.pauses_on_line.head();
-        if next != NONE {
-            self.events.push(Event::new(self.packets[next].arrives_ps, Kind::PauseArrives, port));
+        if let Some(next_ps) = next_ps {
+            self.events.push(Event::new(next_ps, Kind::PauseArrives, port));
         }
         let packet = &self.packets[id];
         let (priority, quanta) = (packet.priority, packet.psn);
