@@ -557,6 +557,7 @@ impl End for SenderControl {
         if let Some(fireflies) = &self.0.session.fireflies {
             fireflies.tick();
         }
+        self.0.session.break_silent_streams();
         let report = self.0.session.report();
         lock(&self.0.machine).report(report);
     }

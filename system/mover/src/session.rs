@@ -34,6 +34,12 @@ pub const STREAMS_MAX: u16 = 256;
 /// A connection whose peer neither answers nor acknowledges for this long is dead.
 pub const DEAD_AFTER: Duration = Duration::from_secs(15);
 
+/// A stream on which nothing is acknowledged for this long, while others of its session are answered, has lost its path.
+const SILENT_AFTER_MS: u32 = 3_000;
+
+/// By how much longer than the others: where one path carries them all, they fall silent together.
+const SILENT_LONGER_MS: u32 = 1_000;
+
 /// A lock that a panic of another thread does not take away: its state is valid at every step.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -302,6 +308,20 @@ impl Session {
         }
     }
 
+    /// Breaks streams whose path is gone while that of others is not, so that what they carried is sent again there
+    /// and does not wait until [`DEAD_AFTER`].
+    pub fn break_silent_streams(&self) {
+        let streams = lock(&self.streams);
+        let of = |transport| TcpInfo::of(transport).unwrap_or_default();
+        let infos: Vec<_> = streams.values().map(of).collect();
+        for (silent, transport) in silent(&infos).into_iter().zip(streams.values()) {
+            if silent {
+                tracing::info!("nothing is acknowledged by {}: its stream ends", transport.peer());
+                transport.shut_down();
+            }
+        }
+    }
+
     /// Most streams that were connected at a time.
     #[must_use]
     pub fn streams_peak(&self) -> u16 {
@@ -434,5 +454,37 @@ impl Session {
             busy.last = Some(now);
         }
         busy.permille
+    }
+}
+
+/// Which of these connections have something to be acknowledged and hear nothing, while others hear.
+fn silent(infos: &[TcpInfo]) -> Vec<bool> {
+    let heard = infos.iter().map(|info| info.last_acknowledged_ms).min().unwrap_or(0);
+    let limit = SILENT_AFTER_MS.max(heard.saturating_add(SILENT_LONGER_MS));
+    let is_silent = |i: &TcpInfo| i.unacked_segments > 0 && i.last_acknowledged_ms > limit;
+    infos.iter().map(is_silent).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_silent_when_others_hear_and_it_waits() {
+        let info = |unacked_segments, last_acknowledged_ms| TcpInfo {
+            unacked_segments,
+            last_acknowledged_ms,
+            ..TcpInfo::default()
+        };
+        let of = |infos: &[(u32, u32)]| {
+            silent(&infos.iter().map(|(unacked, ms)| info(*unacked, *ms)).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&[(9, 3_001), (9, 10), (0, 9_000)]), [true, false, false]);
+        // The others have nothing left to do, and heard later.
+        assert_eq!(of(&[(9, 5_000), (0, 3_500)]), [true, false]);
+        // All at once: the one path that they share is gone for a while.
+        assert_eq!(of(&[(9, 8_000), (9, 7_900), (1, 8_200)]), [false; 3]);
+        assert_eq!(of(&[(9, 60_000)]), [false]);
+        assert_eq!(of(&[]), [false; 0]);
     }
 }
