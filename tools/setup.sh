@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing on Debian for the purposes named: build, test, demo, bpf, kernels, collectors.
+# Installs what is missing on Debian for the purposes named: build, test, demo, bpf, kernels, collectors, ns3.
 #
 #   tools/setup.sh build test
 #
@@ -70,11 +70,16 @@ for purpose in "$@"; do
             need nfdump nfdump
             need sfacctd pmacct
             ;;
+        ns3)
+            need g++ g++
+            # A library has no program to look for.
+            [ -e /usr/include/ns3/core-module.h ] || missing="$missing libns3-dev"
+            ;;
         demo)
             need fio fio
             ;;
         *)
-            echo "setup: '$purpose' is no purpose: use build, test, demo, bpf, kernels or collectors" >&2
+            echo "setup: '$purpose' is no purpose: use build, test, demo, bpf, kernels, collectors or ns3" >&2
             exit 2
             ;;
     esac

@@ -246,6 +246,7 @@ impl Outgoing {
             bound_by: snapshot.bound_by.to_owned(),
             engine: snapshot.engines.0,
             retransmits: snapshot.retransmits,
+            scitag: snapshot.mark.map(|mark| mark.scitag),
         }
     }
 }
