@@ -62,7 +62,7 @@ fn a_mistake_is_named_by_its_place() {
             (&b"{"[..], "no JSON"),
             (b"{} {}", "missing field"),
             (b"\xff", "no JSON"),
-            (b"[]", "missing field"),
+            (b"[]", "invalid length"),
         ] {
             let (status, problem) = client.try_ask("POST", "/api/v1/requests", body).await.unwrap();
             assert!(matches!(status, 400 | 422), "{problem}");
