@@ -27,6 +27,7 @@ mod log;
 mod login;
 mod nettest;
 mod numbers;
+mod plan;
 mod sample;
 mod serve;
 mod table;
@@ -61,6 +62,7 @@ enum Verb {
     Tag(tag::Args),
     Sample(sample::Args),
     Topology(topology::Args),
+    Plan(plan::Args),
     Lab(lab::Args),
     Fabric(fabric::Args),
     Experiment(experiment::Args),
@@ -80,6 +82,7 @@ impl Verb {
             Self::Tag(args) => tag::run(args),
             Self::Sample(args) => sample::run(args),
             Self::Topology(args) => topology::run(&args),
+            Self::Plan(args) => plan::run(&args),
             Self::Lab(args) => lab::run(&args),
             Self::Fabric(args) => fabric::run(args),
             Self::Experiment(args) => experiment::run(&args),
