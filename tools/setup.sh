@@ -44,6 +44,10 @@ for purpose in "$@"; do
             need tcpdump tcpdump
             need ethtool ethtool
             need python3 python3-minimal
+            if ! ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; then
+                missing="$missing postgresql"
+                services="$services postgresql"
+            fi
             need chromium chromium
             # Its package brings a service, which nobody asked for here: masked, it starts neither now nor later.
             services="$services clickhouse-server"

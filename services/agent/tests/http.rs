@@ -330,7 +330,8 @@ fn idle_connections_are_bounded_and_do_not_hold_up_the_end() {
 #[test]
 fn the_document_is_as_committed() {
     let path = "../../docs/openapi.json";
-    let now = http::api::document([penstock_collector::document()]);
+    let now =
+        http::api::document([penstock_collector::document(), penstock_controller::document()]);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(path, &now).unwrap();
     }

@@ -347,3 +347,6 @@ fn lower_class(table: ClassTable, registry: &Registry) -> Result<Class, String> 
         table.windows.iter().map(|text| text.parse::<Window>()).collect::<Result<_, _>>()?;
     Ok(class)
 }
+
+#[cfg(test)]
+mod tests;

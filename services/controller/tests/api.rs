@@ -58,9 +58,12 @@ fn a_mistake_is_named_by_its_place() {
             assert!(problem["detail"].as_str().unwrap().contains(words), "{problem}");
             assert_eq!(problem["error"], problem["detail"]);
         }
-        for (body, words) in
-            [(&b"{"[..], "no JSON"), (b"{} {}", "/"), (b"\xff", "no JSON"), (b"[]", "invalid type")]
-        {
+        for (body, words) in [
+            (&b"{"[..], "no JSON"),
+            (b"{} {}", "/"),
+            (b"\xff", "no JSON"),
+            (b"[]", "missing field"),
+        ] {
             let (status, problem) = client.try_ask("POST", "/api/v1/requests", body).await.unwrap();
             assert!(matches!(status, 400 | 422), "{problem}");
             assert!(problem["detail"].as_str().unwrap().contains(words), "{problem}");

@@ -33,7 +33,8 @@ pub const TOKEN_BYTES_MAX: usize = 4096;
 /// Longest file of tokens.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-type Hash = [u8; 32];
+/// SHA-256 of a token.
+pub type Hash = [u8; 32];
 
 /// Where tokens come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -305,7 +306,9 @@ pub fn check_token(token: &str) -> Result<(), String> {
     Ok(())
 }
 
-pub(crate) fn hash(token: &str) -> Hash {
+/// What is kept of a token.
+#[must_use]
+pub fn hash(token: &str) -> Hash {
     digest(&SHA256, token.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 

@@ -39,7 +39,8 @@ fn allowed(shared: &Shared, asking: &Asking, host: &str) -> Result<(), Problem> 
 #[utoipa::path(post, path = "/api/v1/agents/{host}/report", security(("token" = [])),
     params(("host" = String, Path, description = "Name of the host in the topology")),
     request_body(content = serde_json::Value, description = "A report"), responses(
-    (status = 200, body = serde_json::Value, description = "What is to stand"), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = serde_json::Value, description = "What is to stand"), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn report(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -85,7 +86,8 @@ fn check(report: &Report) -> Result<(), Problem> {
 #[utoipa::path(get, path = "/api/v1/agents/{host}/orders/{id}", security(("token" = [])),
     params(("host" = String, Path, description = "Name of the host in the topology"),
         ("id" = u64, Path, description = "Number of the order")), responses(
-    (status = 200, body = serde_json::Value, description = "The order"), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = serde_json::Value, description = "The order"), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn order(
     State(shared): State<Arc<Shared>>,
     asking: Asking,

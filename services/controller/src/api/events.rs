@@ -35,7 +35,8 @@ struct Following {
     params(("after" = Option<i64>, Query, description = "Events with greater numbers than this"),
         ("request" = Option<i64>, Query, description = "Of this request")), responses(
     (status = 200, content_type = "text/event-stream", body = EventFacts, description = "Each event has its number as id and the object as data"),
-    (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn follow(
     State(shared): State<Arc<Shared>>,
     asking: Asking,

@@ -92,7 +92,8 @@ pub struct Classes {
 
 /// Classes of work, with what waits and what each has.
 #[utoipa::path(get, path = "/api/v1/classes", security((), ("token" = [])), responses(
-    (status = 200, body = Classes), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Classes), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn classes(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -181,7 +182,8 @@ pub struct Hosts {
 
 /// Hosts, as they reported last.
 #[utoipa::path(get, path = "/api/v1/hosts", security((), ("token" = [])), responses(
-    (status = 200, body = Hosts), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Hosts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn hosts(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -333,7 +335,8 @@ fn drain_body(given: Result<Bytes, BytesRejection>) -> Result<DrainBody, Problem
 /// Nothing new begins at a host.
 #[utoipa::path(put, path = "/api/v1/hosts/{name}/drain", security(("token" = [])),
     params(("name" = String, Path, description = "Of the host")), request_body = DrainBody, responses(
-    (status = 200, body = Drained), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Drained), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn drain_host(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -346,7 +349,8 @@ pub(super) async fn drain_host(
 /// A host takes work again.
 #[utoipa::path(delete, path = "/api/v1/hosts/{name}/drain", security(("token" = [])),
     params(("name" = String, Path, description = "Of the host")), responses(
-    (status = 200, body = Drained), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Drained), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn undrain_host(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -358,7 +362,8 @@ pub(super) async fn undrain_host(
 /// Nothing new begins at the hosts of a site.
 #[utoipa::path(put, path = "/api/v1/sites/{name}/drain", security(("token" = [])),
     params(("name" = String, Path, description = "Of the site")), request_body = DrainBody, responses(
-    (status = 200, body = Drained), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Drained), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn drain_site(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -371,7 +376,8 @@ pub(super) async fn drain_site(
 /// The hosts of a site take work again.
 #[utoipa::path(delete, path = "/api/v1/sites/{name}/drain", security(("token" = [])),
     params(("name" = String, Path, description = "Of the site")), responses(
-    (status = 200, body = Drained), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Drained), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn undrain_site(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -411,7 +417,8 @@ pub struct LinkStates {
 
 /// Links, with what is allotted of them.
 #[utoipa::path(get, path = "/api/v1/links", security((), ("token" = [])), responses(
-    (status = 200, body = LinkStates), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = LinkStates), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn links(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -462,7 +469,8 @@ pub struct LinkBody {
 /// Says that a link is down, or up again: the next round, at once, puts what used it elsewhere.
 #[utoipa::path(put, path = "/api/v1/links/{name}", security(("token" = [])),
     params(("name" = String, Path, description = "Of the link")), request_body = LinkBody, responses(
-    (status = 200, body = LinkBody), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = LinkBody), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn set_link(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -534,7 +542,8 @@ pub struct Rounds {
 #[utoipa::path(get, path = "/api/v1/rounds", security((), ("token" = [])),
     params(("before" = Option<i64>, Query, description = "With smaller numbers than this"),
         ("limit" = Option<i64>, Query, description = "At most so many", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = Rounds), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Rounds), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn rounds(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -568,7 +577,8 @@ pub(super) async fn rounds(
 
 /// Orders that stand, of all requests.
 #[utoipa::path(get, path = "/api/v1/orders", security((), ("token" = [])), responses(
-    (status = 200, body = Orders), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Orders), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn orders(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -611,7 +621,8 @@ pub struct AuditLog {
 #[utoipa::path(get, path = "/api/v1/audit", security(("token" = [])),
     params(("before" = Option<i64>, Query, description = "With smaller numbers than this"),
         ("limit" = Option<i64>, Query, description = "At most so many", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = AuditLog), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = AuditLog), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn audit(
     State(shared): State<Arc<Shared>>,
     asking: Asking,

@@ -42,7 +42,8 @@ const STORED: &str = "a request that was just stored is there";
 #[utoipa::path(post, path = "/api/v1/requests", security(("token" = [])), request_body = SubmitBody, responses(
     (status = 201, body = RequestFacts, description = "It is new"),
     (status = 200, body = RequestFacts, description = "The same was asked before under this key"),
-    (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn submit(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -282,7 +283,8 @@ fn may_change(shared: &Shared, asking: &Asking, stored: &StoredRequest) -> Resul
         ("key" = Option<String>, Query, description = "With this key of the client's"),
         ("before" = Option<i64>, Query, description = "With smaller numbers than this", minimum = 0),
         ("limit" = Option<i64>, Query, description = "At most so many", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = Requests), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Requests), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -324,7 +326,8 @@ fn clean(params: &mut Params, name: &str) -> Result<Option<String>, Problem> {
 /// One request, with its rate and a forecast.
 #[utoipa::path(get, path = "/api/v1/requests/{id}", security((), ("token" = [])),
     params(("id" = i64, Path, description = "Its number")), responses(
-    (status = 200, body = RequestFacts), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = RequestFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn one(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -371,7 +374,8 @@ async fn answer(shared: &Shared, id: i64, changed: Changed) -> Result<Json<Reque
 /// Changes a request: priority, deadline, paused.
 #[utoipa::path(patch, path = "/api/v1/requests/{id}", security(("token" = [])),
     params(("id" = i64, Path, description = "Its number")), request_body = ChangeBody, responses(
-    (status = 200, body = RequestFacts), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = RequestFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn change(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -404,7 +408,8 @@ pub(super) async fn change(
 /// Cancels a request. What is in place stays; what runs stops soon after.
 #[utoipa::path(delete, path = "/api/v1/requests/{id}", security(("token" = [])),
     params(("id" = i64, Path, description = "Its number")), responses(
-    (status = 200, body = RequestFacts), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = RequestFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn cancel(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -426,7 +431,8 @@ pub(super) async fn cancel(
         ("state" = Option<String>, Query, description = "In this state"),
         ("after" = Option<i64>, Query, description = "With greater numbers than this"),
         ("limit" = Option<i64>, Query, description = "At most so many", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = Files), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Files), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn files(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -448,7 +454,8 @@ pub(super) async fn files(
 /// Appends files to an open request, and seals it.
 #[utoipa::path(post, path = "/api/v1/requests/{id}/files", security(("token" = [])),
     params(("id" = i64, Path, description = "Its number")), request_body = AppendBody, responses(
-    (status = 200, body = RequestFacts), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = RequestFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn append(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -481,7 +488,8 @@ pub(super) async fn append(
     params(("id" = i64, Path, description = "Its number"),
         ("after" = Option<i64>, Query, description = "Events with greater numbers than this"),
         ("limit" = Option<i64>, Query, description = "At most so many", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = History), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = History), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn history(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -501,7 +509,8 @@ pub(super) async fn history(
 /// The orders of a request that stand, each with its rate and the reason for it.
 #[utoipa::path(get, path = "/api/v1/requests/{id}/why", security((), ("token" = [])),
     params(("id" = i64, Path, description = "Its number")), responses(
-    (status = 200, body = Orders), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Orders), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn why(
     State(shared): State<Arc<Shared>>,
     asking: Asking,

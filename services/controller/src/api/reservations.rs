@@ -73,7 +73,8 @@ pub struct Reservations {
 
 /// Makes a reservation, if links have room at every instant; a refusal says what would fit.
 #[utoipa::path(post, path = "/api/v1/reservations", security(("token" = [])), request_body = ReserveBody, responses(
-    (status = 201, body = ReservationFacts), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 201, body = ReservationFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn make(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -174,7 +175,8 @@ async fn stored(shared: &Shared, id: Option<i64>) -> Result<Vec<ReservationFacts
 
 /// Reservations that have not ended.
 #[utoipa::path(get, path = "/api/v1/reservations", security((), ("token" = [])), responses(
-    (status = 200, body = Reservations), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Reservations), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     asking: Asking,
@@ -190,7 +192,8 @@ pub(super) async fn list(
 /// Gives a reservation back, from now on.
 #[utoipa::path(delete, path = "/api/v1/reservations/{id}", security(("token" = [])),
     params(("id" = i64, Path, description = "Its number")), responses(
-    (status = 200, body = ReservationFacts), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = ReservationFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn cancel(
     State(shared): State<Arc<Shared>>,
     asking: Asking,

@@ -12,8 +12,11 @@ use crate::shared::Shared;
 /// Batches that become due in one transaction; files that are cancelled or removed in one.
 const MOST: i64 = 10_000;
 
-/// Events, rounds and shares are kept so long.
+/// Rounds, and events of no request, are kept so long.
 const HISTORY_MS: i64 = 7 * 86_400_000;
+
+/// Who changed what is kept so long.
+const AUDIT_MS: i64 = 90 * 86_400_000;
 
 /// Does what there is to do.
 pub(crate) async fn keep(shared: &Shared) -> Result<(), String> {
@@ -175,11 +178,15 @@ async fn forget(cx: &mut Context, keep_ms: i64) -> Result<bool, sqlx::Error> {
             sqlx::query(text).bind(request).execute(&mut cx.tx).await?;
         }
     }
-    for text in [
-        "DELETE FROM run WHERE ended < $1 AND NOT EXISTS (SELECT 1 FROM batch WHERE batch.run = run.id)",
-        "DELETE FROM round WHERE at < $1",
+    for (text, before) in [
+        (
+            "DELETE FROM run WHERE ended < $1 AND NOT EXISTS (SELECT 1 FROM batch WHERE batch.run = run.id)",
+            before,
+        ),
+        ("DELETE FROM round WHERE at < $1", cx.now - HISTORY_MS),
+        ("DELETE FROM event WHERE at < $1 AND request IS NULL", cx.now - HISTORY_MS),
+        ("DELETE FROM audit WHERE at < $1", cx.now - AUDIT_MS),
     ] {
-        let before = if text.contains(" run ") { before } else { cx.now - HISTORY_MS };
         sqlx::query(text).bind(before).execute(&mut cx.tx).await?;
     }
     Ok(!rows.is_empty())

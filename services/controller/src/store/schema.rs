@@ -80,6 +80,7 @@ CREATE INDEX event_at ON event (at);
 CREATE TABLE audit (
     id BIGINT PRIMARY KEY, at BIGINT NOT NULL, who TEXT NOT NULL, peer TEXT NOT NULL, what TEXT NOT NULL,
     object TEXT NOT NULL, detail TEXT NOT NULL);
+CREATE INDEX audit_at ON audit (at);
 CREATE TABLE round (
     id BIGINT PRIMARY KEY, at BIGINT NOT NULL, cause TEXT NOT NULL, micros BIGINT NOT NULL, runs BIGINT NOT NULL,
     started BIGINT NOT NULL, changed BIGINT NOT NULL, classes TEXT NOT NULL, notes TEXT NOT NULL);
