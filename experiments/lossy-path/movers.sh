@@ -29,7 +29,7 @@ serve() {
             rsync --daemon --no-detach --config "$out.conf" --port 8873 --address target-eth0 &
             ;;
         gridftp)
-            globus-gridftp-server -aa -allow-root -anonymous-user root -anonymous-group root -p 2811 -control-interface "$(getent ahostsv4 target-eth0 | awk 'NR == 1 { print $1 }')" &
+            GLOBUS_HOSTNAME=target-eth0 globus-gridftp-server -aa -allow-root -anonymous-user root -anonymous-group root -p 2811 -control-interface "$(getent ahostsv4 target-eth0 | awk 'NR == 1 { print $1 }')" &
             ;;
     esac
     until ss -tln | grep -Eq ':(8620|8873|2811) '; do sleep 0.1; done

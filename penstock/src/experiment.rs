@@ -180,7 +180,12 @@ fn list(folder: &Path, json: bool) -> Result<Code, Failure> {
 fn measure(folder: &Path, only: Option<&str>, repeat: usize, json: bool) -> Result<Code, Failure> {
     let experiment = read(folder)?;
     let labs = Labs::open()?;
-    let wanted = |case: &&Case| only.is_none_or(|text| case.name.contains(text));
+    // A whole name means that case, though others begin like it.
+    let whole = only.filter(|text| experiment.case.iter().any(|case| case.name == **text));
+    let wanted = |case: &&Case| match whole {
+        Some(name) => case.name == *name,
+        None => only.is_none_or(|text| case.name.contains(text)),
+    };
     let cases: Vec<&Case> = experiment.case.iter().filter(wanted).collect();
     if cases.is_empty() {
         let names: Vec<&str> = experiment.case.iter().map(|case| case.name.as_str()).collect();

@@ -28,6 +28,7 @@ mod login;
 mod nettest;
 mod numbers;
 mod plan;
+mod requests;
 mod sample;
 mod serve;
 mod table;
@@ -56,6 +57,12 @@ enum Verb {
     Serve(serve::Args),
     Login(login::Args),
     Transfers(transfers::Args),
+    Submit(requests::submit::Args),
+    List(requests::list::Args),
+    Show(requests::show::Args),
+    Set(requests::set::Args),
+    Cancel(requests::set::CancelArgs),
+    Drain(requests::drain::Args),
     /// Measure what TCP carries between two machines, memory to memory.
     Nettest(nettest::NettestArgs),
     Host(host::Args),
@@ -78,6 +85,12 @@ impl Verb {
             Self::Serve(args) => serve::run(args),
             Self::Login(args) => login::run(args),
             Self::Transfers(args) => transfers::run(args),
+            Self::Submit(args) => requests::submit::run(args),
+            Self::List(args) => requests::list::run(&args),
+            Self::Show(args) => requests::show::run(&args),
+            Self::Set(args) => requests::set::run(args),
+            Self::Cancel(args) => requests::set::cancel(&args),
+            Self::Drain(args) => requests::drain::run(&args),
             Self::Host(args) => host::run(args),
             Self::Tag(args) => tag::run(args),
             Self::Sample(args) => sample::run(args),

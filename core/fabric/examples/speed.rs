@@ -1,13 +1,14 @@
 //! How fast the simulator is: packets over links per second on one core, in the cases of SPECIFICATION.md.
 //!
-//! `cargo run --release -p penstock-fabric --example speed [k] [milliseconds of simulated time]`. `cargo xtask bench
-//! fabric` runs it and keeps the result.
+//! `cargo run --release -p penstock-fabric --example speed [k] [milliseconds of simulated time] [congestion control]`, or
+//! `plain [packets]`: 1000 bytes each over two links, as `bench/ns3/peer.cc` has them. `cargo xtask bench fabric` runs it
+//! and keeps the result.
 
 use std::time::Instant;
 
 use penstock_fabric::time::{MILLISECOND, seconds};
 use penstock_fabric::workload::{Sizes, poisson};
-use penstock_fabric::{Network, Parameters, Simulation, generate};
+use penstock_fabric::{Flow, Network, Operation, Parameters, Simulation, generate};
 
 /// Seconds on a processor so far: a machine that others use does not count against the simulator.
 fn processor_seconds() -> f64 {
@@ -16,8 +17,34 @@ fn processor_seconds() -> f64 {
     nanoseconds.unwrap_or(0) as f64 / 1e9
 }
 
+/// Packets over two links and nothing else.
+fn plain(packets: u64) {
+    let network = Network::new(&generate::star(2, 100_000_000_000, 1000)).expect("a network");
+    let mut parameters = Parameters::default();
+    for (name, value) in
+        [("cc", "none"), ("mtu", "918"), ("ack_every", "4096"), ("timeout_exponent", "0")]
+    {
+        parameters.set(name, value).expect("a parameter");
+    }
+    let one = Flow { operation: Operation::Send, ..Flow::new(0, 1, 0, 918 * packets) };
+    let mut simulation = Simulation::new(network, parameters, vec![one]).expect("a simulation");
+    let processor = processor_seconds();
+    simulation.run_to_end(u64::MAX);
+    let processor = processor_seconds() - processor;
+    simulation.audit().expect("all is counted");
+    println!(
+        "{{\"hops\":{},\"last_ps\":{},\"processor_seconds\":{processor:.6}}}",
+        simulation.counts().arrivals,
+        simulation.flow_result(0).arrived_ps.unwrap_or(0)
+    );
+}
+
 fn main() {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.peek().is_some_and(|word| word == "plain") {
+        let packets = arguments.nth(1).and_then(|word| word.parse().ok()).unwrap_or(1_000_000);
+        return plain(packets);
+    }
     let k = arguments.next().and_then(|word| word.parse().ok()).unwrap_or(8);
     let milliseconds: u64 = arguments.next().and_then(|word| word.parse().ok()).unwrap_or(2);
     let control = arguments.next().unwrap_or_else(|| "dcqcn".to_owned());

@@ -8,6 +8,8 @@ use std::fmt;
 use crate::packet::Hop;
 use crate::parameters::{CongestionControl, Parameters};
 
+mod bbr;
+mod cubic;
 mod dcqcn;
 mod dcqcn_paper;
 mod dctcp;
@@ -50,8 +52,21 @@ impl Path {
     }
 }
 
+/// The rate at which a path delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sample {
+    /// Payload that was delivered.
+    pub bytes: u64,
+    /// In so long, 0 where nothing is known.
+    pub interval_ps: u64,
+    /// What had been delivered when the packet left that was acknowledged now.
+    pub delivered_before: u64,
+    /// The sender had no more to send then.
+    pub is_app_limited: bool,
+}
+
 /// An acknowledgement.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Ack<'a> {
     /// Now.
     pub now_ps: u64,
@@ -67,6 +82,17 @@ pub struct Ack<'a> {
     pub round_trip_ps: u64,
     /// What switches told.
     pub hops: &'a [Hop],
+    /// Payload that is known to have arrived now and was not before; like all that follows, where single packets are
+    /// sent again.
+    pub newly_bytes: u64,
+    /// Payload that is neither there nor lost, as far as is known.
+    pub in_flight_bytes: u64,
+    /// Payload that is known to have arrived at all.
+    pub delivered_bytes: u64,
+    /// Losses are being mended.
+    pub is_recovering: bool,
+    /// The rate at which the path delivered, where [`Needs::samples`] asks for it.
+    pub sample: Sample,
 }
 
 /// An algorithm, with the state of one queue pair.
@@ -76,6 +102,13 @@ pub trait Congestion: fmt::Debug + Send {
 
     /// A notification came that the receiver had sent on its own.
     fn on_notification(&mut self, _now_ps: u64, _pace: &mut Pace) {}
+
+    /// Losses were found, the first since all had arrived that was under way at the last ones. An acknowledgement told of
+    /// them, for which [`Self::on_ack`] is called next.
+    fn on_loss(&mut self, _ack: &Ack<'_>, _pace: &mut Pace) {}
+
+    /// An acknowledgement did not come in time, so that everything is sent again.
+    fn on_timeout(&mut self, _now_ps: u64, _pace: &mut Pace) {}
 
     /// A packet of so many bytes on the line is about to leave; asked while [`Pace::has_timers`].
     fn on_send(&mut self, _now_ps: u64, _bytes: u32, _pace: &mut Pace) {}
@@ -93,13 +126,23 @@ pub struct Needs {
     /// Every packet is acknowledged, whatever is coalesced otherwise; and answers to reads are not, so that it is
     /// of no use to them.
     pub acknowledgements: bool,
+    /// It is one of TCP: other headers, single packets sent again, no pausing.
+    pub tcp: bool,
+    /// Acknowledgements come with samples of the rate of delivery.
+    pub samples: bool,
 }
 
 /// What an algorithm needs.
 #[must_use]
 pub const fn needs(algorithm: CongestionControl) -> Needs {
-    let nothing =
-        Needs { telemetry: false, marks: false, notifications: false, acknowledgements: false };
+    let nothing = Needs {
+        telemetry: false,
+        marks: false,
+        notifications: false,
+        acknowledgements: false,
+        tcp: false,
+        samples: false,
+    };
     match algorithm {
         CongestionControl::None => nothing,
         CongestionControl::Dcqcn => Needs { marks: true, ..nothing },
@@ -109,6 +152,8 @@ pub const fn needs(algorithm: CongestionControl) -> Needs {
         CongestionControl::Timely | CongestionControl::Swift => {
             Needs { acknowledgements: true, ..nothing }
         }
+        CongestionControl::Cubic => Needs { tcp: true, ..nothing },
+        CongestionControl::Bbr => Needs { tcp: true, samples: true, ..nothing },
     }
 }
 
@@ -126,6 +171,8 @@ pub fn start(parameters: &Parameters, path: &Path) -> (Option<Box<dyn Congestion
         CongestionControl::Dctcp => Some(Box::new(dctcp::Dctcp::new(parameters, path, &mut pace))),
         CongestionControl::Timely => Some(Box::new(timely::Timely::new(parameters, path))),
         CongestionControl::Swift => Some(Box::new(swift::Swift::new(parameters, path, &mut pace))),
+        CongestionControl::Cubic => Some(Box::new(cubic::Cubic::new(parameters, path, &mut pace))),
+        CongestionControl::Bbr => Some(Box::new(bbr::Bbr::new(parameters, path, &mut pace))),
     };
     (algorithm, pace)
 }
@@ -174,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn every_algorithm_starts_at_line_rate() {
+    fn every_algorithm_for_rdma_starts_at_line_rate() {
         assert_eq!(path().bdp_bytes(), 162_500);
         for cc in [
             CongestionControl::None,

@@ -23,13 +23,15 @@ pub(crate) enum Kind {
     Timeout,
     /// The next flow begins.
     Starts,
-    /// Links and switches change.
+    /// Links, switches and hosts change.
     Changes,
     /// Queues are looked at.
     Samples,
+    /// Pauses are looked at, whether they wait for each other.
+    Looks,
 }
 
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 11] = [
     Kind::PauseArrives,
     Kind::PauseTimer,
     Kind::PauseRefresh,
@@ -40,6 +42,7 @@ const KINDS: [Kind; 10] = [
     Kind::Starts,
     Kind::Changes,
     Kind::Samples,
+    Kind::Looks,
 ];
 
 /// A time, a kind and an entity, as one number that sorts.

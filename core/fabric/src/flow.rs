@@ -94,6 +94,8 @@ pub struct FlowResult {
     pub timeouts: u64,
     /// Marks and notifications that its sender heard of.
     pub marks: u64,
+    /// Longest time without new payload, from the start to the last that was delivered.
+    pub stalled_ps_max: u64,
     /// Time without any other traffic, as [`crate::Simulation::ideal_ps`] has it.
     pub ideal_ps: u64,
 }

@@ -31,11 +31,12 @@ pub use flow::{Flow, FlowResult, Operation};
 pub use network::{Marking, Network, NetworkError, Node, Port};
 pub use packet::{Hop, Hops};
 pub use parameters::{
-    CongestionControl, ParameterError, Parameters, PauseThreshold, Picoseconds, Routing, Row,
-    Value, WatchdogAction, WireModel,
+    CongestionControl, ParameterError, Parameters, PauseThreshold, Picoseconds, Recovery, Routing,
+    Row, Value, WatchdogAction, WireModel,
 };
 pub use routes::Routes;
 pub use simulation::{
-    Counts, LinkChange, PauseRecord, PortResult, Progress, SetupError, Simulation, SwitchResult,
+    Change, Counts, CyclicWait, Part, PauseRecord, PortResult, Progress, SetupError, Simulation,
+    SwitchResult,
 };
 pub use wire::Wire;

@@ -36,8 +36,8 @@ pub(crate) struct Packet {
     pub(crate) psn: u64,
     /// When the data packet left its host; an acknowledgement has it of the packet that caused it.
     pub(crate) sent_ps: u64,
-    /// When its last bit is there, while it is on a line.
-    pub(crate) arrives_ps: u64,
+    /// When the last bit of the packet behind it on the line is at the other end.
+    behind_ps: u64,
     /// Of the frame.
     pub(crate) bytes: u32,
     pub(crate) payload: u32,
@@ -65,7 +65,7 @@ impl Packet {
             flow,
             psn: 0,
             sent_ps: 0,
-            arrives_ps: 0,
+            behind_ps: 0,
             bytes: 0,
             payload: 0,
             ingress: NONE,
@@ -175,6 +175,49 @@ impl List {
         self.head = packet.next;
         self.bytes -= u64::from(packet.bytes);
         Some(id)
+    }
+}
+
+/// What is on a line, one behind the other, and when it arrives. A packet knows when the one behind it arrives, so that
+/// nothing has to look at that one, which is in no cache, before its time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OnLine {
+    list: List,
+    /// Of the first.
+    arrives_ps: u64,
+}
+
+impl OnLine {
+    pub(crate) const EMPTY: Self = Self { list: List::EMPTY, arrives_ps: 0 };
+
+    pub(crate) const fn list(&self) -> &List {
+        &self.list
+    }
+
+    /// Adds a packet behind all others; true where it is the only one.
+    pub(crate) fn push(&mut self, id: PacketId, at_ps: u64, packets: &mut Arena<Packet>) -> bool {
+        let is_first = self.list.is_empty();
+        if is_first {
+            self.arrives_ps = at_ps;
+        } else {
+            packets[self.list.tail].behind_ps = at_ps;
+        }
+        self.list.push(id, packets);
+        is_first
+    }
+
+    /// Takes the first where it arrives now, and tells when the next does.
+    pub(crate) fn pop(
+        &mut self,
+        now_ps: u64,
+        packets: &Arena<Packet>,
+    ) -> Option<(PacketId, Option<u64>)> {
+        if self.list.is_empty() || self.arrives_ps != now_ps {
+            return None;
+        }
+        let id = self.list.pop(packets)?;
+        self.arrives_ps = packets[id].behind_ps;
+        Some((id, (!self.list.is_empty()).then_some(self.arrives_ps)))
     }
 }
 

@@ -45,6 +45,19 @@ pub enum CongestionControl {
     Timely,
     /// Swift.
     Swift,
+    /// TCP with CUBIC.
+    Cubic,
+    /// TCP with BBR.
+    Bbr,
+}
+
+/// What a host does about packets that were lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recovery {
+    /// It sends everything again from the first that is missing.
+    GoBackN,
+    /// It sends again what is missing.
+    Selective,
 }
 
 /// How a switch chooses among ways of equal cost.
@@ -54,6 +67,12 @@ pub enum Routing {
     Ecmp,
     /// By the same hash at each switch, as with one seed for all.
     EcmpPolarised,
+    /// By chance, packet by packet.
+    Spray,
+    /// By chance, anew after each pause of a queue pair.
+    Flowlet,
+    /// By the shortest queue, packet by packet.
+    Adaptive,
 }
 
 /// What a pause watchdog does with a queue that stood still.
@@ -166,6 +185,12 @@ parameters! {
     ack_every: u32 = 1, "packets for each acknowledgement, and one at the end of each message", "HPCC simulator, L2_ACK_INTERVAL";
     timeout_exponent: u32 = 14, "acknowledgement time-out is 4.096 us times 2 to this; 0: none", "perftest -u";
     retries: u32 = 7, "time-outs in a row after which a queue pair fails", "perftest";
+    recovery: Recovery = Recovery::GoBackN, "what is sent again after a loss; TCP is always selective", "InfiniBand 9.7; selective: IRN, SIGCOMM 2018, and ConnectX-5 and later (RoCE selective repeat)";
+    selective_reorder: u32 = 1, "a packet is lost when one so many numbers above it has arrived; more where ways are sprayed", "IRN, SIGCOMM 2018";
+    selective_window: Option<ByteCount> = None, "payload under way with selective recovery; auto: a bandwidth-delay product; 0: no limit", "IRN, SIGCOMM 2018 (BDP-FC)";
+    selective_few: u32 = 3, "packets under way up to which the low time-out is used", "IRN, SIGCOMM 2018";
+    selective_timeout_low: Picoseconds = us(100), "time-out with few packets under way; at least three round trips", "IRN, SIGCOMM 2018";
+    selective_timeout_high: Picoseconds = us(320), "time-out with more; at least three round trips", "IRN, SIGCOMM 2018";
     outstanding_messages: u32 = 0, "messages that a host has under way for each queue pair; 0: no limit", "LOG_MAX_OUTSTANDING_WQE of ConnectX";
     nic_latency: Picoseconds = Picoseconds(0), "time in sending and receiving host together, for each packet", "ours; see docs/fabric.md";
 
@@ -184,6 +209,7 @@ parameters! {
     pfc_headroom: Option<ByteCount> = None, "memory for what comes after a pause; auto: rate x (2 delays + response + switch latency) + 3 frames + pause frame", "IEEE 802.1Q annex N, and a frame that is the first over the threshold";
     pfc_response: Picoseconds = Picoseconds(0), "time from the last bit of a pause frame to its effect", "IEEE 802.1Qbb allows 394 quanta at 100G";
     pfc_quanta: u32 = 0, "length of a pause in 512 bit times, told again at half; 0: until it is taken back", "IEEE 802.1Qbb: at most 65535";
+    deadlock_check: Picoseconds = us(100), "while something is paused it is looked for cyclic waits so often, and up to 100 times as rarely while the answer stays; 0: never", "ours";
     watchdog_detect: Picoseconds = Picoseconds(0), "a queue that stood still by pause for so long is helped; 0: never", "HEPS: 10s; SONiC: 200ms";
     watchdog_restore: Picoseconds = Picoseconds(10 * crate::time::SECOND), "for so long its pauses are not obeyed", "HEPS";
     watchdog_action: WatchdogAction = WatchdogAction::Forward, "what is done with it", "SONiC";
@@ -192,9 +218,10 @@ parameters! {
     ecn_kmax: Option<ByteCount> = None, "queue from which all are", "HPCC run.py: 16 KB, DCTCP 3 KB for each Gb/s";
     ecn_pmax: Option<f64> = None, "share of packets marked just below", "HPCC run.py: 0.2, DCTCP 1";
 
-    routing: Routing = Routing::Ecmp, "how ways of equal cost are chosen", "RFC 2992";
+    routing: Routing = Routing::Ecmp, "how ways of equal cost are chosen", "ecmp: RFC 2992; spray: INFOCOM 2013; flowlet: LetFlow, NSDI 2017; adaptive: as Spectrum switches, and DRILL, SIGCOMM 2017";
+    flowlet_gap: Picoseconds = us(100), "flowlet: after so long without a packet another way may be chosen", "conweave, LetFlow of its paper";
 
-    reroute: Picoseconds = us(50_000), "after so long switches use other ways than a link that failed", "ours: fast detection and BGP; seconds without";
+    reroute: Picoseconds = us(50_000), "after so long switches use other ways than a link or switch that failed, or it again after its repair", "ours: fast detection and BGP; seconds without";
 
     cc: CongestionControl = CongestionControl::Dcqcn, "congestion control", "HEPS";
     base_rtt: Option<Picoseconds> = None, "round-trip time without queues; auto: the longest of the run", "HPCC simulator, GLOBAL_T";
@@ -242,6 +269,18 @@ parameters! {
     swift_additive: f64 = 1.0, "packets that a window grows in a round trip", "SIGCOMM 2020";
     swift_beta: f64 = 0.8, "strength of a cut", "SIGCOMM 2020";
     swift_cut_max: f64 = 0.5, "most that a cut takes", "SIGCOMM 2020";
+
+    tcp_initial_window: u32 = 10, "segments under way at first", "RFC 6928";
+    tcp_reorder: u32 = 3, "a segment is lost when one so many above it has arrived", "RFC 6675, DupThresh";
+    tcp_timeout_min: Picoseconds = us(200_000), "least retransmission time-out", "Linux; RFC 6298 has 1 s";
+    cubic_c: f64 = 0.4, "growth of the window in segments per cubic second", "RFC 9438, section 5";
+    cubic_beta: f64 = 0.7, "share of the window that a loss leaves", "RFC 9438, section 4.6";
+    cubic_fast_convergence: bool = true, "a flow that loses again before its last maximum leaves room", "RFC 9438, section 4.7";
+    bbr_startup_gain: f64 = 2.885, "pacing and window while the rate of the path is searched (2 / ln 2)", "BBR, ACM Queue 14 (5), 2016";
+    bbr_window_gain: f64 = 2.0, "bandwidth-delay products under way", "BBR, ACM Queue 14 (5), 2016";
+    bbr_rounds: u32 = 10, "round trips over which the highest rate counts", "draft-cardwell-iccrg-bbr-congestion-control-00";
+    bbr_probe_interval: Picoseconds = us(10_000_000), "after so long without a shorter round trip it is measured again", "draft-cardwell-iccrg-bbr-congestion-control-00";
+    bbr_probe_time: Picoseconds = us(200_000), "for so long, with four segments under way", "draft-cardwell-iccrg-bbr-congestion-control-00";
 }
 
 impl Parameters {
@@ -275,6 +314,20 @@ impl Parameters {
         if self.timeout_exponent > 31 {
             return Err(format!("timeout_exponent is {}: 31 is the most", self.timeout_exponent));
         }
+        let is_tcp = matches!(self.cc, CongestionControl::Cubic | CongestionControl::Bbr);
+        if is_tcp && self.wire == WireModel::Ns3Hpcc {
+            return Err("wire is ns3-hpcc, which has no TCP: use ethernet".to_owned());
+        }
+        for (name, count) in [
+            ("selective_reorder", self.selective_reorder),
+            ("tcp_reorder", self.tcp_reorder),
+            ("tcp_initial_window", self.tcp_initial_window),
+            ("bbr_rounds", self.bbr_rounds),
+        ] {
+            if !(1..=1 << 20).contains(&count) {
+                return Err(format!("{name} is {count}: give it from 1 to {}", 1 << 20));
+            }
+        }
         if self.pfc_threshold == PauseThreshold::Static && self.pfc_xon > self.pfc_xoff {
             return Err(format!(
                 "pfc_xon is {} and pfc_xoff {}: resume below the pause",
@@ -297,6 +350,9 @@ impl Parameters {
             ("dcqcn_paper_increase_interval", self.dcqcn_paper_increase_interval),
             ("timely_min_rtt", self.timely_min_rtt),
             ("swift_base", self.swift_base),
+            ("selective_timeout_low", self.selective_timeout_low),
+            ("selective_timeout_high", self.selective_timeout_high),
+            ("tcp_timeout_min", self.tcp_timeout_min),
             ("base_rtt", self.base_rtt.unwrap_or(us(1))),
         ] {
             if interval.0 == 0 {
@@ -311,6 +367,16 @@ impl Parameters {
         share("dcqcn_gain", self.dcqcn_gain)?;
         share("dctcp_gain", self.dctcp_gain)?;
         share("timely_gain", self.timely_gain)?;
+        share("cubic_beta", self.cubic_beta)?;
+        for (name, gain) in [
+            ("cubic_c", self.cubic_c),
+            ("bbr_startup_gain", self.bbr_startup_gain - 1.0),
+            ("bbr_window_gain", self.bbr_window_gain),
+        ] {
+            if gain <= 0.0 || gain > 1000.0 {
+                return Err(format!("{name} is too small or too large"));
+            }
+        }
         for (name, alpha) in [("pfc_alpha", self.pfc_alpha), ("drop_alpha", self.drop_alpha)] {
             if alpha <= 0.0 || alpha > 64.0 {
                 return Err(format!("{name} is {alpha}: give it above 0 and up to 64"));
@@ -345,8 +411,8 @@ mod tests {
         let mut parameters = Parameters::default();
         let error = parameters.set("mtuu", "1").unwrap_err().to_string();
         assert!(error.contains("'mtuu'"), "{error}");
-        let error = parameters.set("cc", "reno").unwrap_err().to_string();
-        assert!(error.contains("cc: 'reno' is not") && error.contains("hpcc"), "{error}");
+        let error = parameters.set("cc", "vegas").unwrap_err().to_string();
+        assert!(error.contains("cc: 'vegas' is not") && error.contains("hpcc"), "{error}");
         for (name, value) in [
             ("mtu", "9"),
             ("priority", "8"),
@@ -358,6 +424,10 @@ mod tests {
             ("dcqcn_alpha_interval", "0s"),
             ("base_rtt", "0s"),
             ("pfc_quanta", "65536"),
+            ("selective_reorder", "0"),
+            ("tcp_timeout_min", "0s"),
+            ("cubic_beta", "0"),
+            ("bbr_startup_gain", "1"),
         ] {
             let mut parameters = Parameters::default();
             parameters.set(name, value).unwrap();

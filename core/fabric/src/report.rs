@@ -99,6 +99,8 @@ pub struct Summary {
     pub buffer_bytes_max: u64,
     /// Times that a watchdog helped.
     pub watchdog: u64,
+    /// Longest time in which a flow that had begun got no new payload, before its last one.
+    pub stalled_seconds_max: f64,
 }
 
 /// Jain's index of fairness: (sum x)^2 / (n sum x^2).
@@ -115,7 +117,7 @@ pub fn summarise(simulation: &Simulation) -> Summary {
     let now = simulation.now_ps();
     let (mut begun, mut ended, mut delivered) = (u64::MAX, 0, 0);
     let (mut finished, mut failed) = (0, 0);
-    let (mut again, mut timeouts, mut marks) = (0, 0, 0);
+    let (mut again, mut timeouts, mut marks, mut stalled) = (0, 0, 0, 0);
     let (mut rates, mut times, mut given) = (Vec::new(), Vec::new(), Vec::new());
     let mut slowdowns: Vec<(u64, f64)> = Vec::new();
     for (number, flow) in simulation.flows().iter().enumerate() {
@@ -125,6 +127,7 @@ pub fn summarise(simulation: &Simulation) -> Summary {
         again += result.packets_again;
         timeouts += result.timeouts;
         marks += result.marks;
+        stalled = stalled.max(result.stalled_ps_max);
         failed += usize::from(result.failed_ps.is_some());
         let until = result.finished_ps.or(result.failed_ps).unwrap_or(now);
         ended = ended.max(until);
@@ -173,6 +176,7 @@ pub fn summarise(simulation: &Simulation) -> Summary {
         queue_bytes_max: queue,
         buffer_bytes_max: switches.map(|switch| switch.used_bytes_max).max().unwrap_or(0),
         watchdog,
+        stalled_seconds_max: seconds(stalled),
     }
 }
 

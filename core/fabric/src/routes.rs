@@ -154,6 +154,19 @@ impl Routes {
         }
     }
 
+    /// The ports of a node on shortest ways to a host; nothing where it is at one of its own ports, or nowhere.
+    #[must_use]
+    pub fn candidates(&self, node: u32, host: u32) -> &[u32] {
+        let class = self.class_of[host as usize];
+        match self.table[node as usize * self.classes + class as usize] {
+            NOWHERE | HERE => &[],
+            set => {
+                let (start, count) = self.sets[set as usize];
+                &self.members[start as usize..(start + count) as usize]
+            }
+        }
+    }
+
     /// The last link, between the host and a node beside it.
     fn last(&self, network: &Network, node: u32, host: u32, hash: u32) -> Option<u32> {
         if let Some((last, port)) = self.single[host as usize] {

@@ -4,6 +4,8 @@
 //! back where it is, so that a caller can show progress or stop. Its parts are in files of their own: ports with their
 //! queues and lines, switches with their memory, hosts with their queue pairs.
 
+use std::collections::HashMap;
+
 use crate::congestion::{Needs, needs};
 use crate::event::{Event, Kind};
 use crate::flow::{Flow, FlowResult, Operation};
@@ -17,19 +19,25 @@ use crate::wire::Wire;
 
 mod audit;
 mod change;
+mod deadlock;
 mod host;
 mod ideal;
 mod memory;
 mod pair;
 mod port;
+mod recovery;
 mod results;
+mod scoreboard;
 mod setup;
 mod switch;
+mod ways;
 
-pub use change::LinkChange;
+pub use change::{Change, Part};
+pub use deadlock::CyclicWait;
 pub use port::PortResult;
 pub use results::SwitchResult;
 
+use deadlock::Deadlocks;
 use host::Line;
 use memory::{Ingress, Memory, Thresholds};
 use pair::Pair;
@@ -125,6 +133,7 @@ pub struct Simulation {
     parameters: Parameters,
     wire: Wire,
     needs: Needs,
+    recovers_selectively: bool,
     thresholds: Thresholds,
     /// Priorities that are paused rather than dropped, and that have no weight.
     lossless: u8,
@@ -148,8 +157,13 @@ pub struct Simulation {
     order: Vec<u32>,
     next_start: u32,
     active: u64,
-    changes: Vec<(u64, change::Change)>,
+    /// Of a switch and a hash: when a packet came last, and by what its way was chosen.
+    flowlets: HashMap<(u32, u32), ways::Flowlet>,
+    changes: Vec<(u64, change::Step)>,
     next_change: u32,
+    links_down: Vec<bool>,
+    switches_down: Vec<bool>,
+    deadlocks: Deadlocks,
     counts: Counts,
     digest: Digest,
     pause_records: Option<Vec<PauseRecord>>,
@@ -198,7 +212,8 @@ impl Simulation {
             Kind::PauseTimer => self.pause_timer(entity),
             Kind::PauseRefresh => self.refresh_pause(entity),
             Kind::Samples => self.sample(),
-            Kind::Changes => self.change(entity),
+            Kind::Changes => self.take_step(entity),
+            Kind::Looks => self.look_for_deadlocks(),
         }
     }
 

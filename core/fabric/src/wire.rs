@@ -4,6 +4,9 @@
 //! base transport header 12, RDMA header 16 on the first packet of a write and on a read request, acknowledgement
 //! header 4, invariant checksum 4, frame checksum 4, gap 12 (InfiniBand Architecture 1.4, annex A17; IEEE 802.3).
 //!
+//! TCP: 20 bytes and 12 of time stamps instead of UDP and all that follows it (RFC 9293, RFC 7323); blocks of selective
+//! acknowledgements are not counted.
+//!
 //! `Ns3Hpcc` are the sizes of the simulator of the HPCC paper: 48 bytes of headers, nothing between frames.
 
 use crate::parameters::{Parameters, WireModel};
@@ -12,6 +15,7 @@ use crate::parameters::{Parameters, WireModel};
 const AROUND_FRAME: u32 = 20;
 const ETHERNET: u32 = 14 + 4;
 const UDP: u32 = 8;
+const TCP: u32 = 20 + 12;
 const TRANSPORT: u32 = 12;
 const INVARIANT_CHECKSUM: u32 = 4;
 const RDMA: u32 = 16;
@@ -51,6 +55,19 @@ impl Wire {
             WireModel::Ethernet => {
                 let ip = if parameters.ipv6 { 40 } else { 20 };
                 let tag = if parameters.vlan { 4 } else { 0 };
+                if crate::congestion::needs(parameters.cc).tcp {
+                    let headers = ETHERNET + tag + ip + TCP;
+                    return Self {
+                        around_frame: AROUND_FRAME,
+                        data_headers: headers,
+                        first_headers: 0,
+                        answer_headers: 0,
+                        acknowledgement: headers,
+                        notification: headers,
+                        read_request: headers,
+                        pause: PAUSE_FRAME,
+                    };
+                }
                 let plain = ETHERNET + tag + ip + UDP + TRANSPORT + INVARIANT_CHECKSUM;
                 Self {
                     around_frame: AROUND_FRAME,

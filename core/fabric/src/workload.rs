@@ -1,4 +1,4 @@
-//! What hosts are given to move: perftest, incast, permutation, all-to-all, rings, arrivals by chance, bursts.
+//! What hosts are given to move: perftest, incast, permutation, all-to-all, rings, arrivals by chance, bursts, traces.
 //!
 //! All functions are pure: the same seed gives the same flows.
 
@@ -7,8 +7,10 @@ use crate::random::Random;
 use crate::time::SECOND;
 
 mod sizes;
+mod trace;
 
 pub use sizes::{SizeError, Sizes};
+pub use trace::{TraceError, trace};
 
 /// What `ib_write_bw` and its like are told (linux-rdma/perftest).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

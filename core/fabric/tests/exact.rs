@@ -4,7 +4,7 @@ mod common;
 
 use common::{GBPS, US, flow, run, set, simulation};
 use penstock_fabric::{
-    Flow, LinkChange, Network, Operation, Parameters, Progress, Routes, Simulation, generate,
+    Change, Flow, Network, Operation, Parameters, Part, Progress, Routes, Simulation, generate,
 };
 
 const MS: u64 = 1000 * US;
@@ -255,8 +255,8 @@ fn e12_a_link_that_fails_halves_the_pair_of_leaves_and_stalls_no_longer_than_a_t
     let flows = (0..2).map(|host| flow(host, host + 2, 1 << 40)).collect();
     let mut simulation = Simulation::new(network, parameters, flows).unwrap();
     let cut = topology.links.iter().position(|link| link.name == "leaf0-spine1").unwrap();
-    let change = |at_ps, is_up| LinkChange { at_ps, link: cut as u32, is_up };
-    simulation.change_links(&[change(2 * MS, false), change(20 * MS, true)]);
+    let change = |at_ps, is_up| Change { at_ps, part: Part::Link(cut as u32), is_up };
+    simulation.change(&[change(2 * MS, false), change(20 * MS, true)]);
     let mut rate = |from: u64, until: u64| {
         simulation.run_to_end(from);
         let sum =

@@ -8,7 +8,11 @@ use penstock_fabric::{Flow, Network, Operation, Progress, Simulation, generate, 
 use penstock_topology::Topology;
 use proptest::prelude::*;
 
-const CONTROLS: [&str; 7] = ["none", "dcqcn", "dcqcn-paper", "hpcc", "dctcp", "timely", "swift"];
+/// Those of RDMA first.
+const CONTROLS: [&str; 9] =
+    ["none", "dcqcn", "dcqcn-paper", "hpcc", "dctcp", "timely", "swift", "cubic", "bbr"];
+const RDMA: usize = 7;
+const ROUTINGS: [&str; 5] = ["ecmp", "ecmp-polarised", "spray", "flowlet", "adaptive"];
 
 #[derive(Debug, Clone)]
 struct Case {
@@ -62,8 +66,8 @@ impl Case {
     }
 }
 
-fn cases() -> impl Strategy<Value = Case> {
-    (0_usize..5, 0_usize..5, 1_u64..3000, 0_usize..7, 1_usize..24, 1_u64..300_000, any::<u64>())
+fn cases(controls: usize) -> impl Strategy<Value = Case> {
+    (0_usize..5, 0_usize..5, 1_u64..3000, 0..controls, 1_usize..24, 1_u64..300_000, any::<u64>())
         .prop_map(|(topology, rate, delay_ns, control, flows, bytes_max, seed)| Case {
             topology,
             rate,
@@ -79,7 +83,8 @@ fn cases() -> impl Strategy<Value = Case> {
 /// In steps, each audited.
 fn finish(simulation: &mut Simulation) -> Result<(), TestCaseError> {
     for _ in 0..100_000 {
-        let progress = simulation.run(60_000_000 * US, 20_000);
+        // TCP that loses again and again waits for minutes.
+        let progress = simulation.run(36_000_000_000 * US, 20_000);
         prop_assert_eq!(simulation.audit(), Ok(()));
         if progress != Progress::Running {
             prop_assert_eq!(progress, Progress::Done);
@@ -95,7 +100,7 @@ proptest! {
     /// Headroom as it is worked out is enough, whatever threshold, response and latency there are.
     #[test]
     fn nothing_is_lost_under_pausing(
-        mut case in cases(),
+        mut case in cases(RDMA),
         is_static: bool,
         response in 0_u64..4,
         latency in 0_u64..3,
@@ -139,14 +144,24 @@ proptest! {
         }
     }
 
-    /// Without pausing and with lossy lines everything arrives by going back, and every packet is counted.
+    /// Without pausing and with lossy lines everything arrives by going back or by single packets, and every packet is
+    /// counted.
     #[test]
-    fn what_is_lost_is_sent_again_and_counted(mut case in cases(), loss in 0_u32..30, burst in 1_u32..4) {
+    fn what_is_lost_is_sent_again_and_counted(
+        mut case in cases(CONTROLS.len()),
+        loss in 0_u32..30,
+        burst in 1_u32..4,
+        is_selective: bool,
+        routing in 0..ROUTINGS.len(),
+    ) {
         case.settings = vec![
             ("pfc", "false".to_owned()),
             ("queue_limit", "60k".to_owned()),
             ("timeout_exponent", "8".to_owned()),
             ("retries", "1000".to_owned()),
+            ("recovery", if is_selective { "selective" } else { "go-back-n" }.to_owned()),
+            ("routing", ROUTINGS[routing].to_owned()),
+            ("flowlet_gap", "5us".to_owned()),
         ];
         case.bytes_max = case.bytes_max.min(60_000);
         let mut topology = case.topology();
@@ -168,7 +183,16 @@ proptest! {
 
     /// Same seed, same digest; in one go or in steps.
     #[test]
-    fn the_same_seed_gives_the_same_bytes(case in cases(), step in 1_u64..5000) {
+    fn the_same_seed_gives_the_same_bytes(
+        mut case in cases(CONTROLS.len()),
+        step in 1_u64..5000,
+        routing in 0..ROUTINGS.len(),
+    ) {
+        case.settings = vec![
+            ("routing", ROUTINGS[routing].to_owned()),
+            ("recovery", "selective".to_owned()),
+            ("flowlet_gap", "5us".to_owned()),
+        ];
         let mut whole = case.simulation();
         whole.run_to_end(60_000_000 * US);
         let mut steps = case.simulation();

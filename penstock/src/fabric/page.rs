@@ -52,7 +52,7 @@ fn flows(simulation: &Simulation) -> String {
     let network = simulation.network();
     let name = |node: u32| &network.nodes[node as usize].name;
     let mut text = "flow,group,from,to,bytes,messages,start_seconds,completion_seconds,ideal_seconds,slowdown,\
-                    delivered_bytes,packets_sent,packets_sent_again,timeouts,marks,state\n"
+                    delivered_bytes,packets_sent,packets_sent_again,timeouts,marks,stalled_seconds_max,state\n"
         .to_owned();
     for (number, flow) in simulation.flows().iter().enumerate() {
         let result = simulation.flow_result(number);
@@ -66,7 +66,7 @@ fn flows(simulation: &Simulation) -> String {
         };
         let _ = writeln!(
             text,
-            "{number},{},{},{},{},{},{:.12},{},{:.12},{},{},{},{},{},{},{state}",
+            "{number},{},{},{},{},{},{:.12},{},{:.12},{},{},{},{},{},{},{:.12},{state}",
             flow.group,
             name(flow.from),
             name(flow.to),
@@ -81,6 +81,7 @@ fn flows(simulation: &Simulation) -> String {
             result.packets_again,
             result.timeouts,
             result.marks,
+            time::seconds(result.stalled_ps_max),
         );
     }
     text

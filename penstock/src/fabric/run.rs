@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use penstock_fabric::{LinkChange, Network, Parameters, Progress, Simulation, report, time};
+use penstock_fabric::{Network, Parameters, Progress, Simulation, report, time};
 use penstock_units::{display_duration, parse_duration};
 use serde_json::{Value, json};
 
+use super::failing::Failing;
 use super::network::Choice;
 use super::traffic::Traffic;
 use super::{hpcc, page, show};
@@ -29,12 +30,8 @@ pub(crate) struct Args {
     traffic: Traffic,
     #[command(flatten)]
     settings: Settings,
-    /// A link that fails at a time, by its name (that of its ends in networks made by numbers)
-    #[arg(long, value_name = "LINK@TIME")]
-    fail: Vec<String>,
-    /// A link that works again
-    #[arg(long, value_name = "LINK@TIME")]
-    repair: Vec<String>,
+    #[command(flatten)]
+    failing: Failing,
     /// Network, flows and parameters of a configuration of the HPCC simulator instead
     #[arg(long, value_name = "CONFIG")]
     hpcc: Option<PathBuf>,
@@ -106,7 +103,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
     let flows = args.traffic.flows(&network, None, parameters.seed)?;
     let is_single = args.traffic.workload.perftest();
     let mut simulation = Simulation::new(network, parameters, flows).or_exit(Code::Usage)?;
-    simulation.change_links(&changes(args, simulation.network())?);
+    simulation.change(&args.failing.changes(simulation.network())?);
     if args.out.is_some() {
         simulation.record_pauses();
     }
@@ -118,27 +115,6 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
     finish(&name, simulation, args.settings.until_ps(), args.out.as_ref(), json)
 }
 
-/// Links that fail and come back.
-fn changes(args: &Args, network: &Network) -> Result<Vec<LinkChange>, Failure> {
-    let failing = args.fail.iter().map(|text| (text, false));
-    let all = failing.chain(args.repair.iter().map(|text| (text, true)));
-    all.map(|(text, is_up)| {
-        let (name, at) = text
-            .rsplit_once('@')
-            .ok_or_else(|| anyhow!("'{text}' is no LINK@TIME, such as leaf0-spine1@1ms"))
-            .or_exit(Code::Usage)?;
-        let at = parse_duration(at).or_exit(Code::Usage)?;
-        let known = || network.links.iter().take(20).cloned().collect::<Vec<_>>().join(", ");
-        let link = network.links.iter().position(|link| link == name).ok_or_else(|| {
-            anyhow!("there is no link '{}': there are {}", name.escape_debug(), known())
-        });
-        let at_ps =
-            u64::try_from(at.as_nanos()).unwrap_or(u64::MAX).saturating_mul(time::NANOSECOND);
-        Ok(LinkChange { at_ps: at_ps.min(1 << 60), link: link.or_exit(Code::Usage)? as u32, is_up })
-    })
-    .collect()
-}
-
 fn perftest(
     args: &Args,
     name: &str,
@@ -147,9 +123,9 @@ fn perftest(
     sizes: &[u64],
     json: bool,
 ) -> Result<Code, Failure> {
-    if args.out.is_some() || !args.fail.is_empty() || !args.repair.is_empty() {
+    if args.out.is_some() || !args.failing.is_none() {
         let error = anyhow!(
-            "--out, --fail and --repair are for one run, not for --all sizes: leave one of them out"
+            "--out, --fail, --repair and --storm are for one run, not for --all sizes: leave one of them out"
         );
         return Err(Failure::new(Code::Usage, error));
     }

@@ -62,6 +62,7 @@ pub(crate) fn summary_object(summary: &Summary) -> Value {
         "queue_bytes_max": summary.queue_bytes_max,
         "buffer_bytes_max": summary.buffer_bytes_max,
         "watchdog": summary.watchdog,
+        "stalled_seconds_max": summary.stalled_seconds_max,
     })
 }
 
@@ -111,10 +112,26 @@ pub(crate) fn object(name: &str, simulation: &Simulation, summary: &Summary) -> 
     object["lost"] = json!(counts.lost);
     object["digest"] = json!(format!("{:016x}", simulation.digest()));
     object["warnings"] = json!(warnings(simulation));
+    object["cyclic_waits"] = json!(cyclic_waits(simulation));
     object["parameters"] = Value::Object(parameters);
     object["switches"] = json!(switches.collect::<Vec<_>>());
     object["ports"] = json!(ports.collect::<Vec<_>>());
     object
+}
+
+/// Queues that waited for each other.
+fn cyclic_waits(simulation: &Simulation) -> Vec<Value> {
+    let network = simulation.network();
+    let waits = simulation.cyclic_waits().iter().map(|wait| {
+        let ports: Vec<String> = wait.ports.iter().map(|port| network.show_port(*port)).collect();
+        json!({
+            "found_seconds": time::seconds(wait.found_ps),
+            "ended_seconds": wait.ended_ps.map(time::seconds),
+            "priority": wait.priority,
+            "ports": ports,
+        })
+    });
+    waits.collect()
 }
 
 /// What a reader should know before believing the numbers.
@@ -132,6 +149,16 @@ fn warnings(simulation: &Simulation) -> Vec<String> {
         warnings.push(format!(
             "{} packets were dropped with pausing on: the fabric is not lossless with these buffers",
             counts.dropped
+        ));
+    }
+    if let Some(wait) = simulation.cyclic_waits().first() {
+        let network = simulation.network();
+        let ports: Vec<String> = wait.ports.iter().map(|port| network.show_port(*port)).collect();
+        warnings.push(format!(
+            "{} cyclic waits of pauses; the first after {:.6} s: {}; a watchdog (watchdog_detect), selective recovery or ways without a cycle end them",
+            simulation.cyclic_waits().len(),
+            time::seconds(wait.found_ps),
+            ports.join(", ")
         ));
     }
     if parameters.switch_latency.0 == 0 || parameters.nic_latency.0 == 0 {
@@ -179,9 +206,10 @@ pub(crate) fn text(
     );
     let _ = writeln!(
         text,
-        "longest queue {}, most memory of a switch {}\n",
+        "longest queue {}, most memory of a switch {}; longest time in which a flow got nothing {}\n",
         ByteCount(summary.queue_bytes_max),
-        ByteCount(summary.buffer_bytes_max)
+        ByteCount(summary.buffer_bytes_max),
+        latency(summary.stalled_seconds_max)
     );
     text += &table(&quantile_rows(summary));
     let busiest = ports(simulation);

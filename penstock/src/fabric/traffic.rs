@@ -1,5 +1,6 @@
 //! What the hosts are given to move.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -52,7 +53,10 @@ pub(crate) struct Traffic {
     /// Share of each host's line (poisson)
     #[arg(long, default_value_t = 0.3)]
     load: f64,
-    /// web-search, hadoop, storage, or a file of bytes and percent (poisson)
+    /// Flows, a line for each: start (seconds, or with a unit), source, destination, bytes (trace)
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// web-search, hadoop, storage, google-rpc, or a file of bytes and percent (poisson)
     #[arg(long, value_name = "NAME|FILE", default_value = "web-search")]
     sizes: String,
     /// How long flows arrive (poisson, bursts)
@@ -86,6 +90,8 @@ pub(crate) enum Workload {
     Poisson,
     /// Detectors that send at intervals to the other hosts
     Bursts,
+    /// Flows of a file
+    Trace,
 }
 
 impl Workload {
@@ -213,8 +219,23 @@ impl Traffic {
                 let (from, to) = hosts.split_at(senders);
                 workload::bursts(from, to, size, time_ps(self.period), time_ps(self.time), seed)
             }
+            Workload::Trace => self.traced(network)?,
             _ => workload::permutation(&hosts, size, seed),
         })
+    }
+
+    fn traced(&self, network: &Network) -> Result<Vec<Flow>, Failure> {
+        let Some(file) = &self.trace else {
+            let error = anyhow!("--workload trace has no file: name it by --trace");
+            return Err(Failure::new(Code::Usage, error));
+        };
+        let text = crate::topology::text_of(file)?;
+        let hosts: HashMap<&str, u32> = network
+            .hosts()
+            .map(|host| (network.nodes[host as usize].name.as_str(), host))
+            .collect();
+        workload::trace(&text, |name| hosts.get(name).copied())
+            .map_err(|fault| Failure::new(Code::Usage, anyhow!("{}:{fault}", file.display())))
     }
 
     fn distribution(&self) -> Result<Sizes, Failure> {

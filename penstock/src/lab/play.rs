@@ -242,12 +242,15 @@ impl<'a> Player<'a> {
     }
 
     fn is_due(&self, step: &Step, now: Duration) -> bool {
+        let at = step.at.unwrap_or_default();
         match &step.after {
-            Some(after) => self
-                .programs
-                .iter()
-                .any(|one| one.played.name == *after && one.played.ended_seconds.is_some()),
-            None => step.at.unwrap_or_default() <= now,
+            Some(after) => {
+                let ended =
+                    |one: &Running| one.played.ended_seconds.filter(|_| one.played.name == *after);
+                let ended = self.programs.iter().find_map(ended);
+                ended.is_some_and(|ended| Duration::from_secs_f64(ended) + at <= now)
+            }
+            None => at <= now,
         }
     }
 

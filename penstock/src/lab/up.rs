@@ -167,6 +167,8 @@ pub(crate) fn start(
             if ended.code() == Some(Code::Usage as i32) { Code::Usage } else { Code::Failed };
         return Err(Failure::new(code, anyhow!("the lab did not begin")));
     }
+    // A command that begins many labs leaves no zombies.
+    std::thread::spawn(move || keeper.wait());
     serde_json::from_str(&line).context("the process that holds the lab").map_err(Failure::from)
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +17,8 @@ use crate::plan::{NodePlan, Port};
 const SUPER_PACKET_BYTES_MAX: u32 = 8 * 65_535;
 /// How long the kernel may take to say that a device runs.
 const RUNNING_WITHIN: Duration = Duration::from_secs(10);
+/// RTF_LOCAL of include/uapi/linux/ipv6_route.h.
+const ROUTE_LOCAL: u32 = 0x8000_0000;
 /// Rules that choose a table by source address come before those of the main table, those of pinned ways before both.
 const PRIORITY_PINNED: u32 = 900;
 const PRIORITY_BY_SOURCE: u32 = 1000;
@@ -83,17 +85,32 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until packets go through a port.
+    /// Waits until packets go through a port, and those for its address come in: the kernel makes the route to an
+    /// address of IPv6 some time after it has taken the address.
     pub(crate) fn await_running(&self, port: &Port) -> io::Result<()> {
         let device = self.device(port)?;
         let since = Instant::now();
-        while !self.network.is_running(device)? {
+        while !(self.network.is_running(device)? && self.is_local(port.addresses.v6)?) {
             if since.elapsed() > RUNNING_WITHIN {
                 return Err(io::Error::other(format!("device {} does not come up", port.device)));
             }
             thread::sleep(Duration::from_micros(200));
         }
         Ok(())
+    }
+
+    /// Whether packets for an address are this node's.
+    fn is_local(&self, address: Ipv6Addr) -> io::Result<bool> {
+        let routes = self
+            .namespace
+            .inside(|| std::fs::read_to_string("/proc/thread-self/net/ipv6_route"))??;
+        let wanted = format!("{:032x} 80 ", u128::from(address));
+        let is_local = |line: &str| {
+            let flags = line.split_whitespace().nth(8);
+            let flags = flags.and_then(|flags| u32::from_str_radix(flags, 16).ok());
+            flags.is_some_and(|flags| flags & ROUTE_LOCAL != 0)
+        };
+        Ok(routes.lines().any(|line| line.starts_with(&wanted) && is_local(line)))
     }
 
     /// Its routes, and its tables by source address.

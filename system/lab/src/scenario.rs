@@ -86,10 +86,10 @@ pub struct Scenario {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// When, from the beginning; at once without.
+    /// When, from the beginning or from the end of the program `after`; at once without.
     #[serde(default, deserialize_with = "duration")]
     pub at: Option<Duration>,
-    /// Instead: when this program has ended.
+    /// Not before this program has ended.
     pub after: Option<String>,
     /// Of a program: by which results name it.
     pub name: Option<String>,

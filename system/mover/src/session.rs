@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use penstock_protocol::control::{Report, Settings};
 use penstock_protocol::open::{Options, SessionId};
-use penstock_protocol::pace::Pacer;
+use penstock_protocol::pace::{Pacer, Place};
 use penstock_protocol::proof::{Authenticator, Nonces, SessionKey};
 use penstock_protocol::sender::StreamId;
 use penstock_sys::buffer::BufferPool;
@@ -33,6 +33,12 @@ pub const STREAMS_MAX: u16 = 256;
 
 /// A connection whose peer neither answers nor acknowledges for this long is dead.
 pub const DEAD_AFTER: Duration = Duration::from_secs(15);
+
+/// A stream on which nothing is acknowledged for this long, while others of its session are answered, has lost its path.
+const SILENT_AFTER_MS: u32 = 3_000;
+
+/// By how much longer than the others: where one path carries them all, they fall silent together.
+const SILENT_LONGER_MS: u32 = 1_000;
 
 /// A lock that a panic of another thread does not take away: its state is valid at every step.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -75,8 +81,12 @@ impl Pace {
         lock(&self.pacer).rate_bps()
     }
 
-    fn take(&self, bytes: usize) -> Duration {
-        lock(&self.pacer).take(bytes as u64, self.clock.elapsed())
+    fn enter(&self, bytes: usize) -> Place {
+        lock(&self.pacer).enter(bytes as u64, self.clock.elapsed())
+    }
+
+    fn left(&self, place: Place) -> Duration {
+        lock(&self.pacer).wait(place, self.clock.elapsed())
     }
 }
 
@@ -302,6 +312,27 @@ impl Session {
         }
     }
 
+    /// Bytes of a stream that its peer has, as TCP knows, and whether there are others on their way to it.
+    #[must_use]
+    pub fn progress_of(&self, stream: StreamId) -> Option<(u64, bool)> {
+        let info = TcpInfo::of(lock(&self.streams).get(&stream)?).ok()?;
+        Some((info.bytes_acked, info.unacked_segments > 0 || info.notsent_bytes > 0))
+    }
+
+    /// Breaks streams whose path is gone while that of others is not, so that what they carried is sent again there
+    /// and does not wait until [`DEAD_AFTER`].
+    pub fn break_silent_streams(&self) {
+        let streams = lock(&self.streams);
+        let of = |transport| TcpInfo::of(transport).unwrap_or_default();
+        let infos: Vec<_> = streams.values().map(of).collect();
+        for (silent, transport) in silent(&infos).into_iter().zip(streams.values()) {
+            if silent {
+                tracing::info!("nothing is acknowledged by {}: its stream ends", transport.peer());
+                transport.shut_down();
+            }
+        }
+    }
+
     /// Most streams that were connected at a time.
     #[must_use]
     pub fn streams_peak(&self) -> u16 {
@@ -316,23 +347,42 @@ impl Session {
 
     /// Waits until `bytes` may be sent or taken, by both rates, or the session is over.
     pub fn wait_for_pace(&self, bytes: usize) {
-        let own = self.pace.take(bytes);
-        let shared = self.shared_pace.as_ref().map_or(Duration::ZERO, |pace| pace.take(bytes));
-        let wait = own.max(shared);
+        let own = self.pace.enter(bytes);
+        let shared = self.shared_pace.as_ref().map(|pace| (pace, pace.enter(bytes)));
+        let left = || {
+            let shared = shared.as_ref().map_or(Duration::ZERO, |(pace, place)| pace.left(*place));
+            self.pace.left(own).max(shared)
+        };
+        let mut wait = left();
         if wait.is_zero() {
             return;
         }
         let start = Instant::now();
-        while let Some(left) = wait.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
-            // Short steps, so that a raised rate or the end of the session is noticed.
-            std::thread::sleep(left.min(Duration::from_millis(200)));
-            let shared = self.shared_pace.as_ref().and_then(|pace| pace.rate_bps());
-            let raised = self.pace.rate_bps().is_none() && shared.is_none();
-            if self.is_over() || raised {
-                break;
-            }
+        while !wait.is_zero() && !self.is_over() {
+            // Short steps, so that another rate or the end of the session is noticed.
+            std::thread::sleep(wait.min(Duration::from_millis(100)));
+            wait = left();
         }
         add_since(&self.meter.waited_rate_us, start);
+    }
+
+    /// How many bytes to ask [`Session::wait_for_pace`] for at a time: little where the rate is low, so that they
+    /// leave evenly.
+    #[must_use]
+    pub fn part_bytes(&self) -> usize {
+        const PART_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 20;
+        const PARTS_PER_SECOND: u64 = 50;
+        let shared = self.shared_pace.as_ref().and_then(|pace| pace.rate_bps());
+        let rate_bps = self.pace.rate_bps().into_iter().chain(shared).min().unwrap_or(u64::MAX);
+        let bytes = rate_bps / 8 / PARTS_PER_SECOND;
+        usize::try_from(bytes.clamp(*PART_BYTES.start(), *PART_BYTES.end())).unwrap_or(usize::MAX)
+    }
+
+    /// Breaks this stream; what it carried is sent again on another.
+    pub fn break_stream(&self, stream: StreamId) {
+        if let Some(transport) = lock(&self.streams).get(&stream) {
+            transport.shut_down();
+        }
     }
 
     /// Names the storage engine, or adds one where files lie on several file systems.
@@ -434,5 +484,37 @@ impl Session {
             busy.last = Some(now);
         }
         busy.permille
+    }
+}
+
+/// Which of these connections have something to be acknowledged and hear nothing, while others hear.
+fn silent(infos: &[TcpInfo]) -> Vec<bool> {
+    let heard = infos.iter().map(|info| info.last_acknowledged_ms).min().unwrap_or(0);
+    let limit = SILENT_AFTER_MS.max(heard.saturating_add(SILENT_LONGER_MS));
+    let is_silent = |i: &TcpInfo| i.unacked_segments > 0 && i.last_acknowledged_ms > limit;
+    infos.iter().map(is_silent).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_silent_when_others_hear_and_it_waits() {
+        let info = |unacked_segments, last_acknowledged_ms| TcpInfo {
+            unacked_segments,
+            last_acknowledged_ms,
+            ..TcpInfo::default()
+        };
+        let of = |infos: &[(u32, u32)]| {
+            silent(&infos.iter().map(|(unacked, ms)| info(*unacked, *ms)).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&[(9, 3_001), (9, 10), (0, 9_000)]), [true, false, false]);
+        // The others have nothing left to do, and heard later.
+        assert_eq!(of(&[(9, 5_000), (0, 3_500)]), [true, false]);
+        // All at once: the one path that they share is gone for a while.
+        assert_eq!(of(&[(9, 8_000), (9, 7_900), (1, 8_200)]), [false; 3]);
+        assert_eq!(of(&[(9, 60_000)]), [false]);
+        assert_eq!(of(&[]), [false; 0]);
     }
 }

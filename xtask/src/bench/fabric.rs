@@ -1,9 +1,11 @@
 //! `cargo xtask bench fabric`: how many packets over links the simulator handles in a second.
 //!
 //! Runs `core/fabric/examples/speed.rs` in a process of its own for each case, several times; the best run counts, as
-//! others on the machine can only slow it down. Seconds on the processor and on the wall are both kept.
+//! others on the machine can only slow it down. Seconds on the processor and on the wall are both kept. Where ns-3 is
+//! installed (`tools/setup.sh ns3`) the same packets over two links are sent by it in the same run (`bench/ns3/peer.cc`).
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -16,6 +18,11 @@ use crate::workspace_root;
 /// Ports of a fat-tree's switches, simulated milliseconds, congestion control.
 const CASES: [(&str, &str, &str); 4] =
     [("8", "4", "dcqcn"), ("8", "4", "hpcc"), ("8", "4", "none"), ("16", "1", "dcqcn")];
+
+/// Packets over two links, for ours and for ns-3: some seconds of each.
+const PLAIN: [&str; 2] = ["5000000", "200000"];
+const NS3_LIBRARIES: [&str; 6] =
+    ["core", "network", "internet", "point-to-point", "applications", "traffic-control"];
 
 /// What `cargo xtask bench fabric` takes.
 #[derive(Debug, Clone, Args)]
@@ -53,14 +60,63 @@ pub fn run(options: &Options) -> Result<()> {
         }
         rows.extend(best);
     }
+    let beside = beside_ns3(&root, &program, options.runs)?;
     let facts = machine::facts(&root, &root)?;
-    let text = markdown(&rows, &facts.cpu, &facts.load_at_end, &facts.commit);
+    let mut text = markdown(&rows, &facts.cpu, &facts.load_at_end, &facts.commit);
+    if let Some([ours, theirs]) = beside {
+        let _ = writeln!(
+            text,
+            "\nPackets of 1000 bytes over two links of 100G, the same arrivals to the picosecond: {:.2} M hops a processor \
+             second, ns-3 3.37 {:.3}: {:.0} times as many.",
+            ours / 1e6,
+            theirs / 1e6,
+            ours / theirs
+        );
+    }
     print!("{text}");
     let stem = root.join("bench/results").join(format!("fabric-{}-{}", facts.date, facts.words()));
     std::fs::write(stem.with_extension("md"), text)?;
-    let object = json!({ "machine": facts, "rows": rows });
+    let plain = beside.map(|[ours, theirs]| {
+        json!({ "hops_per_processor_second": ours, "ns3_hops_per_processor_second": theirs })
+    });
+    let object = json!({ "machine": facts, "rows": rows, "plain": plain });
     std::fs::write(stem.with_extension("json"), format!("{object:#}\n"))?;
     Ok(())
+}
+
+/// Hops in a second of a processor, ours and those of ns-3, in turns, the best of each; none without ns-3.
+fn beside_ns3(root: &Path, ours: &Path, runs: usize) -> Result<Option<[f64; 2]>> {
+    if !Path::new("/usr/include/ns3/core-module.h").exists() {
+        println!("ns-3 is not installed (tools/setup.sh ns3): not compared");
+        return Ok(None);
+    }
+    let peer = root.join("target/ns3-peer");
+    let status = Command::new("g++")
+        .args(["-O2", "-std=c++17"])
+        .arg(root.join("bench/ns3/peer.cc"))
+        .arg("-o")
+        .arg(&peer)
+        .args(NS3_LIBRARIES.map(|library| format!("-lns3-{library}")))
+        .status()
+        .context("cannot start g++")?;
+    ensure!(status.success(), "bench/ns3/peer.cc does not build");
+    let mut best = [0.0_f64; 2];
+    for _ in 0..runs {
+        for (side, (program, case)) in [(ours, "plain"), (&peer, "udp")].into_iter().enumerate() {
+            let output = Command::new(program).args([case, PLAIN[side]]).output()?;
+            ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let row: Value = serde_json::from_slice(&output.stdout)?;
+            let number = |name: &str| row[name].as_f64().unwrap_or(0.0);
+            let packets: f64 = PLAIN[side].parse()?;
+            // Its packets take 80 ns each, and 80 more on the second of two links of 1 us.
+            ensure!(
+                number("last_ps") == packets * 80e3 + 2_080e3,
+                "{program:?} has other arrivals"
+            );
+            best[side] = best[side].max(number("hops") / number("processor_seconds"));
+        }
+    }
+    Ok(Some(best))
 }
 
 fn markdown(rows: &[Value], cpu: &str, load: &str, commit: &str) -> String {

@@ -132,8 +132,9 @@ pub fn run(options: &Options) -> Result<()> {
             note(rate_of(&lab, rate, delay_ms, options.seconds)?);
         }
     }
-    for (cap, wanted) in [(None, 25.0), (Some(10_000_000_000), 9.8)] {
-        note(speed(&lab, rattan.as_ref(), cap, wanted, options)?);
+    for (streams, cap, wanted) in [(1, None, 25.0), (4, None, 25.0), (1, Some(10_000_000_000), 9.8)]
+    {
+        note(speed(&lab, rattan.as_ref(), streams, cap, wanted, options)?);
     }
     let facts = machine::facts(&root, lab.state.path())?;
     let folder = options.results.clone().unwrap_or_else(|| root.join("bench/results"));
@@ -222,6 +223,7 @@ fn rate_of(lab: &Lab, rate_bps: u64, delay_ms: u32, seconds: u32) -> Result<Row>
 fn speed(
     lab: &Lab,
     rattan: Option<&Rattan>,
+    streams: u32,
     cap: Option<u64>,
     wanted: f64,
     options: &Options,
@@ -231,11 +233,11 @@ fn speed(
     let growth = if cap.is_some() { GROWTH_S } else { GROWTH_WITHOUT_CAP_S };
     let (mut ours, mut theirs, mut late) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..options.rounds {
-        let (bps, late_ms) = lab.iperf(growth, options.seconds, 1)?;
+        let (bps, late_ms) = lab.iperf(growth, options.seconds, streams)?;
         ours.push(bps / 1e9);
         late.push(late_ms);
         if let Some(rattan) = rattan {
-            theirs.push(rattan.iperf(65, cap, growth, options.seconds)? / 1e9);
+            theirs.push(rattan.iperf(65, cap, growth, options.seconds, streams)? / 1e9);
         }
     }
     let middle = |values: &[f64]| median(values.iter().copied()).unwrap_or_default();
@@ -243,7 +245,7 @@ fn speed(
     let cap =
         cap.map_or("no cap".to_owned(), |cap| format!("a cap of {} Gb/s", cap / 1_000_000_000));
     Ok(Row {
-        what: format!("one TCP stream at 65 ms, {cap}"),
+        what: format!("TCP at 65 ms, streams: {streams}, {cap}"),
         wanted: format!("at least {wanted} Gb/s"),
         got: format!("{got:.2} Gb/s ({}); late p99 {:.1} ms", list(&ours), middle(&late)),
         rattan: (!theirs.is_empty())
@@ -353,8 +355,16 @@ impl Rattan {
         output(command.args(["--net", "sh", "-c", &far, &near]).env("RUST_LOG", "error"))
     }
 
-    fn iperf(&self, rtt_ms: u32, rate_bps: Option<u64>, growth: u32, seconds: u32) -> Result<f64> {
-        let line = format!("iperf3 -c $PEER -C cubic -O {growth} -t {seconds} -l 1M -J");
+    fn iperf(
+        &self,
+        rtt_ms: u32,
+        rate_bps: Option<u64>,
+        growth: u32,
+        seconds: u32,
+        streams: u32,
+    ) -> Result<f64> {
+        let line =
+            format!("iperf3 -c $PEER -C cubic -P {streams} -O {growth} -t {seconds} -l 1M -J");
         received_bps(&self.exec(rtt_ms, rate_bps, &line)?)
     }
 }

@@ -171,7 +171,7 @@ mod tests {
     const US: u64 = 1_000_000;
 
     fn ack(now_ps: u64) -> Ack<'static> {
-        Ack { now_ps, acknowledged: 0, next: 0, packets: 1, marks: 1, round_trip_ps: 0, hops: &[] }
+        Ack { now_ps, acknowledged: 0, next: 0, packets: 1, marks: 1, ..Ack::default() }
     }
 
     fn begun() -> (Dcqcn, Pace) {

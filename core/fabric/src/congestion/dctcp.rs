@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     fn ack(acknowledged: u64, next: u64, marks: u32) -> Ack<'static> {
-        Ack { now_ps: 0, acknowledged, next, packets: 1, marks, round_trip_ps: 0, hops: &[] }
+        Ack { now_ps: 0, acknowledged, next, packets: 1, marks, ..Ack::default() }
     }
 
     #[test]

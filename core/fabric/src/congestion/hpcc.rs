@@ -109,7 +109,7 @@ mod tests {
     }
 
     fn ack(hops: &[Hop], acknowledged: u64, next: u64) -> Ack<'_> {
-        Ack { now_ps: 0, acknowledged, next, packets: 1, marks: 0, round_trip_ps: 0, hops }
+        Ack { now_ps: 0, acknowledged, next, packets: 1, marks: 0, hops, ..Ack::default() }
     }
 
     /// By hand: full for a whole round trip of 13 us with one bandwidth-delay product waiting is a share of 2.

@@ -104,7 +104,7 @@ mod tests {
             packets: 1,
             marks: 0,
             round_trip_ps: round_trip_us * US,
-            hops: &[],
+            ..Ack::default()
         }
     }
 

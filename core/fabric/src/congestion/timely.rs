@@ -101,7 +101,7 @@ mod tests {
                 packets: 1,
                 marks: 0,
                 round_trip_ps: microseconds * 1_000_000,
-                hops: &[],
+                ..Ack::default()
             };
             timely.on_ack(&ack, &mut pace);
             timely.rate

@@ -12,6 +12,9 @@ use crate::time::{MICROSECOND, SECOND};
 const NODES_MAX: usize = 1 << 17;
 const LINKS_MAX: usize = 1 << 20;
 
+/// Times of links that fail count from here, as flows usually begin here.
+const LINK_DOWN_FROM_PS: u64 = 2 * SECOND;
+
 /// What is wrong with a file, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {reason}")]
@@ -70,22 +73,38 @@ fn rate(line: usize, word: &str) -> Result<BitRate, Fault> {
     }
 }
 
-/// Reads `topology.txt`: nodes are `n0`, `n1` and so on.
+/// Reads `topology.txt`: nodes are `n0`, `n1` and so on. Its first line has the numbers of nodes, switches and links; or, as
+/// PowerTCP has it, of nodes, switches, switches with hosts and links; or, as SimAI has it, of nodes, GPUs of a server,
+/// NVSwitches, switches, links and the name of a GPU, with the NVSwitches before the switches.
 ///
 /// # Errors
 /// With the first thing that is wrong.
 pub fn topology(text: &str) -> Result<Topology, Fault> {
-    let heads = text.lines().next().unwrap_or_default().split_whitespace().count();
-    if heads != 3 {
-        return fault(
-            1,
-            "the first line has 3 numbers: nodes, switches, links (the forms of SimAI and PowerTCP with more are not read)",
-        );
-    }
     let mut words = Words::new(text);
+    let heads = text.lines().next().unwrap_or_default().split_whitespace().count();
     let (line, nodes) = words.number::<usize>("number of nodes")?;
-    let (_, switches) = words.number::<usize>("number of switches")?;
-    let (_, links) = words.number::<usize>("number of links")?;
+    let (switches, links) = match heads {
+        3 => (words.number("number of switches")?.1, words.number("number of links")?.1),
+        4 => {
+            let (_, switches) = words.number("number of switches")?;
+            words.number::<usize>("number of switches with hosts")?;
+            (switches, words.number("number of links")?.1)
+        }
+        6 => {
+            words.number::<usize>("number of GPUs of a server")?;
+            let (_, inner) = words.number::<usize>("number of NVSwitches")?;
+            let (_, outer) = words.number::<usize>("number of switches")?;
+            let (_, links) = words.number("number of links")?;
+            words.next("name of a GPU")?;
+            (inner.saturating_add(outer), links)
+        }
+        _ => {
+            return fault(
+                1,
+                "the first line has 3 numbers (nodes, switches, links), 4 as PowerTCP, or 6 words as SimAI",
+            );
+        }
+    };
     if nodes > NODES_MAX || switches > nodes || links > LINKS_MAX {
         return fault(
             line,
@@ -233,6 +252,8 @@ pub struct Config {
     pub loss: f64,
     /// Between which times queues are looked at, in nanoseconds.
     pub queue_times_ns: Option<(u64, u64)>,
+    /// A link that fails: when, and the nodes at its ends.
+    pub link_down: Option<(u64, [usize; 2])>,
     /// Keys that have no meaning here.
     pub ignored: Vec<String>,
 }
@@ -283,6 +304,7 @@ pub fn config(text: &str) -> Result<Config, Fault> {
         marking: Vec::new(),
         loss: 0.0,
         queue_times_ns: None,
+        link_down: None,
         ignored: Vec::new(),
     };
     let mut maps: [Vec<(u64, f64)>; 3] = Default::default();
@@ -401,10 +423,18 @@ impl Config {
                 let bytes = (number()? * f64::from(1 << 20)) as u64;
                 p.buffer = (bytes > 0).then_some(ByteCount(bytes));
             }
-            "LINK_DOWN" if values.iter().any(|word| *word != "0") => {
-                return fault(line, "LINK_DOWN: links that fail are not simulated yet");
+            "LINK_DOWN" => {
+                let numbers: Option<Vec<u64>> =
+                    values.iter().map(|word| word.parse().ok()).collect();
+                match numbers.as_deref() {
+                    Some([0, 0, 0]) => {}
+                    Some([us, a, b]) if *us < 1_000_000_000 => {
+                        let at_ps = LINK_DOWN_FROM_PS + us * MICROSECOND;
+                        self.link_down = Some((at_ps, [*a as usize, *b as usize]));
+                    }
+                    _ => return fault(line, "LINK_DOWN is microseconds after 2 s and two nodes"),
+                }
             }
-            "LINK_DOWN" => {}
             "QLEN_MON_START" => {
                 self.queue_times_ns.get_or_insert((0, u64::MAX)).0 = number()? as u64;
             }

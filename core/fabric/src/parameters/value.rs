@@ -2,7 +2,7 @@
 
 use penstock_units::{BitRate, ByteCount, parse_duration};
 
-use super::{CongestionControl, PauseThreshold, Routing, WatchdogAction, WireModel};
+use super::{CongestionControl, PauseThreshold, Recovery, Routing, WatchdogAction, WireModel};
 
 /// A span of time in picoseconds, as text in any unit that divides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,10 +156,13 @@ macro_rules! choices {
 choices! {
     WireModel: "ethernet or ns3-hpcc" "ethernet" = Ethernet, "ns3-hpcc" = Ns3Hpcc;
     PauseThreshold: "dynamic or static" "dynamic" = Dynamic, "static" = Static;
-    CongestionControl: "none, dcqcn, dcqcn-paper, hpcc, dctcp, timely or swift"
+    CongestionControl: "none, dcqcn, dcqcn-paper, hpcc, dctcp, timely, swift, or for TCP cubic or bbr"
         "none" = None, "dcqcn" = Dcqcn, "dcqcn-paper" = DcqcnPaper, "hpcc" = Hpcc,
-        "dctcp" = Dctcp, "timely" = Timely, "swift" = Swift;
-    Routing: "ecmp or ecmp-polarised" "ecmp" = Ecmp, "ecmp-polarised" = EcmpPolarised;
+        "dctcp" = Dctcp, "timely" = Timely, "swift" = Swift, "cubic" = Cubic, "bbr" = Bbr;
+    Recovery: "go-back-n or selective" "go-back-n" = GoBackN, "selective" = Selective;
+    Routing: "ecmp, ecmp-polarised, spray, flowlet or adaptive"
+        "ecmp" = Ecmp, "ecmp-polarised" = EcmpPolarised, "spray" = Spray, "flowlet" = Flowlet,
+        "adaptive" = Adaptive;
     WatchdogAction: "forward or drop" "forward" = Forward, "drop" = Drop;
 }
 

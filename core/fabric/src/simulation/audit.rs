@@ -47,8 +47,9 @@ impl Simulation {
                     port.queued_bytes
                 ));
             }
-            resident += self.walk(&port.on_line, |_| ()).0;
-            pauses += self.walk(&port.pauses, |_| ()).0 + self.walk(&port.pauses_on_line, |_| ()).0;
+            resident += self.walk(port.on_line.list(), |_| ()).0;
+            pauses +=
+                self.walk(&port.pauses, |_| ()).0 + self.walk(port.pauses_on_line.list(), |_| ()).0;
         }
         if counts.created != gone + resident {
             return Err(format!(
@@ -74,6 +75,11 @@ impl Simulation {
                     "{name}: {} bytes of {} were used",
                     counted.used_max, counted.buffer
                 ));
+            }
+        }
+        for (number, pair) in self.pairs.iter().enumerate() {
+            if pair.selective.as_ref().is_some_and(|selective| !selective.board.audit()) {
+                return Err(format!("flow {number} has other bytes under way than it counts"));
             }
         }
         self.audit_accounts(&accounts)

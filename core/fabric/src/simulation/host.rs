@@ -1,5 +1,6 @@
 //! Hosts: queue pairs send, receive and acknowledge, with go-back-N and the time-out of reliable connections
-//! (InfiniBand Architecture 1.4, sections 9.7 and 9.9).
+//! (InfiniBand Architecture 1.4, sections 9.7 and 9.9). What is other where single packets are sent again is in
+//! [`super::recovery`].
 
 use crate::congestion::{self, Ack, Path};
 use crate::event::{Event, Kind};
@@ -7,6 +8,7 @@ use crate::flow::Operation;
 use crate::packet::{Content, Hops, NONE, Packet, PacketId};
 use crate::simulation::Simulation;
 use crate::simulation::pair::State;
+use crate::simulation::recovery::Selective;
 use crate::time::{MICROSECOND, transmission_ps};
 
 /// Marks of reads are told apart by as much as a ConnectX keeps between notifications.
@@ -54,7 +56,11 @@ impl Simulation {
         pair.congestion = congestion;
         pair.pace = pace;
         pair.progress_ps = self.now_ps;
+        pair.delivered_ps = self.now_ps;
         pair.result.ideal_ps = ideal_ps;
+        pair.selective = self
+            .recovers_selectively
+            .then(|| Box::new(Selective::new(&self.parameters, &path, pair.sizes(), self.needs)));
         pair.post(0);
         self.go_on(flow);
     }
@@ -142,14 +148,14 @@ impl Simulation {
         let is_answer = pair.operation == Operation::Read;
         let has_header = pair.operation == Operation::Write;
         let mut packet = Packet::new(Content::Data, flow, pair.data_to, pair.priority);
-        packet.psn = pair.next;
         packet.hash = pair.hash;
         packet.sent_ps = self.now_ps;
-        let (payload, is_first, is_last) = pair.take();
-        packet.payload = payload;
-        packet.is_last = is_last;
-        packet.bytes =
-            self.wire.data(payload, is_first && (has_header || is_answer), is_last, is_answer);
+        let taken = pair.take(self.now_ps);
+        packet.psn = taken.psn;
+        packet.payload = taken.payload;
+        packet.is_last = taken.is_last;
+        let is_first = taken.is_first && (has_header || is_answer);
+        packet.bytes = self.wire.data(taken.payload, is_first, taken.is_last, is_answer);
         if self.needs.telemetry {
             packet.telemetry = self.telemetry.insert(Hops::default());
         }
@@ -161,9 +167,8 @@ impl Simulation {
         }
         let rate_bps = pair.pace.rate_bps;
         let port = pair.port;
-        if !pair.has_timer && self.timeout_ps > 0 && !is_answer {
-            pair.has_timer = true;
-            self.events.push(Event::new(self.now_ps + self.timeout_ps, Kind::Timeout, flow));
+        if pair.timer_ps == u64::MAX && !is_answer {
+            self.set_timer(flow, self.now_ps);
         }
         let id = self.packets.insert(packet);
         self.counts.created += 1;
@@ -214,15 +219,18 @@ impl Simulation {
         let (psn, payload, is_marked) = (packet.psn, packet.payload, packet.marks > 0);
         let is_read = self.pairs[flow as usize].operation == Operation::Read;
         if is_marked {
-            self.note_mark(flow, is_read);
+            self.note_mark(flow, is_read && !self.recovers_selectively);
         }
-        let every = if self.needs.acknowledgements { 1 } else { self.parameters.ack_every };
+        if self.recovers_selectively {
+            return self.receive_selectively(flow, id);
+        }
+        let every = self.ack_every();
         let pair = &mut self.pairs[flow as usize];
         pair.marks += u32::from(is_marked);
         pair.since_ack += 1;
         let mut answer = None;
         if psn == pair.expected {
-            let is_whole = pair.accept(payload);
+            let is_whole = pair.accept(payload, self.now_ps);
             if is_whole || pair.since_ack >= every {
                 answer = Some(Content::Ack);
             }
@@ -242,13 +250,18 @@ impl Simulation {
                 self.remove_packet(id);
                 self.ask_again(flow);
             }
-            Some(content) if !is_read => self.answer(flow, id, content),
+            Some(content) if !is_read => self.answer(flow, id, content, 0),
             _ => self.remove_packet(id),
         }
     }
 
-    /// The data packet becomes its acknowledgement.
-    fn answer(&mut self, flow: u32, id: PacketId, content: Content) {
+    /// Packets for each acknowledgement.
+    pub(super) const fn ack_every(&self) -> u32 {
+        if self.needs.acknowledgements { 1 } else { self.parameters.ack_every }
+    }
+
+    /// The data packet becomes its acknowledgement, which tells of a packet so far `ahead` of the expected one, too.
+    pub(super) fn answer(&mut self, flow: u32, id: PacketId, content: Content, ahead: u32) {
         let pair = &mut self.pairs[flow as usize];
         let packet = &mut self.packets[id];
         packet.content = content;
@@ -257,7 +270,7 @@ impl Simulation {
         packet.hash = pair.hash ^ BACK;
         packet.priority = self.parameters.ack_priority.unwrap_or(pair.priority);
         packet.bytes = self.wire.acknowledgement;
-        packet.payload = 0;
+        packet.payload = ahead;
         packet.marks = std::mem::take(&mut pair.marks).min(255) as u8;
         packet.packets = std::mem::take(&mut pair.since_ack).min(65_535) as u16;
         let port = pair.far_port;
@@ -265,7 +278,7 @@ impl Simulation {
         self.enqueue(port, id);
     }
 
-    fn message_arrived(&mut self, flow: u32, is_read: bool) {
+    pub(super) fn message_arrived(&mut self, flow: u32, is_read: bool) {
         let pair = &mut self.pairs[flow as usize];
         let arrived = pair.received_messages;
         pair.result.arrived_ps = Some(self.now_ps);
@@ -332,6 +345,9 @@ impl Simulation {
 
     /// An acknowledgement is at the sender.
     fn acknowledged(&mut self, flow: u32, id: PacketId, is_gap: bool) {
+        if self.recovers_selectively {
+            return self.acknowledged_selectively(flow, id);
+        }
         let packet = &self.packets[id];
         let psn = packet.psn;
         let pair = &mut self.pairs[flow as usize];
@@ -361,10 +377,17 @@ impl Simulation {
                 marks: u32::from(packet.marks),
                 round_trip_ps: self.now_ps - packet.sent_ps,
                 hops,
+                ..Ack::default()
             };
             congestion.on_ack(&ack, &mut pair.pace);
         }
-        if pair.result.completed == completed {
+        self.completed(flow, completed);
+    }
+
+    /// An acknowledgement was heard, before which so many messages were complete.
+    pub(super) fn completed(&mut self, flow: u32, before: u64) {
+        let pair = &mut self.pairs[flow as usize];
+        if pair.result.completed == before || pair.operation == Operation::Read {
             return self.wake(flow);
         }
         if pair.is_done() {
@@ -407,11 +430,10 @@ impl Simulation {
     }
 
     fn request(&mut self, flow: u32, psn: u64) {
-        let pair = &mut self.pairs[flow as usize];
-        if !pair.has_timer && self.timeout_ps > 0 {
-            pair.has_timer = true;
-            self.events.push(Event::new(self.now_ps + self.timeout_ps, Kind::Timeout, flow));
+        if self.pairs[flow as usize].timer_ps == u64::MAX {
+            self.set_timer(flow, self.now_ps);
         }
+        let pair = &self.pairs[flow as usize];
         let (port, to, hash) = (pair.far_port, pair.data_from, pair.hash ^ BACK);
         let priority = pair.priority;
         self.send_control(port, Content::ReadRequest, flow, to, priority, hash, psn);
@@ -426,17 +448,44 @@ impl Simulation {
             return;
         }
         if psn < pair.next {
-            pair.go_back(psn);
+            match &mut pair.selective {
+                Some(selective) => selective.board.give_up(psn),
+                None => pair.go_back(psn),
+            }
         }
         // A request that was lost is implied by one that came after it.
         pair.set_limit(psn / pair.packets_per_message + 1);
         self.wake(flow);
     }
 
+    /// How long a pair waits for an acknowledgement; 0: for ever.
+    fn patience_ps(&self, flow: u32) -> u64 {
+        let pair = &self.pairs[flow as usize];
+        match &pair.selective {
+            None => self.timeout_ps,
+            Some(selective) => selective.patience_ps(pair.operation == Operation::Read),
+        }
+    }
+
+    /// Sets the timer for what was sent, asked for or heard of at a time.
+    pub(super) fn set_timer(&mut self, flow: u32, from_ps: u64) {
+        let patience_ps = self.patience_ps(flow);
+        let pair = &mut self.pairs[flow as usize];
+        let at_ps = (from_ps + patience_ps).max(self.now_ps);
+        // An event that is ahead and would be too late is left alone and means nothing.
+        if patience_ps > 0 && at_ps < pair.timer_ps {
+            pair.timer_ps = at_ps;
+            self.events.push(Event::new(at_ps, Kind::Timeout, flow));
+        }
+    }
+
     /// A pair looks whether it waited too long.
     pub(super) fn timeout(&mut self, flow: u32) {
         let pair = &mut self.pairs[flow as usize];
-        pair.has_timer = false;
+        if pair.timer_ps != self.now_ps {
+            return;
+        }
+        pair.timer_ps = u64::MAX;
         let is_read = pair.operation == Operation::Read;
         let waits = if is_read {
             pair.expected < pair.asked * pair.packets_per_message
@@ -446,18 +495,24 @@ impl Simulation {
         if pair.state == State::Over || !waits {
             return;
         }
-        let deadline = pair.progress_ps + self.timeout_ps;
-        pair.has_timer = true;
-        if self.now_ps < deadline {
-            return self.events.push(Event::new(deadline, Kind::Timeout, flow));
+        let heard_ps = pair.progress_ps;
+        if self.now_ps < heard_ps + self.patience_ps(flow) {
+            return self.set_timer(flow, heard_ps);
         }
+        let pair = &mut self.pairs[flow as usize];
         pair.result.timeouts += 1;
         pair.retries += 1;
         if pair.retries > self.parameters.retries {
             return self.fail(flow);
         }
         pair.progress_ps = self.now_ps;
-        self.events.push(Event::new(self.now_ps + self.timeout_ps, Kind::Timeout, flow));
+        if let Some(selective) = &mut pair.selective {
+            selective.back_off();
+            if let Some(congestion) = &mut pair.congestion {
+                congestion.on_timeout(self.now_ps, &mut pair.pace);
+            }
+        }
+        self.set_timer(flow, self.now_ps);
         if is_read {
             // Everything that was asked for, from the first that is missing.
             let pair = &mut self.pairs[flow as usize];
@@ -469,8 +524,12 @@ impl Simulation {
                 self.request(flow, psn);
             }
         } else {
+            let pair = &mut self.pairs[flow as usize];
             let first = pair.unacknowledged;
-            pair.go_back(first);
+            match &mut pair.selective {
+                Some(selective) => selective.board.give_up(first),
+                None => pair.go_back(first),
+            }
             self.wake(flow);
         }
     }

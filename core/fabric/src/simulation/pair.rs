@@ -3,6 +3,8 @@
 use crate::congestion::{Congestion, Pace};
 use crate::flow::{Flow, FlowResult, Operation};
 use crate::parameters::Parameters;
+use crate::simulation::recovery::Selective;
+use crate::simulation::scoreboard::Sizes;
 
 /// Half of the numbers that 24 bits have: more cannot be under way (InfiniBand 9.7.5.1.1).
 const PACKETS_MAX: u64 = 1 << 23;
@@ -20,6 +22,16 @@ pub(super) enum State {
     Over,
 }
 
+/// A packet that is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) psn: u64,
+    pub(super) payload: u32,
+    /// Of its message.
+    pub(super) is_first: bool,
+    pub(super) is_last: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct Pair {
     /// The port by which data leaves, and that by which what is for the sender leaves.
@@ -33,7 +45,8 @@ pub(super) struct Pair {
     pub(super) state: State,
     pub(super) operation: Operation,
     pub(super) priority: u8,
-    pub(super) has_timer: bool,
+    /// When the pair looks whether it waited too long; never: [`u64::MAX`].
+    pub(super) timer_ps: u64,
     pub(super) retries: u32,
 
     mtu: u32,
@@ -59,11 +72,15 @@ pub(super) struct Pair {
     pub(super) next_at_ps: u64,
     pub(super) pace: Pace,
     pub(super) congestion: Option<Box<dyn Congestion>>,
+    /// Where single packets are sent again.
+    pub(super) selective: Option<Box<Selective>>,
     pub(super) progress_ps: u64,
     next_completion: u64,
 
     // The end that receives.
     pub(super) expected: u64,
+    /// When payload was delivered last, or the flow began.
+    pub(super) delivered_ps: u64,
     pub(super) received_in_message: u64,
     pub(super) since_ack: u32,
     pub(super) marks: u32,
@@ -97,7 +114,7 @@ impl Pair {
             state: State::Idle,
             operation: flow.operation,
             priority,
-            has_timer: false,
+            timer_ps: u64::MAX,
             retries: 0,
             mtu,
             last_payload: last as u32,
@@ -116,9 +133,11 @@ impl Pair {
             next_at_ps: 0,
             pace: Pace { rate_bps: u64::MAX, window_bytes: u64::MAX, has_timers: false },
             congestion: None,
+            selective: None,
             progress_ps: 0,
             next_completion: packets_per_message,
             expected: 0,
+            delivered_ps: 0,
             received_in_message: 0,
             since_ack: 0,
             marks: 0,
@@ -153,7 +172,14 @@ impl Pair {
         self.limit = self.limit.max(messages.saturating_mul(self.packets_per_message));
     }
 
-    pub(super) fn can_send(&self) -> bool {
+    pub(super) fn can_send(&mut self) -> bool {
+        if let Some(selective) = &mut self.selective {
+            let window = self.pace.window_bytes.min(selective.window_bytes);
+            return self.state != State::Over
+                && selective.board.in_flight_bytes < window
+                && (selective.board.has_lost()
+                    || self.next < self.limit && self.next - self.unacknowledged < PACKETS_MAX);
+        }
         self.next < self.limit
             && self.in_flight_bytes < self.pace.window_bytes
             && (self.next - self.unacknowledged < PACKETS_MAX || self.operation == Operation::Read)
@@ -170,21 +196,46 @@ impl Pair {
             + packet % self.packets_per_message * u64::from(self.mtu)
     }
 
-    /// Takes the next packet: payload, whether it is the first of its message, and the last.
-    pub(super) fn take(&mut self) -> (u32, bool, bool) {
+    /// Sizes of its packets.
+    pub(super) const fn sizes(&self) -> Sizes {
+        Sizes {
+            full: self.mtu,
+            last: self.last_payload,
+            packets_per_message: self.packets_per_message,
+        }
+    }
+
+    /// Takes the next packet.
+    pub(super) fn take(&mut self, now_ps: u64) -> Taken {
+        self.result.packets_sent += 1;
+        if let Some(selective) = &mut self.selective {
+            let (psn, is_new) = selective.board.take(now_ps);
+            if is_new {
+                self.next += 1;
+                if self.next >= self.limit {
+                    selective.board.run_out();
+                }
+            } else {
+                self.result.packets_again += 1;
+            }
+            let in_message = psn % self.packets_per_message;
+            let is_last = in_message + 1 == self.packets_per_message;
+            let payload = if is_last { self.last_payload } else { self.mtu };
+            return Taken { psn, payload, is_first: in_message == 0, is_last };
+        }
+        let psn = self.next;
         let is_first = self.in_message == 0;
         let is_last = self.in_message + 1 == self.packets_per_message;
         let payload = if is_last { self.last_payload } else { self.mtu };
         self.in_message = if is_last { 0 } else { self.in_message + 1 };
         self.next += 1;
         self.in_flight_bytes += u64::from(payload);
-        self.result.packets_sent += 1;
         if self.next <= self.fresh {
             self.result.packets_again += 1;
         } else {
             self.fresh = self.next;
         }
-        (payload, is_first, is_last)
+        Taken { psn, payload, is_first, is_last }
     }
 
     /// Goes back to a packet.
@@ -194,26 +245,32 @@ impl Pair {
         self.in_flight_bytes = 0;
     }
 
-    /// Packets before this one are there; gives how many are new. Call with a number above the first that is not.
-    pub(super) fn acknowledge(&mut self, packet: u64) -> u64 {
-        let newly = packet - self.unacknowledged;
+    /// Packets before this one are there. Call with a number above the first that is not.
+    pub(super) fn acknowledge(&mut self, packet: u64) {
         self.unacknowledged = packet;
-        if self.next < packet {
-            // What was sent before going back arrived after all.
-            self.go_back(packet);
-        } else if self.pace.window_bytes != u64::MAX {
-            self.in_flight_bytes = self.offset(self.next) - self.offset(packet);
+        if self.selective.is_none() {
+            if self.next < packet {
+                // What was sent before going back arrived after all.
+                self.go_back(packet);
+            } else if self.pace.window_bytes != u64::MAX {
+                self.in_flight_bytes = self.offset(self.next) - self.offset(packet);
+            }
+        }
+        if self.operation == Operation::Read {
+            // Messages of a read are complete where they arrive.
+            return;
         }
         while self.next_completion <= packet {
             self.result.completed += 1;
             self.next_completion += self.packets_per_message;
         }
-        newly
     }
 
     /// The next packet came in order, and whether a message is whole with it.
-    pub(super) fn accept(&mut self, payload: u32) -> bool {
+    pub(super) fn accept(&mut self, payload: u32, now_ps: u64) -> bool {
         self.expected += 1;
+        self.result.stalled_ps_max = self.result.stalled_ps_max.max(now_ps - self.delivered_ps);
+        self.delivered_ps = now_ps;
         self.told_gap = false;
         self.result.delivered_bytes += u64::from(payload);
         self.received_in_message += 1;

@@ -2,7 +2,7 @@
 
 use crate::event::{Event, Kind};
 use crate::network::Marking;
-use crate::packet::{Content, Hop, List, NONE, PacketId};
+use crate::packet::{Content, Hop, List, NONE, OnLine, PacketId};
 use crate::random::Random;
 use crate::simulation::Simulation;
 use crate::time::LineRate;
@@ -39,8 +39,6 @@ pub struct PortResult {
 #[repr(C)]
 pub(super) struct Port {
     pub(super) busy_until_ps: u64,
-    /// From the last bit sent until the packet is where it is handled.
-    pub(super) delay_ps: u64,
     pub(super) line: LineRate,
     pub(super) node: u32,
     pub(super) peer: u32,
@@ -56,8 +54,9 @@ pub(super) struct Port {
     /// Whose turn it is among weighted priorities.
     turn: u8,
     pub(super) is_up: bool,
-    /// On the line.
-    pub(super) on_line: List,
+    pub(super) on_line: OnLine,
+    /// From the last bit sent until the packet is where it is handled.
+    pub(super) delay_ps: u64,
     pub(super) queued_bytes: u64,
     pub(super) result: PortResult,
     pub(super) pauses: List,
@@ -65,7 +64,7 @@ pub(super) struct Port {
     loss: f64,
     pub(super) queues: [List; 8],
     pub(super) queue_limit_bytes: Option<u64>,
-    pub(super) pauses_on_line: List,
+    pub(super) pauses_on_line: OnLine,
     pub(super) pause_delay_ps: u64,
     loss_burst: f64,
     is_losing: bool,
@@ -91,11 +90,11 @@ impl Port {
             line: port.line,
             delay_ps: port.delay_ps,
             pause_delay_ps: port.delay_ps,
-            on_line: List::EMPTY,
+            on_line: OnLine::EMPTY,
             queued_bytes: 0,
             queues: [List::EMPTY; 8],
             pauses: List::EMPTY,
-            pauses_on_line: List::EMPTY,
+            pauses_on_line: OnLine::EMPTY,
             marking: None,
             queue_limit_bytes: port.queue_bytes,
             loss: port.loss,
@@ -271,18 +270,16 @@ impl Simulation {
         state.result.busy_ps += took;
         state.result.sent_packets += 1;
         state.result.sent_bytes += u64::from(packet.bytes);
-        packet.arrives_ps = state.busy_until_ps + state.delay_ps;
         if state.loses() {
             state.result.lost += 1;
             self.counts.lost += 1;
             self.remove_packet(id);
             return;
         }
-        let arrives_ps = packet.arrives_ps;
-        if state.on_line.is_empty() {
+        let arrives_ps = state.busy_until_ps + state.delay_ps;
+        if state.on_line.push(id, arrives_ps, &mut self.packets) {
             self.events.push(Event::new(arrives_ps, Kind::Arrives, port));
         }
-        state.on_line.push(id, &mut self.packets);
     }
 
     fn launch_pause(&mut self, port: u32, id: PacketId) {
@@ -291,27 +288,20 @@ impl Simulation {
         let took = state.line.transmission_ps(packet.bytes + self.wire.around_frame);
         state.busy_until_ps = self.now_ps + took;
         state.result.busy_ps += took;
-        packet.arrives_ps = state.busy_until_ps + state.pause_delay_ps;
-        let arrives_ps = packet.arrives_ps;
-        if state.pauses_on_line.is_empty() {
+        let arrives_ps = state.busy_until_ps + state.pause_delay_ps;
+        if state.pauses_on_line.push(id, arrives_ps, &mut self.packets) {
             self.events.push(Event::new(arrives_ps, Kind::PauseArrives, port));
         }
-        state.pauses_on_line.push(id, &mut self.packets);
     }
 
     /// The first packet on a port's line is at the other end.
     pub(super) fn arrive(&mut self, port: u32) {
         let state = &mut self.ports[port as usize];
         // What was on the line of a link that failed is not there any more.
-        let head = state.on_line.head();
-        if head == NONE || self.packets[head].arrives_ps != self.now_ps {
-            return;
-        }
-        let Some(id) = state.on_line.pop(&self.packets) else { return };
+        let Some((id, next_ps)) = state.on_line.pop(self.now_ps, &self.packets) else { return };
         let peer = state.peer;
-        let next = state.on_line.head();
-        if next != NONE {
-            self.events.push(Event::new(self.packets[next].arrives_ps, Kind::Arrives, port));
+        if let Some(next_ps) = next_ps {
+            self.events.push(Event::new(next_ps, Kind::Arrives, port));
         }
         self.counts.arrivals += 1;
         let packet = &self.packets[id];

@@ -1,11 +1,13 @@
 //! From a network, parameters and flows to a simulation at time zero.
 
+use std::collections::HashMap;
+
 use super::{
-    Arena, CongestionControl, Counts, Digest, Event, EventQueue, Flow, Held, Ingress, Kind, Line,
-    Marking, Memory, Network, Operation, Pair, Parameters, Port, Random, Routes, SetupError,
-    Simulation, Thresholds, Wire, mix, needs,
+    Arena, CongestionControl, Counts, Deadlocks, Digest, Event, EventQueue, Flow, Held, Ingress,
+    Kind, Line, Marking, Memory, Network, Operation, Pair, Parameters, Port, Random, Routes,
+    SetupError, Simulation, Thresholds, Wire, mix, needs,
 };
-use crate::parameters::Routing;
+use crate::parameters::{Recovery, Routing};
 use crate::time::NANOSECOND;
 
 /// Buffer of a switch for each 50 Gb/s of its fastest port (HPCC simulator, run.py).
@@ -18,8 +20,8 @@ const FLOWS_MAX: usize = 1 << 24;
 /// What a node adds to hashes.
 pub(super) const fn salt(routing: Routing, seed: u64, node: u32) -> u32 {
     match routing {
-        Routing::Ecmp => mix(seed ^ (node as u64) << 20) as u32,
         Routing::EcmpPolarised => mix(seed) as u32,
+        _ => mix(seed ^ (node as u64) << 20) as u32,
     }
 }
 
@@ -44,6 +46,7 @@ impl Simulation {
             .map(|flow| flow.priority.unwrap_or(parameters.priority).min(7))
             .fold(1_u8 << parameters.priority, |all, priority| all | 1 << priority);
         let lossless = match (parameters.pfc, parameters.ack_priority) {
+            _ if needs.tcp => 0,
             (false, _) => 0,
             (true, None) => data,
             (true, Some(priority)) => data | 1 << priority,
@@ -77,8 +80,12 @@ impl Simulation {
             order: (0..flows.len() as u32).collect(),
             next_start: 0,
             active: flows.len() as u64,
+            flowlets: HashMap::new(),
             changes: Vec::new(),
             next_change: 0,
+            links_down: vec![false; network.links.len()],
+            switches_down: vec![false; nodes],
+            deadlocks: Deadlocks::new(parameters.deadlock_check.0),
             counts: Counts::default(),
             digest: Digest(parameters.seed),
             pause_records: None,
@@ -87,6 +94,7 @@ impl Simulation {
             routes,
             wire,
             needs,
+            recovers_selectively: needs.tcp || parameters.recovery == Recovery::Selective,
             lossless,
             strict,
             flows,
@@ -285,9 +293,13 @@ impl Simulation {
         if flow.priority.is_some_and(|priority| priority > 7) {
             return Err("priorities are 0 to 7".to_owned());
         }
-        if flow.operation == Operation::Read && self.needs.acknowledgements {
+        if flow.operation == Operation::Read && self.needs.tcp {
+            return Err("TCP has no reads: use write_bw or send_bw".to_owned());
+        }
+        let is_heard = !self.needs.acknowledgements || self.recovers_selectively;
+        if flow.operation == Operation::Read && !is_heard {
             return Err(format!(
-                "nobody acknowledges a read, and {:?} lives on acknowledgements: use dcqcn, dcqcn-paper or none",
+                "nobody acknowledges a read, and {:?} lives on acknowledgements: use dcqcn, dcqcn-paper or none, or recovery=selective",
                 self.parameters.cc
             ));
         }

@@ -31,9 +31,9 @@ impl Simulation {
     pub(super) fn forward(&mut self, ingress: u32, id: PacketId) {
         let packet = &mut self.packets[id];
         packet.ingress = ingress;
-        let (to, hash, priority, bytes) = (packet.to, packet.hash, packet.priority, packet.bytes);
+        let (priority, bytes) = (packet.priority, packet.bytes);
         let node = self.ports[ingress as usize].node;
-        let Some(out) = self.routes.port(&self.network, node, to, hash) else {
+        let Some(out) = self.way_of(node, id) else {
             return self.drop_packet(ingress, id);
         };
         if !self.ports[out as usize].is_up {
@@ -83,7 +83,7 @@ impl Simulation {
     }
 
     /// Tells the other end of a port to stop or to go on.
-    fn pause(&mut self, port: u32, priority: u8, stop: bool) {
+    pub(super) fn pause(&mut self, port: u32, priority: u8, stop: bool) {
         let quanta =
             if self.parameters.pfc_quanta == 0 { 65_535 } else { self.parameters.pfc_quanta };
         let mut packet = Packet::new(Content::Pause, NONE, NONE, priority);
@@ -120,15 +120,11 @@ impl Simulation {
     /// The first pause on a port's line is at the other end and has its effect.
     pub(super) fn arrive_pause(&mut self, port: u32) {
         let state = &mut self.ports[port as usize];
-        let head = state.pauses_on_line.head();
-        if head == NONE || self.packets[head].arrives_ps != self.now_ps {
-            return;
-        }
-        let Some(id) = state.pauses_on_line.pop(&self.packets) else { return };
+        let popped = state.pauses_on_line.pop(self.now_ps, &self.packets);
+        let Some((id, next_ps)) = popped else { return };
         let peer = state.peer;
-        let next = state.pauses_on_line.head();
-        if next != NONE {
-            self.events.push(Event::new(self.packets[next].arrives_ps, Kind::PauseArrives, port));
+        if let Some(next_ps) = next_ps {
+            self.events.push(Event::new(next_ps, Kind::PauseArrives, port));
         }
         let packet = &self.packets[id];
         let (priority, quanta) = (packet.priority, packet.psn);
@@ -158,6 +154,9 @@ impl Simulation {
         if is_new {
             state.paused |= bit;
             held.since_ps[usize::from(priority)] = self.now_ps;
+            if !state.is_host {
+                self.deadlocks.watch(self.now_ps, &mut self.events);
+            }
         }
         let entity = port * 8 + u32::from(priority);
         if self.parameters.pfc_quanta > 0 {

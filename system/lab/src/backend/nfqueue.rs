@@ -38,6 +38,8 @@ const AWAKE_SHARE: u32 = 20;
 const NAP: Duration = Duration::from_micros(100);
 /// Of the delay: what naps may make packets late.
 const NAP_SHARE: u32 = 20;
+/// Of packets that are lost, so many bytes wait for their turn to be dropped; those beyond are dropped at once.
+const LOST_BYTES_MAX: u64 = 64 << 20;
 /// So long processors stay awake when no packet waits any more.
 const WAKEFUL: Duration = Duration::from_secs(1);
 /// A clock that was set between a packet's arrival and its news tells nonsense.
@@ -171,6 +173,7 @@ impl Way {
             line,
             mtu: *mtu,
             held: VecDeque::with_capacity(1 << 14),
+            lost_bytes: 0,
             since: Instant::now(),
             awake: Duration::ZERO,
             wakeful: None,
@@ -231,7 +234,16 @@ impl Sender {
 struct Held {
     id: u32,
     at: Duration,
-    marked: bool,
+    bytes: u32,
+    verdict: Verdict,
+}
+
+/// What the kernel is told of a packet, when all before it are decided: it finds the first of its queue at once, and any
+/// other by a walk past all that wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Go { marked: bool },
+    Drop,
 }
 
 /// The thread of a direction.
@@ -241,6 +253,8 @@ struct Keeper {
     line: Line,
     mtu: u32,
     held: VecDeque<Held>,
+    /// Of packets held that are to be dropped.
+    lost_bytes: u64,
     since: Instant,
     /// How long it waited without sleeping, less what it may.
     awake: Duration,
@@ -332,29 +346,39 @@ impl Keeper {
             if first.at > now {
                 return Ok(Some(first.at - now));
             }
-            // One verdict for all that are due and marked alike.
-            let mut last = first.id;
-            let mut count = 0;
+            // One verdict for all that are due and fare alike.
+            let (mut last, mut count, mut bytes) = (first.id, 0, 0);
             while let Some(held) = self.held.front()
                 && held.at <= now
-                && held.marked == first.marked
+                && held.verdict == first.verdict
             {
                 last = held.id;
                 count += 1;
+                bytes += u64::from(held.bytes);
                 self.held.pop_front();
             }
-            self.queue.accept_up_to(last, first.marked.then_some(CONGESTED))?;
-            self.direction.lateness.count(now - first.at, count);
+            match first.verdict {
+                Verdict::Go { marked } => {
+                    self.queue.accept_up_to(last, marked.then_some(CONGESTED))?;
+                    self.direction.lateness.count(now - first.at, count);
+                }
+                Verdict::Drop => {
+                    self.queue.drop_up_to(last)?;
+                    self.lost_bytes -= bytes;
+                }
+            }
         }
     }
 
     fn take(&mut self) -> io::Result<usize> {
         let (now, clock) = (self.since.elapsed(), SystemTime::now());
-        let Self { queue, line, held, direction, mtu, .. } = self;
-        let mut dropped = Vec::new();
+        let Self { queue, line, held, direction, mtu, lost_bytes, .. } = self;
+        let mut at_once = Vec::new();
         let count = queue.take(|waiting| {
+            let (id, bytes) = (waiting.id, waiting.bytes);
             if is_housekeeping(waiting.head) {
-                return held.push_back(Held { id: waiting.id, at: now, marked: false });
+                let verdict = Verdict::Go { marked: false };
+                return held.push_back(Held { id, at: now, bytes, verdict });
             }
             let packet = Packet::of(waiting.head, waiting.bytes, *mtu);
             // It arrived before this thread was told.
@@ -363,11 +387,17 @@ impl Keeper {
             let fate = line.offer(now.saturating_sub(age), packet);
             direction.count(fate, packet);
             match fate {
-                Fate::Arrives { at, marked } => held.push_back(Held { id: waiting.id, at, marked }),
-                Fate::Lost | Fate::Overflow | Fate::Cut => dropped.push(waiting.id),
+                Fate::Arrives { at, marked } => {
+                    held.push_back(Held { id, at, bytes, verdict: Verdict::Go { marked } });
+                }
+                _ if *lost_bytes > LOST_BYTES_MAX => at_once.push(id),
+                Fate::Lost | Fate::Overflow | Fate::Cut => {
+                    *lost_bytes += u64::from(bytes);
+                    held.push_back(Held { id, at: now, bytes, verdict: Verdict::Drop });
+                }
             }
         })?;
-        dropped.into_iter().try_for_each(|id| queue.drop_one(id))?;
+        at_once.into_iter().try_for_each(|id| queue.drop_one(id))?;
         Ok(count)
     }
 }

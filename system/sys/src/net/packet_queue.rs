@@ -19,8 +19,8 @@ use super::options::set_receive_room;
 
 /// include/uapi/linux/netfilter/nfnetlink_queue.h.
 const PACKET: u16 = 3 << 8;
-const VERDICT: u16 = (3 << 8) | 1;
 const CONFIGURE: u16 = (3 << 8) | 2;
+const VERDICT: u16 = (3 << 8) | 1;
 const VERDICT_BATCH: u16 = (3 << 8) | 3;
 const CONFIG_COMMAND: u16 = 1;
 const CONFIG_PARAMETERS: u16 = 2;
@@ -168,7 +168,15 @@ impl PacketQueue {
         self.decide(VERDICT_BATCH, ACCEPT, id, mark)
     }
 
-    /// Drops one packet.
+    /// Drops every packet that waits with a number up to this one.
+    ///
+    /// # Errors
+    /// Whatever the socket says.
+    pub fn drop_up_to(&self, id: u32) -> io::Result<()> {
+        self.decide(VERDICT_BATCH, DROP, id, None)
+    }
+
+    /// Drops one packet. The kernel finds it by a walk past all that wait before it.
     ///
     /// # Errors
     /// Whatever the socket says.
@@ -285,7 +293,8 @@ mod tests {
                     let header = if address.starts_with('[') { 48 } else { 28 };
                     let lengths: Vec<_> = seen.iter().map(|(_, bytes)| bytes - header).collect();
                     assert_eq!(lengths, [3, 3, 5]);
-                    queue.drop_one(seen[1].0).unwrap();
+                    queue.accept_up_to(seen[0].0, None).unwrap();
+                    queue.drop_up_to(seen[1].0).unwrap();
                     queue.accept_up_to(seen[2].0, Some(CONGESTED)).unwrap();
                     let mut text = [0; 9];
                     for expected in ["one", "three"] {

@@ -96,6 +96,8 @@ pub struct TcpInfo {
     pub notsent_bytes: u32,
     /// Segments sent and not acknowledged.
     pub unacked_segments: u32,
+    /// Time since the peer acknowledged anything.
+    pub last_acknowledged_ms: u32,
     /// Congestion window in segments.
     pub snd_cwnd: u32,
     /// Largest segment sent, in bytes of payload.
@@ -155,6 +157,7 @@ impl From<RawTcpInfo> for TcpInfo {
             segments_received: raw.segs_in,
             notsent_bytes: raw.notsent_bytes,
             unacked_segments: raw.unacked,
+            last_acknowledged_ms: raw.last_ack_recv,
             snd_cwnd: raw.snd_cwnd,
             snd_mss: raw.snd_mss,
             rcv_mss: raw.rcv_mss,

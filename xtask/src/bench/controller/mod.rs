@@ -1,11 +1,12 @@
 //! `cargo xtask bench controller`: what the controller is made of, a file for each part.
 
 mod allocation;
+mod api;
 
 use std::path::Path;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::machine;
@@ -14,9 +15,21 @@ use crate::workspace_root;
 /// What `cargo xtask bench controller` takes.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
+    /// Parts to measure, separated by commas; all by default.
+    #[arg(long, value_delimiter = ',', value_enum)]
+    parts: Vec<What>,
     /// Seconds of processor time that the linear programmes get for each problem.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+}
+
+/// A part of the results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum What {
+    /// Rates for flows over links, beside linear programmes.
+    Allocation,
+    /// Submissions and completions over HTTP, on SQLite and PostgreSQL.
+    Api,
 }
 
 /// Tables of one part: text for people, and the same as an object.
@@ -29,8 +42,16 @@ struct Part {
 /// Measures all parts and writes the results.
 pub fn run(options: &Options) -> Result<()> {
     let root = workspace_root();
-    let parts = [allocation::run(&root, options.seconds)?];
-    write(&root, &parts)
+    let all = What::value_variants();
+    let wanted = if options.parts.is_empty() { all } else { &options.parts };
+    let parts: Result<Vec<Part>> = wanted
+        .iter()
+        .map(|what| match what {
+            What::Allocation => allocation::run(&root, options.seconds),
+            What::Api => api::run(&root),
+        })
+        .collect();
+    write(&root, &parts?)
 }
 
 fn write(root: &Path, parts: &[Part]) -> Result<()> {

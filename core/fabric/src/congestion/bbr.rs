@@ -1,0 +1,320 @@
+//! BBR as it was first published (Cardwell et al., ACM Queue 14 (5), 2016; draft-cardwell-iccrg-bbr-congestion-control-00):
+//! packets leave at the highest rate at which the path delivered lately, and what is under way follows from that and
+//! the shortest round trip.
+//!
+//! Simpler than that: the cycle of gains begins at the same place in each connection, and losses change nothing.
+
+use std::collections::VecDeque;
+
+use super::{Ack, Congestion, Pace, Path};
+use crate::parameters::Parameters;
+use crate::time::SECOND;
+
+/// Segments under way at least.
+const SEGMENTS_MIN: u64 = 4;
+/// Gains of pacing, each for a shortest round trip; it begins after the draining one.
+const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+const CYCLE_BEGINS: usize = 2;
+/// The path is full when its rate grew less than this in each of three round trips.
+const GROWTH: f64 = 1.25;
+const FULL_ROUNDS: u32 = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Phase {
+    /// The rate is searched.
+    Startup,
+    /// What the search left in queues goes.
+    Drain,
+    /// A place in the cycle, and since when.
+    ProbeRate { at: usize, since_ps: u64 },
+    /// Hardly anything is under way: until when, once it is so.
+    ProbeRoundTrip { until_ps: Option<u64> },
+}
+
+/// State of one connection; rates in bits per second.
+#[derive(Debug)]
+pub(super) struct Bbr {
+    line: f64,
+    segment: u64,
+    /// Of bytes on the line in those of payload.
+    overhead: f64,
+    startup_gain: f64,
+    window_gain: f64,
+    rounds: u64,
+    probe_interval_ps: u64,
+    probe_ps: u64,
+    initial_window: u64,
+
+    phase: Phase,
+    /// Rounds and the rates in them that are not below a later one.
+    rates: VecDeque<(u64, f64)>,
+    round: u64,
+    round_ends_at: u64,
+    shortest_ps: u64,
+    shortest_at_ps: u64,
+    full_rate: f64,
+    full_rounds: u32,
+    is_full: bool,
+}
+
+impl Bbr {
+    pub(super) fn new(parameters: &Parameters, path: &Path, pace: &mut Pace) -> Self {
+        let segment = u64::from(path.mtu);
+        let initial_window = u64::from(parameters.tcp_initial_window) * segment;
+        pace.window_bytes = initial_window;
+        Self {
+            line: path.line_bps as f64,
+            segment,
+            overhead: f64::from(path.packet_bytes) / f64::from(path.mtu),
+            startup_gain: parameters.bbr_startup_gain,
+            window_gain: parameters.bbr_window_gain,
+            rounds: u64::from(parameters.bbr_rounds),
+            probe_interval_ps: parameters.bbr_probe_interval.0,
+            probe_ps: parameters.bbr_probe_time.0,
+            initial_window,
+            phase: Phase::Startup,
+            rates: VecDeque::new(),
+            round: 0,
+            round_ends_at: 0,
+            shortest_ps: u64::MAX,
+            shortest_at_ps: 0,
+            full_rate: 0.0,
+            full_rounds: 0,
+            is_full: false,
+        }
+    }
+
+    /// The highest rate of the last rounds.
+    fn rate(&self) -> f64 {
+        self.rates.front().map_or(0.0, |(_, rate)| *rate)
+    }
+
+    /// Payload under way at that rate in a shortest round trip, times a gain.
+    fn under_way(&self, gain: f64) -> u64 {
+        if self.shortest_ps == u64::MAX || self.rates.is_empty() {
+            return self.initial_window;
+        }
+        let bytes = self.rate() / 8.0 * self.shortest_ps as f64 / SECOND as f64;
+        // Room for what is acknowledged together.
+        (gain * bytes) as u64 + 3 * self.segment
+    }
+
+    /// Takes a sample of the rate; true where a round begins with it.
+    fn hear_rate(&mut self, ack: &Ack<'_>) -> bool {
+        let sample = &ack.sample;
+        if sample.interval_ps == 0 {
+            return false;
+        }
+        let begins = sample.delivered_before >= self.round_ends_at;
+        if begins {
+            self.round_ends_at = ack.delivered_bytes;
+            self.round += 1;
+        }
+        let rate = sample.bytes as f64 * 8.0 * SECOND as f64 / sample.interval_ps as f64;
+        if sample.is_app_limited && rate < self.rate() {
+            return begins;
+        }
+        while self.rates.back().is_some_and(|(_, before)| *before <= rate) {
+            self.rates.pop_back();
+        }
+        self.rates.push_back((self.round, rate));
+        while self.rates.front().is_some_and(|(round, _)| round + self.rounds < self.round) {
+            self.rates.pop_front();
+        }
+        begins
+    }
+
+    fn look_whether_full(&mut self, is_app_limited: bool) {
+        if self.is_full || is_app_limited {
+            return;
+        }
+        if self.rate() >= self.full_rate * GROWTH {
+            (self.full_rate, self.full_rounds) = (self.rate(), 0);
+            return;
+        }
+        self.full_rounds += 1;
+        self.is_full = self.full_rounds >= FULL_ROUNDS;
+    }
+
+    fn go_on(&mut self, ack: &Ack<'_>) {
+        let now = ack.now_ps;
+        if self.phase == Phase::Startup && self.is_full {
+            self.phase = Phase::Drain;
+        }
+        if self.phase == Phase::Drain && ack.in_flight_bytes <= self.under_way(1.0) {
+            self.phase = Phase::ProbeRate { at: CYCLE_BEGINS, since_ps: now };
+        }
+        if let Phase::ProbeRate { at, since_ps } = self.phase {
+            let is_over = now - since_ps > self.shortest_ps;
+            let gain = CYCLE[at];
+            let may_go_on = match gain {
+                // More is sent until the pipe holds it, less until what was too much is gone.
+                gain if gain > 1.0 => {
+                    is_over && (ack.is_recovering || ack.in_flight_bytes >= self.under_way(gain))
+                }
+                gain if gain < 1.0 => is_over || ack.in_flight_bytes <= self.under_way(1.0),
+                _ => is_over,
+            };
+            if may_go_on {
+                self.phase = Phase::ProbeRate { at: (at + 1) % CYCLE.len(), since_ps: now };
+            }
+        }
+        self.probe_round_trip(ack);
+    }
+
+    fn probe_round_trip(&mut self, ack: &Ack<'_>) {
+        let now = ack.now_ps;
+        let is_old = now > self.shortest_at_ps + self.probe_interval_ps;
+        if ack.round_trip_ps <= self.shortest_ps || is_old {
+            (self.shortest_ps, self.shortest_at_ps) = (ack.round_trip_ps, now);
+        }
+        if is_old && !matches!(self.phase, Phase::ProbeRoundTrip { .. }) {
+            self.phase = Phase::ProbeRoundTrip { until_ps: None };
+        }
+        if let Phase::ProbeRoundTrip { until_ps } = self.phase {
+            match until_ps {
+                None if ack.in_flight_bytes <= SEGMENTS_MIN * self.segment => {
+                    let until = now + self.probe_ps.max(ack.round_trip_ps);
+                    self.phase = Phase::ProbeRoundTrip { until_ps: Some(until) };
+                }
+                Some(until) if now > until => {
+                    self.shortest_at_ps = now;
+                    self.phase = if self.is_full {
+                        Phase::ProbeRate { at: CYCLE_BEGINS, since_ps: now }
+                    } else {
+                        Phase::Startup
+                    };
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn tell(&self, pace: &mut Pace) {
+        let (pacing, window) = match self.phase {
+            Phase::Startup => (self.startup_gain, self.under_way(self.startup_gain)),
+            Phase::Drain => (1.0 / self.startup_gain, self.under_way(self.startup_gain)),
+            Phase::ProbeRate { at, .. } => (CYCLE[at], self.under_way(self.window_gain)),
+            Phase::ProbeRoundTrip { .. } => (1.0, 0),
+        };
+        let least = match self.phase {
+            Phase::Startup => self.initial_window,
+            _ => SEGMENTS_MIN * self.segment,
+        };
+        pace.window_bytes = window.max(least);
+        if self.rate() > 0.0 {
+            let rate = (pacing * self.rate() * self.overhead).min(self.line);
+            pace.rate_bps = (rate as u64).max(1);
+        }
+    }
+}
+
+impl Congestion for Bbr {
+    fn on_ack(&mut self, ack: &Ack<'_>, pace: &mut Pace) {
+        if self.hear_rate(ack) {
+            self.look_whether_full(ack.sample.is_app_limited);
+        }
+        self.go_on(ack);
+        self.tell(pace);
+    }
+
+    fn on_timeout(&mut self, _now_ps: u64, pace: &mut Pace) {
+        pace.window_bytes = SEGMENTS_MIN * self.segment;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::path;
+    use super::*;
+    use crate::congestion::Sample;
+
+    const MS: u64 = SECOND / 1000;
+
+    fn ack(
+        now_ms: u64,
+        rate_bps: u64,
+        delivered: u64,
+        in_flight: u64,
+        round_trip: u64,
+    ) -> Ack<'static> {
+        let interval_ps = 10 * MS;
+        Ack {
+            now_ps: now_ms * MS,
+            newly_bytes: 1000,
+            delivered_bytes: delivered,
+            in_flight_bytes: in_flight,
+            round_trip_ps: round_trip * MS,
+            sample: Sample {
+                bytes: rate_bps / 8 / 100,
+                interval_ps,
+                delivered_before: delivered.saturating_sub(rate_bps / 8 / 100),
+                is_app_limited: false,
+            },
+            ..Ack::default()
+        }
+    }
+
+    #[test]
+    fn it_searches_drains_and_then_cycles_about_the_rate_of_the_path() {
+        let mut pace = Pace { rate_bps: 100_000_000_000, window_bytes: 0, has_timers: false };
+        let mut bbr = Bbr::new(&Parameters::default(), &path(), &mut pace);
+        assert_eq!(pace.window_bytes, 10_000);
+        let mut delivered = 0;
+        let mut hear = |bbr: &mut Bbr, now_ms: u64, rate: u64, in_flight: u64| {
+            delivered += rate / 8 / 100;
+            bbr.on_ack(&ack(now_ms, rate, delivered, in_flight, 10), &mut pace);
+            pace
+        };
+        // Rates that double are followed; then the path gives 1 Gb/s.
+        for (round, rate) in [125, 250, 500, 1000].into_iter().enumerate() {
+            let pace = hear(&mut bbr, 10 * round as u64, rate * 1_000_000, 9_000_000);
+            let expected = 2.885 * rate as f64 * 1e6 * 1.048;
+            assert!((pace.rate_bps as f64 / expected - 1.0).abs() < 1e-6, "{}", pace.rate_bps);
+        }
+        for round in 4..6 {
+            hear(&mut bbr, 10 * round, 1_000_000_000, 9_000_000);
+        }
+        assert_eq!(bbr.phase, Phase::Startup);
+        hear(&mut bbr, 60, 1_000_000_000, 9_000_000);
+        assert_eq!(bbr.phase, Phase::Drain);
+        let pace = hear(&mut bbr, 70, 1_000_000_000, 9_000_000);
+        assert!((pace.rate_bps as f64 / (1e9 * 1.048 / 2.885) - 1.0).abs() < 1e-6);
+        // 1.25 MB are a round trip of it.
+        let pace = hear(&mut bbr, 80, 1_000_000_000, 1_250_000);
+        assert_eq!(bbr.phase, Phase::ProbeRate { at: 2, since_ps: 80 * MS });
+        assert_eq!(pace.window_bytes, 2_503_000);
+        let mut gains = Vec::new();
+        for step in 0..80 {
+            let in_flight = if step % 8 == 7 { 1_700_000 } else { 1_250_000 };
+            gains.push(hear(&mut bbr, 91 + 11 * step, 1_000_000_000, in_flight).rate_bps);
+        }
+        let share = |gain: f64| {
+            let rate = (gain * 1e9 * 1.048) as u64;
+            gains.iter().filter(|found| found.abs_diff(rate) < 10).count()
+        };
+        assert!(share(1.25) >= 8 && share(0.75) >= 8 && share(1.0) >= 48, "{gains:?}");
+    }
+
+    #[test]
+    fn it_looks_for_the_shortest_round_trip_with_little_under_way() {
+        let mut pace = Pace { rate_bps: 1, window_bytes: 0, has_timers: false };
+        let mut bbr = Bbr::new(&Parameters::default(), &path(), &mut pace);
+        (0..20).for_each(|round| {
+            let delivered = 1_250_000 * (round + 1);
+            bbr.on_ack(&ack(10 * round, 1_000_000_000, delivered, 1_000_000, 10), &mut pace);
+        });
+        let later = |bbr: &mut Bbr, now_ms, in_flight, pace: &mut Pace| {
+            bbr.on_ack(&ack(now_ms, 1_000_000_000, 99_000_000, in_flight, 12), pace);
+        };
+        later(&mut bbr, 10_300, 1_000_000, &mut pace);
+        assert_eq!(bbr.phase, Phase::ProbeRoundTrip { until_ps: None });
+        assert_eq!(pace.window_bytes, 4000);
+        later(&mut bbr, 10_320, 4000, &mut pace);
+        later(&mut bbr, 10_500, 4000, &mut pace);
+        assert!(matches!(bbr.phase, Phase::ProbeRoundTrip { until_ps: Some(_) }));
+        later(&mut bbr, 10_521, 4000, &mut pace);
+        assert!(matches!(bbr.phase, Phase::ProbeRate { .. }), "{:?}", bbr.phase);
+        assert_eq!(bbr.shortest_ps, 12 * MS);
+    }
+}

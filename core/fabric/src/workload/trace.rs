@@ -1,0 +1,104 @@
+//! Flows as they were seen somewhere: a line for each, with start, source, destination and bytes.
+
+use penstock_units::{ByteCount, parse_duration};
+
+use crate::flow::Flow;
+use crate::time::{NANOSECOND, SECOND};
+
+const FLOWS_MAX: usize = 4 << 20;
+
+/// Why a text is no trace.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{line}: {reason}")]
+pub struct TraceError {
+    /// From 1.
+    pub line: usize,
+    /// Why.
+    pub reason: String,
+}
+
+/// Reads lines of start (seconds, or with a unit), source, destination and bytes, with blanks or commas between them, in any
+/// order of time; `host` finds a host by its name. Lines that begin with # are left out.
+///
+/// # Errors
+/// With the first line that is none of it, or when there is none at all.
+pub fn trace(text: &str, host: impl Fn(&str) -> Option<u32>) -> Result<Vec<Flow>, TraceError> {
+    let mut flows = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let fault = |reason: String| TraceError { line: number + 1, reason };
+        let line = line.split('#').next().unwrap_or_default();
+        let words: Vec<&str> = line
+            .split(|c: char| c == ',' || c.is_whitespace())
+            .filter(|word| !word.is_empty())
+            .collect();
+        if words.is_empty() {
+            continue;
+        }
+        let [start, from, to, bytes] = words[..] else {
+            return Err(fault("a flow is: start source destination bytes".to_owned()));
+        };
+        let find = |name: &str| {
+            host(name).ok_or_else(|| fault(format!("there is no host '{}'", name.escape_debug())))
+        };
+        let (from, to) = (find(from)?, find(to)?);
+        if from == to {
+            return Err(fault("a flow goes to another host".to_owned()));
+        }
+        let start_ps = start_ps(start).ok_or_else(|| {
+            fault(format!("'{}' is no start, such as 0.0015 or 1.5ms", start.escape_debug()))
+        })?;
+        let bytes = bytes.parse().ok().filter(|bytes: &ByteCount| (1..1 << 50).contains(&bytes.0));
+        let Some(bytes) = bytes else {
+            return Err(fault("bytes are a number above 0, such as 65536 or 1MB".to_owned()));
+        };
+        if flows.len() == FLOWS_MAX {
+            return Err(fault(format!("more than {FLOWS_MAX} flows")));
+        }
+        flows.push(Flow::new(from, to, start_ps, bytes.0));
+    }
+    if flows.is_empty() {
+        return Err(TraceError { line: 1, reason: "there is no flow in it".to_owned() });
+    }
+    Ok(flows)
+}
+
+fn start_ps(word: &str) -> Option<u64> {
+    if let Ok(seconds) = word.parse::<f64>() {
+        return (0.0..1e6).contains(&seconds).then(|| (seconds * SECOND as f64).round() as u64);
+    }
+    let nanoseconds = u64::try_from(parse_duration(word).ok()?.as_nanos()).ok()?;
+    nanoseconds.checked_mul(NANOSECOND).filter(|ps| *ps < 1_000_000 * SECOND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str) -> Option<u32> {
+        ["a", "b", "c"].iter().position(|known| *known == name).map(|at| at as u32)
+    }
+
+    #[test]
+    fn lines_are_flows_and_faults_have_their_line() {
+        let text = "# seconds from to bytes\n0.001 a b 65536\n2.5us, b, c, 1MB\n\n";
+        let flows = trace(text, host).unwrap();
+        assert_eq!(
+            flows,
+            [Flow::new(0, 1, 1_000_000_000, 65_536), Flow::new(1, 2, 2_500_000, 1_000_000)]
+        );
+        for (text, line) in [
+            ("", 1),
+            ("0 a b", 1),
+            ("0 a b 1\n0 a d 1", 2),
+            ("0 a a 1", 1),
+            ("-1 a b 1", 1),
+            ("nan a b 1", 1),
+            ("x a b 1", 1),
+            ("0 a b 0", 1),
+            ("0 a b 1 1", 1),
+            ("99999999999s a b 1", 1),
+        ] {
+            assert_eq!(trace(text, host).unwrap_err().line, line, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Against ns-3 3.37 of Debian (`tools/setup.sh ns3`): packets over two links to the picosecond, and CUBIC into a slower link
+//! with a short queue. Skipped where it cannot be built.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{GBPS, flow, run, set};
+use penstock_fabric::{Flow, Operation, generate};
+use penstock_topology::Topology;
+use penstock_units::BitRate;
+
+const LIBRARIES: [&str; 6] =
+    ["core", "network", "internet", "point-to-point", "applications", "traffic-control"];
+
+/// Builds the program; none, with the reason told, where that cannot be.
+fn peer() -> Option<PathBuf> {
+    if !Path::new("/usr/include/ns3/core-module.h").exists() {
+        println!("skipped: ns-3 is not installed (tools/setup.sh ns3)");
+        return None;
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/ns3/peer.cc");
+    let program =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("peer-{}", std::process::id()));
+    let built = Command::new("g++")
+        .args(["-O1", "-std=c++17"])
+        .arg(source)
+        .arg("-o")
+        .arg(&program)
+        .args(LIBRARIES.map(|library| format!("-lns3-{library}")))
+        .output();
+    match built {
+        Ok(output) if output.status.success() => Some(program),
+        Ok(output) => panic!("{}", String::from_utf8_lossy(&output.stderr)),
+        Err(error) => {
+            println!("skipped: g++ does not start: {error}");
+            None
+        }
+    }
+}
+
+/// A number of what the program printed.
+fn number(text: &str, name: &str) -> u64 {
+    let (_, rest) = text.split_once(&format!("\"{name}\":")).expect(name);
+    let end = rest.find([',', '}']).expect("an end");
+    rest[..end].parse().expect("a whole number")
+}
+
+fn ask(peer: &Path, arguments: &[&str]) -> String {
+    let output = Command::new(peer).args(arguments).output().expect("it was built");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Two hosts on a switch, the second by a link of another rate.
+fn row(rate: u64, slower: u64, delay_ns: u64) -> Topology {
+    let mut topology = generate::star(2, rate, delay_ns);
+    topology.links[1].rate = BitRate(slower);
+    topology
+}
+
+#[test]
+fn timing_and_tcp_are_those_of_ns3() {
+    let Some(peer) = peer() else { return };
+
+    // Frames of 1000 bytes with all that is around them.
+    for packets in [1_u64, 2, 1000] {
+        let theirs = ask(&peer, &["udp", &packets.to_string()]);
+        let parameters = set(&[
+            ("cc", "none"),
+            ("mtu", "918"),
+            ("ack_every", "4096"),
+            ("timeout_exponent", "0"),
+        ]);
+        let one = Flow { operation: Operation::Send, ..flow(0, 1, 918 * packets) };
+        let ours = run(&row(100 * GBPS, 100 * GBPS, 1000), &parameters, vec![one]);
+        assert_eq!(ours.flow_result(0).arrived_ps, Some(number(&theirs, "last_ps")), "{packets}");
+        assert_eq!(number(&theirs, "hops"), 2 * packets);
+    }
+
+    // A bandwidth-delay product is 162 packets. With queues of a third of it and less ns-3's window recovers more slowly than
+    // RFC 9438 has it, and times are further apart.
+    for queue in [400_u64, 150] {
+        let segments = 40_000_u64;
+        let theirs = ask(&peer, &["tcp", &segments.to_string(), &queue.to_string()]);
+        let limit = (queue * 1518).to_string();
+        let parameters =
+            set(&[("cc", "cubic"), ("mtu", "1448"), ("queue_limit", &limit), ("buffer", "1GB")]);
+        let all = vec![flow(0, 1, 1448 * segments)];
+        let ours = run(&row(GBPS, GBPS / 10, 5_000_000), &parameters, all);
+        let theirs_ps = number(&theirs, "last_ps") - number(&theirs, "first_ps");
+        let ours_ps = ours.flow_result(0).arrived_ps.expect("it arrived");
+        assert!(ours.counts().dropped > 100, "slow start ends in losses");
+        let apart = (ours_ps as f64 / theirs_ps as f64 - 1.0).abs();
+        assert!(apart < 0.03, "{queue} packets: {ours_ps} ps and ns-3 {theirs_ps} ps");
+    }
+    std::fs::remove_file(&peer).expect("it was built");
+}

@@ -1,0 +1,93 @@
+//! Choosing among ways of equal cost: what sprayed packets, flowlets and adaptive switches use of a fabric, and in which
+//! order packets arrive.
+
+mod common;
+
+use common::{GBPS, US, flow, set, simulation};
+use penstock_fabric::{Flow, Simulation, generate};
+
+const MS: u64 = 1000 * US;
+
+/// Each of eight hosts of a leaf sends to one of the other, over eight spines of the hosts' rate.
+fn between_leaves(routing: &str, more: &[(&str, &str)]) -> Simulation {
+    let topology = generate::spine_leaf(8, 2, 8, 100 * GBPS, 100 * GBPS, 1000);
+    let mut pairs = vec![
+        ("cc", "none"),
+        ("routing", routing),
+        ("recovery", "selective"),
+        ("selective_reorder", "1000"),
+    ];
+    pairs.extend_from_slice(more);
+    let flows = (0..8).map(|host| flow(host, host + 8, 1 << 40)).collect();
+    simulation(&topology, &set(&pairs), flows)
+}
+
+/// Goodput of all in Gb/s, and packets sent again.
+fn measured(simulation: &mut Simulation) -> (f64, u64) {
+    let sum = |s: &Simulation| -> u64 { (0..8).map(|f| s.flow_result(f).delivered_bytes).sum() };
+    simulation.run_to_end(MS);
+    let before = sum(simulation);
+    simulation.run_to_end(4 * MS);
+    assert_eq!(simulation.audit(), Ok(()));
+    let gbps = (sum(simulation) - before) as f64 * 8.0 / 3e-3 / 1e9;
+    (gbps, (0..8).map(|f| simulation.flow_result(f).packets_again).sum())
+}
+
+#[test]
+fn sprayed_and_adaptive_packets_fill_what_hashes_leave_empty() {
+    let full = 8.0 * 100.0 * 1024.0 / 1106.0;
+    let of = |routing: &str| measured(&mut between_leaves(routing, &[]));
+    let (hashed, sprayed, adaptive) = (of("ecmp"), of("spray"), of("adaptive"));
+    assert!(hashed.0 < 0.9 * full, "{hashed:?}");
+    assert!(sprayed.0 > 0.95 * full && adaptive.0 > 0.99 * full, "{sprayed:?} {adaptive:?} {full}");
+    assert_eq!((sprayed.1, adaptive.1, hashed.1), (0, 0, 0));
+}
+
+/// The adaptive leaf sends to the shortest queue: no uplink of it holds more than a few packets, where chance lets some
+/// grow.
+#[test]
+fn adaptive_switches_keep_queues_shorter_than_chance() {
+    let longest = |routing: &str| {
+        let mut simulation = between_leaves(routing, &[]);
+        measured(&mut simulation);
+        let network = simulation.network();
+        (0..network.ports.len() as u32)
+            .filter(|port| network.show_port(*port).starts_with("leaf0>spine"))
+            .map(|port| simulation.port_result(port).queue_bytes_max)
+            .max()
+    };
+    let (adaptive, sprayed) = (longest("adaptive").unwrap(), longest("spray").unwrap());
+    assert!(adaptive <= 4 * 1106 && sprayed > 3 * adaptive, "{adaptive} and {sprayed}");
+}
+
+/// Without selective repeat packets that overtake are taken for losses: go-back-N and spraying do not go together.
+#[test]
+fn spraying_needs_hosts_that_bear_reordering() {
+    let again = |more: &[(&str, &str)]| measured(&mut between_leaves("spray", more)).1;
+    let back = again(&[("recovery", "go-back-n")]);
+    let eager = again(&[("selective_reorder", "1")]);
+    assert!(back > 100_000 && eager > 1000 && eager < back, "{back} and {eager}");
+}
+
+/// Bursts with gaps longer than `flowlet_gap` change their ways and stay in order; with a gap that is never reached a
+/// flow stays on one way.
+#[test]
+fn flowlets_change_ways_between_bursts_and_keep_order() {
+    let topology = generate::spine_leaf(8, 2, 1, 100 * GBPS, 100 * GBPS, 1000);
+    let used = |routing: &str, gap: &str| {
+        // Each message is posted as the one before is complete, a round trip of 8 us later.
+        let one = Flow { messages: 64, ..flow(0, 1, 65_536) };
+        let parameters = set(&[("cc", "none"), ("routing", routing), ("flowlet_gap", gap)]);
+        let mut simulation = simulation(&topology, &parameters, vec![one]);
+        simulation.run_to_end(100 * MS);
+        let result = simulation.flow_result(0);
+        assert_eq!((result.completed, result.packets_again), (64, 0), "{routing} {gap}");
+        let network = simulation.network();
+        (0..network.ports.len() as u32)
+            .filter(|port| network.show_port(*port).starts_with("leaf0>spine"))
+            .filter(|port| simulation.port_result(*port).sent_packets > 0)
+            .count()
+    };
+    assert!(used("flowlet", "5us") >= 6);
+    assert_eq!((used("flowlet", "20us"), used("ecmp", "5us")), (1, 1));
+}

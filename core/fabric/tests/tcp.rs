@@ -1,0 +1,109 @@
+//! TCP over wide-area paths: slow start to the segment, CUBIC's share of a line, BBR's short queue and its patience with
+//! losses.
+
+mod common;
+
+use common::{GBPS, US, flow, set, simulation};
+use penstock_fabric::report::jain;
+use penstock_fabric::{Simulation, generate};
+use penstock_topology::Topology;
+use penstock_units::BitRate;
+
+const MS: u64 = 1000 * US;
+
+/// `pairs` of hosts at 10 Gb/s on both sides of a link of 1 Gb/s and 20 ms.
+fn wide(pairs: usize) -> Topology {
+    let mut topology = generate::dumbbell(pairs, 10 * GBPS, GBPS, 1000);
+    let middle = topology.links.last_mut().unwrap();
+    middle.delay = std::time::Duration::from_millis(20);
+    assert_eq!(middle.rate, BitRate(GBPS));
+    topology
+}
+
+fn connections(pairs: usize, loss: f64, more: &[(&str, &str)]) -> Simulation {
+    let mut topology = wide(pairs);
+    topology.links.last_mut().unwrap().loss = loss;
+    let mut settings = vec![("mtu", "1448"), ("buffer", "64MB"), ("queue_limit", "5MB")];
+    settings.extend_from_slice(more);
+    let flows = (0..pairs as u32).map(|host| flow(host, host + pairs as u32, 1 << 40)).collect();
+    simulation(&topology, &set(&settings), flows)
+}
+
+/// Goodput of each in Gb/s between two times.
+fn goodputs(simulation: &mut Simulation, from_ps: u64, until_ps: u64) -> Vec<f64> {
+    let delivered = |s: &Simulation| -> Vec<u64> {
+        (0..s.flows().len()).map(|f| s.flow_result(f).delivered_bytes).collect()
+    };
+    simulation.run_to_end(from_ps);
+    let before = delivered(simulation);
+    simulation.run_to_end(until_ps);
+    assert_eq!(simulation.audit(), Ok(()));
+    let seconds = (until_ps - from_ps) as f64 / 1e12;
+    let each = delivered(simulation).into_iter().zip(before);
+    each.map(|(after, before)| (after - before) as f64 * 8.0 / seconds / 1e9).collect()
+}
+
+fn queue_max(simulation: &Simulation) -> u64 {
+    let network = simulation.network();
+    (0..network.ports.len() as u32)
+        .filter(|port| network.show_port(*port) == "s0>s1")
+        .map(|port| simulation.port_result(port).queue_bytes_max)
+        .sum()
+}
+
+/// Ten segments at first, and twice as many in each round trip: RFC 5681 and 6928.
+#[test]
+fn slow_start_is_to_the_segment() {
+    let mut simulation = connections(1, 0.0, &[("cc", "cubic")]);
+    for round in 0..6_u64 {
+        // The last bit of a segment arrives 20 ms and some microseconds after its sending, and 20 ms later it is heard of.
+        simulation.run_to_end((20 + 40 * round) * MS + 15 * MS);
+        let segments = simulation.flow_result(0).delivered_bytes / 1448;
+        assert_eq!(segments, 10 * ((2 << round) - 1), "round {round}");
+    }
+}
+
+#[test]
+fn cubic_fills_a_line_with_a_queue_and_shares_it() {
+    let line = 1448.0 / 1538.0;
+    let one = goodputs(&mut connections(1, 0.0, &[("cc", "cubic")]), 2000 * MS, 12_000 * MS);
+    assert!(one[0] > 0.97 * line, "{one:?}");
+    let mut four = connections(4, 0.0, &[("cc", "cubic")]);
+    let rates = goodputs(&mut four, 20_000 * MS, 60_000 * MS);
+    assert!(rates.iter().sum::<f64>() > 0.97 * line, "{rates:?}");
+    assert!(jain(&rates).unwrap() > 0.8, "{rates:?}");
+    assert!(queue_max(&four) > 4_900_000, "it fills the queue");
+}
+
+/// A bandwidth-delay product is 5 MB. BBR finds the rate without filling the queue for long, and bears losses by chance that
+/// CUBIC takes for a full line.
+#[test]
+fn bbr_finds_the_rate_with_a_short_queue_and_bears_losses() {
+    let line = 1448.0 / 1538.0;
+    let mut plain = connections(1, 0.0, &[("cc", "bbr"), ("queue_limit", "30MB")]);
+    plain.sample_queues(MS, 2000 * MS, 9000 * MS);
+    let rate = goodputs(&mut plain, 2000 * MS, 9000 * MS)[0];
+    assert!(rate > 0.95 * line, "{rate}");
+    let port = (0..plain.network().ports.len() as u32)
+        .find(|port| plain.network().show_port(*port) == "s0>s1")
+        .unwrap();
+    let median = plain.queue_quantile(port, 0.5).unwrap();
+    assert!(median < 1_000_000 && plain.counts().dropped == 0, "{median}");
+    let lossy =
+        |cc: &str| goodputs(&mut connections(1, 0.005, &[("cc", cc)]), 2000 * MS, 9000 * MS)[0];
+    let (bbr, cubic) = (lossy("bbr"), lossy("cubic"));
+    assert!(bbr > 0.85 * line && cubic < 0.1 * line, "{bbr} and {cubic}");
+}
+
+/// After ten seconds without a shorter round trip hardly anything is under way for 200 ms.
+#[test]
+fn bbr_looks_for_the_shortest_round_trip() {
+    let mut simulation = connections(1, 0.0, &[("cc", "bbr"), ("bbr_probe_interval", "1s")]);
+    let mut quiet = 0;
+    for step in 0..400 {
+        let rate = goodputs(&mut simulation, (2000 + 10 * step) * MS, (2010 + 10 * step) * MS)[0];
+        quiet += u32::from(rate < 0.05);
+    }
+    // Three times in four seconds some 200 ms, less a round trip.
+    assert!((30..=100).contains(&quiet), "{quiet}");
+}

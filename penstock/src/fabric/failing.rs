@@ -1,0 +1,99 @@
+//! What fails in a run, and when: links, switches, and hosts that pause without end.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use penstock_fabric::{Change, Network, Part, time};
+use penstock_units::parse_duration;
+
+use crate::exit::{Code, Failure, OrExit};
+
+/// No time is later, in picoseconds.
+const TIME_PS_MAX: u64 = 1 << 60;
+/// Names that a message lists.
+const NAMES_SHOWN: usize = 20;
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Failing {
+    /// A link or switch that fails at a time, by its name (links: that of their ends in networks made by numbers)
+    #[arg(long, value_name = "NAME@TIME")]
+    fail: Vec<String>,
+    /// A link or switch that works again
+    #[arg(long, value_name = "NAME@TIME")]
+    repair: Vec<String>,
+    /// A host that pauses what is sent to it, from a time on and for how long
+    #[arg(long, value_name = "HOST@TIME+TIME")]
+    storm: Vec<String>,
+}
+
+impl Failing {
+    /// Whether nothing does.
+    pub(crate) fn is_none(&self) -> bool {
+        self.fail.is_empty() && self.repair.is_empty() && self.storm.is_empty()
+    }
+
+    /// All of it.
+    ///
+    /// # Errors
+    /// When a name or a time is none.
+    pub(crate) fn changes(&self, network: &Network) -> Result<Vec<Change>, Failure> {
+        let failing = self.fail.iter().map(|text| (text, false));
+        let mut changes = failing
+            .chain(self.repair.iter().map(|text| (text, true)))
+            .map(|(text, is_up)| {
+                let (name, at) = split(text, '@', "NAME@TIME, such as leaf0-spine1@1ms")?;
+                let (at_ps, part) = (picoseconds(at)?, part(network, name)?);
+                Ok(Change { at_ps, part, is_up })
+            })
+            .collect::<Result<Vec<Change>, Failure>>()?;
+        for text in &self.storm {
+            let form = "HOST@TIME+TIME, such as h0@1ms+25s";
+            let (name, times) = split(text, '@', form)?;
+            let (from, long) = split(times, '+', form)?;
+            let (from_ps, long_ps) = (picoseconds(from)?, picoseconds(long)?);
+            let of_name = |host: &u32| network.nodes[*host as usize].name == name;
+            let host = network.hosts().find(of_name).ok_or_else(|| {
+                let hosts = network.hosts().map(|host| &network.nodes[host as usize].name);
+                missing("host", name, hosts)
+            })?;
+            let part = Part::Host(host);
+            changes.push(Change { at_ps: from_ps, part, is_up: false });
+            let at_ps = (from_ps + long_ps).min(TIME_PS_MAX);
+            changes.push(Change { at_ps, part, is_up: true });
+        }
+        Ok(changes)
+    }
+}
+
+fn split<'a>(text: &'a str, at: char, form: &str) -> Result<(&'a str, &'a str), Failure> {
+    text.rsplit_once(at)
+        .ok_or_else(|| anyhow!("'{}' is no {form}", text.escape_debug()))
+        .or_exit(Code::Usage)
+}
+
+fn picoseconds(text: &str) -> Result<u64, Failure> {
+    let time: Duration = parse_duration(text).or_exit(Code::Usage)?;
+    let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    Ok(nanoseconds.saturating_mul(time::NANOSECOND).min(TIME_PS_MAX))
+}
+
+fn part(network: &Network, name: &str) -> Result<Part, Failure> {
+    if let Some(link) = network.links.iter().position(|link| link == name) {
+        return Ok(Part::Link(link as u32));
+    }
+    let switch = network.nodes.iter().position(|node| !node.is_host && node.name == name);
+    if let Some(switch) = switch {
+        return Ok(Part::Switch(switch as u32));
+    }
+    let switches = network.nodes.iter().filter(|node| !node.is_host).map(|node| &node.name);
+    Err(missing("link or switch", name, switches.chain(&network.links)))
+}
+
+fn missing<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a String>) -> Failure {
+    let known: Vec<&str> = known.take(NAMES_SHOWN).map(String::as_str).collect();
+    let name = name.escape_debug();
+    Failure::new(
+        Code::Usage,
+        anyhow!("there is no {what} '{name}': there are {}", known.join(", ")),
+    )
+}
