@@ -25,7 +25,15 @@ const ROWS: [(&str, &str, Option<u32>); 6] = [
 /// Measures on SQLite, and on PostgreSQL where it is installed.
 pub(super) fn run(root: &Path) -> Result<Part> {
     let status = Command::new("cargo")
-        .args(["build", "--release", "--locked", "-p", "penstock-controller", "--example", "controller_speed"])
+        .args([
+            "build",
+            "--release",
+            "--locked",
+            "-p",
+            "penstock-controller",
+            "--example",
+            "controller_speed",
+        ])
         .current_dir(root)
         .status()
         .context("cannot start cargo")?;
