@@ -29,7 +29,7 @@ pub(super) fn run(root: &Path, seconds: u64) -> Result<Part> {
         "-p",
         "penstock-allocation",
         "--example",
-        "speed",
+        "allocation_speed",
     ]);
     run_in(root, &mut build)?;
     let python = python(root)?;
