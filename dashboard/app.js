@@ -8,16 +8,20 @@ import { Choice, Empty } from "./parts/bits.js";
 import { Help, KEYS } from "./parts/help.js";
 import { TokenDialog } from "./parts/token.js";
 import { Alerts } from "./pages/alerts.js";
+import { Classes } from "./pages/classes.js";
 import { Experiments } from "./pages/experiments.js";
 import { Hosts } from "./pages/hosts.js";
 import { Labels } from "./pages/labels.js";
 import { NetworkMap } from "./pages/map.js";
 import { Overview } from "./pages/overview.js";
+import { Requests } from "./pages/requests.js";
 import { Transfers } from "./pages/transfers.js";
 
 const PAGES = [
   { key: "overview", name: "Overview", view: Overview, time: true },
   { key: "map", name: "Map", view: NetworkMap },
+  { key: "requests", name: "Requests", view: Requests },
+  { key: "classes", name: "Classes", view: Classes },
   { key: "transfers", name: "Transfers", view: Transfers },
   { key: "labels", name: "Labels", view: Labels, time: true },
   { key: "hosts", name: "Hosts", view: Hosts },

@@ -8,6 +8,7 @@
 set -eu
 
 missing=""
+wished=""
 services=""
 
 # need PROGRAM PACKAGE...: the packages bring the program.
@@ -16,6 +17,13 @@ need() {
     shift
     if ! command -v "$program" >/dev/null 2>&1 && [ ! -x "/usr/sbin/$program" ]; then
         missing="$missing $*"
+    fi
+}
+
+# wish PROGRAM: the package of that name brings it, where this Debian has one; tests say what they skip without it.
+wish() {
+    if ! command -v "$1" >/dev/null 2>&1; then
+        wished="$wished $1"
     fi
 }
 
@@ -36,7 +44,14 @@ for purpose in "$@"; do
             need tcpdump tcpdump
             need ethtool ethtool
             need python3 python3-minimal
+            if ! ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; then
+                missing="$missing postgresql"
+                services="$services postgresql"
+            fi
             need chromium chromium
+            # Its package brings a service, which nobody asked for here: masked, it starts neither now nor later.
+            services="$services clickhouse-server"
+            wish clickhouse-server
             ;;
         bpf)
             need clang clang
@@ -50,7 +65,7 @@ for purpose in "$@"; do
             ;;
         collectors)
             # Their packages bring services, which nobody asked for here: masked, they start neither now nor later.
-            services="nfdump nfacctd pmacctd sfacctd uacctd"
+            services="$services nfdump nfacctd pmacctd sfacctd uacctd"
             need sfcapd nfdump-sflow
             need nfdump nfdump
             need sfacctd pmacct
@@ -75,9 +90,10 @@ if ! command -v cargo >/dev/null 2>&1; then
     exit 1
 fi
 
-[ -n "$missing" ] || exit 0
+[ -n "$missing$wished" ] || exit 0
 
 if ! command -v apt-get >/dev/null 2>&1; then
+    [ -n "$missing" ] || exit 0
     echo "setup: these are missing, and this is not Debian:$missing: install them" >&2
     exit 1
 fi
@@ -89,7 +105,7 @@ if [ "$(id -u)" -ne 0 ]; then
     fi
     as_root=sudo
 fi
-echo "setup: installing$missing"
+echo "setup: installing$missing$wished"
 if command -v systemctl >/dev/null 2>&1; then
     for service in $services; do
         # One that is there and in use stays as it is.
@@ -97,6 +113,12 @@ if command -v systemctl >/dev/null 2>&1; then
     done
 fi
 $as_root apt-get update -qq
+for package in $wished; do
+    if apt-cache show "$package" >/dev/null 2>&1; then
+        missing="$missing $package"
+    fi
+done
+[ -n "$missing" ] || exit 0
 # Word splitting is meant: a list of packages. Services of test peers are not to be started.
 # shellcheck disable=SC2086
 $as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \

@@ -34,7 +34,8 @@ export function request(path, { method = "GET", body, signal, headers: more } = 
 async function refusal(response) {
   let text = `${response.status} ${response.statusText}`;
   try {
-    text = (await response.json()).error ?? text;
+    const told = await response.json();
+    text = told.error ?? told.detail ?? text;
   } catch {
     // Not ours: the status says what there is to say.
   }

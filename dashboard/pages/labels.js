@@ -3,7 +3,6 @@
 import { usePoll } from "../lib/api.js";
 import { html } from "../lib/html.js";
 import { link, set, timeOf } from "../lib/route.js";
-import { clean } from "../lib/text.js";
 import { shownWindow, useTraffic } from "../lib/traffic.js";
 import { percentWithError, rateWithError } from "../lib/units.js";
 import { Choice, Empty, Loading, Panel, Problem, Tile } from "../parts/bits.js";
@@ -47,12 +46,12 @@ export function Labels({ params, theme }) {
 function Unknown({ rows }) {
   if (!rows) return null;
   const columns = [
-    { key: "experiment", name: "Experiment", sort: (row) => row.experiment, cell: (row) => clean(row.experiment, 12) },
-    { key: "activity", name: "Activity", sort: (row) => row.activity, cell: (row) => clean(row.activity, 12) },
+    { key: "owner", name: "Owner", number: true, sort: (row) => row.owner, cell: (row) => row.owner },
+    { key: "activity", name: "Activity", number: true, sort: (row) => row.activity, cell: (row) => row.activity },
     { key: "rate", name: "Rate ± 95 %", number: true, sort: (row) => row.bps, cell: (row) => rateWithError(row.bps, row.error_bps) },
   ];
   return html`<${Panel} id="unknown" wide title="Pairs that the registry does not have" note="set on purpose, in an extension header">
-    <${Table} narrow caption="Unknown pairs" columns=${columns} rows=${rows} keyOf=${(row) => `${row.experiment}/${row.activity}`} sort=${{ key: "rate", down: true }} empty="none was seen" />
+    <${Table} narrow caption="Unknown pairs" columns=${columns} rows=${rows} keyOf=${(row) => row.scitag} sort=${{ key: "rate", down: true }} empty="none was seen" />
     ${rows.length > 0 && html`<p class="note">Is the registry up to date? <code>penstock tag registry</code> says how old it is.</p>`}
   <//>`;
 }

@@ -122,12 +122,19 @@ function end(address, port) {
   return address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`;
 }
 
+/** What a flow says of itself, and whether that is believed. */
+function whose(row) {
+  if (row.label === "unlabelled") return html`<span class="note">unlabelled</span>`;
+  return html`<${Name} text=${row.activity ?? ""} most=${28} />${row.label === "untrusted" ? html` <span class="note">untrusted</span>` : ""}`;
+}
+
 function Talkers({ paused }) {
   const { data, error } = usePoll(`${T}/talkers?n=12`, paused ? 0 : 5);
   const columns = [
     { key: "source", name: "From", sort: (row) => row.source, cell: (row) => html`<${Name} text=${end(row.source, row.source_port)} most=${50} />` },
     { key: "destination", name: "To", sort: (row) => row.destination, cell: (row) => html`<${Name} text=${end(row.destination, row.destination_port)} most=${50} />` },
     { key: "protocol", name: "Protocol", sort: (row) => row.protocol, cell: (row) => PROTOCOLS[row.protocol] ?? String(row.protocol) },
+    { key: "activity", name: "Whose", sort: (row) => row.activity ?? "", cell: (row) => whose(row) },
     { key: "least", name: "At least", number: true, sort: (row) => row.least_bps, cell: (row) => rate(row.least_bps) },
     { key: "most", name: "At most", number: true, sort: (row) => row.most_bps, cell: (row) => rate(row.most_bps) },
   ];

@@ -60,7 +60,8 @@ const who = [
 ];
 /** A column for the scitag, where any has one. */
 const tagOf = (rows) => (rows.some((row) => row.scitag) ? [tag] : []);
-const tag = { key: "scitag", name: "Scitag", sort: (row) => row.scitag, cell: (row) => (row.scitag ? html`<${Name} text=${row.scitag} most=${28} />` : html`<span class="note">–</span>`) };
+const owned = (row) => (row.owner ? `${row.owner}/${row.activity}` : String(row.scitag ?? ""));
+const tag = { key: "scitag", name: "Whose", sort: owned, cell: (row) => (row.scitag ? html`<span title=${`scitag ${row.scitag}`}><${Name} text=${owned(row)} most=${28} /></span>` : html`<span class="note">–</span>`) };
 
 function Running({ rows, known, onChange, onCancel }) {
   const columns = [

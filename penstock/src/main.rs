@@ -27,6 +27,8 @@ mod log;
 mod login;
 mod nettest;
 mod numbers;
+mod plan;
+mod requests;
 mod sample;
 mod serve;
 mod table;
@@ -55,12 +57,19 @@ enum Verb {
     Serve(serve::Args),
     Login(login::Args),
     Transfers(transfers::Args),
+    Submit(requests::submit::Args),
+    List(requests::list::Args),
+    Show(requests::show::Args),
+    Set(requests::set::Args),
+    Cancel(requests::set::CancelArgs),
+    Drain(requests::drain::Args),
     /// Measure what TCP carries between two machines, memory to memory.
     Nettest(nettest::NettestArgs),
     Host(host::Args),
     Tag(tag::Args),
     Sample(sample::Args),
     Topology(topology::Args),
+    Plan(plan::Args),
     Lab(lab::Args),
     Fabric(fabric::Args),
     Experiment(experiment::Args),
@@ -76,10 +85,17 @@ impl Verb {
             Self::Serve(args) => serve::run(args),
             Self::Login(args) => login::run(args),
             Self::Transfers(args) => transfers::run(args),
+            Self::Submit(args) => requests::submit::run(args),
+            Self::List(args) => requests::list::run(&args),
+            Self::Show(args) => requests::show::run(&args),
+            Self::Set(args) => requests::set::run(args),
+            Self::Cancel(args) => requests::set::cancel(&args),
+            Self::Drain(args) => requests::drain::run(&args),
             Self::Host(args) => host::run(args),
             Self::Tag(args) => tag::run(args),
             Self::Sample(args) => sample::run(args),
             Self::Topology(args) => topology::run(&args),
+            Self::Plan(args) => plan::run(&args),
             Self::Lab(args) => lab::run(&args),
             Self::Fabric(args) => fabric::run(args),
             Self::Experiment(args) => experiment::run(&args),

@@ -10,6 +10,7 @@ use penstock_agent::config::{Config, Keep, Layer, Listen, MetricsAccess, RoleNam
 use penstock_agent::registry::Current;
 use penstock_agent::serve::{Server, StartRole};
 use penstock_collector::{Collector, config as collector};
+use penstock_controller::{Controller, config as controller};
 use penstock_units::{BitRate, ByteCount};
 use serde_json::json;
 
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     /// Configuration file [default: /etc/penstock/penstock.toml where there is one]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// What to do: agent (files), collector (telemetry) [default: all of it]
+    /// What to do: agent (files), collector (telemetry), controller (requests) [default: all that is configured]
     #[arg(long, value_name = "ROLE", value_delimiter = ',')]
     roles: Vec<RoleName>,
     /// Let everyone who has a token read and write this directory, as penstock://HOST/
@@ -90,6 +91,9 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     if config.plays(RoleName::Collector) {
         others.push(start_collector(&config, &inputs)?);
     }
+    if plays_controller(&config).or_exit(Code::Usage)? {
+        others.push(start_controller(&config)?);
+    }
     let server = Server::start(config, others).map_err(anyhow::Error::from)?;
     let inputs = std::mem::take(&mut *inputs.lock().unwrap_or_else(PoisonError::into_inner));
     let output = io::stdout();
@@ -127,6 +131,25 @@ fn start_collector<'a>(
         *inputs.lock().unwrap_or_else(PoisonError::into_inner) =
             addresses.map(|input| (input.format.as_str(), input.address)).collect();
         Ok(Arc::new(collector) as _)
+    }))
+}
+
+/// The role controller needs a network, so it is played where it is configured or named.
+fn plays_controller(config: &Config) -> Result<bool, controller::ConfigError> {
+    match config.roles {
+        Some(_) => Ok(config.plays(RoleName::Controller)),
+        None => controller::is_configured(config.file.as_deref()),
+    }
+}
+
+/// Reads what the controller is told; it starts with the server.
+fn start_controller<'a>(config: &Config) -> Result<StartRole<'a>, Failure> {
+    let (current, _) = Current::load(&config.state);
+    let controller = controller::Config::load(config.file.as_deref(), &current.registry);
+    let controller = controller.or_exit(Code::Usage)?;
+    Ok(Box::new(move |context| {
+        let controller = Controller::start(controller, context.state, context.runtime)?;
+        Ok(Arc::new(controller) as _)
     }))
 }
 

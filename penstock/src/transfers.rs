@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use penstock_agent::client::{Client, ClientError};
 use penstock_agent::config::HTTP_PORT;
-use penstock_agent::http::api::{Change, Transfer};
+use penstock_agent::http::api::{Change, ControllerFacts, Transfer};
 use penstock_units::{BitRate, ByteCount, display_duration};
 
 use crate::copies::{self, Ask};
@@ -186,6 +186,8 @@ impl Row {
 struct Listing {
     transfers: Vec<Transfer>,
     copies: Vec<Transfer>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    controller: Option<ControllerFacts>,
 }
 
 /// What is listed, and a warning where an agent gave nothing to it.
@@ -193,22 +195,32 @@ fn listing(http: Option<&str>, json: bool) -> Result<(String, Option<String>), F
     let asked = client(http).and_then(|client| client.transfers().map_err(failure));
     // Copies are on this machine, whichever agent was named.
     let copies = copies::running()?;
-    let (transfers, warning) = match asked {
-        Ok(transfers) => (transfers.transfers, None),
+    let (transfers, controller, warning) = match asked {
+        Ok(answer) => (answer.transfers, answer.controller, None),
         // Without an agent there are copies all the same.
         Err(failure) if !copies.is_empty() => {
-            (Vec::new(), Some(format!("warning: {}", failure.line())))
+            (Vec::new(), None, Some(format!("warning: {}", failure.line())))
         }
         Err(failure) => return Err(failure),
     };
     if json {
-        let all = Listing { transfers, copies };
+        let all = Listing { transfers, copies, controller };
         let text = serde_json::to_string(&all).context("plain data")?;
         return Ok((format!("{text}\n"), warning));
     }
     let transfers = transfers.into_iter().map(Row::of_agent);
     let rows: Vec<_> = transfers.chain(copies.into_iter().map(Row::of_copy)).collect();
-    Ok((table(&rows), warning))
+    let link = controller.as_ref().map(shown).unwrap_or_default();
+    Ok((table(&rows) + &link, warning))
+}
+
+/// The controller as a line below the table.
+fn shown(link: &ControllerFacts) -> String {
+    let ControllerFacts { url, host, orders, .. } = link;
+    let why = link.error.as_deref().filter(|_| link.state != "connected");
+    let why = why.map(|why| format!(": {}", printable(why))).unwrap_or_default();
+    let safe = if link.lapsed { " (transfers run at the safe rate)" } else { "" };
+    format!("controller {url}: {} as {host}, {orders} orders{safe}{why}\n", link.state)
 }
 
 fn watch(http: Option<&str>, json: bool, mut output: impl Write) -> Result<Code, Failure> {

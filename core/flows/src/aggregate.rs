@@ -24,6 +24,7 @@ use crate::prefixes::Prefixes;
 use crate::rates::{Amount, Tally};
 use crate::scitag::Verdict;
 use crate::sflow::Interface;
+use crate::systems::Origin;
 use crate::talkers::{Talker, Talkers};
 
 pub use group::{Group, Label, PackedGroup, SiteNumber, Vantage, Way};
@@ -115,7 +116,24 @@ pub struct Aggregates {
     pub systems: Table<(Vantage, Option<u32>, Option<u32>)>,
     /// By prefix, of hosts that found no place.
     pub prefixes: Table<Seen>,
-    talkers: Talkers<(Vantage, FlowKey)>,
+    talkers: Talkers<TalkerKey>,
+}
+
+/// A flow where it was seen, and whose it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct TalkerKey {
+    flow: FlowKey,
+    vantage: Vantage,
+    label: Label,
+}
+
+/// A flow has one label but for the moment in which a firefly tells it.
+impl Hash for TalkerKey {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.flow.hash(state);
+        state.write_u64(u64::from(self.vantage.exporter) << 8 | self.vantage.direction as u64);
+    }
 }
 
 impl Aggregates {
@@ -228,15 +246,25 @@ impl Aggregates {
         })
     }
 
-    /// The greatest flows by estimated bytes, each at the vantage that saw most of it.
+    /// The greatest flows by estimated bytes with their labels, each at the vantage that saw most of it.
     #[must_use]
-    pub fn talkers(&self, count: usize) -> Vec<Talker<FlowKey>> {
-        let mut best: BTreeMap<FlowKey, Talker<FlowKey>> = BTreeMap::new();
+    pub fn talkers(&self, count: usize) -> Vec<Talker<(FlowKey, Label)>> {
+        let mut seen: BTreeMap<(FlowKey, Vantage), Talker<(FlowKey, Label)>> = BTreeMap::new();
         for talker in self.talkers.top(usize::MAX) {
-            let key = talker.key.1;
-            // The greatest comes first.
+            let TalkerKey { flow, label, vantage } = talker.key;
             let Talker { least, most, .. } = talker;
-            best.entry(key).or_insert(Talker { key, least, most });
+            // The greatest comes first: a flow that had several labels is told with that of its most bytes.
+            let nothing = Talker { key: (flow, label), least: 0, most: 0 };
+            let flow = seen.entry((flow, vantage)).or_insert(nothing);
+            flow.least = flow.least.saturating_add(least);
+            flow.most = flow.most.saturating_add(most);
+        }
+        let mut best: BTreeMap<FlowKey, Talker<(FlowKey, Label)>> = BTreeMap::new();
+        for ((flow, _), talker) in seen {
+            let greatest = best.entry(flow).or_insert(talker);
+            if talker.least > greatest.least {
+                *greatest = talker;
+            }
         }
         let mut best: Vec<_> = best.into_values().collect();
         best.sort_by(|a, b| b.least.cmp(&a.least).then_with(|| a.key.cmp(&b.key)));
@@ -256,7 +284,7 @@ impl Aggregates {
 struct Waiting {
     group: PackedGroup,
     systems: Option<(Vantage, Option<u32>, Option<u32>)>,
-    ip: Option<([Seen; 2], (Vantage, FlowKey))>,
+    ip: Option<([Seen; 2], TalkerKey)>,
     amount: Amount,
 }
 
@@ -272,6 +300,7 @@ pub struct Aggregator {
     limits: Limits,
     seed: u64,
     sites: Prefixes<SiteNumber>,
+    origins: Prefixes<Origin>,
     current: Aggregates,
     waiting: Vec<Waiting>,
 }
@@ -281,12 +310,17 @@ impl Aggregator {
     #[must_use]
     pub fn new(limits: Limits, sites: Prefixes<SiteNumber>, seed: u64) -> Self {
         let (current, waiting) = (Aggregates::new(&limits, seed), Vec::with_capacity(TOGETHER));
-        Self { limits, seed, sites, current, waiting }
+        Self { limits, seed, sites, origins: Prefixes::default(), current, waiting }
     }
 
     /// Takes other sites.
     pub fn set_sites(&mut self, sites: Prefixes<SiteNumber>) {
         self.sites = sites;
+    }
+
+    /// Takes other systems, for addresses of which an exporter does not tell one; gives back those before.
+    pub fn set_origins(&mut self, origins: Prefixes<Origin>) -> Prefixes<Origin> {
+        std::mem::replace(&mut self.origins, origins)
     }
 
     /// Counts an observation of this exporter, which is this much.
@@ -306,12 +340,20 @@ impl Aggregator {
             source_site: site(|flow| flow.source),
             destination_site: site(|flow| flow.destination),
         };
-        let systems = (vantage, seen.source_as, seen.destination_as);
-        let told = seen.source_as.is_some() || seen.destination_as.is_some();
+        let origin = |address: fn(&FlowKey) -> Address| self.origins.find(address(&flow?));
+        let origins = [origin(|flow| flow.source), origin(|flow| flow.destination)];
+        let asn = |told: Option<u32>, origin: Option<Origin>| told.or(Some(origin?.asn));
+        let source_as = asn(seen.source_as, origins[0]);
+        let destination_as = asn(seen.destination_as, origins[1]);
+        let systems = (vantage, source_as, destination_as);
+        let told = source_as.is_some() || destination_as.is_some();
         self.waiting.push(Waiting {
             group: PackedGroup::from(&group),
             systems: told.then_some(systems),
-            ip: ip.map(|ip| (self.hosts(seen, vantage, ip), (vantage, ip.flow()))),
+            ip: ip.map(|ip| {
+                let flow = TalkerKey { flow: ip.flow(), vantage, label: group.label };
+                (self.hosts(seen, vantage, ip, origins), flow)
+            }),
             amount: *amount,
         });
         if self.waiting.len() >= TOGETHER {
@@ -319,14 +361,26 @@ impl Aggregator {
         }
     }
 
-    fn hosts(&self, seen: &Observation, vantage: Vantage, ip: &Ip) -> [Seen; 2] {
+    /// Whose prefix no exporter tells has that of its system, or else one of the usual length.
+    fn hosts(
+        &self,
+        seen: &Observation,
+        vantage: Vantage,
+        ip: &Ip,
+        origins: [Option<Origin>; 2],
+    ) -> [Seen; 2] {
         let default_bits = match ip.version {
             Version::V4 => self.limits.ipv4_prefix_bits,
             Version::V6 => self.limits.ipv6_prefix_bits,
         };
         // A default route says nothing of where a host is.
-        let bits = |bits: Option<u8>| bits.filter(|bits| *bits > 0).unwrap_or(default_bits);
-        let (source, destination) = (bits(seen.source_mask_bits), bits(seen.destination_mask_bits));
+        let bits = |bits: Option<u8>, origin: Option<Origin>| {
+            let told = bits.filter(|bits| *bits > 0);
+            let of_origin = origin.map(|origin| origin.bits).filter(|bits| *bits > 0);
+            told.or(of_origin).unwrap_or(default_bits)
+        };
+        let source = bits(seen.source_mask_bits, origins[0]);
+        let destination = bits(seen.destination_mask_bits, origins[1]);
         [
             Seen { address: ip.source, vantage, bits: source, way: Way::Sent },
             Seen { address: ip.destination, vantage, bits: destination, way: Way::Received },

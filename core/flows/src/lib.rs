@@ -30,4 +30,5 @@ pub mod rates;
 pub mod scitag;
 pub mod sequence;
 pub mod sflow;
+pub mod systems;
 pub mod talkers;

@@ -1,4 +1,4 @@
-//! The longest prefix that an address lies in: sites by their networks, hosts that mark.
+//! The longest prefix that an address lies in: sites by their networks, hosts that mark, systems.
 //!
 //! Prefixes are cut once into pieces that do not overlap, so a look-up is one binary search.
 
@@ -15,9 +15,9 @@ const MAPPED: (u128, u8) = (0xFFFF << 32, 96);
 /// Why prefixes make no table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PrefixError {
-    /// More than [`PREFIXES_MAX`].
-    #[error("{0} prefixes are too many: at most {PREFIXES_MAX}; join neighbours into shorter ones")]
-    TooMany(usize),
+    /// More than there may be.
+    #[error("{0} prefixes are too many: at most {1}; join neighbours into shorter ones")]
+    TooMany(usize, usize),
     /// More bits than an address has.
     #[error("{0}/{1}: a prefix of this version has at most {2} bits")]
     Bits(IpAddr, u8, u8),
@@ -43,6 +43,17 @@ impl<T: Copy> Prefixes<T> {
     /// # Errors
     /// When there are too many, or one has too many bits.
     pub fn new(prefixes: impl IntoIterator<Item = (IpAddr, u8, T)>) -> Result<Self, PrefixError> {
+        Self::limited(prefixes, PREFIXES_MAX)
+    }
+
+    /// The same with another limit than [`PREFIXES_MAX`].
+    ///
+    /// # Errors
+    /// When there are more than `prefixes_max`, or one has too many bits.
+    pub fn limited(
+        prefixes: impl IntoIterator<Item = (IpAddr, u8, T)>,
+        prefixes_max: usize,
+    ) -> Result<Self, PrefixError> {
         let mut ranges = vec![(MAPPED.0, MAPPED.1, None)];
         for (ip, bits, value) in prefixes {
             let most = if ip.is_ipv4() { 32 } else { 128 };
@@ -51,8 +62,8 @@ impl<T: Copy> Prefixes<T> {
             }
             let bits = if ip.is_ipv4() { bits + 96 } else { bits };
             ranges.push((Address::from(ip).0 & mask(bits), bits, Some(value)));
-            if ranges.len() > PREFIXES_MAX + 1 {
-                return Err(PrefixError::TooMany(ranges.len() - 1));
+            if ranges.len() > prefixes_max + 1 {
+                return Err(PrefixError::TooMany(ranges.len() - 1, prefixes_max));
             }
         }
         // Outer ones before those within; stable, so that the later of two alike wins.

@@ -76,12 +76,15 @@ pub struct Capacity {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InterfaceCounters {
-    /// Its name.
+    /// Its name, as the topology has it.
     pub name: String,
     /// Bytes sent.
     pub sent_bytes: u64,
     /// Bytes received.
     pub received_bytes: u64,
+    /// Its addresses, in figures and without ports: a path that ends at it uses them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
 }
 
 /// What a node does with an order.
@@ -320,6 +323,10 @@ pub struct Send {
     pub fingerprint: String,
     /// What lets this node in there, a secret.
     pub ticket: String,
+    /// Names what is left of unfinished files: a later order with the same name to the same directory takes it up, and
+    /// two of them never run at once there. Where it is absent nothing but the same order does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<String>,
     /// Whose data it is: the 16-bit scitag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scitag: Option<u16>,
@@ -378,6 +385,7 @@ mod tests {
             addresses: vec!["[2001:db8::1]:8620".into()],
             fingerprint: "00".repeat(32),
             ticket: "a secret of some length".into(),
+            batch: Some("b7".into()),
             scitag: Some(65),
             overwrite: Overwrite::Never,
             verify: Verify::Readback,

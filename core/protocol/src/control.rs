@@ -21,6 +21,8 @@ pub enum FailureKind {
     Destination,
     /// Bytes were not what they should be.
     Integrity,
+    /// The destination does not take it, however often it is tried.
+    Refused,
 }
 
 impl Wire for FailureKind {
@@ -34,6 +36,7 @@ impl Wire for FailureKind {
             1 => Ok(Self::Changed),
             2 => Ok(Self::Destination),
             3 => Ok(Self::Integrity),
+            4 => Ok(Self::Refused),
             _ => Err(WireError::Invalid("failure kind")),
         }
     }
@@ -243,6 +246,19 @@ pub struct Placed {
     pub path: RelativePath,
     /// Its digest; empty where it was there before and was not read.
     pub digest: Digest,
+}
+
+/// What became of something that was to be sent, for a carrier that keeps an account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settled {
+    /// Its path.
+    pub path: Vec<u8>,
+    /// Its size.
+    pub bytes: u64,
+    /// It was there before.
+    pub was_there: bool,
+    /// Its digest, empty where none was made; or why it is not in place.
+    pub result: Result<Digest, Failure>,
 }
 
 /// Most file errors that are kept with their text; all are counted.

@@ -94,6 +94,30 @@ impl Wire for Algorithm {
     }
 }
 
+/// What is done with files of the same name at the destination.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// Those that are the same stay, others are replaced.
+    #[default]
+    Replace,
+    /// Those that are the same stay, others are a failure.
+    Keep,
+}
+
+impl Wire for Existing {
+    const MIN_BYTES: usize = 1;
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(*self as u8);
+    }
+    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+        match u8::take(input)? {
+            0 => Ok(Self::Replace),
+            1 => Ok(Self::Keep),
+            _ => Err(WireError::Invalid("existing")),
+        }
+    }
+}
+
 wire_struct! {
     /// How files are copied; both ends hold the same options.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +136,8 @@ wire_struct! {
         pub compare_digest: bool,
         /// Read files back from the device before they get their name.
         pub readback: bool,
+        /// What is done with files that are there.
+        pub existing: Existing,
         /// Whose data it is, where somebody says so.
         pub mark: Option<Mark>,
         /// Rate, streams, readers and writers at the start.
@@ -328,6 +354,7 @@ mod tests {
             xattrs: true,
             compare_digest: false,
             readback: false,
+            existing: Existing::Keep,
             mark: Some(Mark { scitag: 206, label: Label::Flow }),
             settings: Settings {
                 rate_bps: Some(5),

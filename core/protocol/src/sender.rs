@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 use crate::block::{PACK_FILES_MAX, pack_room};
 use crate::control::{
-    Announcement, Decision, Failure, FailureKind, Outcome, Placed, Report, Run, Tally, ToReceiver,
-    ToSender,
+    Announcement, Decision, Failure, FailureKind, Outcome, Placed, Report, Run, Settled, Tally,
+    ToReceiver, ToSender,
 };
 use crate::digest::{Algorithm, Digest, Part};
 use crate::extents::Extents;
-use crate::manifest::{Entry, Kind};
+use crate::manifest::{Entry, Kind, display_path};
 use crate::wire::{self, Bytes};
 
 /// Most entries that are announced and not settled.
@@ -39,6 +39,10 @@ const ATTEMPTS_MAX: u32 = 3;
 
 /// Most files in a pack that this sender makes: more would keep one reader busy for too long.
 const PACK_FILES: usize = 1_024;
+
+/// Why a file is not replaced where files that are there are kept.
+pub const DIFFERS: &str =
+    "another file of that name is there and is to stay: move it away, or have it replaced";
 
 /// Where an entry comes from.
 #[derive(Debug)]
@@ -153,6 +157,12 @@ pub struct Sender {
     tally: Tally,
     /// Files in place, kept for a carrier that asks for them.
     placed: Option<Vec<Placed>>,
+    /// What became of everything, kept for a carrier that asks for it.
+    account: Option<Vec<Settled>>,
+    /// Digests that files must have, by path.
+    expected: HashMap<Vec<u8>, Digest>,
+    /// A file that is there and differs is a failure.
+    keep_existing: bool,
     /// Whether files that were there already are digested too.
     digest_skipped: bool,
     /// How many of them are still to be digested.
@@ -190,6 +200,9 @@ impl Sender {
             outbox: VecDeque::new(),
             tally: Tally::default(),
             placed: None,
+            account: None,
+            expected: HashMap::new(),
+            keep_existing: false,
             digest_skipped: false,
             digesting: 0,
             list: None,
@@ -216,6 +229,43 @@ impl Sender {
     /// Files that came into place since the last call.
     pub fn take_placed(&mut self) -> Vec<Placed> {
         self.placed.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Keeps what becomes of everything for [`Self::take_settled`].
+    pub fn keep_account(&mut self) {
+        self.account.get_or_insert_default();
+    }
+
+    /// What became of everything since the last call.
+    pub fn take_settled(&mut self) -> Vec<Settled> {
+        self.account.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Files, by path, that must have these digests of the session's algorithm. What has another is not put in
+    /// place, and one that is there is left alone if it has this one.
+    pub fn expect(&mut self, digests: HashMap<Vec<u8>, Digest>) {
+        self.expected = digests;
+    }
+
+    /// Files that are there and differ are failures.
+    pub fn keep_existing(&mut self) {
+        self.keep_existing = true;
+    }
+
+    fn note(&mut self, path: &[u8], bytes: u64, was_there: bool, result: Result<Digest, Failure>) {
+        if let Some(account) = &mut self.account {
+            account.push(Settled { path: path.to_vec(), bytes, was_there, result });
+        }
+    }
+
+    /// Why a file with this digest is not what it must be.
+    fn unexpected(&self, path: &[u8], digest: &Digest) -> Option<Failure> {
+        let expected = self.expected.get(path).filter(|expected| *expected != digest)?;
+        let text = format!(
+            "its {} is {digest} and should be {expected}: look at the source, or at who gave the digest",
+            self.algorithm
+        );
+        Some(Failure::new(FailureKind::Integrity, text))
     }
 
     /// Takes a list of paths from the receiver.
@@ -296,9 +346,11 @@ impl Sender {
     }
 
     /// An entry that could not even be announced.
-    pub fn scan_failed(&mut self, path: String, failure: Failure) {
-        self.tally.fail(path.clone(), failure.clone());
-        self.missing.push_back((path, failure));
+    pub fn scan_failed(&mut self, path: &[u8], failure: Failure) {
+        let shown = display_path(path);
+        self.tally.fail(shown.clone(), failure.clone());
+        self.note(path, 0, false, Err(failure.clone()));
+        self.missing.push_back((shown, failure));
     }
 
     /// The sources are scanned to the end.
@@ -424,7 +476,16 @@ impl Sender {
                 return Ok(());
             }
             Decision::Compare(digest) => {
-                queue.compare.push_back((file, Digest(digest.0)));
+                let digest = Digest(digest.0);
+                let source = Arc::clone(&active.source);
+                match self.expected.get(source.entry.path.as_bytes()) {
+                    // What it must be is known without a look at the source.
+                    Some(expected) => {
+                        let same = *expected == digest;
+                        self.compared(&source, same);
+                    }
+                    None => queue.compare.push_back((file, digest)),
+                }
                 return Ok(());
             }
             Decision::Send(()) => active.ranges.push_back(0..bytes),
@@ -450,7 +511,12 @@ impl Sender {
         }
         if active.ranges.is_empty() {
             self.file_read(file);
-        } else if whole && bytes <= block_bytes / 4 && self.algorithm.combines() {
+        } else if whole
+            && bytes <= block_bytes / 4
+            && self.algorithm.combines()
+            // Whether it is what it must be is known once it is read, and a pack is sent then.
+            && !self.expected.contains_key(active.source.entry.path.as_bytes())
+        {
             active.packed = true;
             queue.small.push_back(file);
         } else {
@@ -472,29 +538,43 @@ impl Sender {
 
     fn settled(&mut self, file: u64, outcome: Outcome) {
         let Some(active) = self.files.remove(&file) else { return };
-        let entry = &active.source.entry;
-        match outcome {
-            Outcome::Done(digest) => {
-                self.tally.entries += 1;
-                if entry.kind == Kind::File {
-                    if active.skipped && digest.0.is_empty() && self.digest_skipped {
-                        self.digesting += 1;
-                        let queue = self.queues.entry(active.source.device).or_default();
-                        queue.digest.push_back(Arc::clone(&active.source));
-                    } else if let Some(placed) = &mut self.placed {
-                        let (path, digest) = (entry.path.clone(), Digest(digest.0));
-                        placed.push(Placed { path, digest });
-                    }
-                    self.tally.files += 1;
-                    self.tally.skipped_files += u64::from(active.skipped);
-                    self.tally.bytes += entry.bytes;
-                    self.tally.moved_bytes += if active.packed { entry.bytes } else { 0 };
-                }
-            }
+        let Active { source, skipped, packed, resumed_bytes, .. } = active;
+        let entry = &source.entry;
+        let path = entry.path.as_bytes();
+        let digest = match outcome {
+            Outcome::Done(digest) => Digest(digest.0),
             Outcome::Failed(failure) => {
-                self.tally.resumed_bytes -= active.resumed_bytes;
-                self.tally.fail(entry.path.to_string(), failure);
+                self.tally.resumed_bytes -= resumed_bytes;
+                self.note(path, entry.bytes, false, Err(failure.clone()));
+                return self.tally.fail(entry.path.to_string(), failure);
             }
+        };
+        let digest = match self.expected.get(path) {
+            // It was compared and need not be told.
+            Some(expected) if skipped && digest.0.is_empty() => expected.clone(),
+            _ => digest,
+        };
+        if entry.kind == Kind::File
+            && !digest.0.is_empty()
+            && let Some(failure) = self.unexpected(path, &digest)
+        {
+            self.note(path, entry.bytes, false, Err(failure.clone()));
+            return self.tally.fail(entry.path.to_string(), failure);
+        }
+        self.note(path, entry.bytes, skipped, Ok(digest.clone()));
+        self.tally.entries += 1;
+        if entry.kind == Kind::File {
+            if skipped && digest.0.is_empty() && self.digest_skipped {
+                self.digesting += 1;
+                let queue = self.queues.entry(source.device).or_default();
+                queue.digest.push_back(Arc::clone(&source));
+            } else if let Some(placed) = &mut self.placed {
+                placed.push(Placed { path: entry.path.clone(), digest });
+            }
+            self.tally.files += 1;
+            self.tally.skipped_files += u64::from(skipped);
+            self.tally.bytes += entry.bytes;
+            self.tally.moved_bytes += if packed { entry.bytes } else { 0 };
         }
     }
 
@@ -554,20 +634,29 @@ impl Sender {
 
     /// A file whose digest does not combine was read to the end and digested by the carrier.
     pub fn serial_digest(&mut self, file: u64, digest: Digest) {
-        if let Some(active) = self.files.get_mut(&file).filter(|active| !active.ended) {
-            active.ended = true;
-            self.ends.push((file, Bytes(digest.0)));
+        if self.files.get(&file).is_some_and(|active| !active.ended) {
+            self.end_file(file, digest);
         }
     }
 
     fn file_read(&mut self, file: u64) {
-        let Some(active) = self.files.get_mut(&file) else { return };
+        let Some(active) = self.files.get(&file) else { return };
         if active.packed || active.ended || !self.algorithm.combines() {
             return;
         }
         if let Some(digest) = active.extents.digest() {
-            active.ended = true;
-            self.ends.push((file, Bytes(digest.0)));
+            self.end_file(file, digest);
+        }
+    }
+
+    /// Tells the digest of a file that was read to the end, if it is the one that it must have.
+    fn end_file(&mut self, file: u64, digest: Digest) {
+        let Some(active) = self.files.get_mut(&file) else { return };
+        active.ended = true;
+        let source = Arc::clone(&active.source);
+        match self.unexpected(source.entry.path.as_bytes(), &digest) {
+            Some(failure) => self.fail(&source, failure),
+            None => self.ends.push((file, Bytes(digest.0))),
         }
     }
 
@@ -579,6 +668,8 @@ impl Sender {
             active.resumed_bytes = source.entry.bytes;
             self.tally.resumed_bytes += active.resumed_bytes;
             self.outbox.push_back(ToReceiver::Same(source.file));
+        } else if self.keep_existing {
+            self.fail(source, Failure::new(FailureKind::Refused, DIFFERS));
         } else {
             active.ranges.push_back(0..source.entry.bytes);
             let queue = self.queues.entry(source.device).or_default();
@@ -615,6 +706,8 @@ impl Sender {
         if let Some(active) = self.files.remove(&source.file) {
             self.tally.resumed_bytes -= active.resumed_bytes;
             self.tally.fail(source.entry.path.to_string(), failure.clone());
+            let (path, bytes) = (source.entry.path.as_bytes(), source.entry.bytes);
+            self.note(path, bytes, false, Err(failure.clone()));
             self.outbox.push_back(ToReceiver::FileFailed((source.file, Some(failure))));
         }
     }

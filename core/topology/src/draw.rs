@@ -10,7 +10,7 @@ mod wires;
 
 pub use containerlab::containerlab;
 pub use mermaid::mermaid;
-pub use svg::svg;
+pub use svg::{escaped, svg, svg_loaded};
 
 use std::collections::{BTreeMap, BTreeSet};
 

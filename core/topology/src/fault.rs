@@ -42,7 +42,7 @@ const MESSAGE_CHARACTERS_MAX: usize = 400;
 
 /// Collects faults of one text.
 #[derive(Debug)]
-pub(crate) struct Collector<'a> {
+pub struct Collector<'a> {
     text: &'a str,
     faults: Vec<(usize, String)>,
     suggested: usize,
@@ -54,22 +54,18 @@ impl<'a> Collector<'a> {
     }
 
     /// Notes a fault at a place of the text.
-    pub(crate) fn note(&mut self, at: Range<usize>, fault: impl AsRef<str>) {
+    pub fn note(&mut self, at: Range<usize>, fault: impl AsRef<str>) {
         self.faults.push((at.start, one_line(fault.as_ref())));
     }
 
     /// [`suggestion`], for as many faults as are told.
-    pub(crate) fn suggest<'k>(
-        &mut self,
-        name: &str,
-        known: impl Iterator<Item = &'k str>,
-    ) -> String {
+    pub fn suggest<'k>(&mut self, name: &str, known: impl Iterator<Item = &'k str>) -> String {
         self.suggested += 1;
         if self.suggested > FAULTS_MAX { String::new() } else { suggestion(name, known) }
     }
 
     /// What was collected, in the order of the text.
-    pub(crate) fn into_faults(mut self) -> Faults {
+    pub fn into_faults(mut self) -> Faults {
         self.faults.sort_by_key(|(at, _)| *at);
         let more = self.faults.len().saturating_sub(FAULTS_MAX);
         if more > 0 {
@@ -94,7 +90,7 @@ impl<'a> Collector<'a> {
 }
 
 /// A name from a file as messages repeat it: short, and nothing that a terminal obeys.
-pub(crate) fn shown(name: &str) -> String {
+pub fn shown(name: &str) -> String {
     let rest = name.chars().count() > SHOWN_CHARACTERS_MAX;
     let start: String = name.chars().take(SHOWN_CHARACTERS_MAX).collect();
     let end = if rest { "..." } else { "" };

@@ -35,16 +35,13 @@ use std::collections::HashMap;
 
 use penstock_units::{BitRate, ByteCount};
 use toml::Spanned;
-use toml::de::DeTable;
 
 use crate::fault::{Collector, Faults, shown};
+use crate::words::{Words, parse};
 use crate::{End, Interface, Kind, LinkId, Node, NodeId, Position, Site, SiteId, Topology};
 
 mod link;
 mod quantities;
-mod words;
-
-use words::Words;
 
 /// The largest file that is read.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
@@ -64,20 +61,9 @@ impl Topology {
     /// # Errors
     /// All faults of it; where it is no TOML, those of its syntax alone.
     pub fn read(text: &str) -> Result<Self, Faults> {
-        let mut faults = Collector::new(text);
-        if text.len() > FILE_BYTES_MAX {
-            faults.note(0..0, format!("larger than {}", ByteCount(FILE_BYTES_MAX as u64)));
-            return Err(faults.into_faults());
-        }
-        let (table, errors) = DeTable::parse_recoverable(text);
-        if !errors.is_empty() {
-            for error in errors {
-                faults.note(error.span().unwrap_or(0..0), error.message());
-            }
-            return Err(faults.into_faults());
-        }
+        let (words, faults) = parse(text, FILE_BYTES_MAX, "a topology")?;
         let mut reader = Reader::new(faults);
-        let topology = reader.topology(Words::new("a topology", table));
+        let topology = reader.topology(words);
         let faults = reader.faults.into_faults();
         if faults.0.is_empty() { Ok(topology) } else { Err(faults) }
     }

@@ -2,7 +2,7 @@
 //! them with rate, delay and loss. Lab, fabric, controller and dashboard read the same file.
 //!
 //! For: reading and checking that file ([`Topology::read`]), paths through it ([`paths`]), smaller copies
-//! of it ([`Topology::scaled`]), pictures of it ([`draw`]). Not for: running a network, or what is wrong
+//! of it ([`Topology::scaled`]), pictures of it ([`draw`]), other files of the same kind ([`words`]). Not for: running a network, or what is wrong
 //! with it now.
 //!
 //! Fails with every fault that a file has at once, each with its line and column ([`Fault`]).
@@ -17,8 +17,9 @@ mod model;
 pub mod paths;
 mod routes;
 mod scale;
+pub mod words;
 
-pub use fault::{Fault, Faults};
+pub use fault::{Collector, Fault, Faults, shown};
 pub use file::FILE_BYTES_MAX;
 pub use geography::{FIBRE_METRES_PER_SECOND, Position};
 pub use model::{

@@ -165,6 +165,17 @@ impl Topology {
         self.nodes.iter().position(|node| node.name == name).map(NodeId)
     }
 
+    /// The host or switch of this name; else, of a site of this name, the first switch, or the first host where it has
+    /// none.
+    #[must_use]
+    pub fn node_behind(&self, name: &str) -> Option<NodeId> {
+        let nodes = self.nodes.iter().enumerate();
+        let at_site =
+            nodes.filter(|(_, node)| node.site.is_some_and(|id| self.sites[id.0].name == name));
+        let first = at_site.min_by_key(|(_, node)| node.kind == Kind::Host);
+        self.node(name).or_else(|| first.map(|(id, _)| NodeId(id)))
+    }
+
     /// A link by its name.
     #[must_use]
     pub fn link(&self, name: &str) -> Option<LinkId> {

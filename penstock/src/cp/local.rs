@@ -20,7 +20,7 @@ use super::sources::Sources;
 
 /// The user of this process, who may do what the kernel lets them.
 pub(crate) fn caller() -> Caller {
-    Caller { name: "local user".to_owned() }
+    Caller { name: "local user".to_owned(), pass: None }
 }
 
 /// Lets the user of this process do as the kernel lets them: at this end, or at the far end of ssh.
@@ -96,6 +96,7 @@ pub(crate) fn start(
         pace: None,
         collectors: &[],
         fireflies: &Arc::default(),
+        claims: None,
     };
     let name = granting::journal_name(&target.key, &caller.name, "");
     let receive = grant

@@ -19,7 +19,9 @@ use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
 use penstock_protocol::list::PathList;
 use penstock_protocol::manifest::display_path;
-use penstock_protocol::open::{Label, Mark, Opened, Options, Protection, Pull, Push, Request};
+use penstock_protocol::open::{
+    Existing, Label, Mark, Opened, Options, Protection, Pull, Push, Request,
+};
 use penstock_protocol::proof::SessionKey;
 use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::Dir;
@@ -163,6 +165,7 @@ fn options(args: &CpArgs) -> Result<Options, StartError> {
         xattrs: args.xattrs,
         compare_digest: args.compare.is_some(),
         readback: args.verify.is_some(),
+        existing: Existing::Replace,
         mark: mark(args)?,
         settings: Settings {
             rate_bps: args.rate.map(|rate| rate.0),
@@ -447,6 +450,7 @@ fn pull(
             pace: None,
             collectors: &[],
             fireflies: &Arc::default(),
+            claims: None,
         };
         let name = granting::journal_name(
             &key,

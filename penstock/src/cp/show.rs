@@ -453,6 +453,7 @@ fn json_of(
                 FailureKind::Changed => "changed",
                 FailureKind::Destination => "destination",
                 FailureKind::Integrity => "integrity",
+                FailureKind::Refused => "refused",
             };
             json!({"path": error.path, "kind": kind, "error": error.failure.text})
         })

@@ -95,6 +95,9 @@ impl Steering {
             bound_by: now.bound_by.to_owned(),
             engine: now.engines.0,
             retransmits: now.retransmits,
+            scitag: None,
+            owner: None,
+            activity: None,
         }
     }
 }

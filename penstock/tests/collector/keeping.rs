@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use crate::site::{CONFIG, Collector, Exporter, FRAME, Mark, house, packet, second_ended, taken};
 
-fn end(mut collector: Collector) {
+pub(crate) fn end(mut collector: Collector) {
     let id = collector.agent.child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
     assert!(collector.agent.child.wait().unwrap().success());
 }
 
 /// Bytes that owners have by storage: rates by the seconds that were measured.
-fn stored(answer: &Value, key: &str) -> f64 {
+pub(crate) fn stored(answer: &Value, key: &str) -> f64 {
     let lines = answer["series"].as_array().unwrap();
     let Some(line) = lines.iter().find(|line| line["key"] == key) else { return 0.0 };
     line["bps"].as_array().unwrap().iter().filter_map(Value::as_f64).sum()

@@ -5,7 +5,11 @@ mod common;
 
 mod alerts;
 mod api;
+mod archive;
+mod clickhouse;
+mod database;
 mod deploy;
 mod hostile;
 mod keeping;
+mod naming;
 mod site;

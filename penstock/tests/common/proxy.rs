@@ -40,6 +40,7 @@ struct Inner {
     live: Mutex<Vec<Arc<Pair>>>,
     passed: AtomicU64,
     stopping: AtomicBool,
+    frozen: AtomicBool,
 }
 
 /// A connection and its continuation.
@@ -69,7 +70,16 @@ impl Pair {
 impl Proxy {
     /// To `upstream`; does `budget` faults, then none.
     pub fn start(upstream: &str, random: Random, budget: i64, every: u64) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_at("127.0.0.1:0", upstream, random, budget, every)
+    }
+
+    /// A faultless one that listens at this address.
+    pub fn clean(listen: &str, upstream: &str) -> Self {
+        Self::start_at(listen, upstream, Random::seeded(0), 0, 1)
+    }
+
+    fn start_at(listen: &str, upstream: &str, random: Random, budget: i64, every: u64) -> Self {
+        let listener = TcpListener::bind(listen).unwrap();
         let address = listener.local_addr().unwrap();
         let inner = Arc::new(Inner {
             upstream: upstream.to_owned(),
@@ -80,6 +90,7 @@ impl Proxy {
             live: Mutex::default(),
             passed: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
+            frozen: AtomicBool::new(false),
         });
         let accepting = Arc::clone(&inner);
         std::thread::spawn(move || {
@@ -97,6 +108,11 @@ impl Proxy {
 
     pub fn url(&self, path: &str) -> String {
         format!("penstock://{}/{path}", self.address)
+    }
+
+    /// Nothing passes any more, and nobody is told.
+    pub fn freeze(&self) {
+        self.inner.frozen.store(true, Ordering::SeqCst);
     }
 
     /// Faults that were done.
@@ -158,6 +174,9 @@ impl Inner {
                 Ok(0) | Err(_) => break,
                 Ok(count) => count,
             };
+            while self.frozen.load(Ordering::SeqCst) && !self.stopping.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
             self.passed.fetch_add(count as u64, Ordering::SeqCst);
             let bytes = &mut buffer[..count];
             let mut pass = count;

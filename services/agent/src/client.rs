@@ -127,6 +127,20 @@ impl Client {
         self.call(Method::DELETE, &format!("/api/v1/transfers/{id}"), Bytes::new())
     }
 
+    /// Asks whatever role answers at `path`.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn ask<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, ClientError> {
+        let method = method.parse().expect("a method of HTTP");
+        self.call(method, path, body.map(json).unwrap_or_default())
+    }
+
     fn call<T: DeserializeOwned>(
         &self,
         method: Method,

@@ -18,9 +18,10 @@ use penstock_mover::agent::Limits;
 use penstock_mover::session::STREAMS_MAX;
 use penstock_units::{BitRate, ByteCount};
 
+use crate::controller;
 use crate::destinations::Destinations;
 use crate::fireflies::{self, TagRule};
-use crate::tokens::{OWNER, TokenSource};
+use crate::tokens::{CONTROLLER, OWNER, TokenSource};
 use penstock_http::access::Reading;
 use penstock_http::fetch::Url;
 
@@ -154,6 +155,8 @@ pub struct Config {
     pub token_tags: HashMap<String, TagRule>,
     /// Where files go to in copies between agents.
     pub destinations: Destinations,
+    /// Who gives this agent orders.
+    pub controller: Option<controller::Config>,
 }
 
 /// Whether a node with these roles plays this one.
@@ -259,6 +262,7 @@ fn lower(
         marker,
         destinations,
         reading,
+        controller,
     } = contents;
     let collectors = collectors.iter().map(fireflies::address);
     let collectors = collectors.collect::<Result<_, _>>().map_err(whole)?;
@@ -277,6 +281,9 @@ fn lower(
             who: vec![Who::Anyone],
             scitag: None,
         });
+    }
+    if let Some(controller) = &controller {
+        controller.check().map_err(whole)?;
     }
     let plays_agent = plays(layer.roles.as_deref(), RoleName::Agent);
     if exports.is_empty() && plays_agent {
@@ -298,7 +305,7 @@ fn lower(
         tokens.push(TokenSource::List { file });
     }
     if !tokens.iter().any(|source| matches!(source, TokenSource::List { .. })) {
-        check_who(&exports, &tokens)?;
+        check_who(&exports, &tokens, controller.is_some())?;
     }
     let state = match layer.state {
         Some(state) => state,
@@ -332,15 +339,29 @@ fn lower(
         marker: marker.unwrap_or_else(|| penstock_marker::DEFAULT_PIN.into()),
         token_tags,
         destinations,
+        controller,
     })
 }
 
 /// Refuses an export that names a token which cannot come.
-fn check_who(exports: &[Export], tokens: &[TokenSource]) -> Result<(), ConfigError> {
+fn check_who(
+    exports: &[Export],
+    tokens: &[TokenSource],
+    controlled: bool,
+) -> Result<(), ConfigError> {
     let known =
         |name: &str| name == OWNER || tokens.iter().any(|source| source.name() == Some(name));
     for export in exports {
         for who in &export.who {
+            if matches!(who, Who::Token(name) if name == CONTROLLER) {
+                if !controlled {
+                    return Err(whole(format!(
+                        "export {} lets in '{CONTROLLER}', but no controller is named: add [agent.controller]",
+                        export.name
+                    )));
+                }
+                continue;
+            }
             if let Who::Token(name) = who
                 && !known(name)
             {

@@ -11,23 +11,37 @@
 //! operator can do. It names no export that the client may not use.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 
 use penstock_mover::agent::{Caller, Gatekeeper, Place};
 use penstock_mover::identity::Fingerprint;
+use penstock_operations::orders::OrderId;
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_sys::fs::Dir;
 
 use crate::config::{Export, Who};
 use crate::destinations::Destinations;
 use crate::fireflies::{self, TagRule};
-use crate::tokens::Tokens;
+use crate::tokens::{CONTROLLER, Tokens, check_token, hash};
 
 /// Tokens and exports of an agent, which may be replaced while it runs.
 #[derive(Debug)]
 pub struct Gate {
     now: Mutex<Arc<Rules>>,
+    tickets: Mutex<HashMap<OrderId, Ticket>>,
+}
+
+/// What lets somebody in to write below one directory.
+#[derive(Debug)]
+struct Ticket {
+    sha256: [u8; 32],
+    /// The directory.
+    below: Vec<Vec<u8>>,
 }
 
 /// Who comes in and where to, at one time.
@@ -47,13 +61,65 @@ impl Gate {
     /// Lets clients in by these rules.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
-        Self { now: Mutex::new(Arc::new(rules)) }
+        Self { now: Mutex::new(Arc::new(rules)), tickets: Mutex::default() }
     }
 
     /// The rules as they are now.
     #[must_use]
     pub fn rules(&self) -> Arc<Rules> {
         Arc::clone(&self.now.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Lets whoever shows `ticket` write below `below`, where the controller may, until it is dismissed.
+    ///
+    /// # Errors
+    /// When the ticket is no secret, or the controller may not write there.
+    pub fn admit(&self, order: OrderId, ticket: &str, below: &str) -> Result<(), Refusal> {
+        check_token(ticket).map_err(|error| {
+            Refusal::new(RefusalKind::Request, format!("the controller's ticket: {error}"))
+        })?;
+        self.place(&controller(None), below.as_bytes(), true)?;
+        let below = components(below.as_bytes()).into_iter().map(<[u8]>::to_vec).collect();
+        self.tickets().insert(order, Ticket { sha256: hash(ticket), below });
+        Ok(())
+    }
+
+    /// Lets the ticket of this order in no more; who is in goes on.
+    pub fn dismiss(&self, order: OrderId) {
+        self.tickets().remove(&order);
+    }
+
+    fn tickets(&self) -> MutexGuard<'_, HashMap<OrderId, Ticket>> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bearer of a ticket.
+    fn bearer(&self, token: &str) -> Option<Caller> {
+        let shown = hash(token);
+        let is_it = |ticket: &Ticket| verify_slices_are_equal(&ticket.sha256, &shown).is_ok();
+        let found =
+            self.tickets().iter().find(|(_, ticket)| is_it(ticket)).map(|(order, _)| *order);
+        found.map(|order| controller(Some(order)))
+    }
+
+    /// Whether a ticket lets its bearer do this; how many components its directory has.
+    fn check_ticket(&self, order: OrderId, path: &[u8], write: bool) -> Result<usize, Refusal> {
+        let shown = path.escape_ascii();
+        let refused = |text: String| Err(Refusal::new(RefusalKind::Permission, text));
+        let tickets = self.tickets();
+        let Some(ticket) = tickets.get(&order) else {
+            return refused(format!("{shown}: order {order} does not stand any more"));
+        };
+        let mut rest = components(path).into_iter();
+        let is_below = ticket.below.iter().all(|part| rest.next() == Some(part));
+        if !write || !is_below {
+            let below = ticket.below.join(&b'/');
+            let below = below.escape_ascii();
+            return refused(format!(
+                "{shown}: order {order} lets in to write below /{below} alone"
+            ));
+        }
+        Ok(ticket.below.len())
     }
 
     /// Replaces the rules; what was granted before goes on.
@@ -91,11 +157,17 @@ impl Rules {
     }
 }
 
+/// The controller, or the bearer of a ticket of its.
+#[must_use]
+pub fn controller(order: Option<OrderId>) -> Caller {
+    Caller { name: CONTROLLER.to_owned(), pass: order }
+}
+
 /// Whether the caller may use the export for anything.
 fn lets_in(export: &Export, caller: &Caller) -> bool {
     export.who.iter().any(|who| match who {
-        // A caller has been authenticated: the gate knows it.
-        Who::Anyone => true,
+        // A caller has been authenticated: the gate knows it. The controller is let in by its name alone.
+        Who::Anyone => caller.name != CONTROLLER,
         Who::Token(name) => *name == caller.name,
         Who::Certificate(certificate) => Who::certificate_name(certificate) == caller.name,
     })
@@ -108,10 +180,21 @@ impl Gatekeeper for Gate {
         certificate: Option<&Fingerprint>,
         peer: &str,
     ) -> Result<Caller, Refusal> {
-        self.rules().authenticate(token, certificate, peer)
+        let bearer = || Some(token).filter(|token| !token.is_empty()).and_then(|t| self.bearer(t));
+        let rules = self.rules();
+        match bearer() {
+            // A ticket that is a client's token is that client's.
+            Some(caller) if rules.tokens.name_of(token).is_none() => Ok(caller),
+            _ => rules.authenticate(token, certificate, peer),
+        }
     }
 
     fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<Place, Refusal> {
+        if let Some(order) = caller.pass {
+            let below = self.check_ticket(order, path, write)?;
+            let place = self.rules().place(caller, path, write)?;
+            return confined(place, components(path).len(), below);
+        }
         self.rules().place(caller, path, write)
     }
 
@@ -132,6 +215,25 @@ impl Gatekeeper for Gate {
     }
 }
 
+/// The same place, found from the directory of the first `below` of its `all` components, which links that lie
+/// there then do not leave.
+fn confined(place: Place, all: usize, below: usize) -> Result<Place, Refusal> {
+    let Place { root, path, shown } = place;
+    let mut rest = components(&path);
+    let later = rest.split_off(below.saturating_sub(all - rest.len()).min(rest.len()));
+    let directory = rest.join(&b'/');
+    if directory.is_empty() {
+        return Ok(Place { root, path, shown });
+    }
+    let directory = OsStr::from_bytes(&directory);
+    let opened = root.create_dir_all(directory, 0o777).and_then(|()| root.open_dir(directory));
+    let root = opened.map_err(|error| {
+        let text = format!("{shown}: {}", penstock_sys::fs::describe(&error));
+        Refusal::new(RefusalKind::Permission, text)
+    })?;
+    Ok(Place { root, path: later.join(&b'/'), shown })
+}
+
 /// The parts of a path that mean something.
 fn components(path: &[u8]) -> Vec<&[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect()
@@ -150,7 +252,7 @@ impl Rules {
         };
         if !token.is_empty() {
             return match self.tokens.name_of(token) {
-                Some(name) => Ok(Caller { name }),
+                Some(name) => Ok(Caller { name, pass: None }),
                 None => refused(
                     "the token is not one of this agent's: log in again with the line that the agent's operator gives (penstock login HOST --token ... --fingerprint ...)".into(),
                 ),
@@ -163,7 +265,7 @@ impl Rules {
         };
         let who = Who::Certificate(*certificate);
         if self.exports.iter().any(|export| export.who.contains(&who)) {
-            return Ok(Caller { name: Who::certificate_name(certificate) });
+            return Ok(Caller { name: Who::certificate_name(certificate), pass: None });
         }
         refused(format!(
             "the client's certificate is in no export: ask the agent's operator to add \"cert:{certificate}\" to an export's who"
@@ -240,6 +342,8 @@ mod tests {
             export("/store", Mode::ReadWrite, &["*"]),
             export("/store/cms", Mode::Read, &["alice", "owner"]),
             export("/drop", Mode::Write, &[&certificate]),
+            export("/in", Mode::ReadWrite, &["controller"]),
+            export("/out", Mode::Read, &["controller"]),
         ];
         Gate::new(Rules {
             tokens,
@@ -250,7 +354,7 @@ mod tests {
     }
 
     fn caller(name: &str) -> Caller {
-        Caller { name: name.to_owned() }
+        Caller { name: name.to_owned(), pass: None }
     }
 
     #[test]
@@ -329,6 +433,48 @@ mod tests {
         let sender = caller(&Who::certificate_name(&CERTIFICATE));
         gate.place(&sender, b"/drop/x", true).unwrap();
         assert!(gate.place(&sender, b"/drop/x", false).unwrap_err().text.contains("write-only"));
+    }
+
+    #[test]
+    fn a_ticket_lets_in_to_write_below_one_directory_as_long_as_it_stands() {
+        let directory = tempfile::tempdir().unwrap();
+        let gate = gate(directory.path());
+        let ticket = "a-ticket-of-some-length";
+        for (ticket, below, words) in [
+            ("short", "/in/a", "shorter than 16"),
+            (ticket, "/store/cms", "in no export"),
+            (ticket, "/in/../store", "'..'"),
+            (ticket, "/out", "read-only"),
+        ] {
+            let refusal = gate.admit(7, ticket, below).unwrap_err();
+            assert!(refusal.text.contains(words), "{below}: {}", refusal.text);
+        }
+        assert!(gate.authenticate(ticket, None, "127.0.0.1:5").is_err());
+        gate.admit(7, ticket, "/in/a").unwrap();
+        let bearer = gate.authenticate(ticket, None, "127.0.0.1:5").unwrap();
+        assert_eq!((bearer.name.as_str(), bearer.pass), ("controller", Some(7)));
+        gate.place(&bearer, b"/in/a", true).unwrap();
+        gate.place(&bearer, b"/in//a/b/c", true).unwrap();
+        for (path, write) in [
+            (&b"/in/a"[..], false),
+            (b"/in", true),
+            (b"/in/ab", true),
+            (b"/in/a/../b", true),
+            (b"/store/x", true),
+            (b"/", true),
+        ] {
+            assert!(gate.place(&bearer, path, write).is_err(), "{}", path.escape_ascii());
+        }
+        std::os::unix::fs::symlink("../b", directory.path().join("in/a/link")).unwrap();
+        let place = gate.place(&bearer, b"/in/a/link/x", true).unwrap();
+        assert_eq!(place.path, b"link/x");
+        assert!(place.root.open_dir("link").is_err());
+        // Who may come in with any token does not thereby let in the controller.
+        assert!(gate.place(&controller(None), b"/store/x", true).is_err());
+        assert!(gate.place(&controller(None), b"/out/x", false).is_ok());
+        gate.dismiss(7);
+        assert!(gate.authenticate(ticket, None, "127.0.0.1:5").is_err());
+        assert!(gate.place(&bearer, b"/in/a", true).is_err());
     }
 
     #[test]

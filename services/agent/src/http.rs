@@ -43,12 +43,13 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use penstock_http::access::{self, Reading};
+use penstock_http::access::{self, Caller, Reading};
 use penstock_mover::agent::{Agent, Counters, Limits, Transfer};
 use penstock_mover::identity::Fingerprint;
 use penstock_protocol::control::Settings;
 
 use crate::config::MetricsAccess;
+use crate::controller::Link;
 use crate::gate::Gate;
 use crate::tokens::OWNER;
 
@@ -134,7 +135,9 @@ pub struct Api {
     /// Of the agent's certificate.
     pub fingerprint: Fingerprint,
     /// Bounds on all clients together, which may change.
-    pub limits: Mutex<Limits>,
+    pub limits: Arc<Mutex<Limits>>,
+    /// Who gives it orders.
+    pub controller: Option<Arc<Link>>,
     /// When the agent started.
     pub started: SystemTime,
     /// Requests and connections.
@@ -172,8 +175,16 @@ pub fn router(api: Arc<Api>) -> Router {
 }
 
 /// Lets through who may, bounds the time it takes, and counts the answers.
-async fn guard(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
-    let response = match allowed(&api, &request) {
+async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
+    let allowed = match api.roles.iter().any(|role| role.guards(request.uri().path())) {
+        true => {
+            let caller = caller(&api, &request);
+            request.extensions_mut().insert(caller);
+            Ok(())
+        }
+        false => allowed(&api, &request),
+    };
+    let response = match allowed {
         Ok(()) => match tokio::time::timeout(REQUEST_TIME, next.run(request)).await {
             Ok(response) => response,
             Err(_) => {
@@ -214,6 +225,19 @@ fn allowed(api: &Api, request: &Request) -> Result<(), ApiError> {
         None => Err(ApiError::unauthorized(
             "the token is not this agent's: it is in the file 'token' of the agent's state directory",
         )),
+    }
+}
+
+/// Who asks a role that checks it itself.
+fn caller(api: &Api, request: &Request) -> Caller {
+    match bearer(request.headers()) {
+        Some(token) if api.gate.rules().tokens.is_owner(token) => Caller::Owner,
+        Some(token) => Caller::Bearer(token.to_owned()),
+        None => match api.reading.allows(request) {
+            Ok(true) => Caller::Reader,
+            Ok(false) => Caller::Nobody("give a token: Authorization: Bearer TOKEN".to_owned()),
+            Err(why) => Caller::Nobody(why),
+        },
     }
 }
 

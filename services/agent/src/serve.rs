@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use penstock_http::access::Reading;
-use penstock_mover::agent::{self, Agent};
+use penstock_mover::agent::{self, Agent, Limits};
 use penstock_mover::identity::Fingerprint;
 use penstock_sys::lock::FileLock;
 use sd_notify::NotifyState;
@@ -25,9 +25,11 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::config::{Config, ConfigError, MetricsAccess, RoleName};
+use crate::controller::{self, LimitsNow, Link};
 use crate::gate::{Gate, Rules};
 use crate::http::server::{self, Traffic};
 use crate::http::{self, Api, NoMover, Role};
+use crate::orders::Orders;
 use crate::registry;
 use crate::state::{State, StateError};
 use crate::tokens::{TokenError, Tokens};
@@ -77,6 +79,7 @@ pub struct Server {
     running: Running,
     http: Vec<SocketAddr>,
     serving: JoinHandle<()>,
+    linked: Option<Linked>,
     stop: watch::Sender<bool>,
     signals: Signals,
     /// Keeps other agents off the state directory.
@@ -84,6 +87,23 @@ pub struct Server {
     fingerprint: Fingerprint,
     token: String,
     first_start: bool,
+}
+
+/// What goes on with a controller.
+#[derive(Debug)]
+struct Linked {
+    carries_out: std::thread::JoinHandle<()>,
+    reports: JoinHandle<()>,
+}
+
+/// Limits that SIGHUP may change.
+#[derive(Debug)]
+struct Shared(Arc<Mutex<Limits>>);
+
+impl LimitsNow for Shared {
+    fn limits(&self) -> Limits {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 #[derive(Debug)]
@@ -170,6 +190,15 @@ impl Server {
         };
         let agent = plays_agent.then(|| mover(&gate)).transpose()?;
 
+        let limits = Arc::new(Mutex::new(config.limits));
+        let link = config.controller.zip(agent.clone()).map(|(controller, mover)| {
+            let safe_rate = controller.safe_rate_bps;
+            let gate = Arc::clone(&gate);
+            let orders = Orders::new(mover.clone(), gate, state.clone(), safe_rate);
+            let limits = Box::new(Shared(Arc::clone(&limits)));
+            let fingerprint = identity.fingerprint();
+            Arc::new(Link::new(controller, Arc::new(orders), mover, fingerprint, limits))
+        });
         let traffic = Arc::new(Traffic::default());
         let api = Arc::new(Api {
             mover: match &agent {
@@ -184,12 +213,21 @@ impl Server {
             listen: agent.as_ref().map(Agent::addresses).unwrap_or_default(),
             http: http.clone(),
             fingerprint: identity.fingerprint(),
-            limits: Mutex::new(config.limits),
+            limits,
+            controller: link.clone(),
             started: SystemTime::now(),
             traffic: Arc::clone(&traffic),
         });
         let router = http::router(Arc::clone(&api));
         let (stop, stopped) = watch::channel(false);
+        let linked = link.map(|link| {
+            let carries_out = {
+                let (link, stopped) = (Arc::clone(&link), stopped.clone());
+                std::thread::spawn(move || link.carry_out(&stopped))
+            };
+            let stopped = stopped.clone();
+            Linked { carries_out, reports: runtime.spawn(async move { link.run(stopped).await }) }
+        });
         let fingerprint = identity.fingerprint();
         let serving = runtime.spawn(async move {
             let tls = identity.tls_server_config();
@@ -206,6 +244,7 @@ impl Server {
             running,
             http,
             serving,
+            linked,
             stop,
             signals,
             hold,
@@ -247,21 +286,29 @@ impl Server {
 
     /// Runs until SIGTERM or SIGINT, then shuts down. The second signal during that ends the process
     /// with exit code 1. At SIGHUP limits, exports and tokens become what `load` gives; when that is an
-    /// error, everything stays as it was.
+    /// error, everything stays as it was. Other roles read their own files again.
     pub fn run(self, load: &dyn Fn() -> Result<Config, ConfigError>) {
-        let Self { runtime, agent, api, running, serving, stop, mut signals, hold, .. } = self;
+        let Self { runtime, agent, api, running, serving, linked, stop, mut signals, hold, .. } =
+            self;
         runtime.block_on(async {
             tell(&[NotifyState::Ready]);
             let watchdog = tokio::spawn(feed_watchdog(Arc::clone(&api)));
             let name = loop {
                 match signals.end_or_reload().await {
                     Some(name) => break name,
-                    None => match running.reload(load, agent.as_ref(), &api) {
-                        Ok(()) => {
-                            tracing::info!("SIGHUP: limits, exports and tokens are read anew")
+                    None => {
+                        match running.reload(load, agent.as_ref(), &api) {
+                            Ok(()) => {
+                                tracing::info!("SIGHUP: limits, exports and tokens are read anew")
+                            }
+                            Err(error) => tracing::error!("SIGHUP: nothing is changed: {error}"),
                         }
-                        Err(error) => tracing::error!("SIGHUP: nothing is changed: {error}"),
-                    },
+                        for role in &api.roles {
+                            if let Err(error) = role.reload() {
+                                tracing::error!("SIGHUP: {error}");
+                            }
+                        }
+                    }
                 }
             };
             tracing::info!("{name}: shutting down; transfers stay resumable");
@@ -272,6 +319,11 @@ impl Server {
             let _ = stop.send(true);
             api.roles.iter().for_each(|role| role.stop());
             let down = async {
+                // What is sent by order stops first, so that what is told last is where it stands.
+                if let Some(Linked { carries_out, reports }) = linked {
+                    let _ = tokio::task::spawn_blocking(move || carries_out.join()).await;
+                    let _ = reports.await;
+                }
                 if let Some(agent) = agent {
                     let _ = tokio::task::spawn_blocking(move || agent.shut_down(GRACE)).await;
                 }
@@ -298,6 +350,7 @@ struct Running {
     metrics: MetricsAccess,
     reading: Reading,
     roles: Option<Vec<RoleName>>,
+    controller: Option<controller::Config>,
     token: String,
 }
 
@@ -319,6 +372,7 @@ impl Running {
             metrics: config.metrics,
             reading: config.reading.clone(),
             roles: config.roles.clone(),
+            controller: config.controller.clone(),
             token: token.to_owned(),
         }
     }
@@ -338,6 +392,7 @@ impl Running {
             ("agent.http", self.http == config.http),
             ("agent.state", self.state == config.state),
             ("agent.metrics", self.metrics == config.metrics),
+            ("agent.controller", self.controller == config.controller),
         ] {
             if !same {
                 tracing::warn!("{what} has changed: restart the agent for it");

@@ -81,6 +81,7 @@ fn transfer(id: u64, state: &'static str) -> Transfer {
         bound_by: "network".into(),
         engine: "buffered".into(),
         retransmits: 0,
+        scitag: Some(206),
     }
 }
 
@@ -127,7 +128,8 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         listen: vec!["[::1]:8620".parse().unwrap()],
         http: vec![address],
         fingerprint: identity.fingerprint(),
-        limits: Mutex::new(Limits::default()),
+        limits: Arc::new(Mutex::new(Limits::default())),
+        controller: None,
         started: SystemTime::now(),
         traffic: Arc::clone(&traffic),
     };
@@ -177,6 +179,9 @@ fn the_owner_sees_changes_and_cancels_transfers() {
     let transfers = client.transfers().unwrap().transfers;
     assert_eq!(transfers.iter().map(|transfer| transfer.id).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(transfers[0].started_unix_seconds, 1.7e9);
+    let whose =
+        (transfers[0].scitag, transfers[0].owner.as_deref(), transfers[0].activity.as_deref());
+    assert_eq!(whose, (Some(206), Some("cms"), Some("analysis-input")));
 
     let change = Change {
         rate: Some("2G".parse().unwrap()),
@@ -325,7 +330,8 @@ fn idle_connections_are_bounded_and_do_not_hold_up_the_end() {
 #[test]
 fn the_document_is_as_committed() {
     let path = "../../docs/openapi.json";
-    let now = http::api::document([penstock_collector::document()]);
+    let now =
+        http::api::document([penstock_collector::document(), penstock_controller::document()]);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(path, &now).unwrap();
     }

@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
+
 use crate::live::{Counted, Namer, other as other_row};
 use crate::query::{By, Fold, Names, Place, Query, Series, share};
 use crate::row::{Cell, Direction, Kind, Row};
@@ -243,7 +245,7 @@ fn of_past(gather: &mut Gather<'_>, span: Span, past: &Past) {
             gather.cover(bucket, *seconds);
         }
     }
-    let mut known: HashMap<*const Row, Places> = HashMap::new();
+    let mut known: HashMap<*const Row, Places, RandomState> = HashMap::default();
     for (bucket, row, cell) in &past.rows {
         let Some(bucket) = inside(*bucket) else { continue };
         let places = *known.entry(Arc::as_ptr(row)).or_insert_with(|| gather.place(row));
@@ -252,7 +254,7 @@ fn of_past(gather: &mut Gather<'_>, span: Span, past: &Past) {
     if !gather.wants_counters() {
         return;
     }
-    let mut known: HashMap<*const Row, Option<Place>> = HashMap::new();
+    let mut known: HashMap<*const Row, Option<Place>, RandomState> = HashMap::default();
     for (bucket, row, cell) in &past.counters {
         let Some(bucket) = inside(*bucket) else { continue };
         let place = known.entry(Arc::as_ptr(row)).or_insert_with(|| gather.counter_place(row));

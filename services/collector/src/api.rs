@@ -20,9 +20,13 @@ mod facts;
 mod follow;
 mod network;
 mod series;
+mod talkers;
+mod unknown;
 
 pub(crate) use network::link_share;
 pub(crate) use series::first;
+#[cfg(test)]
+pub(crate) use series::past;
 
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
@@ -30,7 +34,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/api/v1/telemetry/live", get(follow::live))
         .route("/api/v1/telemetry/interfaces", get(facts::interfaces))
         .route("/api/v1/telemetry/exporters", get(facts::exporters))
-        .route("/api/v1/telemetry/talkers", get(facts::talkers))
+        .route("/api/v1/telemetry/talkers", get(talkers::talkers))
         .route("/api/v1/telemetry/labels", get(series::labels))
         .route("/api/v1/telemetry/alerts", get(facts::alerts))
         .route("/api/v1/telemetry/status", get(facts::status))
@@ -45,7 +49,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
     follow::live,
     facts::interfaces,
     facts::exporters,
-    facts::talkers,
+    talkers::talkers,
     series::labels,
     facts::alerts,
     facts::status,

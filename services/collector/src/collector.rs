@@ -18,11 +18,12 @@ use prometheus_client::encoding::DescriptorEncoder;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use crate::config::{Config, prefixes};
+use crate::clickhouse::ClickHouse;
+use crate::config::{Config, prefixes, systems};
 use crate::receive::{self, Input};
-use crate::shared::Shared;
+use crate::shared::{Shared, Stores};
 use crate::store::Store;
-use crate::{api, metrics, tick, watch};
+use crate::{api, archive, metrics, tick, watch};
 
 /// The last minute may take so long to be written.
 const STORE_TIME: Duration = Duration::from_secs(10);
@@ -32,7 +33,8 @@ const STORE_TIME: Duration = Duration::from_secs(10);
 pub struct Collector {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    storing: Mutex<Option<(Handle, tokio::task::JoinHandle<()>)>>,
+    storing: Mutex<Vec<tokio::task::JoinHandle<()>>>,
+    runtime: Handle,
 }
 
 impl Collector {
@@ -48,28 +50,67 @@ impl Collector {
     ) -> Result<Self, String> {
         let (sockets, missing) = receive::open(&config)?;
         let inputs: Vec<_> = sockets.iter().map(|(_, input)| Arc::clone(input)).collect();
-        let intake = intake(&config, &registry)?;
+        let mut intake = intake(&config, &registry)?;
+        let systems = config.prefixes.as_deref().map(systems).transpose()?.unwrap_or_default();
+        intake.aggregator.set_origins(systems.origins);
         let store = config.store.then(|| Store::new(state, config.store_bytes_max));
-        let shared = Arc::new(Shared::new(config, registry, intake, inputs, missing, store));
-        let (stored, minutes) = mpsc::unbounded_channel();
-        let storing = shared.store.is_some().then(|| {
+        let database = config.clickhouse.clone();
+        let database = database.map(|config| ClickHouse::new(config, registry.clone(), state));
+        let spool = database.as_ref().map(ClickHouse::open_spool).transpose()?;
+        let (archive, recorder, writer) = match config.parquet.clone() {
+            None => (None, None, None),
+            Some(config) => {
+                let (archive, recorder, writer) = archive::open(config)?;
+                (Some(archive), Some(recorder), Some(writer))
+            }
+        };
+        let stores = Stores { store, clickhouse: database, archive };
+        let shared = Shared::new(config, registry, intake, (inputs, missing), stores);
+        let shared = Arc::new(shared);
+        shared.change_directory(|directory| directory.set_systems(systems.names));
+        let mut stored = Vec::new();
+        let mut storing = Vec::new();
+        if shared.store.is_some() {
+            let (give, minutes) = mpsc::unbounded_channel();
+            stored.push(give);
             let shared = Arc::clone(&shared);
-            let task = runtime.spawn(async move {
+            storing.push(runtime.spawn(async move {
                 if let Some(store) = &shared.store {
                     store.run(minutes).await;
                 }
-            });
-            (runtime.clone(), task)
-        });
+            }));
+        }
+        if let Some(spool) = spool {
+            let (give, minutes) = mpsc::unbounded_channel();
+            stored.push(give);
+            let shared = Arc::clone(&shared);
+            storing.push(runtime.spawn(async move {
+                if let Some(database) = &shared.clickhouse {
+                    database.run(spool, minutes).await;
+                }
+            }));
+        }
         let this = Self {
             shared: Arc::clone(&shared),
             threads: Mutex::default(),
             storing: Mutex::new(storing),
+            runtime: runtime.clone(),
         };
         for (receiver, input) in sockets {
             let shared = Arc::clone(&shared);
             let name = format!("take-{}", input.format.as_str());
-            this.spawn(&name, move || receive::run(receiver, &input, &shared))?;
+            let recorder = recorder.as_ref().map(archive::Recorder::another);
+            this.spawn(&name, move || receive::run(receiver, &input, &shared, recorder))?;
+        }
+        // The writer ends when nobody gathers any more.
+        drop(recorder);
+        if let Some(writer) = writer {
+            let shared = Arc::clone(&shared);
+            let name = move |id| {
+                let directory = shared.directory();
+                directory.get(id).map_or_else(String::new, |entry| entry.key.to_string())
+            };
+            this.spawn("archive", move || writer.run(&name))?;
         }
         if !shared.alert_states().is_empty() {
             let (calls, waiting) = mpsc::channel(watch::CALLS_MAX);
@@ -78,8 +119,7 @@ impl Collector {
             let watcher = Arc::clone(&shared);
             this.spawn("alerts", move || watch::run(&watcher, &calls))?;
         }
-        let stored = shared.store.is_some().then_some(stored);
-        this.spawn("second", move || tick::run(&shared, stored.as_ref()))?;
+        this.spawn("second", move || tick::run(&shared, &stored))?;
         Ok(this)
     }
 
@@ -131,6 +171,17 @@ impl Role for Collector {
         metrics::encode(&self.shared, encoder)
     }
 
+    fn reload(&self) -> Result<(), String> {
+        let Some(file) = self.shared.config.prefixes.as_deref() else { return Ok(()) };
+        let systems = systems(file)?;
+        let before = self.shared.intake().aggregator.set_origins(systems.origins);
+        // It may be large: not while samples wait.
+        drop(before);
+        self.shared.change_directory(|directory| directory.set_systems(systems.names));
+        tracing::info!("{}: {} prefixes are read anew", file.display(), systems.count);
+        Ok(())
+    }
+
     fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
         // Answers to those who follow end with it.
@@ -140,12 +191,14 @@ impl Role for Collector {
         for thread in threads {
             let _ = thread.join();
         }
-        // The last minute is on its way; the task ends when it is written, or cannot be.
-        let storing = self.storing.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some((runtime, task)) = storing {
-            let end = async { tokio::time::timeout(STORE_TIME, task).await };
+        // The last minute is on its way; the tasks end when it is written, or cannot be.
+        let storing =
+            std::mem::take(&mut *self.storing.lock().unwrap_or_else(PoisonError::into_inner));
+        if !storing.is_empty() {
+            let all = futures_util::future::join_all(storing);
+            let end = async { tokio::time::timeout(STORE_TIME, all).await };
             tokio::task::block_in_place(|| {
-                let _ = runtime.block_on(end);
+                let _ = self.runtime.block_on(end);
             });
         }
     }

@@ -1,10 +1,12 @@
 //! What the collector is told: the table `[collector]` of the configuration file.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use penstock_flows::prefixes::Prefixes;
+use penstock_flows::systems::Systems;
 use penstock_http::fetch::Url;
 use penstock_scitags::firefly;
 use penstock_topology::Topology;
@@ -16,6 +18,12 @@ use toml::Spanned;
 use crate::alert::{Of, RULES_MAX, Rule};
 use crate::query::View;
 
+mod clickhouse;
+mod parquet;
+
+pub use clickhouse::{ClickHouse, Secret};
+pub use parquet::Parquet;
+
 /// UDP port of sFlow.
 pub const SFLOW_PORT: u16 = 6343;
 
@@ -24,6 +32,9 @@ pub const IPFIX_PORT: u16 = 4739;
 
 /// Most bytes of storage where nothing is said.
 const STORE_BYTES: u64 = 4 << 30;
+
+/// Longest file of prefixes.
+const SYSTEMS_BYTES_MAX: u64 = 256 << 20;
 
 /// A number of bytes as text: `4GiB`.
 #[derive(Debug, Clone, Copy)]
@@ -95,6 +106,9 @@ pub struct KnownExporter {
     pub name: Option<String>,
     /// One of so many packets, where it does not say it itself.
     pub sampling_rate: Option<u32>,
+    /// Links of the topology by the interface that they are at: its ifIndex or the name that the exporter gives it.
+    #[serde(default)]
+    pub links: BTreeMap<String, String>,
 }
 
 /// What the collector does.
@@ -112,6 +126,8 @@ pub struct Config {
     pub topology: Option<Topology>,
     /// Sites by their networks.
     pub sites: Vec<Site>,
+    /// Where prefixes of autonomous systems stand.
+    pub prefixes: Option<PathBuf>,
     /// Hosts whose marks are believed.
     pub marking: Vec<Network>,
     /// Hosts that pass on fireflies of others.
@@ -126,6 +142,10 @@ pub struct Config {
     pub store: bool,
     /// Most bytes that they take.
     pub store_bytes_max: u64,
+    /// Where minutes go besides, and where they are asked for.
+    pub clickhouse: Option<ClickHouse>,
+    /// Where raw samples go.
+    pub parquet: Option<Parquet>,
     /// Whether an input that cannot be had is an error.
     pub required: bool,
 }
@@ -146,6 +166,7 @@ struct Table {
     fireflies: Option<Vec<SocketAddr>>,
     receive_buffer_bytes: Option<usize>,
     topology: Option<Spanned<PathBuf>>,
+    prefixes: Option<PathBuf>,
     #[serde(default)]
     site: Vec<Site>,
     #[serde(default)]
@@ -160,6 +181,8 @@ struct Table {
     combine: Option<View>,
     store: Option<bool>,
     store_bytes_max: Option<Size>,
+    clickhouse: Option<clickhouse::Table>,
+    parquet: Option<parquet::Table>,
 }
 
 impl Config {
@@ -210,13 +233,55 @@ impl Config {
                 ));
             }
         }
+        for exporter in &table.exporter {
+            for link in exporter.links.values() {
+                check_link(exporter, link, topology.as_ref()).map_err(|text| failed(None, text))?;
+            }
+        }
         let all = table.site.iter().flat_map(|site| &site.networks);
         let all: Vec<_> = all.copied().collect();
         for networks in [all.as_slice(), &table.marking, &table.relays] {
             prefixes(networks).map_err(|error| failed(None, error))?;
         }
-        Ok(lower(table, required, topology))
+        let dir = file.parent().unwrap_or(Path::new("."));
+        let clickhouse = table.clickhouse.take().map(|table| table.lower(dir)).transpose();
+        let clickhouse = clickhouse.map_err(|(at, text)| failed(line(at), text))?;
+        let parquet = table.parquet.take().map(|table| table.lower(dir)).transpose();
+        let parquet = parquet.map_err(|(at, text)| failed(line(at), text))?;
+        table.prefixes = table.prefixes.take().map(|path| dir.join(path));
+        Ok(Self { clickhouse, parquet, ..lower(table, required, topology) })
     }
+}
+
+/// A link that an exporter's interface is said to be at is one of the node of that name.
+fn check_link(
+    exporter: &KnownExporter,
+    name: &str,
+    topology: Option<&Topology>,
+) -> Result<(), String> {
+    let of = format!("exporter {}: links", exporter.address);
+    let topology = topology.ok_or_else(|| format!("{of}: give a topology that has '{name}'"))?;
+    let node = exporter.name.as_deref().ok_or_else(|| format!("{of}: give its name, too"))?;
+    let link = topology.links.iter().find(|link| link.name == name);
+    let link = link.ok_or_else(|| format!("{of}: the topology has no link '{name}'"))?;
+    if link.ends.iter().any(|end| topology.nodes[end.node.0].name == node) {
+        return Ok(());
+    }
+    Err(format!("{of}: '{name}' does not end at '{node}'"))
+}
+
+/// Reads prefixes of autonomous systems.
+///
+/// # Errors
+/// With one line that names the file, and the line in it.
+pub(crate) fn systems(file: &Path) -> Result<Systems, String> {
+    let name = file.display();
+    let bytes = std::fs::metadata(file).map_err(|error| format!("{name}: {error}"))?.len();
+    if bytes > SYSTEMS_BYTES_MAX {
+        return Err(format!("{name}: {bytes} bytes are more than {SYSTEMS_BYTES_MAX}"));
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
+    Systems::read(&text).map_err(|error| format!("{name}:{error}"))
 }
 
 /// The networks as a table that is searched.
@@ -238,6 +303,7 @@ fn lower(table: Table, required: bool, topology: Option<Topology>) -> Config {
         receive_buffer_bytes: table.receive_buffer_bytes.unwrap_or(32 << 20),
         topology,
         sites: table.site,
+        prefixes: table.prefixes,
         marking: table.marking,
         relays: table.relays,
         exporters: table.exporter,
@@ -249,6 +315,8 @@ fn lower(table: Table, required: bool, topology: Option<Topology>) -> Config {
             .collect(),
         store: table.store.unwrap_or(true),
         store_bytes_max: table.store_bytes_max.map_or(STORE_BYTES, |size| size.0),
+        clickhouse: None,
+        parquet: None,
         required,
     }
 }

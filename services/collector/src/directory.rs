@@ -1,6 +1,6 @@
 //! Who exporters are: their numbers of this run, and names that stay.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use penstock_flows::exporter::{Dialect, Exporter, ExporterKey};
@@ -23,12 +23,13 @@ pub struct Entry {
 }
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Directory {
     entries: HashMap<u32, Entry>,
     order: VecDeque<u32>,
     names: HashMap<Arc<str>, (Option<Arc<str>>, bool)>,
     interfaces: HashMap<(Arc<str>, u32), Arc<str>>,
+    systems: Arc<BTreeMap<u32, String>>,
 }
 
 /// How an exporter is called where numbers of ports do not matter.
@@ -56,6 +57,12 @@ impl Directory {
             .map(|(key, name)| (Arc::from(key), (Some(Arc::from(name)), false)))
             .collect();
         Self { names, ..Self::default() }
+    }
+
+    /// Whether it is known.
+    #[must_use]
+    pub fn has(&self, id: u32) -> bool {
+        self.entries.contains_key(&id)
     }
 
     /// Takes note of an exporter.
@@ -94,6 +101,13 @@ impl Directory {
         self.interfaces.insert((key, index), name.into());
     }
 
+    /// Whether an interface is known by this name.
+    #[must_use]
+    pub fn has_interface(&self, id: u32, index: u32, name: &str) -> bool {
+        let key = self.entries.get(&id).map(|entry| (Arc::clone(&entry.key), index));
+        key.and_then(|key| self.interfaces.get(&key)).is_some_and(|known| **known == *name)
+    }
+
     /// The exporter with this number.
     #[must_use]
     pub fn get(&self, id: u32) -> Option<&Entry> {
@@ -105,6 +119,20 @@ impl Directory {
     pub fn name(&self, key: &str) -> Arc<str> {
         let found = self.entries.values().find(|entry| &*entry.key == key);
         found.and_then(|entry| entry.name.clone()).unwrap_or_else(|| key.into())
+    }
+
+    /// Names of autonomous systems; those before are gone.
+    pub fn set_systems(&mut self, systems: BTreeMap<u32, String>) {
+        self.systems = systems.into();
+    }
+
+    /// Of an autonomous system, as people call it.
+    #[must_use]
+    pub fn system_name(&self, number: u32) -> String {
+        match self.systems.get(&number) {
+            Some(name) => format!("AS{number} {name}"),
+            None => format!("AS{number}"),
+        }
     }
 
     /// Of an interface, as people call it.

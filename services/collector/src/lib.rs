@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! UDP ── receive ── penstock-flows' intake ── tick ── each second ──┬─ live ── api
-//!        (threads)  (decoded, labelled, summed)                     └─ store (minutes, hours)
+//!        (threads)  (decoded, labelled, summed)                     └─ store (minutes, hours), clickhouse
+//!           └─ archive (raw samples in files, where they are asked for)
 //! ```
 //!
 //! For: what a node does in the role collector of `penstock serve`. Not for: decoding and estimating
@@ -16,6 +17,8 @@
 mod alert;
 mod answer;
 mod api;
+mod archive;
+mod clickhouse;
 mod collector;
 pub mod config;
 mod directory;
@@ -28,6 +31,8 @@ mod row;
 mod second;
 mod shared;
 mod store;
+#[cfg(test)]
+mod tests;
 mod tick;
 mod watch;
 

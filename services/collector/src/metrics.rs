@@ -72,6 +72,8 @@ pub(crate) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fm
     inputs(shared, &mut writer)?;
     intake(shared, &mut writer)?;
     storage(shared, &mut writer)?;
+    clickhouse(shared, &mut writer)?;
+    archive(shared, &mut writer)?;
     rates(shared, &mut writer)?;
     alerts(shared, &mut writer)
 }
@@ -142,6 +144,11 @@ fn intake(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
         ("penstock_collector_exporters_forgotten", "Exporters that gave up their place", gone),
         ("penstock_collector_clock_steps", "Steps of the wall clock", load(&shared.clock_steps)),
         (
+            "penstock_collector_live_events",
+            "Events of the live feed that were computed: once for all who ask the same",
+            load(&shared.events),
+        ),
+        (
             "penstock_collector_slow_clients",
             "Clients of the live feed that did not keep up",
             load(&shared.slow_clients),
@@ -195,6 +202,40 @@ fn storage(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
     let help = "Minutes that wait to be stored";
     writer.gauge("penstock_collector_minutes_waiting", None, help, waiting)?;
     writer.gauge("penstock_collector_store", Some(&Unit::Bytes), "Size of the database", bytes)
+}
+
+fn clickhouse(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
+    let Some(database) = &shared.clickhouse else { return Ok(()) };
+    let health = &database.health;
+    for (name, help, value) in [
+        ("penstock_collector_clickhouse_rows", "Rows that ClickHouse has taken", &health.rows),
+        ("penstock_collector_clickhouse_errors", "Times that ClickHouse failed", &health.errors),
+        (
+            "penstock_collector_clickhouse_rows_dropped",
+            "Rows for ClickHouse that found no room in the spool",
+            &health.rows_dropped,
+        ),
+    ] {
+        writer.counter(name, help, load(value))?;
+    }
+    let help = "Batches that wait for ClickHouse";
+    let waiting = load(&health.waiting) as f64;
+    writer.gauge("penstock_collector_clickhouse_batches_waiting", None, help, waiting)?;
+    let waiting = load(&health.waiting_bytes) as f64;
+    writer.gauge("penstock_collector_clickhouse_spool", Some(&Unit::Bytes), "Their size", waiting)
+}
+
+fn archive(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
+    let Some(archive) = &shared.archive else { return Ok(()) };
+    let health = &archive.health;
+    for (name, help, value) in [
+        ("penstock_collector_parquet_records", "Samples in whole files", &health.records),
+        ("penstock_collector_parquet_dropped", "Samples that were dropped", &health.dropped),
+    ] {
+        writer.counter(name, help, load(value))?;
+    }
+    let bytes = load(&health.bytes) as f64;
+    writer.gauge("penstock_collector_parquet", Some(&Unit::Bytes), "Size of the files", bytes)
 }
 
 fn rates(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {

@@ -1,6 +1,8 @@
 //! Seconds gathered into minutes, with names in the place of numbers, ready to be stored.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Instant;
 
 use penstock_flows::aggregate::{PackedGroup, Seen};
 
@@ -13,6 +15,11 @@ pub(crate) const ROWS_MAX: usize = 1_000;
 
 /// Most keys gathered in a minute of each kind, before that.
 const KEYS_MAX: usize = 50_000;
+
+/// A number that no other of any run has: it is drawn from 63 bits.
+pub(crate) fn draw_id() -> i64 {
+    (RandomState::new().hash_one(Instant::now()) >> 1) as i64
+}
 
 /// A minute.
 #[derive(Debug, Clone, PartialEq)]

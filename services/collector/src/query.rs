@@ -88,7 +88,7 @@ impl By {
 }
 
 /// How vantages become one figure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum View {
     /// Of hosts what they send together or receive together, of others the vantage that saw most; the greatest of all.
     #[default]
@@ -119,7 +119,7 @@ impl<'de> Deserialize<'de> for View {
 }
 
 /// What is asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Query {
     /// Series of this.
     pub by: By,
@@ -317,7 +317,10 @@ impl Names<'_> {
             (By::Site, "elsewhere") => "Elsewhere".to_owned(),
             (By::IpVersion, "none") => "Not IP".to_owned(),
             (By::IpVersion, key) => format!("IPv{key}"),
-            (By::As, key) if key.parse::<u32>().is_ok() => format!("AS{key}"),
+            (By::As, key) => match key.parse() {
+                Ok(number) => self.directory.system_name(number),
+                Err(_) => key.to_owned(),
+            },
             (By::Exporter, key) => self.directory.name(key).to_string(),
             (By::Interface, key) => match key.rsplit_once(':') {
                 Some((exporter, index)) => match index.parse() {
@@ -371,7 +374,8 @@ pub struct Fold<'a> {
     keys: Vec<String>,
     known: HashMap<String, usize>,
     classes: HashMap<Class, usize>,
-    sums: HashMap<(usize, usize, usize), Cell>,
+    /// Millions are added for a picture of a year.
+    sums: HashMap<(usize, usize, usize), Cell, foldhash::fast::RandomState>,
 }
 
 /// What a row means to a question: its key and its class of vantages.
@@ -389,7 +393,7 @@ impl<'a> Fold<'a> {
     #[must_use]
     pub fn new(query: &'a Query, names: Names<'a>, buckets: usize) -> Self {
         let (keys, known) = (Vec::new(), HashMap::new());
-        let (classes, sums) = (HashMap::new(), HashMap::new());
+        let (classes, sums) = (HashMap::new(), HashMap::default());
         Self { query, names, buckets, keys, known, classes, sums }
     }
 

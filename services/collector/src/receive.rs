@@ -12,9 +12,12 @@ use std::time::{Duration, Instant};
 use penstock_flows::exporter::Exporter;
 use penstock_flows::intake::Sink;
 use penstock_flows::interface::Interval;
+use penstock_flows::observe::Observation;
+use penstock_flows::scitag::Verdict;
 use penstock_flows::sflow::{CounterRecord, Source};
 use penstock_sys::net::DatagramReceiver;
 
+use crate::archive::{Record, Recorder};
 use crate::config::Config;
 use crate::shared::{Shared, unix_now};
 
@@ -129,7 +132,12 @@ fn bind(
 }
 
 /// Takes datagrams until the service ends.
-pub(crate) fn run(mut receiver: DatagramReceiver, input: &Input, shared: &Shared) {
+pub(crate) fn run(
+    mut receiver: DatagramReceiver,
+    input: &Input,
+    shared: &Shared,
+    mut recorder: Option<Recorder>,
+) {
     let mut told: Option<Instant> = None;
     let mut tell = |line: String| {
         if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
@@ -140,13 +148,14 @@ pub(crate) fn run(mut receiver: DatagramReceiver, input: &Input, shared: &Shared
     while !shared.stopping.load(Ordering::Relaxed) {
         match receiver.receive() {
             Ok(0) => {}
-            Ok(_) => take(&receiver, input, shared),
+            Ok(_) => take(&receiver, input, shared, recorder.as_mut()),
             Err(error) => {
                 input.errors.fetch_add(1, Ordering::Relaxed);
                 tell(format!("{} on {}: {error}", input.format.as_str(), input.address));
                 std::thread::sleep(WAIT);
             }
         }
+        recorder.iter_mut().for_each(Recorder::settle);
         let drops = receiver.dropped();
         if drops > input.kernel_drops.swap(drops, Ordering::Relaxed) {
             tell(format!(
@@ -158,10 +167,15 @@ pub(crate) fn run(mut receiver: DatagramReceiver, input: &Input, shared: &Shared
     }
 }
 
-fn take(receiver: &DatagramReceiver, input: &Input, shared: &Shared) {
+fn take(
+    receiver: &DatagramReceiver,
+    input: &Input,
+    shared: &Shared,
+    recorder: Option<&mut Recorder>,
+) {
     let (mut datagrams, mut bytes, mut refused) = (0, 0, 0);
     let now = shared.now();
-    let mut notes = Notes { shared, wall_s: None };
+    let mut notes = Notes { shared, wall_s: None, recorder };
     let mut intake = shared.intake();
     for (from, datagram) in receiver.datagrams() {
         datagrams += 1;
@@ -183,20 +197,54 @@ fn take(receiver: &DatagramReceiver, input: &Input, shared: &Shared) {
 struct Notes<'a> {
     shared: &'a Shared,
     wall_s: Option<f64>,
+    recorder: Option<&'a mut Recorder>,
+}
+
+impl Notes<'_> {
+    fn wall_s(&mut self) -> f64 {
+        *self.wall_s.get_or_insert_with(unix_now)
+    }
+
+    fn record(&mut self, exporter: &Exporter, seen: &Observation, verdict: Verdict) {
+        let time_us = (self.wall_s() * 1e6) as i64;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.put(Record::new(time_us, exporter, seen, verdict));
+        }
+    }
 }
 
 impl Sink for Notes<'_> {
+    #[inline]
+    fn observation(&mut self, exporter: &Exporter, seen: &Observation, verdict: Verdict) {
+        if self.recorder.is_some() {
+            self.record(exporter, seen, verdict);
+        }
+    }
+
+    fn discarded(&mut self, exporter: &Exporter, seen: &Observation, verdict: Verdict) {
+        if self.recorder.is_some() {
+            self.record(exporter, seen, verdict);
+        }
+    }
+
     fn counters(&mut self, exporter: &Exporter, source: Source, record: &CounterRecord<'_>) {
         match record {
             CounterRecord::HostId(host) => {
                 let known = self.shared.directory().get(exporter.id).is_some_and(|e| e.host);
                 if !known {
-                    self.shared.directory_mut().host(exporter, &host.hostname.to_string());
+                    let name = host.hostname.to_string();
+                    self.shared.change_directory(|directory| directory.host(exporter, &name));
                 }
             }
             CounterRecord::PortName(port) if source.class == 0 => {
                 let name = port.name.to_string();
-                self.shared.directory_mut().interface(exporter, source.index, &name);
+                let known = self.shared.directory();
+                if !known.has_interface(exporter.id, source.index, &name) {
+                    drop(known);
+                    self.shared.change_directory(|directory| {
+                        directory.interface(exporter, source.index, &name);
+                    });
+                }
             }
             _ => {}
         }
@@ -208,7 +256,7 @@ impl Sink for Notes<'_> {
         if sampled.is_none_or(|(input, output)| input.samples + output.samples == 0) {
             return;
         }
-        let now_s = *self.wall_s.get_or_insert_with(unix_now);
+        let now_s = self.wall_s();
         let octets = (interval.input.octets, interval.output.octets);
         let length_s = interval.length.as_secs_f64();
         self.shared.live_mut().count(now_s, length_s, exporter.id, index, octets);

@@ -2,6 +2,7 @@
 //!
 //! Locks are taken in the order of the fields and held for moments.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,23 +12,70 @@ use penstock_scitags::Registry;
 use tokio::sync::broadcast;
 
 use crate::alert::Alert;
+use crate::archive::Archive;
+use crate::clickhouse::ClickHouse;
 use crate::config::Config;
 use crate::directory::Directory;
 use crate::live::{Live, Sites};
+use crate::query::Query;
 use crate::receive::Input;
 use crate::second::Second;
 use crate::store::Store;
 
+/// Questions of the live feed whose answers are kept for a second.
+const TOLD_MAX: usize = 256;
+
 /// Seconds that a client of the live feed may be behind.
 const BEHIND_MAX: usize = 16;
+
+/// Events of a second by what is asked: each is computed once, however many follow.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    number: u64,
+    events: HashMap<(Vec<Query>, usize), Arc<str>>,
+}
+
+impl Told {
+    /// What second `number` says to a question; `tell` computes it.
+    pub(crate) fn event(
+        &mut self,
+        number: u64,
+        question: &(Vec<Query>, usize),
+        tell: impl FnOnce() -> Option<String>,
+    ) -> Option<Arc<str>> {
+        if self.number < number {
+            (self.number, self.events) = (number, HashMap::new());
+        }
+        if self.number > number {
+            // Of a second that someone has missed.
+            return tell().map(Into::into);
+        }
+        if let Some(event) = self.events.get(question) {
+            return Some(Arc::clone(event));
+        }
+        let event: Arc<str> = tell()?.into();
+        if self.events.len() < TOLD_MAX {
+            self.events.insert(question.clone(), Arc::clone(&event));
+        }
+        Some(event)
+    }
+}
+
+/// Where figures and samples are kept beyond memory.
+#[derive(Debug)]
+pub(crate) struct Stores {
+    pub(crate) store: Option<Store>,
+    pub(crate) clickhouse: Option<ClickHouse>,
+    pub(crate) archive: Option<Archive>,
+}
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// The way of a sample.
     pub(crate) intake: Mutex<Intake>,
-    /// Names of exporters.
-    pub(crate) directory: RwLock<Directory>,
+    /// Names of exporters. Whoever reads them has a copy of their own: a question that takes seconds holds up nobody.
+    directory: RwLock<Arc<Directory>>,
     /// The last ten minutes.
     pub(crate) live: RwLock<Live>,
     /// Each second as it ends.
@@ -44,6 +92,10 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     /// Minutes and hours; `None` where nothing is stored.
     pub(crate) store: Option<Store>,
+    /// The database that collectors share; `None` where there is none.
+    pub(crate) clickhouse: Option<ClickHouse>,
+    /// Raw samples in files; `None` where nobody asked for them.
+    pub(crate) archive: Option<Archive>,
     /// Alerts, in the order of their rules.
     pub(crate) alerts: Mutex<Vec<Alert>>,
     /// Calls that no webhook took.
@@ -56,6 +108,10 @@ pub(crate) struct Shared {
     pub(crate) clock_steps: AtomicU64,
     /// Clients of the live feed that were too slow.
     pub(crate) slow_clients: AtomicU64,
+    /// What the newest second says to each question of the live feed.
+    pub(crate) told: Mutex<Told>,
+    /// Events of the live feed that were computed.
+    pub(crate) events: AtomicU64,
     /// The service ends.
     pub(crate) stopping: AtomicBool,
 }
@@ -65,21 +121,23 @@ impl Shared {
         config: Config,
         registry: Registry,
         intake: Intake,
-        inputs: Vec<Arc<Input>>,
-        missing: Vec<String>,
-        store: Option<Store>,
+        (inputs, missing): (Vec<Arc<Input>>, Vec<String>),
+        stores: Stores,
     ) -> Self {
+        let Stores { store, clickhouse, archive } = stores;
         let names = config.exporters.iter().filter_map(|exporter| {
             Some((exporter.address.to_canonical().to_string(), exporter.name.clone()?))
         });
         Self {
             intake: Mutex::new(intake),
-            directory: RwLock::new(Directory::new(names)),
+            directory: RwLock::new(Arc::new(Directory::new(names))),
             live: RwLock::new(Live::default()),
             feed: Mutex::new(Some(broadcast::channel(BEHIND_MAX).0)),
             inputs,
             missing,
             store,
+            clickhouse,
+            archive,
             alerts: Mutex::new(config.alerts.iter().cloned().map(Alert::new).collect()),
             webhooks_failed: AtomicU64::new(0),
             registry,
@@ -89,6 +147,8 @@ impl Shared {
             started_s: unix_now(),
             clock_steps: AtomicU64::new(0),
             slow_clients: AtomicU64::new(0),
+            told: Mutex::default(),
+            events: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
         }
     }
@@ -102,12 +162,15 @@ impl Shared {
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn directory(&self) -> RwLockReadGuard<'_, Directory> {
-        self.directory.read().unwrap_or_else(PoisonError::into_inner)
+    /// The names of now.
+    pub(crate) fn directory(&self) -> Arc<Directory> {
+        Arc::clone(&self.directory.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn directory_mut(&self) -> RwLockWriteGuard<'_, Directory> {
-        self.directory.write().unwrap_or_else(PoisonError::into_inner)
+    /// Changes the names for those who read them from now on.
+    pub(crate) fn change_directory(&self, change: impl FnOnce(&mut Directory)) {
+        let mut directory = self.directory.write().unwrap_or_else(PoisonError::into_inner);
+        change(Arc::make_mut(&mut directory));
     }
 
     pub(crate) fn live(&self) -> RwLockReadGuard<'_, Live> {

@@ -21,6 +21,7 @@ use crate::receive::TELL_EVERY;
 use crate::row::{Cell, Kind, Row};
 
 mod database;
+mod packed;
 #[cfg(test)]
 mod tests;
 
@@ -144,8 +145,8 @@ impl Store {
     }
 
     /// Writes minutes as they come, until there will be none.
-    pub(crate) async fn run(&self, mut minutes: mpsc::UnboundedReceiver<Minute>) {
-        let mut waiting: VecDeque<Minute> = VecDeque::new();
+    pub(crate) async fn run(&self, mut minutes: mpsc::UnboundedReceiver<Arc<Minute>>) {
+        let mut waiting: VecDeque<Arc<Minute>> = VecDeque::new();
         let mut ids = HashMap::new();
         let mut told: Option<Instant> = None;
         let mut open = true;
@@ -277,5 +278,12 @@ impl Store {
         buckets: (i64, i64),
     ) -> Result<Vec<(i64, f64)>, sqlx::Error> {
         database::covered(&self.open().await?, tier, range, buckets).await
+    }
+
+    /// Fills it up to a year from 1970 on with this many groups in each minute and hour.
+    #[cfg(test)]
+    pub(crate) async fn fill(&self, groups: u32, minutes: i64, hours: i64) {
+        let pool = self.open().await.unwrap();
+        database::fill(&pool, groups, minutes, hours).await.unwrap();
     }
 }

@@ -1,6 +1,5 @@
 //! The thread that ends each second: takes its sums, keeps them and tells those who follow.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::live::Namer;
-use crate::minute::{Gathering, Minute};
+use crate::minute::{Gathering, Minute, draw_id};
 use crate::second::Second;
 use crate::shared::{Shared, unix_now};
 
@@ -19,7 +18,7 @@ const STEP_S: f64 = 1.5;
 const NAP: Duration = Duration::from_millis(100);
 
 /// Runs until the service ends.
-pub(crate) fn run(shared: &Shared, stored: Option<&UnboundedSender<Minute>>) {
+pub(crate) fn run(shared: &Shared, stored: &[UnboundedSender<Arc<Minute>>]) {
     let mut gathering = Gathering::default();
     let (mut last, mut last_wall) = (Instant::now(), unix_now());
     let mut number = 0;
@@ -36,39 +35,52 @@ pub(crate) fn run(shared: &Shared, stored: Option<&UnboundedSender<Minute>>) {
         }
         (last, last_wall) = (now, wall);
         meet_exporters(shared);
-        number += 1;
         // A second that was cut short, as the first is, or that took longer has the name of the one it begins in.
         let at_s = wall.round() as i64 - length_s.round().max(1.0) as i64;
-        let second = Arc::new(Second::new(number, at_s, length_s, &sums));
+        let long = Second::new(number + 1, at_s, length_s, &sums);
         drop(sums);
-        shared.live_mut().push(Arc::clone(&second));
-        if let Some(stored) = stored {
-            if gathering.is_over(&second) {
-                store(shared, &mut gathering, stored);
-            }
-            gathering.add(&second);
-        }
-        let feed = shared.feed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(feed) = feed.as_ref() {
-            // Nobody need listen.
-            let _ = feed.send(second);
+        for second in long.apart() {
+            number = second.number;
+            tell(shared, &mut gathering, stored, Arc::new(second));
         }
     }
-    if let Some(stored) = stored {
+    if !stored.is_empty() {
         store(shared, &mut gathering, stored);
     }
 }
 
+/// Keeps a second and tells those who follow.
+fn tell(
+    shared: &Shared,
+    gathering: &mut Gathering,
+    stored: &[UnboundedSender<Arc<Minute>>],
+    second: Arc<Second>,
+) {
+    shared.live_mut().push(Arc::clone(&second));
+    if !stored.is_empty() {
+        if gathering.is_over(&second) {
+            store(shared, gathering, stored);
+        }
+        gathering.add(&second);
+    }
+    let feed = shared.feed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(feed) = feed.as_ref() {
+        // Nobody need listen.
+        let _ = feed.send(second);
+    }
+}
+
 /// Gives a minute to be stored, as much of it as there is.
-fn store(shared: &Shared, gathering: &mut Gathering, stored: &UnboundedSender<Minute>) {
+fn store(shared: &Shared, gathering: &mut Gathering, stored: &[UnboundedSender<Arc<Minute>>]) {
     let counted = shared.live_mut().take_minutes();
     let directory = shared.directory();
     let namer = Namer::new(&directory, &shared.sites);
-    // No other number of any run is the same: it is drawn from 63 bits.
-    let id = (RandomState::new().hash_one(Instant::now()) >> 1) as i64;
-    if let Some(minute) = gathering.take(id, &namer, counted) {
-        // The other end is there until this thread has ended.
-        let _ = stored.send(minute);
+    if let Some(minute) = gathering.take(draw_id(), &namer, counted) {
+        let minute = Arc::new(minute);
+        for stored in stored {
+            // The other end is there until this thread has ended.
+            let _ = stored.send(Arc::clone(&minute));
+        }
     }
 }
 
@@ -89,8 +101,52 @@ fn wait_for_second(shared: &Shared) -> bool {
 
 fn meet_exporters(shared: &Shared) {
     let intake = shared.intake();
-    let mut directory = shared.directory_mut();
-    for exporter in intake.exporters().iter() {
-        directory.meet(exporter);
+    let known = shared.directory();
+    let new: Vec<_> = intake.exporters().iter().filter(|one| !known.has(one.id)).collect();
+    drop(known);
+    if !new.is_empty() {
+        shared.change_directory(|directory| {
+            new.into_iter().for_each(|exporter| directory.meet(exporter));
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_flows::aggregate::{Aggregator, Limits};
+    use penstock_flows::intake::Intake;
+    use penstock_flows::prefixes::Prefixes;
+    use penstock_flows::scitag::Trust;
+    use penstock_scitags::Registry;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::shared::Stores;
+
+    /// Answers of seconds hold names and seconds: whoever ends a second must not wait for them.
+    #[test]
+    fn a_question_that_takes_long_holds_no_second_up() {
+        let registry = Registry::builtin().clone();
+        let none = Prefixes::default;
+        let trust = Trust::new(registry.clone(), none(), none(), 1);
+        let aggregator = Aggregator::new(Limits::default(), Prefixes::default(), 1);
+        let mut intake = Intake::new(trust, aggregator, 1);
+        let mut encoder = penstock_flows::sflow::Encoder::new([192, 0, 2, 1].into(), 0, 1400);
+        let counters = encoder.counters(1, 1, penstock_flows::sflow::Source::interface(1), &[]);
+        let datagram = counters.unwrap().or_else(|| encoder.take(1)).unwrap();
+        let from = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
+        intake.sflow(Duration::ZERO, from, &datagram, &mut ()).unwrap();
+        let stores = Stores { store: None, clickhouse: None, archive: None };
+        let shared =
+            Shared::new(Config::default(), registry, intake, (Vec::new(), Vec::new()), stores);
+        let asked = (shared.directory(), shared.live().newest().cloned());
+        let sums = shared.intake().take();
+        meet_exporters(&shared);
+        for second in Second::new(1, 100, 1.0, &sums).apart() {
+            tell(&shared, &mut Gathering::default(), &[], Arc::new(second));
+        }
+        assert_eq!(shared.live().seconds().count(), 1);
+        let id = shared.intake().exporters().iter().next().unwrap().id;
+        assert!(shared.directory().has(id) && !asked.0.has(id));
     }
 }

@@ -48,6 +48,19 @@ pub struct Reading {
     pub names: Vec<String>,
 }
 
+/// Who asks, as a request's extension; for roles that check it themselves ([`crate::Role::guards`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Caller {
+    /// The bearer of the node's own token.
+    Owner,
+    /// Someone without a token who may read.
+    Reader,
+    /// The bearer of this token, which is not the node's own.
+    Bearer(String),
+    /// Someone without a token who may not read, and why.
+    Nobody(String),
+}
+
 /// Whether `request` comes from this machine.
 #[must_use]
 pub fn is_local(request: &Request) -> bool {

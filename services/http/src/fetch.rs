@@ -21,6 +21,7 @@ use hyper::client::conn::http1;
 use hyper::header::{
     ACCEPT, CONTENT_TYPE, ETAG, HOST, HeaderMap, IF_NONE_MATCH, LOCATION, USER_AGENT,
 };
+use hyper::http::response::Parts;
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
@@ -103,8 +104,27 @@ impl<'de> Deserialize<'de> for Url {
 }
 
 impl Url {
+    /// Whether it says `https`.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.encrypted
+    }
+
+    /// Where it leads.
+    #[must_use]
+    pub fn host_and_port(&self) -> (&str, u16) {
+        (&self.host, self.port)
+    }
+
+    /// Path with query.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Host and port as the Host header has them: the port only where it is not the usual one.
-    fn authority(&self) -> String {
+    #[must_use]
+    pub fn authority(&self) -> String {
         let host =
             if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         match (self.encrypted, self.port) {
@@ -167,6 +187,42 @@ pub async fn post(url: &Url, json: Vec<u8>) -> Result<(), String> {
     timeout(WITHIN, sent).await.unwrap_or_else(|_| late())
 }
 
+/// What a server answered, whatever its status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// Whether its status is one of success.
+    pub good: bool,
+    /// Its status.
+    pub status: u16,
+    /// Of at most as many bytes as were asked for.
+    pub body: Vec<u8>,
+}
+
+/// Posts bytes with these headers and gives the answer, also one of failure. Redirects are not followed.
+///
+/// # Errors
+/// One line with the reason, when there is no answer, or one of more than `limit` bytes.
+pub async fn talk(
+    url: &Url,
+    headers: &[(&str, &str)],
+    body: Vec<u8>,
+    limit: usize,
+) -> Result<Reply, String> {
+    let talk = async {
+        let mut request = request(url, "POST");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(Bytes::from(body)));
+        let mut answer = converse(url, request.map_err(|error| error.to_string())?).await?;
+        let status = answer.head.status;
+        let body = answer.body(limit).await?;
+        Ok(Reply { good: status.is_success(), status: status.as_u16(), body })
+    };
+    let late = || Err(format!("no answer within {}s", WITHIN.as_secs()));
+    timeout(WITHIN, talk).await.unwrap_or_else(|_| late())
+}
+
 /// Fetches the document at `url`, of at most `limit` bytes, unless it has the tag `etag`.
 ///
 /// # Errors
@@ -212,63 +268,100 @@ async fn send<B>(url: &Url, request: Request<B>, limit: usize) -> Result<Step, S
 where
     B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
 {
+    let mut answer = converse(url, request).await?;
+    let text = |headers: &HeaderMap, name| {
+        headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+    };
+    match answer.head.status {
+        status if status.is_success() => {
+            let body = answer.body(limit).await?;
+            Ok(Step::Done(Answer::New { body, etag: text(&answer.head.headers, ETAG) }))
+        }
+        StatusCode::NOT_MODIFIED => Ok(Step::Done(Answer::Same)),
+        status if status.is_redirection() => text(&answer.head.headers, LOCATION)
+            .map(Step::Elsewhere)
+            .ok_or_else(|| format!("it answers {status} without saying where")),
+        status => Err(format!("it answers {status}")),
+    }
+}
+
+/// An answer whose body has not been read yet; its connection ends with it.
+struct Incoming {
+    head: Parts,
+    body: Option<hyper::body::Incoming>,
+    connection: tokio::task::AbortHandle,
+}
+
+impl Incoming {
+    async fn body(&mut self, limit: usize) -> Result<Vec<u8>, String> {
+        let too_long = || format!("it is longer than {limit} bytes");
+        let Some(body) = self.body.take() else { return Ok(Vec::new()) };
+        if body.size_hint().lower() > limit as u64 {
+            return Err(too_long());
+        }
+        let body = Limited::new(body, limit).collect().await.map_err(|error| {
+            if error.is::<LengthLimitError>() { too_long() } else { error.to_string() }
+        })?;
+        Ok(body.to_bytes().to_vec())
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+async fn converse<B>(url: &Url, request: Request<B>) -> Result<Incoming, String>
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
     let stream = TcpStream::connect((url.host.as_str(), url.port)).await;
     let stream =
         stream.map_err(|error| format!("cannot connect to {}: {error}", url.authority()))?;
     if !url.encrypted {
-        return exchange(stream, request, limit).await;
+        return exchange(stream, request).await;
     }
     let name = ServerName::try_from(url.host.clone())
         .map_err(|_| format!("'{}' is no name that a certificate can have", url.host))?;
-    let tls = TlsConnector::from(tls_config()?);
+    let tls = TlsConnector::from(trusting(None)?);
     let stream = tls.connect(name, stream).await.map_err(|error| {
         format!("{error}: if the site has an authority of its own, name its file in SSL_CERT_FILE")
     })?;
-    exchange(stream, request, limit).await
+    exchange(stream, request).await
 }
 
 async fn exchange<B>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<B>,
-    limit: usize,
-) -> Result<Step, String>
+) -> Result<Incoming, String>
 where
     B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
 {
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    let connection = tokio::spawn(connection);
-    let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
-    let (head, body) = answer.into_parts();
-    let text = |headers: &HeaderMap, name| {
-        headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
-    };
-    let step = match head.status {
-        status if status.is_success() => {
-            let too_long = || format!("it is longer than {limit} bytes");
-            if body.size_hint().lower() > limit as u64 {
-                return Err(too_long());
-            }
-            let body = Limited::new(body, limit).collect().await.map_err(|error| {
-                if error.is::<LengthLimitError>() { too_long() } else { error.to_string() }
-            })?;
-            let body = body.to_bytes().to_vec();
-            Ok(Step::Done(Answer::New { body, etag: text(&head.headers, ETAG) }))
+    let connection = tokio::spawn(connection).abort_handle();
+    match sender.send_request(request).await {
+        Ok(answer) => {
+            let (head, body) = answer.into_parts();
+            Ok(Incoming { head, body: Some(body), connection })
         }
-        StatusCode::NOT_MODIFIED => Ok(Step::Done(Answer::Same)),
-        status if status.is_redirection() => text(&head.headers, LOCATION)
-            .map(Step::Elsewhere)
-            .ok_or_else(|| format!("it answers {status} without saying where")),
-        status => Err(format!("it answers {status}")),
-    };
-    connection.abort();
-    step
+        Err(error) => {
+            connection.abort();
+            Err(error.to_string())
+        }
+    }
 }
 
-fn tls_config() -> Result<Arc<ClientConfig>, String> {
+/// TLS that accepts whom the authorities in `file` vouch for, or else those that the system trusts.
+///
+/// # Errors
+/// When there are none.
+pub fn trusting(file: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
     let named = std::env::var_os("SSL_CERT_FILE").filter(|file| !file.is_empty());
     let known = || BUNDLES.iter().map(PathBuf::from).find(|file| file.exists());
-    let file = named.map(PathBuf::from).or_else(known).ok_or(
+    let given = file.map(PathBuf::from);
+    let file = given.or(named.map(PathBuf::from)).or_else(known).ok_or(
         "no file of trusted authorities is there: install ca-certificates or set SSL_CERT_FILE",
     )?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

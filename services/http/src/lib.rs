@@ -1,19 +1,24 @@
 //! The HTTP server that all roles of `penstock serve` share, and the client for single documents.
 //!
 //! For: connections with their bounds ([`server`]), errors as they are answered ([`ApiError`]), who may read without
-//! a token ([`access`]), what a role brings ([`Role`]), and fetching or posting one document elsewhere ([`fetch`]).
+//! a token ([`access`]), what a role brings ([`Role`]), fetching or posting one document elsewhere ([`fetch`]), and asking
+//! one server again and again ([`client`]).
 //! Not for: what a role answers.
+//! [`tokens`] says whose a bearer token is.
 
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod client;
 mod error;
 pub mod fetch;
 mod role;
 pub mod server;
+pub mod tokens;
 
 use std::time::Duration;
 
+pub use access::Caller;
 pub use error::{ApiError, ErrorBody, error_text};
 pub use role::Role;
 

@@ -5,7 +5,7 @@
 //! connection opens a session or comes back to one; a data connection joins one. A session whose client
 //! has gone is kept for a while, then ended in a state from which the same command resumes.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -27,7 +27,8 @@ use socket2::SockRef;
 
 use crate::abandoned;
 use crate::channel::Channel;
-use crate::control::{self, End, Stopped};
+use crate::claims::Claims;
+use crate::control::{self, Stopped};
 use crate::delegate::Delegate;
 use crate::engine::Engine;
 use crate::exchange::{self, Joined};
@@ -35,7 +36,7 @@ use crate::firefly::Sent;
 use crate::granting::{self, AnyEnd};
 use crate::identity::{Fingerprint, Identity};
 use crate::labels::{Labelling, label_accepted};
-use crate::memory::{Hold, Memory};
+use crate::memory::Memory;
 use crate::nettest;
 use crate::sending::spawn;
 use crate::session::{DEAD_AFTER, Ending, Pace, lock};
@@ -46,9 +47,13 @@ pub use limits::Limits;
 pub use listing::{Counters, Transfer};
 
 use limits::Entering;
+use outgoing::Outgoing;
+use running::Running;
 
 mod limits;
 mod listing;
+pub mod outgoing;
+mod running;
 
 /// How long a connection may take to prove itself.
 const PROOF_WITHIN: Duration = Duration::from_secs(10);
@@ -70,6 +75,9 @@ const HISTORY_MAX: usize = 200;
 pub struct Caller {
     /// By what it is known: the name of its token or certificate.
     pub name: String,
+    /// The number of what it showed, where the gatekeeper gave something out for one purpose. Transfers of such
+    /// callers never write one file at the same time.
+    pub pass: Option<u64>,
 }
 
 /// Something that a path of a client stands for.
@@ -170,37 +178,16 @@ struct Inner {
     /// Held while a stream is let in, so that two do not take the same place.
     joining: Mutex<()>,
     sessions: Mutex<HashMap<SessionId, Arc<Running>>>,
+    /// What this agent sends by itself.
+    outgoing: Mutex<BTreeMap<u64, Arc<Outgoing>>>,
     history: Mutex<VecDeque<Transfer>>,
     totals: Mutex<Counters>,
     fireflies: Arc<Sent>,
+    claims: Claims,
     next_id: AtomicU64,
     /// Requests that are being granted.
     entering: AtomicUsize,
     stopping: AtomicBool,
-}
-
-/// A session at this agent.
-#[derive(Debug)]
-struct Running {
-    id: u64,
-    session: SessionId,
-    caller: Caller,
-    peer: String,
-    path: String,
-    /// The name of its journal, where it has one.
-    journal: Option<String>,
-    started: SystemTime,
-    end: AnyEnd,
-    /// Where its files go to another agent, and its client only looks on.
-    delegate: Option<Delegate>,
-    link: Mutex<Link>,
-    connection: Mutex<Option<Transport>>,
-    lost: Mutex<Option<Instant>>,
-    rate: Mutex<granting::RateMeter>,
-    /// Its part of the agent's memory, until it is over.
-    memory: Mutex<Option<Hold>>,
-    /// Streams that were let in and are not gone.
-    joined: AtomicUsize,
 }
 
 impl Agent {
@@ -228,9 +215,11 @@ impl Agent {
             memory: Memory::new(config.limits.memory_bytes),
             joining: Mutex::default(),
             sessions: Mutex::default(),
+            outgoing: Mutex::default(),
             history: Mutex::default(),
             totals: Mutex::default(),
             fireflies: Arc::default(),
+            claims: Claims::default(),
             next_id: AtomicU64::new(1),
             entering: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
@@ -257,6 +246,7 @@ impl Agent {
         let mut all: Vec<_> = lock(&self.0.history).iter().cloned().collect();
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         all.extend(running.iter().map(|running| running.show()));
+        all.extend(self.0.outgoing().iter().map(|one| one.show()));
         all.sort_by_key(|transfer| transfer.id);
         all
     }
@@ -274,6 +264,10 @@ impl Agent {
     /// # Errors
     /// When no such transfer runs.
     pub fn set(&self, id: u64, settings: Settings) -> Result<(), String> {
+        if let Some(one) = lock(&self.0.outgoing).get(&id) {
+            one.change(settings);
+            return Ok(());
+        }
         self.find(id)?.end.change(settings);
         Ok(())
     }
@@ -283,8 +277,24 @@ impl Agent {
     /// # Errors
     /// When no such transfer runs.
     pub fn cancel(&self, id: u64, reason: &str) -> Result<(), String> {
+        if let Some(one) = lock(&self.0.outgoing).get(&id) {
+            one.cancel(reason);
+            return Ok(());
+        }
         self.find(id)?.end.cancel(reason);
         Ok(())
+    }
+
+    /// Ends running transfers of callers with this pass, so that the same requests resume.
+    pub fn end_of(&self, pass: u64, reason: &str) {
+        let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
+        for running in running.iter().filter(|running| running.caller.pass == Some(pass)) {
+            running.end.session().end(Ending::Failed(reason.to_owned()));
+            if let Some(connection) = lock(&running.connection).take() {
+                connection.shut_down();
+            }
+            self.0.retire(running);
+        }
     }
 
     /// Changes what is given at most, for running transfers too where that is a rate or memory.
@@ -300,6 +310,7 @@ impl Agent {
         let mut counters = lock(&self.0.totals).clone();
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         running.iter().for_each(|running| running.end.count(&mut counters));
+        self.0.outgoing().iter().for_each(|one| one.count(&mut counters));
         (counters.fireflies_sent, counters.fireflies_failed) = self.0.fireflies.counts();
         counters
     }
@@ -312,9 +323,12 @@ impl Agent {
             let _ = SockRef::from(listener).shutdown(std::net::Shutdown::Both);
         }
         let start = Instant::now();
-        while start.elapsed() < grace && !lock(&self.0.sessions).is_empty() {
+        let runs = || !lock(&self.0.sessions).is_empty() || !self.0.outgoing().is_empty();
+        while start.elapsed() < grace && runs() {
             std::thread::sleep(Duration::from_millis(20));
+            self.0.retire_outgoing();
         }
+        self.0.outgoing().iter().for_each(|one| one.cancel("the agent shuts down"));
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         for running in running {
             running.end.session().end(Ending::Failed("the agent shuts down".to_owned()));
@@ -452,6 +466,7 @@ impl Inner {
     fn streams_free(&self, limits: &Limits) -> u16 {
         let all: Vec<_> = lock(&self.sessions).values().cloned().collect();
         let taken = all.iter().map(|one| one.streams().max(1)).sum::<usize>();
+        let taken = taken + self.outgoing_streams();
         let free = limits.streams.saturating_sub(taken).max(1);
         u16::try_from(free).unwrap_or(u16::MAX).min(limits.streams_per_transfer)
     }
@@ -471,6 +486,7 @@ impl Inner {
         // A transfer without a stream has a place that others leave to it.
         let others = all.iter().filter(|one| one.id != running.id);
         let taken = own + others.map(|one| joined(one).max(1)).sum::<usize>();
+        let taken = taken + self.outgoing_streams();
         if taken < limits.streams {
             running.joined.fetch_add(1, Ordering::SeqCst);
             return true;
@@ -587,15 +603,7 @@ impl Inner {
         let limits = lock(&self.limits).clone();
         // It counts from here on, until it is among the sessions or refused.
         let entering = Entering::new(&self.entering);
-        let running = lock(&self.sessions).len() + entering.others;
-        if running >= limits.transfers {
-            let text = format!("{running} transfers are running, which is the limit: try again");
-            return Err(Refusal::new(RefusalKind::Busy, text));
-        }
-        if running >= limits.streams {
-            let text = format!("{running} transfers have all of its streams: try again");
-            return Err(Refusal::new(RefusalKind::Busy, text));
-        }
+        self.check_room(&limits, entering.others)?;
         let memory = self.memory.enter(granting::block_bytes(&open.request))?;
         let grant = granting::Grant {
             keeper: keeper.as_ref(),
@@ -606,6 +614,7 @@ impl Inner {
             pace: Some(Arc::clone(&self.pace)),
             collectors: &self.config.collectors,
             fireflies: &self.fireflies,
+            claims: Some(&self.claims),
         };
         let granted = grant.make(&open.request, &|journal| {
             self.end_forsaken(journal);
@@ -665,6 +674,20 @@ impl Inner {
         Ok((running, Answer::Opened(opened)))
     }
 
+    /// Whether one more transfer may run.
+    fn check_room(&self, limits: &Limits, entering: usize) -> Result<(), Refusal> {
+        let running = lock(&self.sessions).len() + lock(&self.outgoing).len() + entering;
+        if running >= limits.transfers {
+            let text = format!("{running} transfers are running, which is the limit: try again");
+            return Err(Refusal::new(RefusalKind::Busy, text));
+        }
+        if running >= limits.streams {
+            let text = format!("{running} transfers have all of its streams: try again");
+            return Err(Refusal::new(RefusalKind::Busy, text));
+        }
+        Ok(())
+    }
+
     /// Ends sessions of this journal whose client is gone, so that its successor can begin.
     fn end_forsaken(&self, journal: &str) {
         let running: Vec<_> = lock(&self.sessions).values().cloned().collect();
@@ -682,9 +705,13 @@ impl Inner {
             return;
         }
         drop(lock(&running.memory).take());
-        let shown = running.show();
+        self.remember(running.show(), |totals| running.end.count(totals));
+    }
+
+    /// Keeps what an ended transfer did.
+    fn remember(&self, shown: Transfer, count: impl FnOnce(&mut Counters)) {
         let mut totals = lock(&self.totals);
-        running.end.count(&mut totals);
+        count(&mut totals);
         totals.transfers_failed += u64::from(shown.state == "failed");
         drop(totals);
         tracing::info!("transfer {}: {} after {:.1} s", shown.id, shown.state, shown.seconds);
@@ -706,6 +733,7 @@ impl Inner {
             std::thread::sleep(Duration::from_secs(1));
             self.waiting.close_slow(PROOF_WITHIN);
             self.memory.share_out();
+            self.retire_outgoing();
             let running: Vec<_> = lock(&self.sessions).values().cloned().collect();
             if self.stopping.load(Ordering::SeqCst) && running.is_empty() {
                 return;
@@ -728,68 +756,4 @@ impl Inner {
 #[must_use]
 pub fn software() -> String {
     concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned()
-}
-
-impl Running {
-    /// Streams that it has, or may make where it makes them itself.
-    fn streams(&self) -> usize {
-        match &self.delegate {
-            Some(_) => usize::from(self.end.session().stream_count()),
-            None => self.joined.load(Ordering::SeqCst),
-        }
-    }
-
-    /// What the client's control connection carries.
-    fn control(&self) -> &dyn End {
-        match &self.delegate {
-            Some(delegate) => delegate,
-            None => self.end.control(),
-        }
-    }
-
-    fn clock(&self) -> Instant {
-        self.end.session().started
-    }
-
-    fn show(&self) -> Transfer {
-        let (session, tally) = (self.end.session(), self.end.tally());
-        let state = match session.ending() {
-            Some(Ending::Finished) => "done",
-            Some(Ending::Cancelled(_)) => "cancelled",
-            Some(Ending::Failed(_)) => "failed",
-            None if lock(&self.lost).is_some() => "waiting",
-            None => "running",
-        };
-        let mut rate = lock(&self.rate);
-        rate.observe(&self.end);
-        let (bits_per_second, bound_by) = match session.ending() {
-            Some(_) => rate.of_all(&self.end),
-            None => (rate.bits_per_second, rate.bound_by),
-        };
-        let (readers, writers) = self.end.threads();
-        Transfer {
-            id: self.id,
-            caller: self.caller.name.clone(),
-            peer: self.peer.clone(),
-            direction: self.end.direction(),
-            path: self.path.clone(),
-            state,
-            started: self.started,
-            seconds: session.started.elapsed().as_secs_f64(),
-            bytes: tally.bytes,
-            moved_bytes: tally.moved_bytes,
-            resumed_bytes: tally.resumed_bytes,
-            announced_bytes: tally.announced_bytes,
-            files: tally.files,
-            failed: tally.failed,
-            streams: session.stream_count(),
-            readers,
-            writers,
-            rate_bps: session.pace.rate_bps(),
-            bits_per_second,
-            bound_by: bound_by.to_owned(),
-            engine: session.engine(),
-            retransmits: self.end.retransmits(),
-        }
-    }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use penstock_protocol::control::{Placed, Settings, Tally};
+use penstock_protocol::control::{Placed, Settings, Settled, Tally};
 use penstock_protocol::link::Link;
 use penstock_protocol::open::{Mark, Opened, Request};
 use penstock_protocol::proof::Nonces;
@@ -15,12 +15,15 @@ use penstock_sys::event::Event;
 use crate::channel::Channel;
 use crate::contact::{Backoff, Contact, CopyError};
 use crate::control::{self, Stopped};
+use crate::dial::Pair;
 use crate::exchange::random;
 use crate::granting::{AnyEnd, RateMeter};
 use crate::sending::spawn;
 use crate::session::{Ending, Session, lock};
 use crate::totals::together;
 use crate::transport::Transport;
+
+mod streams;
 
 /// Makes this side's end of a session, anew for each.
 pub type MakeEnd = dyn Fn(&Opened) -> Result<AnyEnd, CopyError> + Send + Sync;
@@ -112,6 +115,8 @@ struct Shared {
     earlier: Mutex<Snapshot>,
     /// What they put in place and nobody has taken yet.
     placed: Mutex<Vec<Placed>>,
+    /// What became of everything in them, likewise.
+    settled: Mutex<Vec<Settled>>,
     cancelled: Mutex<Option<String>>,
     /// What was changed since the start.
     settings: Mutex<Settings>,
@@ -120,6 +125,8 @@ struct Shared {
     /// Signalled when it has.
     over: Event,
     waiting: Mutex<Option<String>>,
+    /// The control connection, to be broken when it is to take another way.
+    control: Mutex<Option<Transport>>,
 }
 
 impl Transfer {
@@ -172,6 +179,16 @@ impl Transfer {
         }
     }
 
+    /// Has its streams use these pairs of addresses from now on, or any where none is given. A sender's streams move
+    /// one by one, each once what it carries has arrived; where that takes long they all move at once, and what they
+    /// carried is sent again. The control connection moves too, but takes any way where these are dead.
+    ///
+    /// # Errors
+    /// When its connections cannot be chosen.
+    pub fn use_path(&self, path: &[Pair]) -> io::Result<()> {
+        self.shared.plan.contact.dial.choose(path)
+    }
+
     /// Stops it, in a state from which the same command resumes.
     pub fn cancel(&self, reason: &str) {
         *lock(&self.shared.cancelled) = Some(reason.to_owned());
@@ -188,6 +205,16 @@ impl Transfer {
             placed.extend(end.take_placed());
         }
         placed
+    }
+
+    /// What became of everything since the last call, if this side's end sends and keeps an account.
+    #[must_use]
+    pub fn take_settled(&self) -> Vec<Settled> {
+        let mut settled = std::mem::take(&mut *lock(&self.shared.settled));
+        if let Some(end) = &*lock(&self.shared.end) {
+            settled.extend(end.take_settled());
+        }
+        settled
     }
 
     /// Whether it has ended.
@@ -226,9 +253,11 @@ impl Shared {
             sessions: AtomicU32::new(0),
             earlier: Mutex::default(),
             placed: Mutex::default(),
+            settled: Mutex::default(),
             cancelled: Mutex::default(),
             settings: Mutex::default(),
             waiting: Mutex::default(),
+            control: Mutex::default(),
             outcome: Mutex::default(),
             over: Event::new()?,
         })
@@ -250,6 +279,7 @@ impl Shared {
         drop(earlier);
         if let Some(end) = end.take() {
             lock(&self.placed).extend(end.take_placed());
+            lock(&self.settled).extend(end.take_settled());
         }
     }
 
@@ -370,11 +400,12 @@ impl Shared {
         }
         let streams = spawn("streams", {
             let (shared, end, opened) = (Arc::clone(self), end.clone(), opened.clone());
-            move || shared.keep_streams(&end, &opened)
+            move || streams::keep(&shared, &end, &opened)
         });
         let clock = Instant::now();
         let mut link = Link::new(clock.elapsed());
         let ended = loop {
+            *lock(&self.control) = channel.transport().try_clone().ok();
             let stopped = match link.connected(peer_received, clock.elapsed()) {
                 Ok(()) => control::drive(end.control(), &mut link, &mut channel, clock),
                 Err(error) => Stopped::Fault(error.to_string()),
@@ -409,63 +440,6 @@ impl Shared {
             Some(Ending::Cancelled(reason)) => Err(CopyError::Cancelled(reason)),
             Some(Ending::Failed(why)) => Err(CopyError::Failed(why)),
             None => Ok(Ended::Forgotten("the agent ended the session".to_owned())),
-        }
-    }
-
-    /// Keeps as many streams connected as are wanted, until the session is over.
-    fn keep_streams(self: &Arc<Self>, end: &AnyEnd, opened: &Opened) {
-        let next = Arc::new(AtomicU32::new(0));
-        let mut slots: Vec<std::thread::JoinHandle<()>> = Vec::new();
-        let mut alive = Instant::now();
-        let session = end.session();
-        while !session.is_over() {
-            let wanted = session.wanted_streams.load(Ordering::SeqCst).min(opened.streams_max);
-            slots.retain(|slot| !slot.is_finished());
-            for slot in slots.len()..usize::from(wanted) {
-                let (shared, end, opened) = (Arc::clone(self), end.clone(), opened.clone());
-                let (next, slot) = (Arc::clone(&next), u16::try_from(slot).unwrap_or(u16::MAX));
-                slots.push(spawn("stream", move || shared.keep_stream(&end, &opened, slot, &next)));
-            }
-            if session.stream_count() > 0 {
-                alive = Instant::now();
-            } else if alive.elapsed() > self.plan.contact.give_up_after {
-                let why = format!(
-                    "no data stream to {} lived for {} s",
-                    self.plan.contact.shown(),
-                    self.plan.contact.give_up_after.as_secs()
-                );
-                session.end(Ending::Failed(why));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        for slot in slots {
-            let _ = slot.join();
-        }
-    }
-
-    fn keep_stream(&self, end: &AnyEnd, opened: &Opened, slot: u16, next: &AtomicU32) {
-        let session = end.session();
-        let wanted = || slot < session.wanted_streams.load(Ordering::SeqCst);
-        let mut backoff = Backoff::default();
-        while !session.is_over() && wanted() {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let start = Instant::now();
-            let mark = session.options.mark.filter(|_| matches!(end, AnyEnd::Send(_)));
-            let joined = self.plan.contact.join(opened, number, mark);
-            let result = joined.and_then(|(channel, nonces, label)| {
-                session.name_label(label);
-                end.run_stream_while(number, channel, &nonces, wanted)
-            });
-            if session.is_over() {
-                return;
-            }
-            if let Err(error) = result {
-                tracing::debug!("stream {number}: {error}");
-            }
-            if start.elapsed() > Duration::from_secs(5) {
-                backoff = Backoff::default();
-            }
-            backoff.pause();
         }
     }
 }

@@ -122,7 +122,10 @@ impl Contact {
         mark: Option<Mark>,
     ) -> io::Result<(Channel, String)> {
         let tls = kind == ConnectionKind::Control || self.protection == Protection::Full;
-        let (mut transport, label) = self.dial.dial(number, mark)?;
+        let (mut transport, label) = match kind {
+            ConnectionKind::Control => (self.dial.dial_control()?, String::new()),
+            _ => self.dial.dial(number, mark)?,
+        };
         transport.set_timeouts(Some(ANSWER_WITHIN))?;
         exchange::send_preamble(&mut transport, Preamble { kind, tls })?;
         let channel = if tls {

@@ -32,6 +32,32 @@ pub trait Dial: Send + Sync {
     /// When nothing answers.
     fn dial(&self, number: u32, mark: Option<Mark>) -> io::Result<(Transport, String)>;
 
+    /// Connects for words alone: by any way, when those that are chosen are dead.
+    ///
+    /// # Errors
+    /// When nothing answers.
+    fn dial_control(&self) -> io::Result<Transport> {
+        self.dial(0, None).map(|(transport, _)| transport)
+    }
+
+    /// Connects over these pairs of addresses alone from now on; over all that there are where none is given.
+    ///
+    /// # Errors
+    /// When there is nothing to choose from.
+    fn choose(&self, _path: &[Pair]) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "its connections have one way only"))
+    }
+
+    /// Changes with each [`Dial::choose`] that changes something.
+    fn choice(&self) -> u64 {
+        0
+    }
+
+    /// Whether a connection goes over what is chosen.
+    fn is_chosen(&self, _transport: &Transport) -> bool {
+        true
+    }
+
     /// Where it leads, for people.
     fn shown(&self) -> String;
 
@@ -41,13 +67,25 @@ pub trait Dial: Send + Sync {
     }
 }
 
+/// A path as its two ends see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pair {
+    /// The address of this end.
+    pub from: IpAddr,
+    /// The address of the other end.
+    pub to: IpAddr,
+}
+
 /// TCP to a host that may have several addresses, from several of ours.
 #[derive(Debug)]
 pub struct TcpDial {
     shown: String,
+    /// All ways that there are.
     pairs: Vec<Way>,
     /// Connections take turns; else all go where the last one was answered.
     spread: bool,
+    /// Those of `chosen.0` alone, where there are any; how often they were changed.
+    chosen: Mutex<(Vec<Way>, u64)>,
     congestion: Option<String>,
     answers: AtomicUsize,
     failures: Mutex<HashMap<Way, u32>>,
@@ -90,7 +128,28 @@ impl TcpDial {
             shown,
             pairs,
             spread: !to.is_empty() || !from.is_empty(),
+            chosen: Mutex::default(),
             congestion,
+            answers: AtomicUsize::new(0),
+            failures: Mutex::default(),
+        })
+    }
+
+    /// To one of these addresses, of which the first that answers is taken.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn to_any(addresses: &[SocketAddr]) -> io::Result<Self> {
+        let Some(first) = addresses.first() else {
+            let text = "no address is given to connect to";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        };
+        Ok(Self {
+            shown: first.to_string(),
+            pairs: addresses.iter().map(|to| (*to, None)).collect(),
+            spread: false,
+            chosen: Mutex::default(),
+            congestion: None,
             answers: AtomicUsize::new(0),
             failures: Mutex::default(),
         })
@@ -116,16 +175,42 @@ impl TcpDial {
 
     /// The ways to try, in order, for a connection.
     fn ways(&self, number: u32) -> Vec<Way> {
+        let chosen = lock(&self.chosen).0.clone();
+        let (all, spread) =
+            if chosen.is_empty() { (self.pairs.clone(), self.spread) } else { (chosen, true) };
         let failures = lock(&self.failures);
         let is_alive = |way: &&Way| failures.get(way).is_none_or(|count| *count < FAILURES_MAX);
-        let alive: Vec<_> = self.pairs.iter().filter(is_alive).copied().collect();
+        let alive: Vec<_> = all.iter().filter(is_alive).copied().collect();
         // When nothing lives, everything is tried again.
-        let mut ways = if alive.is_empty() { self.pairs.clone() } else { alive };
-        let first =
-            if self.spread { number as usize } else { self.answers.load(Ordering::Relaxed) };
+        let mut ways = if alive.is_empty() { all } else { alive };
+        let first = if spread { number as usize } else { self.answers.load(Ordering::Relaxed) };
         let first = first % ways.len();
         ways.rotate_left(first);
         ways
+    }
+
+    fn connect(&self, way: Way, label: &Labelling) -> io::Result<Transport> {
+        let options = ConnectOptions {
+            source: way.1,
+            congestion: self.congestion.clone(),
+            flow_label: label.flow_label,
+            destination_option: label.destination_option,
+            ..ConnectOptions::default()
+        };
+        let connected = connect(way.0, &options, CONNECT_WITHIN).and_then(|tcp| {
+            tcp.set_nodelay(true)?;
+            Ok(Transport::Tcp(tcp))
+        });
+        match &connected {
+            Ok(_) => {
+                lock(&self.failures).remove(&way);
+                if let Some(place) = self.pairs.iter().position(|pair| *pair == way) {
+                    self.answers.store(place, Ordering::Relaxed);
+                }
+            }
+            Err(_) => *lock(&self.failures).entry(way).or_default() += 1,
+        }
+        connected
     }
 }
 
@@ -151,28 +236,61 @@ impl Dial for TcpDial {
         let mut why = io::Error::from(io::ErrorKind::NotConnected);
         for way in self.ways(number) {
             let label = Labelling::connecting(mark, number, way.0, way.1);
-            let options = ConnectOptions {
-                source: way.1,
-                congestion: self.congestion.clone(),
-                flow_label: label.flow_label,
-                destination_option: label.destination_option,
-                ..ConnectOptions::default()
-            };
-            match connect(way.0, &options, CONNECT_WITHIN) {
-                Ok(tcp) => {
-                    tcp.set_nodelay(true)?;
-                    lock(&self.failures).remove(&way);
-                    let place = self.pairs.iter().position(|pair| *pair == way).unwrap_or(0);
-                    self.answers.store(place, Ordering::Relaxed);
-                    return Ok((Transport::Tcp(tcp), label.told));
-                }
-                Err(error) => {
-                    *lock(&self.failures).entry(way).or_default() += 1;
-                    why = error;
-                }
+            match self.connect(way, &label) {
+                Ok(transport) => return Ok((transport, label.told)),
+                Err(error) => why = error,
             }
         }
         Err(why)
+    }
+
+    fn dial_control(&self) -> io::Result<Transport> {
+        let mut why = io::Error::from(io::ErrorKind::NotConnected);
+        let mut ways = self.ways(0);
+        ways.extend(
+            self.pairs.iter().filter(|way| !ways.contains(way)).copied().collect::<Vec<_>>(),
+        );
+        for way in ways {
+            match self.connect(way, &Labelling::connecting(None, 0, way.0, way.1)) {
+                Ok(transport) => return Ok(transport),
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+
+    fn choose(&self, path: &[Pair]) -> io::Result<()> {
+        let port_of = |ip: IpAddr| {
+            let same = self.pairs.iter().find(|(to, _)| to.ip() == ip);
+            same.or(self.pairs.first()).map_or(0, |(to, _)| to.port())
+        };
+        if let Some(pair) = path.iter().find(|pair| pair.from.is_ipv4() != pair.to.is_ipv4()) {
+            let text = format!("{} and {} are not of one family", pair.from, pair.to);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let way = |pair: &Pair| (SocketAddr::new(pair.to, port_of(pair.to)), Some(pair.from));
+        let ways: Vec<Way> = path.iter().map(way).collect();
+        let mut chosen = lock(&self.chosen);
+        if chosen.0 != ways {
+            // What failed may be alive again: that may be why it is chosen.
+            lock(&self.failures).retain(|way, _| !ways.contains(way));
+            *chosen = (ways, chosen.1 + 1);
+        }
+        Ok(())
+    }
+
+    fn choice(&self) -> u64 {
+        lock(&self.chosen).1
+    }
+
+    fn is_chosen(&self, transport: &Transport) -> bool {
+        let Transport::Tcp(tcp) = transport else { return true };
+        let (Ok(to), Ok(from)) = (tcp.peer_addr(), tcp.local_addr()) else { return false };
+        let chosen = lock(&self.chosen);
+        let ip = |address: SocketAddr| address.ip().to_canonical();
+        let is_it =
+            |way: &Way| way.0.ip() == ip(to) && way.1.is_none_or(|source| source == ip(from));
+        chosen.0.is_empty() || chosen.0.iter().any(is_it)
     }
 
     fn shown(&self) -> String {

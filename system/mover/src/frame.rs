@@ -26,7 +26,7 @@ impl FrameWriter {
         Self { channel, authenticator }
     }
 
-    /// Writes one frame, asking `pace` before each part of it.
+    /// Writes one frame, asking `pace` before each part of `part_bytes` of it.
     ///
     /// # Errors
     /// When the connection is gone.
@@ -34,11 +34,11 @@ impl FrameWriter {
         &mut self,
         header: &Header,
         payload: &[u8],
+        part_bytes: usize,
         pace: impl Fn(usize),
     ) -> io::Result<()> {
-        const PART_BYTES: usize = 1 << 20;
         let header = header.encode();
-        let (first, rest) = payload.split_at(payload.len().min(PART_BYTES));
+        let (first, rest) = payload.split_at(payload.len().min(part_bytes));
         pace(header.len() + first.len());
         match &mut self.authenticator {
             None => self.channel.write_two(&header, first)?,
@@ -49,7 +49,7 @@ impl FrameWriter {
                 self.channel.write_two(&head, first)?;
             }
         }
-        for part in rest.chunks(PART_BYTES) {
+        for part in rest.chunks(part_bytes) {
             pace(part.len());
             self.channel.write_two(&[], part)?;
         }
@@ -58,7 +58,7 @@ impl FrameWriter {
 
     /// Ends the stream in order.
     pub fn finish(&mut self) {
-        let _ = self.write(&Header::end(), &[], |_| {});
+        let _ = self.write(&Header::end(), &[], 1, |_| {});
         self.channel.finish_writing();
     }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use penstock_protocol::block::{BLOCK_BYTES_MIN, PAYLOAD_BYTES_MAX};
-use penstock_protocol::control::{Placed, Report, Settings, Tally};
+use penstock_protocol::control::{Placed, Report, Settings, Settled, Tally};
 use penstock_protocol::journal::At;
 use penstock_protocol::list::PathList;
 use penstock_protocol::manifest::display_path;
@@ -27,6 +27,7 @@ use penstock_sys::fs::{self, Dir};
 use crate::agent::{Caller, Counters, Gatekeeper};
 use crate::bound::{Share, bound_by};
 use crate::channel::Channel;
+use crate::claims::Claims;
 use crate::control::End;
 use crate::engine::Engine;
 use crate::exchange::random;
@@ -108,6 +109,15 @@ impl AnyEnd {
         match self {
             Self::Send(end) => end.0.take_placed(),
             Self::Receive(end) => end.0.take_placed(),
+        }
+    }
+
+    /// What became of everything since the last call, where a sending end keeps an account.
+    #[must_use]
+    pub fn take_settled(&self) -> Vec<Settled> {
+        match self {
+            Self::Send(end) => end.0.take_settled(),
+            Self::Receive(_) => Vec::new(),
         }
     }
 
@@ -342,6 +352,8 @@ pub struct Grant<'a> {
     pub collectors: &'a [SocketAddr],
     /// Where they count.
     pub fireflies: &'a Arc<Sent>,
+    /// Files that are being written, for callers with a pass.
+    pub claims: Option<&'a Claims>,
 }
 
 impl std::fmt::Debug for Grant<'_> {
@@ -526,7 +538,8 @@ impl Grant<'_> {
         };
         let session = self.session(options, given)?;
         let place = Place::new(target, mark, options.clone(), self.engine, unfinished)
-            .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))?;
+            .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))?
+            .keeping_off(self.claims.filter(|_| self.caller.pass.is_some()).cloned());
         let end = ReceiverEnd::new(session, self.engine, place, journal);
         Ok(AnyEnd::Receive(ReceiverControl(Arc::new(end))))
     }
@@ -613,6 +626,7 @@ pub fn target_at(
 #[cfg(test)]
 mod tests {
     use penstock_protocol::digest::Algorithm;
+    use penstock_protocol::open::Existing;
 
     use super::*;
 
@@ -627,6 +641,7 @@ mod tests {
                 xattrs: false,
                 compare_digest: false,
                 readback: false,
+                existing: Existing::Replace,
                 mark: None,
                 settings: Settings::default(),
             })

@@ -269,7 +269,7 @@ mod tests {
     use penstock_protocol::control::Settings;
     use penstock_protocol::digest::Algorithm;
     use penstock_protocol::manifest::Time;
-    use penstock_protocol::open::Protection;
+    use penstock_protocol::open::{Existing, Protection};
 
     use super::*;
 
@@ -282,6 +282,7 @@ mod tests {
             xattrs: false,
             compare_digest: false,
             readback: false,
+            existing: Existing::Replace,
             mark: None,
             settings: Settings::default(),
         }

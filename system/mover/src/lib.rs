@@ -17,6 +17,7 @@ pub mod abandoned;
 pub mod agent;
 pub mod bound;
 pub mod channel;
+pub mod claims;
 pub mod client;
 pub mod contact;
 pub mod control;

@@ -21,13 +21,15 @@ use penstock_protocol::digest::{Algorithm, Digest, Serial};
 use penstock_protocol::extents::Extent;
 use penstock_protocol::journal::{Identity, Unfinished};
 use penstock_protocol::manifest::{Entry, Kind, RelativePath, display_path};
-use penstock_protocol::open::Options;
+use penstock_protocol::open::{Existing, Options};
 use penstock_protocol::receiver::Verdict;
+use penstock_protocol::sender::DIFFERS;
 use penstock_protocol::wire::Wire;
 use penstock_sys::buffer::BUFFER_ALIGNMENT;
 use penstock_sys::fs::{self, Dir, Open, Timestamp};
 
 use crate::abandoned::{PART, sweep};
+use crate::claims::{Claim, Claims};
 use crate::engine::Engine;
 use crate::reading::digest_file;
 use crate::scan::{native, time};
@@ -85,6 +87,8 @@ pub struct SinkFile {
     /// An unfinished copy is taken up.
     pub resumed: bool,
     state: Mutex<SinkState>,
+    /// Keeps other transfers off, where that was asked for.
+    _claim: Option<Claim>,
 }
 
 /// What there is of a file under its temporary name.
@@ -134,10 +138,22 @@ pub struct Place {
     pub digest_skipped: AtomicBool,
     /// The file system has no direct I/O.
     no_direct: AtomicBool,
+    /// Files that transfers are writing, where they keep off each other.
+    claims: Option<Claims>,
 }
 
-fn destination(error: &io::Error) -> Failure {
-    Failure::new(FailureKind::Destination, fs::describe(error))
+/// Why the destination does not take something, and whether it may another time.
+pub(crate) fn destination(error: &io::Error) -> Failure {
+    use io::ErrorKind::{
+        AlreadyExists, InvalidFilename, IsADirectory, NotADirectory, PermissionDenied,
+        ReadOnlyFilesystem,
+    };
+    let kind = match error.kind() {
+        AlreadyExists | InvalidFilename | IsADirectory | NotADirectory | PermissionDenied
+        | ReadOnlyFilesystem => FailureKind::Refused,
+        _ => FailureKind::Destination,
+    };
+    Failure::new(kind, fs::describe(error))
 }
 
 impl Place {
@@ -170,7 +186,15 @@ impl Place {
             warnings: Mutex::default(),
             digest_skipped: AtomicBool::new(false),
             no_direct: AtomicBool::new(false),
+            claims: None,
         })
+    }
+
+    /// Writes no file that another transfer with these claims is writing.
+    #[must_use]
+    pub fn keeping_off(mut self, claims: Option<Claims>) -> Self {
+        self.claims = claims;
+        self
     }
 
     /// The directory below which everything goes.
@@ -322,12 +346,19 @@ impl Place {
             self.forget(&entry.path, entry, &parent);
             return Ok((Verdict::Skip(self.digest_of_skipped(&parent.dir, &name)?), None));
         }
+        let claim = match &self.claims {
+            Some(claims) => Some(claims.claim(&parent, &name)?),
+            None => None,
+        };
         let same_size = there.is_some_and(|stat| {
             stat.kind == fs::Kind::File && stat.size == entry.bytes && entry.bytes > 0
         });
         let compare = (self.options.compare_digest && same_size)
             .then(|| self.digest_of(&parent.dir, &name))
             .flatten();
+        if compare.is_none() && self.keeps(there) {
+            return Err(Failure::new(FailureKind::Refused, DIFFERS));
+        }
         let resume = self.resumable(entry, &parent);
         let sink = SinkFile {
             file,
@@ -344,6 +375,7 @@ impl Place {
             ),
             resumed: resume.is_some(),
             state: Mutex::default(),
+            _claim: claim,
         };
         if entry.bytes == 0 {
             // There is nothing to send, and the last sync makes it durable.
@@ -621,7 +653,19 @@ impl Place {
         if self.options.inplace {
             return Ok(());
         }
-        sink.parent.dir.rename(&sink.temporary, &sink.name)
+        if self.options.existing == Existing::Replace {
+            return sink.parent.dir.rename(&sink.temporary, &sink.name);
+        }
+        let renamed = sink.parent.dir.rename_noreplace(&sink.temporary, &sink.name);
+        renamed.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => io::Error::new(error.kind(), DIFFERS),
+            _ => error,
+        })
+    }
+
+    /// Whether what is there is to stay.
+    fn keeps(&self, there: Option<fs::Stat>) -> bool {
+        self.options.existing == Existing::Keep && there.is_some()
     }
 
     /// Forgets a file that is not to be completed.
@@ -734,7 +778,7 @@ fn refuses_attribute(error: &io::Error) -> bool {
 
 fn in_the_way(what: &str) -> Failure {
     Failure::new(
-        FailureKind::Destination,
+        FailureKind::Refused,
         format!("{what} of that name is in the way at the destination: move it away"),
     )
 }

@@ -30,7 +30,7 @@ use crate::crew::Crew;
 use crate::engine::Engine;
 use crate::frame::FrameReader;
 use crate::keeping::Journal;
-use crate::placing::{LARGE_BYTES_MIN, Place, SinkFile, identity};
+use crate::placing::{LARGE_BYTES_MIN, Place, SinkFile, destination, identity};
 use crate::reading::{catch_up, digest_file};
 use crate::sending::{spawn, wait};
 use crate::session::{Ending, Session, add_since, lock};
@@ -533,10 +533,6 @@ impl ReceiverEnd {
             self.writers.want(writers);
         }
     }
-}
-
-fn destination(error: &io::Error) -> Failure {
-    Failure::new(FailureKind::Destination, fs::describe(error))
 }
 
 fn damaged() -> Failure {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use penstock_protocol::control::{Failure, FailureKind};
-use penstock_protocol::manifest::{ENTRY_BYTES_MAX, Entry, Kind, RelativePath, Time, display_path};
+use penstock_protocol::manifest::{ENTRY_BYTES_MAX, Entry, Kind, RelativePath, Time};
 use penstock_protocol::wire::{self, Bytes};
 use penstock_sys::fs::{self, Dir, Entries, Open, Stat};
 
@@ -39,8 +39,8 @@ pub struct Missing {
 pub enum Found {
     /// An entry on this device.
     Entry(u64, Entry),
-    /// Something that cannot be copied.
-    Failed(String, Failure),
+    /// Something that cannot be copied, by its path.
+    Failed(PathBuf, Failure),
 }
 
 /// How to walk.
@@ -105,7 +105,7 @@ impl Walk {
         };
         if stat.kind == fs::Kind::Directory && !self.recursive {
             let text = "it is a directory: add -r to copy it with all it holds";
-            return found(Found::Failed(shown(path), Failure::new(FailureKind::Source, text)));
+            return found(Found::Failed(path.to_owned(), Failure::new(FailureKind::Source, text)));
         }
         match entry(dir, name, path, &stat, self.xattrs) {
             Ok(entry) => {
@@ -113,7 +113,7 @@ impl Walk {
                     return false;
                 }
             }
-            Err(failure) => return found(Found::Failed(shown(path), failure)),
+            Err(failure) => return found(Found::Failed(path.to_owned(), failure)),
         }
         if stat.kind != fs::Kind::Directory {
             return true;
@@ -210,10 +210,6 @@ pub fn native(path: &RelativePath) -> &Path {
     Path::new(OsStr::from_bytes(path.as_bytes()))
 }
 
-fn shown(path: &Path) -> String {
-    display_path(path.as_os_str().as_bytes())
-}
-
 fn failed(path: &Path, error: &io::Error) -> Found {
-    Found::Failed(shown(path), Failure::new(FailureKind::Source, fs::describe(error)))
+    Found::Failed(path.to_owned(), Failure::new(FailureKind::Source, fs::describe(error)))
 }

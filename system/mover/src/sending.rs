@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use penstock_protocol::block::Header;
 use penstock_protocol::control::{
-    Failure, FailureKind, Placed, Settings, Tally, ToReceiver, ToSender,
+    Failure, FailureKind, Placed, Settings, Settled, Tally, ToReceiver, ToSender,
 };
 use penstock_protocol::digest::{Algorithm, Digest, Serial};
 use penstock_protocol::list::PathList;
-use penstock_protocol::manifest::{RelativePath, display_path};
+use penstock_protocol::manifest::RelativePath;
+use penstock_protocol::open::Existing;
 use penstock_protocol::proof::Authenticator;
 use penstock_protocol::sender::{Read, Sender, Source, StreamId, Work};
 use penstock_protocol::wire;
@@ -143,7 +144,10 @@ impl SenderEnd {
         recursive: bool,
     ) -> Self {
         let options = &session.options;
-        let machine = Sender::new(options.algorithm, options.block_bytes);
+        let mut machine = Sender::new(options.algorithm, options.block_bytes);
+        if options.existing == Existing::Keep {
+            machine.keep_existing();
+        }
         let wanted = options.settings.readers.unwrap_or(READERS_DEFAULT);
         // A digest in file order needs blocks in file order.
         let wanted = if options.algorithm.combines() { wanted } else { 1 };
@@ -209,6 +213,23 @@ impl SenderEnd {
         lock(&self.machine).take_placed()
     }
 
+    /// Keeps what becomes of everything for [`SenderEnd::take_settled`].
+    pub fn keep_account(&self) {
+        lock(&self.machine).keep_account();
+    }
+
+    /// What became of everything since the last call.
+    pub fn take_settled(&self) -> Vec<Settled> {
+        lock(&self.machine).take_settled()
+    }
+
+    /// Files, by path, that must have these digests.
+    #[must_use]
+    pub fn expecting(self, digests: HashMap<Vec<u8>, Digest>) -> Self {
+        lock(&self.machine).expect(digests);
+        self
+    }
+
     /// The digest of whole files.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
@@ -225,7 +246,7 @@ impl SenderEnd {
     fn scan(self: &Arc<Self>) {
         for Missing { path, why } in &self.missing {
             let failure = Failure::new(FailureKind::Source, why.clone());
-            lock(&self.machine).scan_failed(path.clone(), failure);
+            lock(&self.machine).scan_failed(path.as_bytes(), failure);
         }
         match &self.listed {
             Listed::All => {
@@ -256,7 +277,7 @@ impl SenderEnd {
             // What a path may be is for one place to say; what is none fails by itself.
             if let Err(error) = RelativePath::new(path.clone()) {
                 let failure = Failure::new(FailureKind::Source, error.to_string());
-                machine.scan_failed(display_path(&path), failure);
+                machine.scan_failed(&path, failure);
                 continue;
             }
             drop(machine);
@@ -276,7 +297,9 @@ impl SenderEnd {
         let mut known_device = None;
         walk.run(source, |found| {
             match found {
-                Found::Failed(path, failure) => lock(&self.machine).scan_failed(path, failure),
+                Found::Failed(path, failure) => {
+                    lock(&self.machine).scan_failed(path.as_os_str().as_bytes(), failure);
+                }
                 Found::Entry(device, entry) => {
                     if known_device.replace(device) != Some(device) {
                         self.ensure_readers(device);
@@ -472,7 +495,8 @@ impl SenderEnd {
             lock(&self.machine).sent(stream, work);
             let start = Instant::now();
             let paused = meter.waited_rate_us.load(Ordering::Relaxed);
-            writer.write(&header, payload, |bytes| session.wait_for_pace(bytes))?;
+            let part = session.part_bytes();
+            writer.write(&header, payload, part, |bytes| session.wait_for_pace(bytes))?;
             if meter.waited_rate_us.load(Ordering::Relaxed) == paused {
                 add_since(&meter.waited_network_us, start);
             }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use penstock_protocol::control::{Report, Settings};
 use penstock_protocol::open::{Options, SessionId};
-use penstock_protocol::pace::Pacer;
+use penstock_protocol::pace::{Pacer, Place};
 use penstock_protocol::proof::{Authenticator, Nonces, SessionKey};
 use penstock_protocol::sender::StreamId;
 use penstock_sys::buffer::BufferPool;
@@ -81,8 +81,12 @@ impl Pace {
         lock(&self.pacer).rate_bps()
     }
 
-    fn take(&self, bytes: usize) -> Duration {
-        lock(&self.pacer).take(bytes as u64, self.clock.elapsed())
+    fn enter(&self, bytes: usize) -> Place {
+        lock(&self.pacer).enter(bytes as u64, self.clock.elapsed())
+    }
+
+    fn left(&self, place: Place) -> Duration {
+        lock(&self.pacer).wait(place, self.clock.elapsed())
     }
 }
 
@@ -308,6 +312,13 @@ impl Session {
         }
     }
 
+    /// Bytes of a stream that its peer has, as TCP knows, and whether there are others on their way to it.
+    #[must_use]
+    pub fn progress_of(&self, stream: StreamId) -> Option<(u64, bool)> {
+        let info = TcpInfo::of(lock(&self.streams).get(&stream)?).ok()?;
+        Some((info.bytes_acked, info.unacked_segments > 0 || info.notsent_bytes > 0))
+    }
+
     /// Breaks streams whose path is gone while that of others is not, so that what they carried is sent again there
     /// and does not wait until [`DEAD_AFTER`].
     pub fn break_silent_streams(&self) {
@@ -336,23 +347,42 @@ impl Session {
 
     /// Waits until `bytes` may be sent or taken, by both rates, or the session is over.
     pub fn wait_for_pace(&self, bytes: usize) {
-        let own = self.pace.take(bytes);
-        let shared = self.shared_pace.as_ref().map_or(Duration::ZERO, |pace| pace.take(bytes));
-        let wait = own.max(shared);
+        let own = self.pace.enter(bytes);
+        let shared = self.shared_pace.as_ref().map(|pace| (pace, pace.enter(bytes)));
+        let left = || {
+            let shared = shared.as_ref().map_or(Duration::ZERO, |(pace, place)| pace.left(*place));
+            self.pace.left(own).max(shared)
+        };
+        let mut wait = left();
         if wait.is_zero() {
             return;
         }
         let start = Instant::now();
-        while let Some(left) = wait.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
-            // Short steps, so that a raised rate or the end of the session is noticed.
-            std::thread::sleep(left.min(Duration::from_millis(200)));
-            let shared = self.shared_pace.as_ref().and_then(|pace| pace.rate_bps());
-            let raised = self.pace.rate_bps().is_none() && shared.is_none();
-            if self.is_over() || raised {
-                break;
-            }
+        while !wait.is_zero() && !self.is_over() {
+            // Short steps, so that another rate or the end of the session is noticed.
+            std::thread::sleep(wait.min(Duration::from_millis(100)));
+            wait = left();
         }
         add_since(&self.meter.waited_rate_us, start);
+    }
+
+    /// How many bytes to ask [`Session::wait_for_pace`] for at a time: little where the rate is low, so that they
+    /// leave evenly.
+    #[must_use]
+    pub fn part_bytes(&self) -> usize {
+        const PART_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 20;
+        const PARTS_PER_SECOND: u64 = 50;
+        let shared = self.shared_pace.as_ref().and_then(|pace| pace.rate_bps());
+        let rate_bps = self.pace.rate_bps().into_iter().chain(shared).min().unwrap_or(u64::MAX);
+        let bytes = rate_bps / 8 / PARTS_PER_SECOND;
+        usize::try_from(bytes.clamp(*PART_BYTES.start(), *PART_BYTES.end())).unwrap_or(usize::MAX)
+    }
+
+    /// Breaks this stream; what it carried is sent again on another.
+    pub fn break_stream(&self, stream: StreamId) {
+        if let Some(transport) = lock(&self.streams).get(&stream) {
+            transport.shut_down();
+        }
     }
 
     /// Names the storage engine, or adds one where files lie on several file systems.

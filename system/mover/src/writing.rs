@@ -20,7 +20,7 @@ use penstock_sys::buffer::{BUFFER_ALIGNMENT, Buffer};
 use penstock_sys::fs;
 use penstock_sys::ring::{BlockIo, Operation, OperationKind, block_io};
 
-use crate::placing::SinkFile;
+use crate::placing::{SinkFile, destination};
 use crate::receiving::ReceiverEnd;
 use crate::session::Ending;
 
@@ -178,7 +178,7 @@ impl Writer<'_> {
     }
 
     fn failed(&self, header: &Header, sink: &SinkFile, error: &io::Error) {
-        let failure = Failure::new(FailureKind::Destination, fs::describe(error));
+        let failure = destination(error);
         self.end.with_machine(|machine| {
             machine.acknowledge(header.sequence);
             machine.fail(sink.file, failure);
@@ -236,10 +236,7 @@ impl Writer<'_> {
                         let text = "it was damaged in the sender's memory: copy it again";
                         machine.fail(item.file, Failure::new(FailureKind::Integrity, text));
                     }
-                    Err(error) => {
-                        let text = fs::describe(&error);
-                        machine.fail(item.file, Failure::new(FailureKind::Destination, text));
-                    }
+                    Err(error) => machine.fail(item.file, destination(&error)),
                 }
             }
             machine.acknowledge(header.sequence);

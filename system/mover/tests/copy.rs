@@ -20,7 +20,9 @@ use penstock_mover::sending::{SenderControl, SenderEnd};
 use penstock_mover::session::Session;
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
-use penstock_protocol::open::{Options, Protection, Pull, Push, Refusal, RefusalKind, Request};
+use penstock_protocol::open::{
+    Existing, Options, Protection, Pull, Push, Refusal, RefusalKind, Request,
+};
 use penstock_protocol::proof::SessionKey;
 use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::Dir;
@@ -35,7 +37,7 @@ impl Gatekeeper for OneExport {
         _peer: &str,
     ) -> Result<Caller, Refusal> {
         if token == "secret" {
-            Ok(Caller { name: "test".to_owned() })
+            Ok(Caller { name: "test".to_owned(), pass: None })
         } else {
             Err(Refusal::new(RefusalKind::Identity, "no"))
         }
@@ -66,6 +68,7 @@ fn options(algorithm: Algorithm, protection: Protection) -> Options {
         xattrs: false,
         compare_digest: false,
         readback: false,
+        existing: Existing::Replace,
         mark: None,
         settings: Settings { streams: Some(3), ..Settings::default() },
     }
@@ -146,7 +149,7 @@ impl Site {
         let make = move |opened: &penstock_protocol::open::Opened| {
             let base = Dir::open(&to).expect("the target is there");
             let target = Target { base, rename: None, key: [6; 16], trusted: true };
-            let caller = Caller { name: "local".to_owned() };
+            let caller = Caller { name: "local".to_owned(), pass: None };
             let grant = Grant {
                 keeper: &keeper,
                 caller: &caller,
@@ -156,6 +159,7 @@ impl Site {
                 pace: None,
                 collectors: &[],
                 fireflies: &Arc::default(),
+                claims: None,
             };
             let name = granting::journal_name(&[6; 16], "local", "to");
             let identity = (opened.session, SessionKey(opened.key));

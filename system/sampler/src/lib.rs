@@ -23,4 +23,5 @@ pub use error::SamplerError;
 pub use interface::{RATE_MAX, default_rate};
 pub use penstock_hooks::{Attach, KernelError};
 pub use program::{Attached, Direction, RING_BYTES, RING_BYTES_MAX, RING_BYTES_MIN};
+pub use record::{Frame, Taken};
 pub use sampler::{CollectorStatus, Config, InterfaceStatus, Notice, Sampler, Status};

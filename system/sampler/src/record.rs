@@ -27,7 +27,7 @@ const JUMBO_BYTES: u32 = 8;
 
 /// A sampled packet, or the sampled segments of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Taken<'a> {
+pub struct Taken<'a> {
     pub(crate) index: u32,
     pub(crate) direction: Direction,
     /// Packets that this CPU has seen there, this one included.
@@ -45,9 +45,17 @@ pub(crate) struct Taken<'a> {
     header: &'a [u8],
 }
 
+impl Frame<'_> {
+    /// The bytes that are sampled, and how long the packet was on the wire: every segment, and the last one.
+    #[must_use]
+    pub fn sampled(&self) -> (&[u8], u32, u32) {
+        (self.header, self.length, self.last_length)
+    }
+}
+
 /// What a sample says of its packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Frame<'a> {
+pub struct Frame<'a> {
     /// sFlow's header protocol.
     pub(crate) protocol: u32,
     /// On the wire, with check sequence: of all segments but the last.
@@ -63,7 +71,8 @@ pub(crate) struct Frame<'a> {
 
 impl<'a> Taken<'a> {
     /// Reads a record; `None` for what is none.
-    pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
+    #[must_use]
+    pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let half = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
         let kept = (word(28)? as usize).min(HEADER_BYTES);
@@ -88,7 +97,7 @@ impl<'a> Taken<'a> {
     }
 
     /// As the wire has it. `ethernet` says whether it begins with such a header; `room` is for one with its tag.
-    pub(crate) fn frame<'b>(&self, ethernet: bool, room: &'b mut Vec<u8>) -> Frame<'b>
+    pub fn frame<'b>(&self, ethernet: bool, room: &'b mut Vec<u8>) -> Frame<'b>
     where
         'a: 'b,
     {
@@ -103,8 +112,8 @@ impl<'a> Taken<'a> {
         let (mut length, mut last_length) = self.lengths(&Packet::read(start, self.header));
         let header = match self.vlan {
             Some(tag) if ethernet && self.header.len() >= VLAN_AT => {
-                length += VLAN_BYTES as u32;
-                last_length += VLAN_BYTES as u32;
+                length = length.saturating_add(VLAN_BYTES as u32);
+                last_length = last_length.saturating_add(VLAN_BYTES as u32);
                 room.clear();
                 room.extend_from_slice(&self.header[..VLAN_AT]);
                 room.extend_from_slice(&tag);
@@ -114,7 +123,8 @@ impl<'a> Taken<'a> {
             _ => self.header,
         };
         let last = u32::from(self.last && self.segments > 1);
-        let (length, last_length) = (length + stripped, last_length + stripped);
+        let add = |length: u32| length.saturating_add(stripped);
+        let (length, last_length) = (add(length), add(last_length));
         Frame { protocol, length, last_length, last, stripped, header }
     }
 
@@ -130,10 +140,10 @@ impl<'a> Taken<'a> {
         let jumbo = packet
             .outer
             .is_some_and(|ip| ip.length_bytes == 0 && ip.extensions.has(Extensions::HOP_BY_HOP));
-        let headers = if jumbo { at - JUMBO_BYTES } else { at };
+        let headers = if jumbo { at.saturating_sub(JUMBO_BYTES) } else { at };
         let before = self.segment_bytes.saturating_mul(self.segments - 1);
         let rest = (self.length - at).saturating_sub(before).min(self.segment_bytes);
-        (headers + self.segment_bytes, headers + rest)
+        (headers.saturating_add(self.segment_bytes), headers.saturating_add(rest))
     }
 }
 

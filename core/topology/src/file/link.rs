@@ -8,9 +8,9 @@ use toml::Spanned;
 
 use super::Reader;
 use super::quantities::{Delay, Length, Share};
-use super::words::Words;
 use crate::fault::shown;
 use crate::geography::fibre_delay;
+use crate::words::Words;
 use crate::{DelaySource, End, Kind, Link, LinkId, Topology};
 
 /// One way, more than twice to a geostationary satellite and back.

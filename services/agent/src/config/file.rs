@@ -11,10 +11,11 @@ use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use super::words::{
-    ExportName, Keep, Listen, MetricsAccess, Mode, ReadWord, RoleName, Tag, Who, count,
-    one_or_many, quantity,
+    Certificate, ExportName, Keep, Listen, MetricsAccess, Mode, Reached, ReadWord, RoleName, Tag,
+    Who, count, one_or_many, quantity,
 };
 use super::{ConfigError, Export, Layer};
+use crate::controller;
 use crate::destinations::{Destination, Destinations};
 use crate::fireflies::TagRule;
 use crate::tokens::{TokenSource, check_token_name};
@@ -35,6 +36,7 @@ pub(super) struct Contents {
     pub(super) marker: Option<PathBuf>,
     pub(super) destinations: Destinations,
     pub(super) reading: Reading,
+    pub(super) controller: Option<controller::Config>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -48,6 +50,9 @@ struct Document {
     /// Read by that role itself.
     #[serde(default, rename = "collector")]
     _collector: IgnoredAny,
+    /// Read by that role itself.
+    #[serde(default, rename = "controller")]
+    _controller: IgnoredAny,
     #[serde(default)]
     agent: AgentTable,
     #[serde(default)]
@@ -73,6 +78,48 @@ struct AgentTable {
     root: Option<PathBuf>,
     metrics: Option<MetricsAccess>,
     keep_unfinished: Option<Keep>,
+    controller: Option<ControllerTable>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ControllerTable {
+    url: Url,
+    token: PathBuf,
+    host: String,
+    fingerprint: Option<Certificate>,
+    authorities: Option<PathBuf>,
+    #[serde(default, deserialize_with = "quantity")]
+    safe_rate: Option<BitRate>,
+    #[serde(default)]
+    addresses: Vec<Reached>,
+    #[serde(default)]
+    interfaces: Vec<String>,
+    #[serde(default, deserialize_with = "quantity")]
+    network: Option<BitRate>,
+    #[serde(default, deserialize_with = "quantity")]
+    read: Option<BitRate>,
+    #[serde(default, deserialize_with = "quantity")]
+    write: Option<BitRate>,
+}
+
+impl ControllerTable {
+    fn lower(self, beside: impl Fn(PathBuf) -> PathBuf) -> controller::Config {
+        let bps = |rate: Option<BitRate>| rate.map(|rate| rate.0).filter(|rate| *rate > 0);
+        controller::Config {
+            url: self.url,
+            token: beside(self.token),
+            fingerprint: self.fingerprint.map(|certificate| certificate.0),
+            authorities: self.authorities.map(beside),
+            host: self.host,
+            safe_rate_bps: self.safe_rate.map_or(controller::SAFE_RATE_BPS, |rate| rate.0),
+            addresses: self.addresses.into_iter().map(|reached| reached.0).collect(),
+            interfaces: self.interfaces,
+            network_bps: bps(self.network),
+            read_bps: bps(self.read),
+            write_bps: bps(self.write),
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -237,6 +284,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
         roles: document.roles,
     };
     Ok(Contents {
+        controller: document.agent.controller.map(|table| table.lower(beside)),
         layer,
         exports,
         tokens,

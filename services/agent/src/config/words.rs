@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use penstock_scitags::{Registry, Scitag};
 use serde::de::{self, Deserialize, Deserializer};
 
 use crate::destinations::Destination;
-use crate::tokens::{OWNER, check_token_name};
+use crate::tokens::{CONTROLLER, OWNER, check_token_name};
 use penstock_http::access::Read;
 
 /// A place to listen: an address or name, with or without port.
@@ -194,7 +194,7 @@ impl FromStr for Who {
                 )),
             };
         }
-        if text != OWNER {
+        if text != OWNER && text != CONTROLLER {
             check_token_name(text)?;
         }
         Ok(Self::Token(text.to_owned()))
@@ -259,6 +259,8 @@ pub enum RoleName {
     Agent,
     /// Takes telemetry.
     Collector,
+    /// Takes requests and tells agents what to do.
+    Controller,
 }
 
 impl FromStr for RoleName {
@@ -268,7 +270,8 @@ impl FromStr for RoleName {
         match text.trim() {
             "agent" => Ok(Self::Agent),
             "collector" => Ok(Self::Collector),
-            text => Err(format!("'{text}' is no role: write agent or collector")),
+            "controller" => Ok(Self::Controller),
+            text => Err(format!("'{text}' is no role: write agent, collector or controller")),
         }
     }
 }
@@ -294,6 +297,34 @@ impl FromStr for Tag {
 
     fn from_str(text: &str) -> Result<Self, String> {
         Registry::builtin().find(text).map(Self).map_err(|error| error.to_string())
+    }
+}
+
+/// A certificate by its SHA-256.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Certificate(pub(super) Fingerprint);
+
+impl FromStr for Certificate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|_| {
+            format!("'{text}' is no fingerprint: write SHA256: and 64 hexadecimal digits")
+        })
+    }
+}
+
+/// An address with a port.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reached(pub(super) SocketAddr);
+
+impl FromStr for Reached {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|_| {
+            format!("'{text}' is no address with a port: write it like [2001:db8::1]:8620")
+        })
     }
 }
 
@@ -329,7 +360,9 @@ deserialize_from_text!(
     MetricsAccess,
     Keep,
     Tag,
-    Destination
+    Destination,
+    Certificate,
+    Reached
 );
 
 /// A list of places, or one of them as plain text.

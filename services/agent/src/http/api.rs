@@ -11,6 +11,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use penstock_mover::agent;
 use penstock_protocol::control::Settings;
+use penstock_scitags::Scitag;
 use penstock_units::BitRate;
 use serde::{Deserialize, Serialize};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
@@ -20,6 +21,7 @@ use penstock_http::ErrorBody;
 
 use super::{Api, ApiError, Role};
 use crate::config::Who;
+use crate::registry::Current;
 
 /// A transfer that runs or ended lately.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -68,6 +70,15 @@ pub struct Transfer {
     pub engine: String,
     /// TCP segments sent again.
     pub retransmits: u64,
+    /// Whose data it is, owner and activity as one number; null where nobody said.
+    #[serde(default)]
+    pub scitag: Option<u16>,
+    /// Its owner's name; the number where the registry has none.
+    #[serde(default)]
+    pub owner: Option<String>,
+    /// Its activity's name, likewise.
+    #[serde(default)]
+    pub activity: Option<String>,
 }
 
 impl From<agent::Transfer> for Transfer {
@@ -95,7 +106,24 @@ impl From<agent::Transfer> for Transfer {
             bound_by: transfer.bound_by,
             engine: transfer.engine,
             retransmits: transfer.retransmits,
+            scitag: transfer.scitag,
+            owner: None,
+            activity: None,
         }
+    }
+}
+
+/// Names whose data transfers are of, by the registry of now.
+fn name_owners(api: &Api, transfers: &mut [Transfer]) {
+    if transfers.iter().all(|transfer| transfer.scitag.is_none()) {
+        return;
+    }
+    let (current, _) = Current::load(&api.state);
+    for transfer in transfers {
+        let tag = transfer.scitag.and_then(|number| Scitag::from_number(number.into()).ok());
+        let Some(name) = tag.map(|tag| current.registry.name(tag)) else { continue };
+        let (owner, activity) = name.split_once('/').unwrap_or((&name, ""));
+        (transfer.owner, transfer.activity) = (Some(owner.to_owned()), Some(activity.to_owned()));
     }
 }
 
@@ -104,6 +132,59 @@ impl From<agent::Transfer> for Transfer {
 pub struct Transfers {
     /// By number.
     pub transfers: Vec<Transfer>,
+    /// Who gives this agent orders; absent where nobody does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<ControllerFacts>,
+}
+
+/// The controller that an agent takes orders from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = AgentController)]
+pub struct ControllerFacts {
+    /// Where it is.
+    pub url: String,
+    /// What it calls this host.
+    pub host: String,
+    /// connected or away.
+    pub state: String,
+    /// Since when, in seconds since 1970.
+    pub since_unix_seconds: f64,
+    /// Why it is away; null while it is not.
+    pub error: Option<String>,
+    /// Whether its lease is over, so that transfers run at the safe rate.
+    pub lapsed: bool,
+    /// Reports that it answered.
+    pub reports: u64,
+    /// Attempts that failed.
+    pub failures: u64,
+    /// Orders that it wants to stand.
+    pub orders: usize,
+    /// Of those that are carried, how many wait.
+    pub orders_waiting: usize,
+    /// How many run.
+    pub orders_running: usize,
+    /// Outcomes that it has not acknowledged.
+    pub untold: usize,
+}
+
+impl ControllerFacts {
+    fn of(api: &Api) -> Option<Self> {
+        let status = api.controller.as_ref()?.status();
+        Some(Self {
+            url: status.url,
+            host: status.host,
+            state: if status.connected { "connected" } else { "away" }.to_owned(),
+            since_unix_seconds: unix_seconds(status.since),
+            error: status.error,
+            lapsed: status.lapsed,
+            reports: status.reports,
+            failures: status.failures,
+            orders: status.orders.listed,
+            orders_waiting: status.orders.waiting,
+            orders_running: status.orders.running,
+            untold: status.orders.untold,
+        })
+    }
 }
 
 /// A change to a running transfer; what is absent stays as it is.
@@ -146,6 +227,9 @@ pub struct AgentFacts {
     pub exports: Vec<ExportFacts>,
     /// Bounds on all clients together.
     pub limits: LimitFacts,
+    /// Who gives this agent orders; absent where nobody does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<ControllerFacts>,
 }
 
 /// A directory tree that clients may use.
@@ -217,6 +301,7 @@ pub(super) async fn agent(State(api): State<Arc<Api>>) -> Json<AgentFacts> {
             streams: limits.streams,
             memory_bytes: limits.memory_bytes,
         },
+        controller: ControllerFacts::of(&api),
     })
 }
 
@@ -228,7 +313,8 @@ pub(super) async fn agent(State(api): State<Arc<Api>>) -> Json<AgentFacts> {
 pub(super) async fn transfers(State(api): State<Arc<Api>>) -> Json<Transfers> {
     let mut transfers: Vec<Transfer> = api.mover.transfers().into_iter().map(Into::into).collect();
     transfers.sort_by_key(|transfer| transfer.id);
-    Json(Transfers { transfers })
+    name_owners(&api, &mut transfers);
+    Json(Transfers { transfers, controller: ControllerFacts::of(&api) })
 }
 
 /// One transfer.
@@ -306,12 +392,15 @@ fn number(id: Result<Path<u64>, PathRejection>) -> Result<u64, ApiError> {
 
 fn find(api: &Api, id: u64) -> Result<Transfer, ApiError> {
     let found = api.mover.transfers().into_iter().find(|transfer| transfer.id == id);
-    found.map(Into::into).ok_or_else(|| {
+    let mut found = [found.map(Transfer::from).ok_or_else(|| {
         ApiError::new(
             StatusCode::NOT_FOUND,
             format!("no transfer {id}: penstock transfers lists them"),
         )
-    })
+    })?];
+    name_owners(api, &mut found);
+    let [found] = found;
+    Ok(found)
 }
 
 #[derive(OpenApi)]

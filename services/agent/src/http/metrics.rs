@@ -198,6 +198,34 @@ impl Collector for Scrape {
             }
         }
 
+        if let Some(status) = api.controller.as_ref().map(|link| link.status()) {
+            let orders = status.orders;
+            for (name, help, value) in [
+                ("connected", "Whether the controller answered last", u64::from(status.connected)),
+                ("lapsed", "Whether its lease is over", u64::from(status.lapsed)),
+                ("orders_listed", "Orders that it wants to stand", orders.listed as u64),
+                ("orders_waiting", "Orders that wait", orders.waiting as u64),
+                ("orders_running", "Orders that run", orders.running as u64),
+                ("untold", "Outcomes that it has not acknowledged", orders.untold as u64),
+            ] {
+                let name = format!("penstock_agent_controller_{name}");
+                gauge(&name, None, help, value as f64)?;
+            }
+            for (name, help, value) in [
+                ("reports", "Reports that the controller answered", status.reports),
+                ("failures", "Attempts to report that failed", status.failures),
+            ] {
+                let metric = ConstCounter::new(value);
+                let name = format!("penstock_agent_controller_{name}");
+                metric.encode(encoder.encode_descriptor(
+                    &name,
+                    help,
+                    None,
+                    metric.metric_type(),
+                )?)?;
+            }
+        }
+
         let mut info = |name: &str, help: &str, labels: &[(&str, &str)]| {
             let info = ConstGauge::new(1_u64);
             let mut family = encoder.encode_descriptor(name, help, None, info.metric_type())?;

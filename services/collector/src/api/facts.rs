@@ -21,12 +21,6 @@ use crate::shared::{Shared, unix_now};
 /// Most exporters or interfaces told at once.
 const LIST_MAX: usize = 10_000;
 
-/// Greatest flows told where nothing else is said.
-const TALKERS: usize = 20;
-
-/// Seconds that the greatest flows are of.
-const TALKERS_S: usize = 10;
-
 /// An exporter.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryExporter)]
@@ -166,7 +160,7 @@ pub(crate) struct InterfaceFacts {
     /// For people.
     name: String,
     /// The exporter's key.
-    exporter: String,
+    pub(super) exporter: String,
     /// The exporter's name, which is the node's in the topology.
     pub(super) host: String,
     /// Its own name, where the exporter tells it.
@@ -174,7 +168,7 @@ pub(crate) struct InterfaceFacts {
     /// Site of that node in the topology.
     site: Option<String>,
     /// Its number.
-    index: u32,
+    pub(super) index: u32,
     /// By the exporter's word.
     speed_bps: Option<u64>,
     /// Whether it is up.
@@ -301,93 +295,6 @@ pub(super) async fn interfaces(
     Ok(Json(Interfaces { interfaces, count }))
 }
 
-/// A flow.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = TelemetryTalker)]
-pub(crate) struct Talker {
-    /// Its source.
-    #[schema(value_type = String)]
-    source: IpAddr,
-    /// Its destination.
-    #[schema(value_type = String)]
-    destination: IpAddr,
-    /// 0 where there is none.
-    source_port: u16,
-    /// 0 where there is none.
-    destination_port: u16,
-    /// IP protocol: 6 is TCP, 17 UDP.
-    protocol: u8,
-    /// Its rate is no less, as far as samples tell.
-    least_bps: f64,
-    /// It is no more, as far as samples tell.
-    most_bps: f64,
-}
-
-/// The greatest flows.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = TelemetryTalkers)]
-pub(crate) struct Talkers {
-    /// Begin of the time that they are of, in seconds since 1970.
-    from_s: i64,
-    /// How long it was.
-    length_s: f64,
-    /// A flow that is not told has no more.
-    error_bps: f64,
-    /// Greatest first.
-    talkers: Vec<Talker>,
-}
-
-/// The greatest flows of the last ten seconds.
-#[utoipa::path(get, path = "/api/v1/telemetry/talkers", security((), ("token" = [])),
-    params(("n" = Option<usize>, Query, description = "How many; 20 if not given, 100 at most")),
-    responses((status = 200, body = Talkers), (status = "4XX", body = ErrorBody)))]
-pub(super) async fn talkers(
-    State(shared): State<Arc<Shared>>,
-    given: Given,
-) -> Result<Json<Talkers>, ApiError> {
-    let mut params = Params::new(given)?;
-    let most = params.number("n")?.unwrap_or(TALKERS).clamp(1, crate::second::TALKERS_MAX);
-    params.none()?;
-    let seconds: Vec<_> = shared.live().seconds().rev().take(TALKERS_S).cloned().collect();
-    let length_s: f64 = seconds.iter().map(|second| second.length_s).sum();
-    let mut flows = std::collections::HashMap::<_, (u64, u64)>::new();
-    for second in &seconds {
-        for talker in &second.talkers {
-            let key = talker.key;
-            let place = (
-                key.source.0,
-                key.destination.0,
-                key.source_port,
-                key.destination_port,
-                key.protocol,
-            );
-            let flow = flows.entry(place).or_insert((0, 0));
-            flow.0 += talker.least;
-            flow.1 += talker.most;
-        }
-    }
-    let rate = |bytes: u64| (bytes as f64 * 8.0 / length_s).round();
-    let mut talkers: Vec<Talker> = flows
-        .into_iter()
-        .map(|((source, destination, source_port, destination_port, protocol), (least, most))| {
-            Talker {
-                source: penstock_flows::packet::Address(source).ip(),
-                destination: penstock_flows::packet::Address(destination).ip(),
-                source_port,
-                destination_port,
-                protocol,
-                least_bps: rate(least),
-                most_bps: rate(most),
-            }
-        })
-        .collect();
-    talkers.sort_by(|a, b| b.least_bps.total_cmp(&a.least_bps));
-    talkers.truncate(most);
-    let from_s = seconds.last().map_or(0, |second| second.at_s);
-    let error_bps = rate(seconds.iter().map(|second| second.talkers_error).sum());
-    Ok(Json(Talkers { from_s, length_s, error_bps, talkers }))
-}
-
 /// A socket.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryInput)]
@@ -474,6 +381,58 @@ pub(crate) struct Storage {
     trouble: Option<String>,
 }
 
+/// Minutes in a database that collectors share.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryClickHouse)]
+pub(crate) struct ClickHouseFacts {
+    /// Where it is.
+    url: String,
+    /// This collector's name in it.
+    name: String,
+    /// Batches stored since the start.
+    batches: u64,
+    /// Rows stored since the start.
+    rows: u64,
+    /// Times that something could not be sent or read.
+    errors: u64,
+    /// Where batches wait.
+    spool: String,
+    /// Batches that wait.
+    batches_waiting: u64,
+    /// Their bytes.
+    bytes_waiting: u64,
+    /// No more bytes wait.
+    limit_bytes: u64,
+    /// Batches that found no room, or were lost.
+    batches_dropped: u64,
+    /// Their rows.
+    rows_dropped: u64,
+    /// Begin of the newest minute that is stored, in seconds since 1970.
+    newest_s: Option<i64>,
+    /// What is wrong now; null for nothing.
+    trouble: Option<String>,
+}
+
+/// Raw samples in files.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryArchive)]
+pub(crate) struct ArchiveFacts {
+    /// Where the files are.
+    directory: String,
+    /// Whole files written since the start.
+    files: u64,
+    /// Records in them.
+    records: u64,
+    /// Records that were dropped.
+    dropped: u64,
+    /// Bytes of all files that are there.
+    bytes: u64,
+    /// They are no more, the newest file apart.
+    limit_bytes: u64,
+    /// What is wrong now; null for nothing.
+    trouble: Option<String>,
+}
+
 /// How the collector is doing.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryStatus)]
@@ -504,6 +463,10 @@ pub(crate) struct Status {
     live_rows: Use,
     /// Minutes and hours on disk; null where nothing is stored.
     storage: Option<Storage>,
+    /// The shared database; null where there is none.
+    clickhouse: Option<ClickHouseFacts>,
+    /// Raw samples in files; null where nobody asked for them.
+    parquet: Option<ArchiveFacts>,
     /// Steps of the wall clock.
     clock_steps: u64,
     /// Clients of the live feed that were dropped because they did not keep up.
@@ -574,6 +537,30 @@ pub(super) async fn status(
             damaged: get(&store.health.damaged),
             newest_s: Some(store.health.newest_s.load(Ordering::Relaxed)).filter(|s| *s > 0),
             trouble: store.trouble(),
+        }),
+        clickhouse: shared.clickhouse.as_ref().map(|database| ClickHouseFacts {
+            url: database.config.url.to_string(),
+            name: database.config.name.clone(),
+            batches: get(&database.health.batches),
+            rows: get(&database.health.rows),
+            errors: get(&database.health.errors),
+            spool: database.spool.display().to_string(),
+            batches_waiting: get(&database.health.waiting),
+            bytes_waiting: get(&database.health.waiting_bytes),
+            limit_bytes: database.config.spool_bytes_max,
+            batches_dropped: get(&database.health.batches_dropped),
+            rows_dropped: get(&database.health.rows_dropped),
+            newest_s: Some(database.health.newest_s.load(Ordering::Relaxed)).filter(|s| *s > 0),
+            trouble: database.trouble(),
+        }),
+        parquet: shared.archive.as_ref().map(|archive| ArchiveFacts {
+            directory: archive.config.directory.display().to_string(),
+            files: get(&archive.health.files),
+            records: get(&archive.health.records),
+            dropped: get(&archive.health.dropped),
+            bytes: get(&archive.health.bytes),
+            limit_bytes: archive.config.bytes_max,
+            trouble: archive.health.trouble(),
         }),
         clock_steps: get(&shared.clock_steps),
         slow_clients: get(&shared.slow_clients),

@@ -1,8 +1,8 @@
 //! The live feed: each second as a server-sent event.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -110,8 +110,10 @@ pub(super) async fn live(
     let after = seen.filter(|seen| *seen <= newest).unwrap_or(newest.saturating_sub(1));
     let missed: Vec<_> = live.seconds().filter(|s| s.number > after).cloned().collect();
     drop(live);
-    let follower =
-        Follower { shared, feed, missed: missed.into_iter(), last: after, base, queries, top };
+    // The first is of everything.
+    queries.insert(0, base);
+    let question = (queries, top);
+    let follower = Follower { shared, feed, missed: missed.into_iter(), last: after, question };
     let events = stream::unfold(follower, |mut follower| async move {
         let event = follower.next().await?;
         Some((Ok(event), follower))
@@ -124,9 +126,8 @@ struct Follower {
     feed: Option<broadcast::Receiver<Arc<Second>>>,
     missed: std::vec::IntoIter<Arc<Second>>,
     last: u64,
-    base: Query,
-    queries: Vec<Query>,
-    top: usize,
+    /// Of everything, then by each dimension; keys of each.
+    question: (Vec<Query>, usize),
 }
 
 impl Follower {
@@ -147,11 +148,17 @@ impl Follower {
             // Those that were missed may come from the feed, too.
             if second.number > self.last {
                 self.last = second.number;
-                let told = self.tell(&second);
-                let data = serde_json::to_string(&told).ok()?;
-                return Some(
-                    Event::default().event("second").id(told.number.to_string()).data(data),
-                );
+                // Whoever else asks the same waits for this one, and need not compute it.
+                let data = self.shared.told.lock().unwrap_or_else(PoisonError::into_inner).event(
+                    second.number,
+                    &self.question,
+                    || {
+                        self.shared.events.fetch_add(1, Ordering::Relaxed);
+                        serde_json::to_string(&self.tell(&second)).ok()
+                    },
+                )?;
+                let id = second.number.to_string();
+                return Some(Event::default().event("second").id(id).data(data));
             }
         }
     }
@@ -161,13 +168,14 @@ impl Follower {
         let answer = |query: &Query| {
             answer(&self.shared, query, span, &Past::default(), std::iter::once(second), &[])
         };
-        let total = answer(&self.base);
+        let (queries, top) = &self.question;
+        let total = answer(&queries[0]);
         let mut by = std::collections::BTreeMap::new();
-        for query in &self.queries {
+        for query in &queries[1..] {
             let answer = answer(query);
             let directory = self.shared.directory();
             let names = Names { registry: &self.shared.registry, directory: &directory };
-            let keyed = first(&answer, self.top).into_iter().map(|(key, cells)| Keyed {
+            let keyed = first(&answer, *top).into_iter().map(|(key, cells)| Keyed {
                 name: names.shown(query.by, &key),
                 key,
                 bps: rates(&answer, &cells)[0],

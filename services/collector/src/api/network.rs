@@ -187,8 +187,15 @@ pub(crate) struct Links {
     links: Vec<LinkUse>,
 }
 
-/// Rates of interfaces by host and interface name, in and out.
-type Rates = HashMap<(String, String), [Flowing; 2]>;
+/// An end of a link: a node's interface, or, at a node whose ports have no names, the link itself.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum At {
+    Interface(String, String),
+    Link(String, String),
+}
+
+/// Rates at ends of links, in and out.
+type Rates = HashMap<At, [Flowing; 2]>;
 
 fn rates(shared: &Shared) -> Rates {
     let (interfaces, _) = all_interfaces(shared);
@@ -207,7 +214,19 @@ fn rates(shared: &Shared) -> Rates {
     let sampled = [sampled(Direction::In), sampled(Direction::Out)];
     let mut rates = Rates::new();
     for facts in interfaces {
-        let Some(name) = facts.interface.clone() else { continue };
+        let known = shared.config.exporters.iter().find(|known| {
+            let address = facts.exporter.split('/').next();
+            address == Some(known.address.to_canonical().to_string().as_str())
+        });
+        let link = known.and_then(|known| {
+            let by_name = facts.interface.as_ref().and_then(|name| known.links.get(name));
+            known.links.get(&facts.index.to_string()).or(by_name)
+        });
+        let at = match (link, &facts.interface) {
+            (Some(link), _) => At::Link(facts.host.clone(), link.clone()),
+            (None, Some(name)) => At::Interface(facts.host.clone(), name.clone()),
+            (None, None) => continue,
+        };
         let flowing = |counted: Option<f64>, sampled: &HashMap<String, (f64, f64)>| match counted {
             Some(bps) => Flowing {
                 bps: Some(bps),
@@ -229,7 +248,7 @@ fn rates(shared: &Shared) -> Rates {
             flowing(facts.input.counted_bps(), &sampled[0]),
             flowing(facts.output.counted_bps(), &sampled[1]),
         ];
-        rates.insert((facts.host.clone(), name), both);
+        rates.insert(at, both);
     }
     rates
 }
@@ -255,15 +274,19 @@ pub(crate) fn link_share(shared: &Shared, name: &str) -> Option<f64> {
 fn links_in_use(shared: &Shared) -> Vec<LinkUse> {
     let Some(topology) = &shared.config.topology else { return Vec::new() };
     let rates = rates(shared);
-    let at = |end: End, out: usize| {
+    let at = |end: End, link: &str, out: usize| {
         let node = &topology.nodes[end.node.0];
-        let interface = node.interfaces.get(end.interface?)?;
-        let found = &rates.get(&(node.name.clone(), interface.name.clone()))?[out];
+        let by_link = rates.get(&At::Link(node.name.clone(), link.to_owned()));
+        let by_name = || {
+            let interface = node.interfaces.get(end.interface?)?;
+            rates.get(&At::Interface(node.name.clone(), interface.name.clone()))
+        };
+        let found = &by_link.or_else(by_name)?[out];
         found.bps.map(|_| found)
     };
     let links = links_of(topology).into_iter().zip(&topology.links).map(|(facts, link)| {
         let [a, b] = link.ends;
-        let flowing = |from, to| match at(from, 1).or_else(|| at(to, 0)) {
+        let flowing = |from, to| match at(from, &link.name, 1).or_else(|| at(to, &link.name, 0)) {
             None => Flowing::default(),
             Some(flowing) => Flowing {
                 bps: flowing.bps,

@@ -10,6 +10,7 @@ use penstock_http::{ApiError, ErrorBody};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::unknown::{self, UnknownPair};
 use super::{Given, Params};
 use crate::answer::{Answer, From, Past, Span};
 use crate::query::{By, Names, Query, Series as Sums};
@@ -48,8 +49,10 @@ pub(crate) struct SeriesAnswer {
     step_s: i64,
     /// bit/s.
     unit: &'static str,
-    /// live, minute or hour: which of the stores answered.
+    /// live, minute or hour: how fine what answered is.
     resolution: &'static str,
+    /// memory, sqlite or clickhouse: who answered.
+    store: &'static str,
     /// All that the filters let through.
     total: Total,
     /// Greatest first; what is not among the first is summed as other.
@@ -105,7 +108,7 @@ pub(super) async fn series(
     let span = Asked::new(&mut params)?;
     let top = params.number("top")?.unwrap_or(TOP).clamp(1, TOP_MAX);
     let query = params.question(by, &shared)?;
-    let (answer, span, resolution) = answer(&shared, query.clone(), span).await?;
+    let Answered { answer, span, resolution, store } = answer(&shared, query, span).await?;
     let directory = shared.directory();
     let names = Names { registry: &shared.registry, directory: &directory };
     let series = first(&answer, top)
@@ -122,6 +125,7 @@ pub(super) async fn series(
         step_s: span.step_s,
         unit: "bit/s",
         resolution,
+        store,
         total: Total {
             bps: rates(&answer, &answer.total),
             error_bps: errors(&answer, &answer.total),
@@ -229,43 +233,68 @@ impl Asked {
     }
 }
 
-/// The finest store that has all of it answers; what is not stored yet is added from memory.
-async fn answer(
-    shared: &Arc<Shared>,
-    query: Query,
-    asked: Asked,
-) -> Result<(Answer, Span, &'static str), ApiError> {
+/// An answer, and where it is from.
+struct Answered {
+    answer: Answer,
+    span: Span,
+    resolution: &'static str,
+    store: &'static str,
+}
+
+/// The finest store that has all of it answers; what is not stored yet is added from memory. Where ClickHouse does not
+/// answer, this collector's own store does.
+async fn answer(shared: &Arc<Shared>, query: Query, asked: Asked) -> Result<Answered, ApiError> {
     let now = unix_now() as i64;
     let fine = asked.step_s.is_none_or(|step| step < 60) && asked.from_s >= now - 2 * LIVE_S;
-    if fine && asked.from_s >= now - LIVE_S - 1 || shared.store.is_none() {
+    let stored = shared.store.is_some() || shared.clickhouse.is_some();
+    if fine && asked.from_s >= now - LIVE_S - 1 || !stored {
         let span = asked.span(1)?;
         // Up to some millions of sums are gone through.
         let answer = tokio::task::block_in_place(|| live(shared, &query, span));
-        return Ok((answer, span, "live"));
+        return Ok(Answered { answer, span, resolution: "live", store: "memory" });
     }
     let long = asked.from_s < now - MINUTES_S || asked.to_s - asked.from_s > HOURS_FROM_S;
     let coarse = asked.step_s.map_or(long, |step| step >= 3600 || asked.from_s < now - MINUTES_S);
-    let (tier, word) = if coarse { (Tier::Hour, "hour") } else { (Tier::Minute, "minute") };
+    let (tier, resolution) = if coarse { (Tier::Hour, "hour") } else { (Tier::Minute, "minute") };
     let span = asked.span(tier.step_s())?;
-    let store =
-        shared.store.as_ref().ok_or_else(|| ApiError::bad_request("there is no storage"))?;
-    let past = past(store, &query, span, tier).await.map_err(|error| {
+    let mut trouble = String::new();
+    let mut found = None;
+    if let Some(database) = &shared.clickhouse {
+        let until_s = database.stored_until_s();
+        match database.past(&query, span, tier, until_s).await {
+            Ok(past) => found = Some((past, until_s, "clickhouse")),
+            Err(error) => trouble = error,
+        }
+    }
+    if let Some(store) = shared.store.as_ref().filter(|_| found.is_none()) {
+        match past(store, &query, span, tier).await {
+            Ok(past) => {
+                let newest = store.health.newest_s.load(Ordering::Relaxed);
+                found = Some((past, newest.saturating_add(60), "sqlite"));
+            }
+            Err(error) => trouble = error.to_string(),
+        }
+    }
+    let Some((past, until_s, store)) = found else {
         let text =
-            format!("storage cannot be read: {error}: the last 600 seconds can be asked for");
-        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text)
-    })?;
-    let newest = store.health.newest_s.load(Ordering::Relaxed);
-    let stored_until = newest.saturating_add(60);
+            format!("storage cannot be read: {trouble}: the last 600 seconds can be asked for");
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text));
+    };
     let seconds: Vec<_> =
-        shared.live().seconds().filter(|second| second.at_s >= stored_until).cloned().collect();
+        shared.live().seconds().filter(|second| second.at_s >= until_s).cloned().collect();
     let answer = tokio::task::block_in_place(|| {
         crate::answer::answer(shared, &query, span, &past, seconds.iter().map(|s| &**s), &[])
     });
-    Ok((answer, span, word))
+    Ok(Answered { answer, span, resolution, store })
 }
 
 /// What is stored of it. Of hours that are not summed up yet the minutes are taken.
-async fn past(store: &Store, query: &Query, span: Span, tier: Tier) -> Result<Past, sqlx::Error> {
+pub(crate) async fn past(
+    store: &Store,
+    query: &Query,
+    span: Span,
+    tier: Tier,
+) -> Result<Past, sqlx::Error> {
     let (from_s, to_s) = (span.start_s, span.end_s());
     let buckets = (span.start_s, span.step_s);
     let mut parts = vec![(tier, (from_s, to_s))];
@@ -315,6 +344,9 @@ pub(crate) struct Labels {
     owners: usize,
     /// Keys of activities in it.
     activities: usize,
+    /// Pairs that options of packets name and the registry does not have, greatest first; null where the time is
+    /// older than what is kept in memory.
+    unknown: Option<Vec<UnknownPair>>,
 }
 
 /// A part of the traffic.
@@ -350,7 +382,9 @@ pub(super) async fn labels(
     let mut asked = Asked::new(&mut params)?;
     asked.step_s = Some(asked.to_s - asked.from_s);
     let query = params.question(By::Activity, &shared)?;
-    let (answer, span, _) = answer(&shared, query, asked).await?;
+    let Answered { answer, span, resolution, .. } = answer(&shared, query.clone(), asked).await?;
+    let unknown = (resolution == "live")
+        .then(|| tokio::task::block_in_place(|| unknown::pairs(&shared, &query, span)));
     let sums: Vec<(String, Cell)> = answer
         .series
         .iter()
@@ -391,5 +425,6 @@ pub(super) async fn labels(
         untrusted: part(&|key| key == "untrusted"),
         owners: owners.len(),
         activities: activities.len(),
+        unknown,
     }))
 }

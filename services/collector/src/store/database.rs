@@ -1,14 +1,16 @@
 //! The tables, and every statement.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
+use futures_util::TryStreamExt;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{AssertSqlSafe, Connection, Row as _, SqliteConnection};
 
+use super::packed::{Sums, add, entries, pack};
 use crate::minute::{Minute, ROWS_MAX};
 use crate::row::{Cell, Kind, Row};
 
@@ -26,9 +28,12 @@ const BUSY: Duration = Duration::from_secs(5);
 
 const PAGE_BYTES: u64 = 4096;
 
+/// Millions of these are gone through for a picture of a year.
+type FastSums = HashMap<u32, Cell, foldhash::fast::FixedState>;
+
 /// Each brings a database to the version of its place, counted from 1 (`PRAGMA user_version`). What was shipped is never
-/// changed; a change is another one.
-const MIGRATIONS: [&str; 1] = ["
+/// changed; a change is another one. What a script cannot do follows it in [`migrate`].
+const MIGRATIONS: [&str; 2] = ["
 CREATE TABLE key (
     id INTEGER PRIMARY KEY AUTOINCREMENT, kind INTEGER NOT NULL, body TEXT NOT NULL, seen INTEGER NOT NULL,
     UNIQUE (kind, body));
@@ -41,7 +46,76 @@ CREATE TABLE hour (
 CREATE TABLE minute_covered (start INTEGER PRIMARY KEY, seconds REAL NOT NULL);
 CREATE TABLE hour_covered (start INTEGER PRIMARY KEY, seconds REAL NOT NULL);
 CREATE TABLE applied (id INTEGER PRIMARY KEY, at INTEGER NOT NULL);
+", "
+CREATE TABLE minute_sums (kind INTEGER, start INTEGER, body BLOB NOT NULL, PRIMARY KEY (kind, start));
+CREATE TABLE hour_sums (kind INTEGER, start INTEGER, body BLOB NOT NULL, PRIMARY KEY (kind, start));
+ALTER TABLE key ADD COLUMN kept INTEGER NOT NULL DEFAULT 0;
+UPDATE key SET kept = coalesce((SELECT MAX(start) FROM hour WHERE hour.key = key.id), 0);
 "];
+
+/// Single rows become values of a minute or hour each.
+async fn migrate(connection: &mut SqliteConnection, version: usize) -> Result<(), sqlx::Error> {
+    if version != 2 {
+        return Ok(());
+    }
+    for tier in [Tier::Minute, Tier::Hour] {
+        for kind in Kind::ALL {
+            let text = format!("SELECT DISTINCT start FROM {} WHERE kind = ?", tier.table());
+            let starts: Vec<i64> = sqlx::query_scalar(AssertSqlSafe(text))
+                .bind(kind as i64)
+                .fetch_all(&mut *connection)
+                .await?;
+            for start in starts {
+                let text = format!(
+                    "SELECT key, bytes, error_squared, seconds FROM {} WHERE kind = ? AND start = ?",
+                    tier.table()
+                );
+                let rows = sqlx::query(AssertSqlSafe(text))
+                    .bind(kind as i64)
+                    .bind(start)
+                    .fetch_all(&mut *connection)
+                    .await?;
+                let mut sums = Sums::new();
+                for row in rows {
+                    let cell =
+                        Cell { bytes: row.get(1), error_squared: row.get(2), seconds: row.get(3) };
+                    sums.entry(number(row.get(0))?).or_default().add(cell);
+                }
+                put(connection, tier, kind, start, &sums).await?;
+            }
+        }
+    }
+    sqlx::raw_sql("DROP TABLE minute; DROP TABLE hour;").execute(connection).await?;
+    Ok(())
+}
+
+/// A key's number as it is packed.
+fn number(id: i64) -> Result<u32, sqlx::Error> {
+    let text = "four thousand million keys were used: move the file away";
+    u32::try_from(id).map_err(|_| sqlx::Error::Configuration(text.into()))
+}
+
+/// Stores the sums of a minute or hour in the place of those before.
+async fn put(
+    connection: &mut SqliteConnection,
+    tier: Tier,
+    kind: Kind,
+    start_s: i64,
+    sums: &Sums,
+) -> Result<(), sqlx::Error> {
+    let text = format!(
+        "INSERT INTO {}_sums (kind, start, body) VALUES (?, ?, ?)
+         ON CONFLICT DO UPDATE SET body = excluded.body",
+        tier.table()
+    );
+    sqlx::query(AssertSqlSafe(text))
+        .bind(kind as i64)
+        .bind(start_s)
+        .bind(pack(kind, sums))
+        .execute(connection)
+        .await?;
+    Ok(())
+}
 
 /// Which sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +125,7 @@ pub(crate) enum Tier {
 }
 
 impl Tier {
-    fn table(self) -> &'static str {
+    pub(crate) fn table(self) -> &'static str {
         match self {
             Self::Minute => "minute",
             Self::Hour => "hour",
@@ -85,6 +159,7 @@ pub(super) async fn open(path: &Path, limit_bytes: u64) -> Result<SqlitePool, sq
     for (at, script) in MIGRATIONS.iter().enumerate().skip(usize::try_from(version).unwrap_or(0)) {
         let mut transaction = connection.begin().await?;
         sqlx::raw_sql(*script).execute(&mut *transaction).await?;
+        migrate(&mut transaction, at + 1).await?;
         let set = format!("PRAGMA user_version = {}", at + 1);
         sqlx::raw_sql(AssertSqlSafe(set)).execute(&mut *transaction).await?;
         transaction.commit().await?;
@@ -144,21 +219,21 @@ pub(super) async fn write(
     .await?;
     let own = minute.rows.iter().map(|(row, cell)| (minute.start_s, row, cell));
     let counted = minute.counters.iter().map(|(start_s, row, cell)| (*start_s, row, cell));
+    let mut all: BTreeMap<(Kind, i64), Sums> = BTreeMap::new();
     for (start_s, row, cell) in own.chain(counted) {
-        let id = id_of(&mut transaction, row, start_s, ids).await?;
-        sqlx::query(
-            "INSERT INTO minute (kind, start, key, bytes, error_squared, seconds) VALUES (?, ?, ?, ?, ?, ?)
-             ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes,
-                error_squared = error_squared + excluded.error_squared, seconds = seconds + excluded.seconds",
-        )
-        .bind(row.kind() as i64)
-        .bind(start_s)
-        .bind(id)
-        .bind(cell.bytes)
-        .bind(cell.error_squared)
-        .bind(cell.seconds)
-        .execute(&mut *transaction)
-        .await?;
+        let id = number(id_of(&mut transaction, row, start_s, ids).await?)?;
+        all.entry((row.kind(), start_s)).or_default().entry(id).or_default().add(*cell);
+    }
+    for ((kind, start_s), mut sums) in all {
+        // Counters come late, and a wall clock that went back has the same minute twice.
+        let before: Option<Vec<u8>> =
+            sqlx::query_scalar("SELECT body FROM minute_sums WHERE kind = ? AND start = ?")
+                .bind(kind as i64)
+                .bind(start_s)
+                .fetch_optional(&mut *transaction)
+                .await?;
+        add(kind, &mut sums, &before.unwrap_or_default());
+        put(&mut transaction, Tier::Minute, kind, start_s, &sums).await?;
     }
     transaction.commit().await
 }
@@ -208,7 +283,7 @@ pub(super) async fn keep_house(pool: &SqlitePool, now_s: i64) -> Result<(), sqlx
     }
     let mut transaction = pool.begin().await?;
     for kind in Kind::ALL {
-        for (table, keep) in [("minute", MINUTES_S), ("hour", HOURS_S)] {
+        for (table, keep) in [("minute_sums", MINUTES_S), ("hour_sums", HOURS_S)] {
             let text = format!("DELETE FROM {table} WHERE kind = ? AND start < ?");
             sqlx::query(AssertSqlSafe(text))
                 .bind(kind as i64)
@@ -229,19 +304,19 @@ pub(super) async fn keep_house(pool: &SqlitePool, now_s: i64) -> Result<(), sqlx
     .await?;
     transaction.commit().await?;
     if now_s.rem_euclid(86_400) < 60 {
-        drop_keys(pool, now_s - MINUTES_S).await?;
+        drop_keys(pool, now_s - MINUTES_S, now_s - HOURS_S).await?;
     }
     Ok(())
 }
 
-/// Keys that nothing has any more.
-async fn drop_keys(pool: &SqlitePool, before: i64) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "DELETE FROM key WHERE seen < ? AND id NOT IN (SELECT key FROM hour) AND id NOT IN (SELECT key FROM minute)",
-    )
-    .bind(before)
-    .execute(pool)
-    .await?;
+/// Keys that nothing has any more: minutes before and hours before these times are gone. When a key was seen is noted
+/// once an hour.
+async fn drop_keys(pool: &SqlitePool, minutes_s: i64, hours_s: i64) -> Result<(), sqlx::Error> {
+    sqlx::query("DELETE FROM key WHERE seen < ? AND kept < ?")
+        .bind(minutes_s - 3600)
+        .bind(hours_s)
+        .execute(pool)
+        .await?;
     Ok(())
 }
 
@@ -250,47 +325,32 @@ async fn sum_hour(pool: &SqlitePool, hour: i64) -> Result<(), sqlx::Error> {
     let mut transaction = pool.begin().await?;
     let mut ids = HashMap::new();
     for kind in Kind::ALL {
-        sqlx::query("DELETE FROM hour WHERE kind = ? AND start = ?")
-            .bind(kind as i64)
-            .bind(hour)
-            .execute(&mut *transaction)
-            .await?;
-        let sums = sqlx::query(
-            "SELECT key, SUM(bytes), SUM(error_squared), SUM(seconds) FROM minute
-             WHERE kind = ? AND start >= ? AND start < ? GROUP BY key ORDER BY 2 DESC",
+        let minutes: Vec<Vec<u8>> = sqlx::query_scalar(
+            "SELECT body FROM minute_sums WHERE kind = ? AND start >= ? AND start < ?",
         )
         .bind(kind as i64)
         .bind(hour)
         .bind(hour + 3600)
         .fetch_all(&mut *transaction)
         .await?;
+        let mut sums = Sums::new();
+        minutes.iter().for_each(|body| add(kind, &mut sums, body));
+        let mut kept: Vec<(u32, Cell)> = sums.into_iter().collect();
+        kept.sort_unstable_by(|a, b| b.1.bytes.total_cmp(&a.1.bytes).then(a.0.cmp(&b.0)));
         let mut other = Cell::default();
-        let mut kept: Vec<(i64, Cell)> = Vec::new();
-        for sum in sums {
-            let (key, cell) = (sum.get(0), cell(&sum, 1));
-            if kept.len() < ROWS_MAX { kept.push((key, cell)) } else { other.add(cell) }
-        }
+        kept.drain(ROWS_MAX.min(kept.len())..).for_each(|(_, cell)| other.add(cell));
+        let mut sums: Sums = kept.into_iter().collect();
         if other.bytes > 0.0
             && let Some(row) = crate::live::other(kind)
         {
-            kept.push((id_of(&mut transaction, &row, hour, &mut ids).await?, other));
-        }
-        for (key, cell) in kept {
             // The row of those without a place may be among the greatest itself.
-            sqlx::query(
-                "INSERT INTO hour (kind, start, key, bytes, error_squared, seconds) VALUES (?, ?, ?, ?, ?, ?)
-                 ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes,
-                    error_squared = error_squared + excluded.error_squared",
-            )
-            .bind(kind as i64)
-            .bind(hour)
-            .bind(key)
-            .bind(cell.bytes)
-            .bind(cell.error_squared)
-            .bind(cell.seconds)
-            .execute(&mut *transaction)
-            .await?;
+            let id = number(id_of(&mut transaction, &row, hour, &mut ids).await?)?;
+            sums.entry(id).or_default().add(other);
         }
+        put(&mut transaction, Tier::Hour, kind, hour, &sums).await?;
+        let keys: Vec<String> = sums.keys().map(ToString::to_string).collect();
+        let text = format!("UPDATE key SET kept = MAX(kept, ?) WHERE id IN ({})", keys.join(","));
+        sqlx::query(AssertSqlSafe(text)).bind(hour).execute(&mut *transaction).await?;
     }
     sqlx::query(
         "INSERT INTO hour_covered (start, seconds)
@@ -315,7 +375,7 @@ pub(super) async fn drop_oldest(pool: &SqlitePool) -> Result<(), sqlx::Error> {
     let before = first + ((last - first) / 10).max(60);
     let mut transaction = pool.begin().await?;
     for kind in Kind::ALL {
-        sqlx::query("DELETE FROM minute WHERE kind = ? AND start < ?")
+        sqlx::query("DELETE FROM minute_sums WHERE kind = ? AND start < ?")
             .bind(kind as i64)
             .bind(before)
             .execute(&mut *transaction)
@@ -326,17 +386,15 @@ pub(super) async fn drop_oldest(pool: &SqlitePool) -> Result<(), sqlx::Error> {
         .execute(&mut *transaction)
         .await?;
     transaction.commit().await?;
-    drop_keys(pool, before).await
+    let hours: Option<i64> =
+        sqlx::query_scalar("SELECT MIN(start) FROM hour_covered").fetch_one(pool).await?;
+    drop_keys(pool, before, hours.unwrap_or(before)).await
 }
 
 pub(super) async fn summed_until(pool: &SqlitePool) -> Result<i64, sqlx::Error> {
     let last: Option<i64> =
         sqlx::query_scalar("SELECT MAX(start) FROM hour_covered").fetch_one(pool).await?;
     Ok(last.map_or(i64::MIN, |last| last + 3600))
-}
-
-fn cell(row: &sqlx::sqlite::SqliteRow, at: usize) -> Cell {
-    Cell { bytes: row.get(at), error_squared: row.get(at + 1), seconds: row.get(at + 2) }
 }
 
 pub(super) async fn read(
@@ -347,19 +405,30 @@ pub(super) async fn read(
     (start_s, step_s): (i64, i64),
 ) -> Result<Vec<(i64, i64, Cell)>, sqlx::Error> {
     let text = format!(
-        "SELECT (start - ?) / ?, key, SUM(bytes), SUM(error_squared), SUM(seconds) FROM {}
-         WHERE kind = ? AND start >= ? AND start < ? GROUP BY 1, 2",
+        "SELECT start, body FROM {}_sums WHERE kind = ? AND start >= ? AND start < ? ORDER BY start",
         tier.table()
     );
-    let rows = sqlx::query(AssertSqlSafe(text))
-        .bind(start_s)
-        .bind(step_s)
-        .bind(kind as i64)
-        .bind(from_s)
-        .bind(to_s)
-        .fetch_all(pool)
-        .await?;
-    Ok(rows.iter().map(|row| (row.get(0), row.get(1), cell(row, 2))).collect())
+    let mut values =
+        sqlx::query(AssertSqlSafe(text)).bind(kind as i64).bind(from_s).bind(to_s).fetch(pool);
+    let mut all = Vec::new();
+    // Values come in order: sums of one bucket are gathered at a time.
+    let (mut open, mut sums): (Option<i64>, FastSums) = (None, FastSums::default());
+    let mut close = |bucket: Option<i64>, sums: &mut FastSums| {
+        let Some(bucket) = bucket else { return };
+        all.extend(sums.drain().map(|(key, cell)| (bucket, i64::from(key), cell)));
+    };
+    while let Some(value) = values.try_next().await? {
+        let bucket = (value.get::<i64, _>(0) - start_s).div_euclid(step_s);
+        if open != Some(bucket) {
+            close(open, &mut sums);
+            open = Some(bucket);
+        }
+        for (key, cell) in entries(kind, value.get(1)) {
+            sums.entry(key).or_default().add(cell);
+        }
+    }
+    close(open, &mut sums);
+    Ok(all)
 }
 
 pub(super) async fn covered(
@@ -396,6 +465,49 @@ pub(super) async fn rows(pool: &SqlitePool, ids: &[i64]) -> Result<Vec<(i64, Row
         }
     }
     Ok(found)
+}
+
+/// See [`super::Store::fill`].
+#[cfg(test)]
+pub(super) async fn fill(
+    pool: &SqlitePool,
+    groups: u32,
+    minutes: i64,
+    hours: i64,
+) -> Result<(), sqlx::Error> {
+    use crate::row::{Direction, Label, Vantage};
+    let end_s = 366 * 86_400;
+    let mut transaction = pool.begin().await?;
+    let mut sums = Sums::new();
+    for number in 0..groups {
+        let exporter = format!("192.0.2.{}", number % 10).as_str().into();
+        let row = Row::Group {
+            at: Vantage { exporter, host: number.is_multiple_of(2), direction: Direction::Out },
+            input: Some(number / 10),
+            output: None,
+            vlan: Some((number % 100) as u16),
+            version: Some(6),
+            label: Label::Trusted(((3 << 6) | (number % 63 + 1)) as u16),
+            source: None,
+            destination: None,
+        };
+        let id = id_of(&mut transaction, &row, end_s, &mut HashMap::new()).await?;
+        let cell = Cell { bytes: f64::from(number + 1), error_squared: 1.0, seconds: 0.0 };
+        sums.insert(super::database::number(id)?, cell);
+    }
+    for (tier, count) in [(Tier::Minute, minutes), (Tier::Hour, hours)] {
+        for number in 1..=count {
+            let start_s = end_s - number * tier.step_s();
+            put(&mut transaction, tier, Kind::Group, start_s, &sums).await?;
+            let text = format!("INSERT INTO {}_covered VALUES (?, ?)", tier.table());
+            sqlx::query(AssertSqlSafe(text))
+                .bind(start_s)
+                .bind(tier.step_s() as f64)
+                .execute(&mut *transaction)
+                .await?;
+        }
+    }
+    transaction.commit().await
 }
 
 #[cfg(test)]
@@ -457,6 +569,42 @@ mod tests {
         );
         keep_house(&pool, 7200 + HOURS_S).await.unwrap();
         assert_eq!(read(&pool, Tier::Hour, Kind::Group, (0, 7200), (0, 3600)).await.unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn single_rows_of_before_become_values() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.db");
+        let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+        let mut old = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
+        sqlx::raw_sql(MIGRATIONS[0]).execute(&mut old).await.unwrap();
+        let body = serde_json::to_string(&group(7)).unwrap();
+        sqlx::query("INSERT INTO key (id, kind, body, seen) VALUES (5, 0, ?, 60)")
+            .bind(body)
+            .execute(&mut old)
+            .await
+            .unwrap();
+        sqlx::raw_sql(
+            "INSERT INTO minute VALUES (0, 60, 5, 12.5, 4.0, 0.0), (0, 120, 5, 1.0, 1.0, 0.0), (3, 60, 5, 9.0, 0.0, 60.0);
+             INSERT INTO hour VALUES (0, 0, 5, 13.5, 5.0, 0.0); PRAGMA user_version = 1",
+        )
+        .execute(&mut old)
+        .await
+        .unwrap();
+        old.close().await.unwrap();
+        let pool = open(&path, 1 << 30).await.unwrap();
+        let all = |tier, kind| read(&pool, tier, kind, (0, 7200), (0, 60));
+        let cell = |bytes, error_squared, seconds| Cell { bytes, error_squared, seconds };
+        assert_eq!(
+            all(Tier::Minute, Kind::Group).await.unwrap(),
+            [(1, 5, cell(12.5, 4.0, 0.0)), (2, 5, cell(1.0, 1.0, 0.0))]
+        );
+        let counters = all(Tier::Minute, Kind::Counter).await.unwrap();
+        assert_eq!(counters, [(1, 5, cell(9.0, 0.0, 60.0))]);
+        assert_eq!(all(Tier::Hour, Kind::Group).await.unwrap(), [(0, 5, cell(13.5, 5.0, 0.0))]);
+        assert_eq!(rows(&pool, &[5]).await.unwrap(), [(5, group(7))]);
+        let kept: i64 = sqlx::query_scalar("SELECT kept FROM key").fetch_one(&pool).await.unwrap();
+        assert_eq!(kept, 0);
     }
 
     #[tokio::test]

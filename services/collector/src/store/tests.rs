@@ -83,7 +83,7 @@ async fn a_kill_loses_nothing_that_was_stored_and_doubles_nothing() {
 /// Runs a store that gets these minutes, until all are stored or lost.
 async fn run(store: &Store, numbers: std::ops::Range<i64>) {
     let (give, take) = mpsc::unbounded_channel();
-    numbers.for_each(|number| give.send(minute(number)).unwrap());
+    numbers.for_each(|number| give.send(Arc::new(minute(number))).unwrap());
     drop(give);
     store.run(take).await;
 }

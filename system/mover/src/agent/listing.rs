@@ -51,6 +51,8 @@ pub struct Transfer {
     pub engine: String,
     /// TCP segments sent again by the sending end.
     pub retransmits: u64,
+    /// Owner and activity as one number, where the data is someone's.
+    pub scitag: Option<u16>,
 }
 
 /// What an agent has done since it started.

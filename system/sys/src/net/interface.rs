@@ -24,28 +24,48 @@ pub fn is_own_address(address: IpAddr) -> bool {
     address.is_loopback() || interface_with(address).is_some()
 }
 
+/// All addresses of this machine's interfaces with the interface's name, in the kernel's order.
+pub fn own_addresses() -> Vec<(String, IpAddr)> {
+    let mut all = Vec::new();
+    for_each_address(|address, name| {
+        all.push((name.to_string_lossy().into_owned(), address));
+        false
+    });
+    all
+}
+
 /// Name of the interface that has an address.
 fn interface_with(address: IpAddr) -> Option<String> {
+    let mut found = None;
+    for_each_address(|has, name| {
+        if has == address {
+            found = Some(name.to_string_lossy().into_owned());
+        }
+        found.is_some()
+    });
+    found
+}
+
+/// Shows each address with the name of its interface, until it is enough.
+fn for_each_address(mut is_enough: impl FnMut(IpAddr, &CStr) -> bool) {
     let mut first: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: the pointer is valid for the write of one pointer.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
-        return None;
+        return;
     }
-    let mut found = None;
     let mut next = first;
-    while !next.is_null() && found.is_none() {
+    while !next.is_null() {
         // SAFETY: getifaddrs gave a list whose entries stay valid until freeifaddrs.
         let entry = unsafe { &*next };
-        if address_of(entry) == Some(address) {
-            // SAFETY: the name is a C string that lives as long as the list.
-            let name = unsafe { CStr::from_ptr(entry.ifa_name) };
-            found = Some(name.to_string_lossy().into_owned());
+        // SAFETY: the name is a C string that lives as long as the list.
+        let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+        if address_of(entry).is_some_and(|address| is_enough(address, name)) {
+            break;
         }
         next = entry.ifa_next;
     }
     // SAFETY: the list came from getifaddrs and nothing borrowed from it is kept.
     unsafe { libc::freeifaddrs(first) };
-    found
 }
 
 fn address_of(entry: &libc::ifaddrs) -> Option<IpAddr> {
@@ -80,6 +100,7 @@ mod tests {
 
     #[test]
     fn own_addresses_are_those_of_interfaces() {
+        assert!(own_addresses().contains(&("lo".to_owned(), Ipv4Addr::LOCALHOST.into())));
         assert!(is_own_address(Ipv4Addr::LOCALHOST.into()));
         assert!(is_own_address(Ipv4Addr::new(127, 9, 9, 9).into()));
         assert!(is_own_address(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into()));

@@ -4,13 +4,16 @@
 
 use std::ops::Range;
 
+use penstock_units::ByteCount;
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-use crate::fault::{Collector, shown, suggestion};
+use crate::fault::{Collector, Faults, shown, suggestion};
 
-pub(super) struct Words<'i> {
+/// A table of the file.
+#[derive(Debug)]
+pub struct Words<'i> {
     /// What the table is, for messages: `a link`.
     what: &'static str,
     at: Range<usize>,
@@ -18,14 +21,38 @@ pub(super) struct Words<'i> {
     asked: Vec<&'static str>,
 }
 
+/// The whole of a file as one table, and where faults are noted.
+///
+/// # Errors
+/// When it is larger than this, or no TOML.
+pub fn parse<'i>(
+    text: &'i str,
+    bytes_max: usize,
+    what: &'static str,
+) -> Result<(Words<'i>, Collector<'i>), Faults> {
+    let mut faults = Collector::new(text);
+    if text.len() > bytes_max {
+        faults.note(0..0, format!("larger than {}", ByteCount(bytes_max as u64)));
+        return Err(faults.into_faults());
+    }
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        for error in errors {
+            faults.note(error.span().unwrap_or(0..0), error.message());
+        }
+        return Err(faults.into_faults());
+    }
+    Ok((Words::new(what, table), faults))
+}
+
 impl<'i> Words<'i> {
-    pub(super) fn new(what: &'static str, table: Spanned<DeTable<'i>>) -> Self {
+    fn new(what: &'static str, table: Spanned<DeTable<'i>>) -> Self {
         let at = table.span();
         Self { what, at, table: table.into_inner(), asked: Vec::new() }
     }
 
     /// A word that may be missing.
-    pub(super) fn optional<T: Deserialize<'i>>(
+    pub fn optional<T: Deserialize<'i>>(
         &mut self,
         word: &'static str,
         faults: &mut Collector<'_>,
@@ -44,7 +71,7 @@ impl<'i> Words<'i> {
     }
 
     /// A word without which there is nothing to read.
-    pub(super) fn needed<T: Deserialize<'i>>(
+    pub fn needed<T: Deserialize<'i>>(
         &mut self,
         word: &'static str,
         faults: &mut Collector<'_>,
@@ -56,11 +83,7 @@ impl<'i> Words<'i> {
     }
 
     /// A word for people: one line that no terminal obeys.
-    pub(super) fn text(
-        &mut self,
-        word: &'static str,
-        faults: &mut Collector<'_>,
-    ) -> Option<String> {
+    pub fn text(&mut self, word: &'static str, faults: &mut Collector<'_>) -> Option<String> {
         let text = self.optional::<String>(word, faults)?;
         if text.get_ref().chars().any(char::is_control) {
             faults.note(text.span(), format!("{word}: write one line without control characters"));
@@ -69,7 +92,7 @@ impl<'i> Words<'i> {
     }
 
     /// A list of tables: `[[word]]`, or `word = [{ ... }]`.
-    pub(super) fn tables(
+    pub fn tables(
         &mut self,
         word: &'static str,
         what: &'static str,
@@ -95,8 +118,14 @@ impl<'i> Words<'i> {
         all
     }
 
+    /// Where the table stands in the file.
+    #[must_use]
+    pub fn place(&self) -> Range<usize> {
+        self.at.clone()
+    }
+
     /// What is left is unknown.
-    pub(super) fn finish(self, faults: &mut Collector<'_>) {
+    pub fn finish(self, faults: &mut Collector<'_>) {
         for (word, _) in &self.table {
             let near = suggestion(word.get_ref(), self.asked.iter().copied());
             let near = match near.as_str() {

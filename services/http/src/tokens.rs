@@ -5,7 +5,7 @@
 //! read or has an error, none of its tokens is valid (a token that was just removed must not live on),
 //! and the log says so once for each change.
 //!
-//! Not for: tokens with content, such as WLCG's; what a client may do (that is [`crate::gate`]).
+//! Not for: tokens with content, such as WLCG's; what a client may do (each role says that).
 //!
 //! Fails at the start with a line that names the file; later by refusing.
 
@@ -21,6 +21,9 @@ use aws_lc_rs::digest::{SHA256, digest};
 /// What the bearer of the agent's own token is called.
 pub const OWNER: &str = "owner";
 
+/// What the controller and the bearers of its tickets are called.
+pub const CONTROLLER: &str = "controller";
+
 /// Shortest token; shorter ones can be guessed.
 pub const TOKEN_BYTES_MIN: usize = 16;
 
@@ -30,7 +33,8 @@ pub const TOKEN_BYTES_MAX: usize = 4096;
 /// Longest file of tokens.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-type Hash = [u8; 32];
+/// SHA-256 of a token.
+pub type Hash = [u8; 32];
 
 /// Where tokens come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,14 +62,19 @@ pub enum TokenSource {
 
 impl TokenSource {
     /// From the hexadecimal SHA-256 of the token.
-    pub(crate) fn hashed(name: String, hex: &str) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn hashed(name: String, hex: &str) -> Result<Self, String> {
         let sha256 = unhex(hex).ok_or_else(|| {
             format!("token {name}: sha256 takes 64 hexadecimal digits: printf %s TOKEN | sha256sum prints them")
         })?;
         Ok(Self::Hashed { name, sha256 })
     }
 
-    pub(crate) fn name(&self) -> Option<&str> {
+    /// What its bearer is called; none for a list.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
         match self {
             Self::Hashed { name, .. } | Self::File { name, .. } => Some(name),
             Self::List { .. } => None,
@@ -82,7 +91,10 @@ pub struct TokenError {
 }
 
 /// Whether a token may be called so.
-pub(crate) fn check_token_name(name: &str) -> Result<(), String> {
+///
+/// # Errors
+/// With what a name may have.
+pub fn check_token_name(name: &str) -> Result<(), String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-._@".contains(c);
     if name.is_empty() || name.len() > 128 || !name.chars().all(good) {
         return Err(format!(
@@ -91,6 +103,11 @@ pub(crate) fn check_token_name(name: &str) -> Result<(), String> {
     }
     if name == OWNER {
         return Err(format!("'{OWNER}' is the agent's own token: give this one another name"));
+    }
+    if name == CONTROLLER {
+        return Err(format!(
+            "'{CONTROLLER}' is who gives this agent orders: give this token another name"
+        ));
     }
     Ok(())
 }
@@ -289,12 +306,15 @@ pub fn check_token(token: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn hash(token: &str) -> Hash {
+/// What is kept of a token.
+#[must_use]
+pub fn hash(token: &str) -> Hash {
     digest(&SHA256, token.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
 /// Bytes as lower-case hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

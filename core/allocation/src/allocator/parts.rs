@@ -1,0 +1,80 @@
+//! What shares something with what, found by walking from a demand over its resources and its class to others.
+
+use std::ops::Range;
+
+use super::Allocator;
+
+/// A part of the problem that shares nothing with the rest: where it stands in [`Parts`].
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    pub(super) resources: Range<usize>,
+    pub(super) classes: Range<usize>,
+    pub(super) demands: Range<usize>,
+}
+
+/// The parts that were found so far, by walking from a demand to all that it shares something with.
+pub(super) struct Parts {
+    pub(super) resources: Vec<u32>,
+    pub(super) classes: Vec<u32>,
+    pub(super) demands: Vec<u32>,
+    seen_resources: Vec<bool>,
+    seen_classes: Vec<bool>,
+    seen_demands: Vec<bool>,
+    /// Within its part.
+    pub(super) resource_places: Vec<u32>,
+    pub(super) class_places: Vec<u32>,
+}
+
+impl Parts {
+    pub(super) fn new(all: &Allocator) -> Self {
+        Self {
+            resources: Vec::new(),
+            classes: Vec::new(),
+            demands: Vec::new(),
+            seen_resources: vec![false; all.resources.len()],
+            seen_classes: vec![false; all.classes.len()],
+            seen_demands: vec![false; all.demands.len()],
+            resource_places: vec![0; all.resources.len()],
+            class_places: vec![0; all.classes.len()],
+        }
+    }
+
+    /// The part that a demand is in; none if it was found before.
+    pub(super) fn of(&mut self, all: &Allocator, first: u32) -> Option<Part> {
+        if std::mem::replace(&mut self.seen_demands[first as usize], true) {
+            return None;
+        }
+        let starts = (self.resources.len(), self.classes.len(), self.demands.len());
+        self.demands.push(first);
+        let mut next = starts.2;
+        while let Some(id) = self.demands.get(next) {
+            next += 1;
+            let entry = all.entry(*id);
+            if let Some(class) = entry.class
+                && !std::mem::replace(&mut self.seen_classes[class as usize], true)
+            {
+                self.classes.push(class);
+                self.visit(&all.classes[class as usize].demands);
+            }
+            for resource in entry.paths.iter().flatten() {
+                if !std::mem::replace(&mut self.seen_resources[*resource as usize], true) {
+                    self.resources.push(*resource);
+                    self.visit(&all.resources[*resource as usize].demands);
+                }
+            }
+        }
+        Some(Part {
+            resources: starts.0..self.resources.len(),
+            classes: starts.1..self.classes.len(),
+            demands: starts.2..self.demands.len(),
+        })
+    }
+
+    fn visit(&mut self, demands: &[u32]) {
+        for demand in demands {
+            if !std::mem::replace(&mut self.seen_demands[*demand as usize], true) {
+                self.demands.push(*demand);
+            }
+        }
+    }
+}

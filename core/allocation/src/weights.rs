@@ -1,0 +1,83 @@
+//! Fractions as integers of one scale, so that a filling can add and compare them exactly.
+//!
+//! Weights of a class are divided over its demands and so are fractions. Where their common denominator is small
+//! enough, the integers are in exactly the same ratios; else they are rounded down at less than one part in 2⁵⁸ of
+//! the sum. Only ratios matter.
+
+/// The sum of a set of weights is below two to the power of this, so that it times a capacity in grains fits 128 bits.
+pub(crate) const SUM_BITS: u32 = 60;
+
+/// A weight above zero: a number over another that is not zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fraction {
+    /// At most 2^72.
+    pub(crate) over: u128,
+    /// At most 2^40.
+    pub(crate) under: u64,
+}
+
+/// Integers in the ratios of the fractions; each is at least 1.
+pub(crate) fn to_integers(fractions: &[Fraction]) -> Vec<u64> {
+    let common = fractions.iter().try_fold(1, |all, one| common_multiple(all, one.under));
+    let exact = common.map(|common| {
+        let one = |fraction: &Fraction| fraction.over * u128::from(common / fraction.under);
+        fractions.iter().map(one).collect::<Vec<_>>()
+    });
+    if let Some(exact) = exact
+        && let Some(spare) = SUM_BITS.checked_sub(bits(exact.iter().sum()))
+    {
+        return exact.into_iter().map(|weight| (weight << spare) as u64).collect();
+    }
+    let total: u128 = fractions.iter().map(|one| one.over / u128::from(one.under) + 1).sum();
+    let shift = i64::from(SUM_BITS) - i64::from(bits(total));
+    let one = |fraction: &Fraction| {
+        let (over, under) = (fraction.over, u128::from(fraction.under));
+        let scaled = if shift >= 0 { (over << shift) / under } else { (over / under) >> -shift };
+        (scaled as u64).max(1)
+    };
+    fractions.iter().map(one).collect()
+}
+
+fn bits(number: u128) -> u32 {
+    u128::BITS - number.leading_zeros()
+}
+
+/// None above 2^40: it would leave too few bits for the weights.
+fn common_multiple(a: u64, b: u64) -> Option<u64> {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    (a / x).checked_mul(b).filter(|multiple| *multiple <= 1 << 40)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fraction(over: u128, under: u64) -> Fraction {
+        Fraction { over, under }
+    }
+
+    #[test]
+    fn small_fractions_keep_their_ratios_exactly() {
+        let got = to_integers(&[fraction(3, 2), fraction(1, 3), fraction(1, 1)]);
+        assert!(got[0] * 2 == got[1] * 9 && got[1] * 3 == got[2], "{got:?}");
+        assert!(got.iter().sum::<u64>() < 1 << SUM_BITS);
+        assert_eq!(to_integers(&[]), []);
+    }
+
+    #[test]
+    fn large_ones_fit_and_stay_close() {
+        // A million guarantees of a petabit, and denominators without common factors.
+        let most = to_integers(&vec![fraction(1 << 72, 1); 1 << 20]);
+        assert!(most.iter().map(|one| u128::from(*one)).sum::<u128>() <= 1 << SUM_BITS);
+        let primes = [999_983, 999_979, 999_961, 999_959, 999_953];
+        let got = to_integers(&primes.map(|prime| fraction(1 << 20, prime)));
+        for (one, prime) in got.iter().zip(primes) {
+            let ratio = *one as f64 / got[0] as f64 * prime as f64 / primes[0] as f64;
+            assert!((ratio - 1.0).abs() < 1e-15, "{ratio}");
+        }
+        assert!(to_integers(&[fraction(1, 1 << 40), fraction(1 << 72, 1)])[0] >= 1);
+    }
+}

@@ -1,0 +1,265 @@
+//! Rounds over two ways, by hand.
+
+use super::*;
+
+const NETWORK: &str = r#"
+name = "two-ways"
+[[site]]
+name = "a"
+[[site]]
+name = "b"
+[[host]]
+name = "a1"
+site = "a"
+interface = [{ name = "eth0", rate = "100G" }]
+[[host]]
+name = "a2"
+site = "a"
+interface = [{ name = "eth0", rate = "100G" }]
+[[host]]
+name = "b1"
+site = "b"
+interface = [{ name = "eth0", rate = "100G" }]
+[[switch]]
+name = "sa"
+[[switch]]
+name = "sb"
+[[switch]]
+name = "sc"
+[[link]]
+ends = ["a1:eth0", "sa"]
+rate = "100G"
+[[link]]
+ends = ["a2:eth0", "sa"]
+rate = "100G"
+[[link]]
+ends = ["b1:eth0", "sb"]
+rate = "100G"
+[[link]]
+name = "direct"
+ends = ["sa", "sb"]
+rate = "40G"
+delay = "10ms"
+[[link]]
+name = "north"
+ends = ["sa", "sc"]
+rate = "10G"
+delay = "10ms"
+[[link]]
+name = "south"
+ends = ["sc", "sb"]
+rate = "10G"
+delay = "10ms"
+"#;
+
+const NOW: i64 = 1_795_305_600_000;
+
+fn planner(classes: Vec<Class>) -> Planner {
+    let topology = Topology::read(NETWORK).unwrap();
+    Planner::new(topology, classes, Rules { usable_permille: 1000, ..Rules::default() })
+}
+
+fn host(name: &str) -> HostView {
+    HostView {
+        name: name.into(),
+        alive: true,
+        capacity: Capacity { transfers: 8, streams: 64, ..Capacity::default() },
+        ..HostView::default()
+    }
+}
+
+fn run(id: i64, class: &str, from: &str) -> RunView {
+    RunView {
+        queue: 1,
+        class: class.into(),
+        request: id,
+        from: from.into(),
+        to: "b1".into(),
+        priority: 3,
+        moving: true,
+        setting: Setting { run: id, ..Setting::default() },
+        ..RunView::default()
+    }
+}
+
+fn snapshot(runs: Vec<RunView>) -> Snapshot {
+    Snapshot {
+        now_ms: NOW,
+        hosts: ["a1", "a2", "b1"].map(host).into(),
+        runs,
+        ..Snapshot::default()
+    }
+}
+
+/// The next snapshot, after nodes did as they were told.
+fn obeyed(mut snapshot: Snapshot, decision: &Decision) -> Snapshot {
+    snapshot.now_ms += 1000;
+    for setting in &decision.settings {
+        let run = snapshot.runs.iter_mut().find(|run| run.setting.run == setting.run).unwrap();
+        run.set_ms = snapshot.now_ms - 1000;
+        run.setting = setting.clone();
+        run.applied_bps = setting.rate_bps;
+        run.measured_bps = setting.rate_bps.unwrap_or(0);
+    }
+    snapshot
+}
+
+fn rates(snapshot: &Snapshot) -> Vec<u64> {
+    let rates = snapshot.runs.iter().map(|run| run.setting.rate_bps.unwrap_or(0));
+    rates.map(|rate| rate / 1_000_000_000).collect()
+}
+
+#[test]
+fn transfers_take_both_ways_and_classes_have_their_weights() {
+    let classes = vec![Class { weight: 3, ..Class::new("big") }, Class::new("small")];
+    let planner = planner(classes);
+    let both = snapshot(vec![run(1, "big", "a1"), run(2, "small", "a2")]);
+    let decision = planner.plan(&both);
+    let both = obeyed(both, &decision);
+    // The second one finds 20 Gb/s on the direct way and 10 on the other.
+    assert_eq!(rates(&both), [30, 10], "{decision:?}");
+    assert_eq!(both.runs[0].setting.route[1], "direct");
+    assert!(both.runs[0].setting.reason.contains("direct from sa is full"), "{decision:?}");
+    assert!(planner.plan(&both).settings.is_empty(), "nothing changes while nothing changes");
+    assert_eq!(decision.classes["big"].0, 30_000_000_000);
+}
+
+#[test]
+fn a_broken_link_is_gone_around_in_one_round_and_come_back_to() {
+    let planner = planner(vec![Class::new("c")]);
+    let before = snapshot(vec![run(1, "c", "a1")]);
+    let mut before = obeyed(before.clone(), &planner.plan(&before));
+    assert_eq!(rates(&before), [40]);
+    before.down.insert("direct".into());
+    let decision = planner.plan(&before);
+    let mut around = obeyed(before, &decision);
+    assert_eq!(rates(&around), [10]);
+    assert!(around.runs[0].setting.route.contains(&"north".to_owned()));
+    assert!(decision.notes[0].contains("instead of"), "{:?}", decision.notes);
+    around.down.insert("north".into());
+    let stopped = obeyed(around.clone(), &planner.plan(&around));
+    assert_eq!(rates(&stopped), [0]);
+    assert!(stopped.runs[0].setting.reason.contains("while link"), "{:?}", stopped.runs[0]);
+    around.down.clear();
+    let back = obeyed(around.clone(), &planner.plan(&around));
+    assert_eq!(rates(&back), [40]);
+}
+
+#[test]
+fn nobody_is_sped_up_before_others_have_slowed_down() {
+    let planner = planner(vec![Class::new("c")]);
+    let one = snapshot(vec![run(1, "c", "a1")]);
+    let mut two = obeyed(one.clone(), &planner.plan(&one));
+    two.down.insert("north".into());
+    two.runs.push(run(2, "c", "a2"));
+    let first = planner.plan(&two);
+    let cut = first.settings.iter().find(|one| one.run == 1).unwrap();
+    assert_eq!(cut.rate_bps, Some(20_000_000_000));
+    // The node has not said yet that it obeys.
+    for setting in &first.settings {
+        let run = two.runs.iter_mut().find(|run| run.setting.run == setting.run).unwrap();
+        run.setting = setting.clone();
+        run.set_ms = two.now_ms;
+    }
+    two.runs[1].setting.rate_bps = None;
+    let held = planner.plan(&two);
+    let new = held.settings.iter().find(|one| one.run == 2).unwrap();
+    assert_eq!(new.rate_bps, Some(0));
+    two.runs[0].applied_bps = Some(20_000_000_000);
+    two.runs[1].setting = new.clone();
+    let free = planner.plan(&two);
+    assert_eq!(free.settings[0].rate_bps, Some(20_000_000_000));
+}
+
+#[test]
+fn what_a_slow_one_leaves_goes_to_others() {
+    let planner = planner(vec![Class::new("c")]);
+    let mut all = snapshot(vec![run(1, "c", "a1"), run(2, "c", "a2")]);
+    all.down.insert("north".into());
+    for _ in 0..6 {
+        let decision = planner.plan(&all);
+        all = obeyed(all, &decision);
+        all.runs[0].measured_bps = 2_000_000_000;
+        all.runs[0].bound_by = "disk read".into();
+    }
+    assert_eq!(rates(&all), [2, 37]);
+    assert!(all.runs[0].setting.reason.contains("disk read"), "{:?}", all.runs[0].setting);
+}
+
+#[test]
+fn a_deadline_has_its_rate_and_a_closed_class_stops() {
+    let windows = vec!["mon 10:00-12:00".parse().unwrap()];
+    let planner = planner(vec![Class::new("c"), Class { windows, ..Class::new("nights") }]);
+    let mut urgent = run(1, "c", "a1");
+    urgent.deadline = Some((NOW + 100_000, 375_000_000_000));
+    let mut all = snapshot(vec![urgent, run(2, "c", "a2"), run(3, "nights", "a1")]);
+    all.down.insert("north".into());
+    let decision = planner.plan(&all);
+    let after = obeyed(all, &decision);
+    // 30 Gb/s are needed, and half of the rest comes on top.
+    assert_eq!(rates(&after)[..2], [35, 5], "{decision:?}");
+    assert!(after.runs[0].setting.reason.contains("promised"));
+    assert_eq!(decision.withdraw, [(3, "class nights may not run now".to_owned())]);
+}
+
+#[test]
+fn a_promise_is_kept_for_its_class_between_its_sites() {
+    let planner = planner(vec![Class::new("c"), Class::new("d")]);
+    let mut all = snapshot(vec![run(1, "c", "a1"), run(2, "d", "a2")]);
+    all.down.insert("north".into());
+    all.promises.push(Promise {
+        class: Some("d".into()),
+        source: "a".into(),
+        destination: "b".into(),
+        rate_bps: 20_000_000_000,
+    });
+    let after = obeyed(all.clone(), &planner.plan(&all));
+    assert_eq!(rates(&after), [10, 30]);
+}
+
+#[test]
+fn bytes_that_do_not_show_on_their_path_are_noticed() {
+    let planner = planner(vec![Class::new("c")]);
+    let one = snapshot(vec![run(1, "c", "a1")]);
+    let mut seen = obeyed(one.clone(), &planner.plan(&one));
+    seen.now_ms += 10_000;
+    let interface =
+        |sent_bps| InterfaceView { name: "eth0".into(), sent_bps, ..InterfaceView::default() };
+    seen.hosts[0].interfaces = vec![interface(39_000_000_000)];
+    assert!(planner.plan(&seen).settings.is_empty());
+    seen.hosts[0].interfaces = vec![interface(1_000_000)];
+    let decision = planner.plan(&seen);
+    assert!(decision.settings[0].off_path && decision.notes[0].contains("does not show"));
+}
+
+#[test]
+fn work_begins_where_there_is_room_in_turns() {
+    let classes = vec![Class { weight: 2, ..Class::new("c") }, Class::new("d")];
+    let planner = planner(classes);
+    let queue = |id, class: &str, batches| QueueView {
+        id,
+        class: class.into(),
+        source: "a".into(),
+        destination: "b".into(),
+        batches,
+        bytes: 1,
+    };
+    let mut all = snapshot(Vec::new());
+    all.queues = vec![
+        queue(1, "c", 9),
+        queue(2, "d", 1),
+        QueueView { destination: String::new(), ..queue(3, "d", 1) },
+    ];
+    let starts = planner.plan(&all).starts;
+    assert_eq!((starts[0].queue, starts[0].to.as_str()), (3, ""), "listings come first");
+    // Each queue runs once between each pair of hosts.
+    let of = |id| starts.iter().filter(|start| start.queue == id).count();
+    assert_eq!([of(1), of(2), of(3)], [2, 1, 1], "{starts:?}");
+    all.hosts[1].draining = true;
+    all.hosts[2].capacity.transfers = 1;
+    let starts = planner.plan(&all).starts;
+    assert_eq!(starts.len(), 2, "{starts:?}");
+    assert!(starts.iter().all(|start| start.from == "a1"));
+    all.draining_sites.insert("b".into());
+    assert_eq!(planner.plan(&all).starts.len(), 1, "only the listing");
+}

@@ -1,0 +1,168 @@
+//! The plan of the HL-LHC: the published figures of both models come out, and links overflow when they should.
+
+use std::fs;
+use std::path::Path;
+
+use penstock_plan::{Loads, LoadsError, Model, Plan, chart, forecast};
+use penstock_topology::{Topology, draw};
+use penstock_units::BitRate;
+
+fn text(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/plans");
+    fs::read_to_string(folder.join(name)).expect("it is there")
+}
+
+fn plan() -> Plan {
+    Plan::read(&text("hl-lhc.toml")).unwrap_or_else(|faults| panic!("{faults}"))
+}
+
+fn network() -> Topology {
+    Topology::read(&text("hl-lhc-network.toml")).unwrap_or_else(|faults| panic!("{faults}"))
+}
+
+fn model<'a>(plan: &'a Plan, name: &str) -> &'a Model {
+    plan.models.iter().find(|model| model.name == name).expect("it is there")
+}
+
+const GIGABIT: u64 = 1_000_000_000;
+
+#[test]
+fn the_published_figures_come_out() {
+    let plan = plan();
+    let raw = &plan.experiments[0].flows[0];
+    assert_eq!(raw.rate, BitRate(400 * GIGABIT), "350 PB within 7 million seconds");
+    let of = |model: &Model, year| forecast::total(&plan, model, year);
+    let [mean, minimal, flexible] = ["mean", "minimal", "flexible"].map(|name| model(&plan, name));
+    assert_eq!(of(mean, 2029), BitRate(1_200 * GIGABIT));
+    assert_eq!(of(minimal, 2029), BitRate(4_800 * GIGABIT));
+    assert_eq!(of(flexible, 2029), BitRate(9_600 * GIGABIT));
+    let experiments = plan.experiments.iter();
+    let each: Vec<_> = experiments
+        .map(|one| forecast::of_experiment(&plan, one, mean, 2029).0 / GIGABIT)
+        .collect();
+    assert_eq!(each, [500, 500, 100, 100], "a terabit for ATLAS and CMS together");
+    // Growth of 40 % a year.
+    assert_eq!(of(minimal, 2030), BitRate(6_720 * GIGABIT));
+    assert_eq!(of(minimal, 2031), BitRate(9_408 * GIGABIT));
+}
+
+#[test]
+fn what_leaves_one_site_arrives_at_others() {
+    let plan = plan();
+    for model in &plan.models {
+        for year in plan.years.clone() {
+            let of = |site| forecast::of_site(&plan, site, model, year);
+            let [_, out] = of(0);
+            let into: u64 = (1..plan.sites.len()).map(|site| of(site)[0].0).sum();
+            // Parts are rounded down.
+            let total = forecast::total(&plan, model, year).0;
+            assert!(out.0 == into && total - into < 64, "{model:?} {year}: {out} {into}");
+        }
+    }
+}
+
+#[test]
+fn links_carry_what_goes_over_them() {
+    let (plan, network) = (plan(), network());
+    let loads = Loads::of(&plan, &network, model(&plan, "minimal")).expect("they fit together");
+    let of = |name: &str| &loads.links[network.link(name).expect("it is there").0];
+    // BNL and TRIUMF have a ninth of ATLAS each, Fermilab a sixth of CMS.
+    let ocean = 4 * (2 * 500 * GIGABIT / 9 + 500 * GIGABIT / 6);
+    let ana: u64 = (1..=6).map(|number| of(&format!("ana-{number}")).rates[0][0].0).sum();
+    assert!(ana.abs_diff(ocean) < 100, "{ana} {ocean}");
+    assert!(of("ana-1").rates[0][1] == BitRate(0), "nothing comes back");
+    // RAL has a part of each: 4 * (500/9 + 500/6 + 2 * 100/6) = 689 Gb/s through 400.
+    assert_eq!(of("paris-ral").overflows, Some(2029));
+    assert_eq!(of("paris-ral").most(0).0 / GIGABIT, 688);
+    // TRIUMF: 222 Gb/s through 400, times 1.4 a year: 311, 435.
+    assert_eq!(of("fnal-triumf").overflows, Some(2031));
+    // 778 Gb/s through 2.4 Tb/s, times 1.4 a year: 1.09, 1.52, 2.13, 2.99 Tb/s.
+    assert_eq!(of("ana-1").overflows, Some(2033));
+}
+
+#[test]
+fn a_network_that_does_not_fit_is_told() {
+    let plan = plan();
+    let minimal = model(&plan, "minimal");
+    let none = Topology::read("name = \"none\"").expect("it is good");
+    let error = Loads::of(&plan, &none, minimal).unwrap_err();
+    assert!(matches!(&error, LoadsError::NoNode { site, .. } if site == "cern"), "{error}");
+    let cut = text("hl-lhc-network.toml")
+        .lines()
+        .filter(|line| !line.contains("ana-"))
+        .fold(String::new(), |all, line| all + line + "\n");
+    let cut = Topology::read(&cut).expect("it is good");
+    let error = Loads::of(&plan, &cut, minimal).unwrap_err();
+    assert_eq!(error.to_string(), "no way of the topology leads from 'cern' to 'bnl'");
+}
+
+#[test]
+fn pictures_have_every_link_and_every_year() {
+    let (plan, network) = (plan(), network());
+    let loads = Loads::of(&plan, &network, model(&plan, "flexible")).expect("they fit together");
+    let rates: Vec<BitRate> = loads.links.iter().map(|link| link.most(0)).collect();
+    let drawn = draw::svg_loaded(&network, &rates);
+    assert_eq!(drawn.matches(": carries ").count(), network.links.len());
+    assert!(drawn.contains("class=\"link over\"") && drawn.contains("% used"));
+    assert!(!draw::svg(&network).contains("used"));
+    let bars = chart::svg(&plan);
+    assert!(bars.contains("flexible, 2029: 9.60 Tb/s"), "{bars}");
+    assert_eq!(bars.matches("<rect").count(), 1 + 6 * 3 + 3);
+}
+
+#[test]
+fn faults_are_told_at_their_places() {
+    let bad = r#"
+name = "x"
+year = 2030
+until = 2029
+growth = "much"
+model = [{ name = "m", factor = [{ name = "f", times = -1 }] }, { name = "m" }]
+site = [{ name = "here" }, { name = "there" }]
+
+[[experiment]]
+name = "e"
+[[experiment.flow]]
+name = "f"
+from = "hree"
+to = ["there", "there"]
+shares = [1]
+rate = "0"
+[[experiment.flow]]
+name = "g"
+from = "here"
+to = []
+data = "1PB"
+[[experiment.flow]]
+name = "f"
+from = "here"
+to = ["there"]
+rate = "1G"
+colour = "red"
+"#;
+    let told: Vec<_> = Plan::read(bad)
+        .unwrap_err()
+        .0
+        .into_iter()
+        .map(|fault| format!("{}: {}", fault.line, fault.text))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "4: until is the year 2030 or one of the 100 after it",
+            "5: growth: 'much' is no growth: write it like 40%",
+            "6: a factor is 0.001 to 1000 times",
+            "6: there is another model 'm'",
+            "13: there is no site 'hree'; did you mean 'here'?",
+            "14: 'there' is there already",
+            "15: shares has a number for each of the 2 sites",
+            "16: a rate is above 0 and up to 1.00 Pb/s",
+            "17: a flow has a rate, or data and the time within which it moves",
+            "23: there is another flow 'f'",
+            "27: a flow has no word 'colour': its words are name, rate, data, within, from, to, shares, growth",
+        ]
+    );
+    for text in ["", "name = \"x\"\nyear = 2029", "x = ["] {
+        assert!(Plan::read(text).is_err(), "{text}");
+    }
+}

@@ -1,0 +1,194 @@
+// Requests of the controller: what was asked for, how far it is, and why each part of it has the rate that it has.
+
+import { call, token, usePoll } from "../lib/api.js";
+import { html, useEffect, useState } from "../lib/html.js";
+import { set } from "../lib/route.js";
+import { clean, Name, Path } from "../lib/text.js";
+import { ago, bytes, duration, moment, percent, rate, whole } from "../lib/units.js";
+import { Choice, Command, Dialog, Empty, Loading, Meter, Panel, Problem } from "../parts/bits.js";
+import { Table } from "../parts/table.js";
+
+const PATH = "/api/v1/requests";
+const STATES = { done: "good", failed: "bad", partial: "warn", cancelled: "warn" };
+const ENDED = ["done", "failed", "partial", "cancelled"];
+
+const hasEnded = (one) => ENDED.includes(one.state);
+const share = (one) => (one.files > 0 ? (one.files_done + one.files_failed + one.files_cancelled) / one.files : hasEnded(one) ? 1 : 0);
+const period = (params) => (Number(params.paused) > 0 ? 0 : 2);
+
+/** A state in words and colour, with what stands in its way. */
+function State({ of }) {
+  const words = [of.state, of.paused && !hasEnded(of) ? "paused" : "", of.cancelling ? "being cancelled" : "", of.open ? "open" : ""];
+  return html`<span class=${`state ${STATES[of.state] ?? ""}`}>${clean(words.filter(Boolean).join(", "), 40)}</span>`;
+}
+
+/** When it should be done, against when it will be. */
+function Deadline({ of }) {
+  if (!of.deadline_unix_seconds) return "–";
+  const left = of.deadline_unix_seconds - Date.now() / 1000;
+  const late = hasEnded(of) ? of.ended_unix_seconds > of.deadline_unix_seconds : left < 0 || of.forecast_seconds > left;
+  const text = hasEnded(of) ? (late ? "missed" : "kept") : left < 0 ? `${duration(-left)} ago` : `in ${duration(left)}`;
+  return html`<span class=${late ? "state bad" : ""} title=${moment(of.deadline_unix_seconds)}>${text}${late && !hasEnded(of) ? " ⚠" : ""}</span>`;
+}
+
+export function Requests({ params }) {
+  const chosen = /^\d+$/.test(params.request ?? "") ? params.request : null;
+  const state = params.state === "ended" ? "ended" : "live";
+  const { data, error, again } = usePoll(`${PATH}?limit=500`, period(params));
+  const all = data?.requests ?? [];
+  const shown = all.filter((one) => hasEnded(one) === (state === "ended"));
+  const options = [
+    { key: "live", name: "Under way", title: "requests that have not ended" },
+    { key: "ended", name: "Ended", title: "done, failed, in part or cancelled" },
+  ];
+  const tools = html`<${Choice} small label="which requests" options=${options} value=${state} onChange=${(key) => set({ state: key === "live" ? undefined : key })} />`;
+  return html`
+    <${Panel} id="requests" wide title="Requests" note=${data ? whole(shown.length) : ""} tools=${tools}>
+      <${Problem} error=${error} />
+      ${!data && !error && html`<${Loading} />`}
+      ${data && shown.length === 0 && html`<${Empty} title=${state === "live" ? "No request is under way." : "No request has ended yet."}>
+        <p>Ask for something to be moved:</p><p><${Command}>penstock submit SITE:/DIRECTORY SITE:/DIRECTORY --class CLASS<//></p>
+      <//>`}
+      ${shown.length > 0 && html`<${List} rows=${shown} chosen=${chosen} />`}
+    <//>
+    ${chosen && html`<${One} key=${chosen} id=${chosen} params=${params} onChange=${again} />`}`;
+}
+
+function List({ rows, chosen }) {
+  const columns = [
+    { key: "id", name: "Id", number: true, sort: (row) => row.id, cell: (row) => html`<button type="button" class="plain" aria-label=${`request ${row.id}`} aria-pressed=${String(row.id) === chosen ? "true" : "false"} onClick=${() => set({ request: String(row.id) === chosen ? undefined : row.id })}>${row.id}</button>` },
+    { key: "state", name: "State", sort: (row) => row.state, cell: (row) => html`<${State} of=${row} />` },
+    { key: "class", name: "Class", sort: (row) => row.class, cell: (row) => html`<${Name} text=${row.class} most=${24} />` },
+    { key: "way", name: "From and to", sort: (row) => `${row.source} ${row.destination}`, cell: (row) => html`<span title=${clean(`${row.from} to ${row.to}`, 300)}><${Name} text=${row.source} most=${18} /> → <${Name} text=${row.destination} most=${18} /></span>` },
+    { key: "progress", name: "Files", sort: share, cell: (row) => html`<span title=${`${whole(row.files_active)} on their way, ${whole(row.files_failed)} failed`}><${Meter} share=${share(row)} label=${`progress of request ${row.id}`} />${whole(row.files_done)} of ${whole(row.files)}${row.files_failed ? html` <span class="state bad">${whole(row.files_failed)} failed</span>` : ""}</span>` },
+    { key: "bytes", name: "Volume", number: true, sort: (row) => row.bytes, cell: (row) => `${bytes(row.bytes_done)} of ${bytes(row.bytes)}` },
+    { key: "priority", name: "Priority", number: true, sort: (row) => row.priority, cell: (row) => row.priority },
+    { key: "deadline", name: "Deadline", sort: (row) => row.deadline_unix_seconds, cell: (row) => html`<${Deadline} of=${row} />` },
+    { key: "client", name: "Who", sort: (row) => row.client, cell: (row) => html`<${Name} text=${row.client} most=${20} />` },
+    { key: "came", name: "Came", number: true, sort: (row) => row.submitted_unix_seconds, cell: (row) => html`<span title=${moment(row.submitted_unix_seconds)}>${ago(row.submitted_unix_seconds)}</span>` },
+    { key: "trouble", name: "Trouble", wrap: true, cell: (row) => (row.trouble ? clean(row.trouble, 120) : "") },
+  ];
+  return html`<${Table} caption="Requests" columns=${columns} rows=${rows} keyOf=${(row) => row.id} onRow=${(row) => (String(row.id) === chosen ? "chosen" : "")} />`;
+}
+
+function One({ id, params, onChange }) {
+  const seconds = period(params);
+  const { data, error, again } = usePoll(`${PATH}/${id}`, seconds);
+  const why = usePoll(`${PATH}/${id}/why`, seconds);
+  const [asked, ask] = useState(null);
+  const [known, know] = useState(Boolean(token.get()));
+  useEffect(() => {
+    const changed = () => know(Boolean(token.get()));
+    addEventListener("penstock:token", changed);
+    return () => removeEventListener("penstock:token", changed);
+  }, []);
+  const done = () => {
+    ask(null);
+    again();
+    onChange();
+  };
+  const tools = known && data && !hasEnded(data) && html`<span class="actions">
+    <button type="button" onClick=${() => ask("paused")}>${data.paused ? "Resume" : "Pause"}</button>
+    <button type="button" onClick=${() => ask("priority")}>Priority</button>
+    <button type="button" class="danger" onClick=${() => ask("cancel")}>Cancel</button></span>`;
+  const orders = why.data?.orders ?? [];
+  return html`
+    <${Panel} id="why" wide title=${`Request ${id}: why it has this rate`} note=${data ? `${rate(data.bits_per_second ?? 0)}${data.forecast_seconds === null || hasEnded(data) ? "" : `, done in ${duration(data.forecast_seconds)}`}` : ""} tools=${tools}>
+      <${Problem} error=${error ?? why.error} />
+      ${data?.trouble && html`<p class="note">${clean(data.trouble, 300)}</p>`}
+      ${why.data && orders.length === 0 && html`<${Empty} title="No order of it stands.">${data && hasEnded(data) ? "It has ended." : "It waits for its turn: for a place, for a host, or for the hours of its class."}<//>`}
+      ${orders.length > 0 && html`<${Orders} rows=${orders} />`}
+    <//>
+    <${Files} id=${id} seconds=${seconds} failed=${params.files === "failed"} />
+    <${History} id=${id} seconds=${seconds} />
+    ${asked && data && html`<${Change} of=${data} what=${asked} onClose=${() => ask(null)} onDone=${done} />`}`;
+}
+
+export function Orders({ rows }) {
+  const columns = [
+    { key: "order", name: "Order", number: true, sort: (row) => row.order, cell: (row) => row.order },
+    { key: "hosts", name: "Hosts", sort: (row) => row.from, cell: (row) => html`<${Name} text=${row.from} most=${20} /> ${row.to ? html`→ <${Name} text=${row.to} most=${20} />` : "lists"}` },
+    { key: "phase", name: "Phase", sort: (row) => row.phase, cell: (row) => html`<span title=${clean(row.waiting ?? "", 200)}>${clean(row.state === "ending" ? "being taken back" : row.phase, 20)}</span>` },
+    { key: "allotted", name: "Allotted", number: true, sort: (row) => row.rate_bps, cell: (row) => rate(row.rate_bps) },
+    { key: "measured", name: "Measured", number: true, sort: (row) => row.bits_per_second, cell: (row) => html`<span title=${row.applied_bps === null ? "the node has told no limit" : `limit in force: ${rate(row.applied_bps)}`}>${rate(row.bits_per_second)}</span>` },
+    { key: "reason", name: "Why", wrap: true, cell: (row) => clean(row.reason, 160) },
+    { key: "path", name: "Path", wrap: true, cell: (row) => html`${row.path.length > 0 ? clean(row.path.join(" · "), 120) : "–"}${row.off_path ? html` <span class="state bad">not seen on it</span>` : ""}` },
+    { key: "bound", name: "Bound by", sort: (row) => row.bound_by, cell: (row) => clean(row.bound_by, 40) },
+    { key: "files", name: "Files", number: true, sort: (row) => row.files_settled, cell: (row) => `${whole(row.files_settled)} of ${whole(row.files)}` },
+    { key: "moved", name: "Moved", number: true, sort: (row) => row.moved_bytes, cell: (row) => bytes(row.moved_bytes) },
+  ];
+  return html`<${Table} caption="Orders of the request" columns=${columns} rows=${rows} keyOf=${(row) => row.order} />`;
+}
+
+const FILE_STATES = { done: "good", failed: "bad", cancelled: "warn" };
+
+function Files({ id, seconds, failed }) {
+  const { data, error } = usePoll(`${PATH}/${id}/files?limit=200${failed ? "&state=failed" : ""}`, seconds);
+  const rows = data?.files ?? [];
+  const columns = [
+    { key: "file", name: "No.", number: true, sort: (row) => row.file, cell: (row) => whole(row.file) },
+    { key: "path", name: "Path", sort: (row) => row.path, cell: (row) => html`<${Path} text=${row.path} most=${60} />` },
+    { key: "state", name: "State", sort: (row) => row.state, cell: (row) => html`<span class=${`state ${FILE_STATES[row.state] ?? ""}`}>${clean(row.state, 12)}</span>` },
+    { key: "size", name: "Size", number: true, sort: (row) => row.size, cell: (row) => bytes(row.size) },
+    { key: "attempts", name: "Tried", number: true, sort: (row) => row.attempts, cell: (row) => `${whole(row.attempts)} ×` },
+    { key: "fault", name: "Fault", wrap: true, cell: (row) => (row.fault ? clean(row.fault, 160) : "") },
+    { key: "changed", name: "Changed", number: true, sort: (row) => row.changed_unix_seconds, cell: (row) => ago(row.changed_unix_seconds) },
+  ];
+  const options = [
+    { key: "all", name: "All" },
+    { key: "failed", name: "Failed" },
+  ];
+  const tools = html`<${Choice} small label="which files" options=${options} value=${failed ? "failed" : "all"} onChange=${(key) => set({ files: key === "all" ? undefined : key })} />`;
+  return html`<${Panel} id="files" wide title="Files" note=${data?.next === null || !data ? "" : `the first ${whole(rows.length)}`} tools=${tools}>
+    <${Problem} error=${error} />
+    ${data && html`<${Table} caption="Files of the request" columns=${columns} rows=${rows} keyOf=${(row) => row.file} empty=${failed ? "none has failed" : "none is known yet"} />`}
+  <//>`;
+}
+
+function History({ id, seconds }) {
+  const { data, error } = usePoll(`${PATH}/${id}/history?limit=200`, seconds);
+  const rows = data?.events ?? [];
+  const columns = [
+    { key: "when", name: "When", sort: (row) => row.id, cell: (row) => moment(row.unix_seconds) },
+    { key: "kind", name: "What", sort: (row) => row.kind, cell: (row) => clean(row.kind.replaceAll("_", " "), 24) },
+    { key: "text", name: "In words", wrap: true, cell: (row) => clean(row.text, 240) },
+  ];
+  return html`<${Panel} id="history" wide title="History">
+    <${Problem} error=${error} />
+    ${data && html`<${Table} caption="History of the request" columns=${columns} rows=${rows} keyOf=${(row) => row.id} sort=${{ key: "when", down: true }} empty="nothing yet" />`}
+  <//>`;
+}
+
+/** Pauses, resumes, re-prioritises or cancels, after it was asked once more. */
+function Change({ of, what, onClose, onDone }) {
+  const [error, fail] = useState(null);
+  const [busy, wait] = useState(false);
+  const words = {
+    paused: of.paused ? ["Resume", "It goes on from where it was."] : ["Pause", "What runs is stopped; what is in place stays, and it goes on from there later."],
+    priority: ["Change the priority of", "5 is the most urgent; it counts among requests of its class."],
+    cancel: ["Cancel", "What is in place stays; the rest is not moved."],
+  };
+  const [verb, told] = words[what];
+  const submit = async (event) => {
+    event.preventDefault();
+    wait(true);
+    try {
+      if (what === "cancel") await call(`${PATH}/${of.id}`, { method: "DELETE" });
+      else if (what === "paused") await call(`${PATH}/${of.id}`, { method: "PATCH", body: { paused: !of.paused } });
+      else await call(`${PATH}/${of.id}`, { method: "PATCH", body: { priority: Number(new FormData(event.target).get("priority")) } });
+      onDone();
+    } catch (problem) {
+      fail(problem);
+      wait(false);
+    }
+  };
+  const title = `${verb} request ${of.id}`;
+  return html`<${Dialog} title=${title} onClose=${onClose}>
+    <form onSubmit=${submit}>
+      <p>${told}</p>
+      ${what === "priority" && html`<label>Priority, 1 to 5 <input name="priority" type="number" min="1" max="5" value=${of.priority} autofocus /></label>`}
+      <div class="buttons"><button type="button" onClick=${onClose}>Leave it</button><button type="submit" class=${what === "cancel" ? "danger" : "main"} disabled=${busy}>${title}</button></div>
+    </form>
+    <${Problem} error=${error} />
+  <//>`;
+}

@@ -1,0 +1,17 @@
+//! Files of autonomous systems: any text is read or refused with the number of a line that it has.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use penstock_flows::packet::Address;
+use penstock_flows::systems::Systems;
+
+fuzz_target!(|text: &str| match Systems::read(text) {
+    Ok(systems) => {
+        assert!(systems.count <= text.lines().count());
+        if let Some(origin) = systems.origins.find(Address(text.len() as u128)) {
+            assert!(origin.asn > 0 && origin.bits <= 128);
+        }
+    }
+    Err(error) => assert!((1..=text.lines().count()).contains(&error.line), "{error}"),
+});

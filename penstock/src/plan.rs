@@ -1,0 +1,290 @@
+//! `penstock plan`: what experiments need of networks year by year, and which links of a topology overflow when.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use penstock_plan::{Loads, Model, Plan, chart, forecast};
+use penstock_topology::{Scale, Topology, draw};
+use penstock_units::{BitRate, display_duration};
+use serde_json::{Value, json};
+
+use crate::exit::{Code, Failure, OrExit};
+use crate::table::table;
+use crate::topology::{Input, text_of};
+
+/// Plan capacity: what experiments need year by year, what links must carry, when they overflow
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A plan is a TOML file of experiments, the sites between which they move data, models of what networks must have for it, \
+and growth; docs/plan.md has all of its words. FILE may be - for standard input.
+
+Examples:
+  penstock plan experiments/plans/hl-lhc.toml
+  penstock plan experiments/plans/hl-lhc.toml --topology experiments/plans/hl-lhc-network.toml --model minimal
+  penstock plan experiments/plans/hl-lhc.toml --svg > need.svg
+  penstock plan experiments/plans/hl-lhc.toml --topology experiments/plans/hl-lhc-network.toml --svg --year 2031 > links.svg
+  penstock plan experiments/plans/hl-lhc.toml --json")]
+pub(crate) struct Args {
+    /// The plan, or - for standard input
+    file: PathBuf,
+    /// The network that is to carry it
+    #[arg(long, value_name = "FILE")]
+    topology: Option<PathBuf>,
+    /// This model alone; the first for a picture of links
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// This year alone; the first for a picture of links
+    #[arg(long)]
+    year: Option<u16>,
+    /// Print one JSON object
+    #[arg(long, conflicts_with = "svg")]
+    json: bool,
+    /// Draw: links by their use with --topology, else the need of each year
+    #[arg(long)]
+    svg: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
+    let text = text_of(&args.file)?;
+    let mut plan = Plan::read(&text)
+        .map_err(|faults| {
+            let first = faults.0.first().map(ToString::to_string).unwrap_or_default();
+            let more = match faults.0.len() {
+                0 | 1 => String::new(),
+                count => format!(" (and {} more)", count - 1),
+            };
+            anyhow!("{}:{first}{more}", args.file.display())
+        })
+        .or_exit(Code::Usage)?;
+    if let Some(name) = &args.model {
+        let known: Vec<_> = plan.models.iter().map(|model| model.name.clone()).collect();
+        plan.models.retain(|model| model.name == *name);
+        if plan.models.is_empty() {
+            let name = name.escape_debug();
+            let error = anyhow!("there is no model '{name}': there are {}", known.join(", "));
+            return Err(error).or_exit(Code::Usage);
+        }
+    }
+    let years: Vec<u16> =
+        plan.years.clone().filter(|year| args.year.is_none_or(|only| only == *year)).collect();
+    if years.is_empty() {
+        let (first, last) = (plan.years.start(), plan.years.end());
+        return Err(anyhow!("the plan is for the years {first} to {last}")).or_exit(Code::Usage);
+    }
+    let network = match &args.topology {
+        Some(file) => Some(Network::read(file, &plan)?),
+        None => None,
+    };
+    let printed = if args.svg {
+        picture(&plan, network.as_ref(), &years)
+    } else if args.json {
+        format!("{}\n", object(&plan, network.as_ref(), &years))
+    } else {
+        tables(&plan, network.as_ref(), &years)
+    };
+    io::stdout().write_all(printed.as_bytes())?;
+    Ok(Code::Done)
+}
+
+/// A topology, and what its links carry by each model.
+struct Network {
+    topology: Topology,
+    loads: Vec<Loads>,
+}
+
+impl Network {
+    fn read(file: &std::path::Path, plan: &Plan) -> Result<Self, Failure> {
+        let topology = Input { file: file.to_owned(), scale: Scale::FULL }.read()?;
+        let loads = plan.models.iter().map(|model| Loads::of(plan, &topology, model));
+        let loads: Result<Vec<_>, _> = loads.collect();
+        let loads = loads.map_err(|error| anyhow!("{}: {error}", file.display()));
+        Ok(Self { loads: loads.or_exit(Code::Usage)?, topology })
+    }
+}
+
+fn picture(plan: &Plan, network: Option<&Network>, years: &[u16]) -> String {
+    let Some(Network { topology, loads }) = network else { return chart::svg(plan) };
+    let year = usize::from(years[0] - plan.years.start());
+    let rates: Vec<BitRate> = loads[0].links.iter().map(|link| link.most(year)).collect();
+    draw::svg_loaded(topology, &rates)
+}
+
+fn tables(plan: &Plan, network: Option<&Network>, years: &[u16]) -> String {
+    let mut text = plan.title.as_deref().unwrap_or(&plan.name).to_owned();
+    if let Some(source) = &plan.source {
+        let _ = write!(text, "\nafter {source}");
+    }
+    text += "\n\n";
+    let first = *plan.years.start();
+    let words = ["experiment", "flow", "from", "to", &format!("mean {first}"), "growth", ""];
+    let mut rows = vec![words.map(str::to_owned).to_vec()];
+    for experiment in &plan.experiments {
+        for flow in &experiment.flows {
+            let to = match flow.to.as_slice() {
+                [only] => plan.sites[only.site].name.clone(),
+                many => format!("{} sites", many.len()),
+            };
+            let data = flow.data.map_or_else(String::new, |(bytes, time)| {
+                format!("{bytes} within {}", display_duration(time))
+            });
+            let growth = format!("{} % a year", flow.growth_permille as f64 / 10.0);
+            let from = plan.sites[flow.from].name.clone();
+            let (name, rate) = (flow.name.clone(), flow.rate.to_string());
+            rows.push(vec![experiment.name.clone(), name, from, to, rate, growth, data]);
+        }
+    }
+    text += &table(&rows);
+    for model in &plan.models {
+        text += "\n";
+        text += &need(plan, model, years);
+    }
+    if let Some(network) = network {
+        for (model, loads) in plan.models.iter().zip(&network.loads) {
+            text += "\n";
+            text += &link_table(plan, network, model, loads, years);
+        }
+    }
+    text
+}
+
+/// Of each experiment and in all.
+fn need(plan: &Plan, model: &Model, years: &[u16]) -> String {
+    let mut words = vec![format!("need, {}", model.name)];
+    words.extend(years.iter().map(ToString::to_string));
+    let mut rows = vec![words];
+    for experiment in &plan.experiments {
+        let rate = |year: &u16| forecast::of_experiment(plan, experiment, model, *year).to_string();
+        rows.push([experiment.name.clone()].into_iter().chain(years.iter().map(rate)).collect());
+    }
+    let rate = |year: &u16| forecast::total(plan, model, *year).to_string();
+    rows.push(["total".to_owned()].into_iter().chain(years.iter().map(rate)).collect());
+    let factors: Vec<String> = model
+        .factors
+        .iter()
+        .map(|factor| format!("{} × {}", factor.permille as f64 / 1000.0, factor.name))
+        .collect();
+    let factors =
+        if factors.is_empty() { String::new() } else { format!("{}\n", factors.join(", ")) };
+    format!("{}{factors}", table(&rows))
+}
+
+fn link_table(
+    plan: &Plan,
+    network: &Network,
+    model: &Model,
+    loads: &Loads,
+    years: &[u16],
+) -> String {
+    let mut words = vec![format!("links, {}", model.name), "rate".to_owned()];
+    words.extend(years.iter().map(ToString::to_string));
+    words.push("overflows".to_owned());
+    let mut rows = vec![words];
+    for load in &loads.links {
+        let link = &network.topology.links[load.link.0];
+        let mut row = vec![link.name.clone(), link.rate.to_string()];
+        row.extend(years.iter().map(|year| {
+            let most = load.most(usize::from(year - plan.years.start()));
+            if most.0 == 0 {
+                return "-".to_owned();
+            }
+            format!("{most} {:.0} %", most.0 as f64 / link.rate.0 as f64 * 100.0)
+        }));
+        row.push(load.overflows.map_or_else(String::new, |year| format!("in {year}")));
+        rows.push(row);
+    }
+    table(&rows)
+}
+
+fn object(plan: &Plan, network: Option<&Network>, years: &[u16]) -> Value {
+    let site = |site: usize| plan.sites[site].name.as_str();
+    let experiments = plan.experiments.iter().map(|experiment| {
+        let flows = experiment.flows.iter().map(|flow| {
+            json!({
+                "name": flow.name,
+                "from": site(flow.from),
+                "to": flow.split(flow.rate).map(|(to, rate)| json!({
+                    "site": site(to),
+                    "rate_bits_per_second": rate.0,
+                })).collect::<Vec<_>>(),
+                "rate_bits_per_second": flow.rate.0,
+                "data_bytes": flow.data.map(|(bytes, _)| bytes.0),
+                "within_seconds": flow.data.map(|(_, time)| time.as_secs_f64()),
+                "growth_per_year": flow.growth_permille as f64 / 1000.0,
+            })
+        });
+        json!({
+            "name": experiment.name,
+            "title": experiment.title,
+            "flows": flows.collect::<Vec<_>>(),
+        })
+    });
+    let models = plan.models.iter().enumerate().map(|(number, model)| {
+        let factors = model
+            .factors
+            .iter()
+            .map(|factor| json!({ "name": factor.name, "times": factor.permille as f64 / 1000.0 }));
+        let by_year = years.iter().map(|year| year_object(plan, model, *year));
+        let links = network.map(|network| {
+            let all = network.loads[number].links.iter();
+            all.map(|load| link_object(plan, &network.topology, load, years)).collect::<Vec<_>>()
+        });
+        json!({
+            "name": model.name,
+            "title": model.title,
+            "factors": factors.collect::<Vec<_>>(),
+            "years": by_year.collect::<Vec<_>>(),
+            "links": links,
+        })
+    });
+    json!({
+        "name": plan.name,
+        "title": plan.title,
+        "source": plan.source,
+        "topology": network.map(|network| &network.topology.name),
+        "experiments": experiments.collect::<Vec<_>>(),
+        "models": models.collect::<Vec<_>>(),
+    })
+}
+
+fn year_object(plan: &Plan, model: &Model, year: u16) -> Value {
+    let experiments = plan.experiments.iter().map(|one| {
+        let rate = forecast::of_experiment(plan, one, model, year);
+        json!({ "name": one.name, "rate_bits_per_second": rate.0 })
+    });
+    let sites = plan.sites.iter().enumerate().map(|(number, site)| {
+        let [into, out] = forecast::of_site(plan, number, model, year);
+        json!({
+            "name": site.name,
+            "in_bits_per_second": into.0,
+            "out_bits_per_second": out.0,
+        })
+    });
+    json!({
+        "year": year,
+        "rate_bits_per_second": forecast::total(plan, model, year).0,
+        "experiments": experiments.collect::<Vec<_>>(),
+        "sites": sites.collect::<Vec<_>>(),
+    })
+}
+
+fn link_object(
+    plan: &Plan,
+    topology: &Topology,
+    load: &penstock_plan::LinkLoad,
+    years: &[u16],
+) -> Value {
+    let link = &topology.links[load.link.0];
+    let by_year = years.iter().map(|year| {
+        let [there, back] = load.rates[usize::from(year - plan.years.start())];
+        json!({ "year": year, "rates_bits_per_second": [there.0, back.0] })
+    });
+    json!({
+        "name": link.name,
+        "ends": link.ends.map(|end| topology.show_end(end)),
+        "rate_bits_per_second": link.rate.0,
+        "years": by_year.collect::<Vec<_>>(),
+        "overflows": load.overflows,
+    })
+}

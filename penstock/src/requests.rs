@@ -1,0 +1,187 @@
+//! What the verbs have in common that talk to a controller: `submit`, `list`, `show`, `set`, `cancel`, `drain`.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, anyhow};
+use penstock_agent::client::{Client, ClientError};
+use penstock_agent::config::HTTP_PORT;
+use penstock_controller::api::objects::RequestFacts;
+use penstock_units::{BitRate, ByteCount, display_duration};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::credentials::{self, Address};
+use crate::exit::{Code, Failure, OrExit};
+
+pub(crate) mod drain;
+pub(crate) mod list;
+pub(crate) mod set;
+pub(crate) mod show;
+pub(crate) mod submit;
+
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// Where the controller is.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Place {
+    /// Address of the controller's HTTP API [default: PENSTOCK_CONTROLLER, else 127.0.0.1:8621]
+    #[arg(long, value_name = "ADDR:PORT")]
+    controller: Option<String>,
+}
+
+/// A controller to talk to.
+pub(crate) struct Controller(Client);
+
+impl Place {
+    fn open(&self) -> Result<Controller, Failure> {
+        let from_environment = || std::env::var("PENSTOCK_CONTROLLER").ok();
+        let given = self.controller.clone().or_else(from_environment);
+        let given =
+            given.filter(|given| !given.is_empty()).unwrap_or_else(|| "127.0.0.1".to_owned());
+        // An address as a browser has it is understood, too.
+        let bare = given.strip_prefix("https://").or_else(|| given.strip_prefix("http://"));
+        let bare = bare.unwrap_or(&given).trim_end_matches('/');
+        let address = Address::parse(bare, HTTP_PORT).or_exit(Code::Usage)?;
+        let state = credentials::state()?;
+        let known = credentials::find_api(&state, &address)?;
+        let known = known.ok_or_else(|| credentials::unknown(&address)).or_exit(Code::Refused)?;
+        let client = Client::new(&address.to_string(), &known.token, Some(known.fingerprint));
+        Ok(Controller(client.context("cannot start a client")?))
+    }
+}
+
+impl Controller {
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.ask("GET", path, None::<&()>)
+    }
+
+    fn ask<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Failure> {
+        self.0.ask(method, path, body).map_err(failure)
+    }
+
+    fn request(&self, id: u64) -> Result<RequestFacts, Failure> {
+        self.get(&format!("/api/v1/requests/{id}"))
+    }
+}
+
+fn failure(error: ClientError) -> Failure {
+    let code = match &error {
+        ClientError::Refused { .. } | ClientError::Stranger { .. } => Code::Refused,
+        // What was asked for cannot be.
+        ClientError::Failed { status: 400 | 404 | 409 | 422, .. } => Code::Usage,
+        ClientError::Unreachable { .. } | ClientError::Failed { .. } => Code::Failed,
+    };
+    match error {
+        ClientError::Unreachable { address, why } => Failure::new(
+            code,
+            anyhow!(
+                "no controller answers at {address}: {why}: start one (penstock serve with [controller]) or give its address with --controller ADDR:PORT"
+            ),
+        ),
+        ClientError::Failed { address, text, .. } => {
+            Failure::new(code, anyhow!("the controller at {address}: {text}"))
+        }
+        error => Failure::new(code, error),
+    }
+}
+
+/// How a request that ended is told to a shell.
+fn code(request: &RequestFacts) -> Code {
+    match request.state.as_str() {
+        "done" => Code::Done,
+        "partial" => Code::Partial,
+        "failed" | "cancelled" => Code::Failed,
+        _ => Code::Done,
+    }
+}
+
+fn is_over(request: &RequestFacts) -> bool {
+    request.ended_unix_seconds.is_some()
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value).context("plain data")?;
+    writeln!(io::stdout(), "{text}")?;
+    Ok(())
+}
+
+/// Prints what `text` gives each second, over what was printed before where that is a terminal, until it says to end.
+fn watch(
+    mut text: impl FnMut() -> Result<(String, Option<Code>), Failure>,
+) -> Result<Code, Failure> {
+    let mut output = io::stdout();
+    let terminal = output.is_terminal();
+    let mut last = String::new();
+    loop {
+        let (text, end) = text()?;
+        if terminal {
+            // Home, the lines with the rest of each cleared, and everything below cleared.
+            write!(output, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
+        } else if text != last {
+            output.write_all(text.as_bytes())?;
+        }
+        output.flush()?;
+        if let Some(code) = end {
+            return Ok(code);
+        }
+        last = text;
+        std::thread::sleep(WATCH_EVERY);
+    }
+}
+
+/// What others chose is shown, not sent: it would steer a terminal.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
+        .collect()
+}
+
+fn duration(seconds: f64) -> String {
+    display_duration(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default())
+}
+
+/// The state of a request in a few words.
+fn state(request: &RequestFacts) -> String {
+    let more = match request {
+        _ if request.cancelling => " (cancelling)",
+        _ if request.paused && !is_over(request) => " (paused)",
+        _ => "",
+    };
+    format!("{}{more}", request.state)
+}
+
+/// Files and bytes of a request.
+fn progress(request: &RequestFacts) -> String {
+    let failed = match request.files_failed {
+        0 => String::new(),
+        failed => format!(", {failed} failed"),
+    };
+    format!(
+        "{} of {} files{failed}, {} of {}",
+        request.files_done,
+        request.files,
+        ByteCount(request.bytes_done.max(0) as u64),
+        ByteCount(request.bytes.max(0) as u64)
+    )
+}
+
+/// A request in one line, for those who wait.
+fn line(request: &RequestFacts) -> String {
+    let rate = request.bits_per_second.filter(|_| !is_over(request));
+    let rate = rate.map_or(String::new(), |rate| format!(", {}", BitRate(rate)));
+    let forecast = match request.forecast_seconds.filter(|_| !is_over(request)) {
+        Some(seconds) => format!(", done in {}", duration(seconds as f64)),
+        None => String::new(),
+    };
+    format!("request {}: {}, {}{rate}{forecast}\n", request.id, state(request), progress(request))
+}

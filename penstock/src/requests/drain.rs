@@ -1,0 +1,85 @@
+//! `penstock drain`: hosts and sites that take no new work from a controller.
+
+use penstock_controller::api::network::{DrainBody, Drained, HostFacts, Hosts};
+use penstock_units::BitRate;
+
+use super::{Place, print_json, printable};
+use crate::exit::{Code, Failure};
+use crate::table::table;
+
+/// Let nothing new begin at a host or site of a controller, or let it again; list hosts
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+What runs there runs to its end, or with --now goes on at another host of the same site. Without a name all hosts are \
+listed.
+
+Examples:
+  penstock drain
+  penstock drain dtn1 --reason 'new disks'
+  penstock drain --site cern --now
+  penstock drain dtn1 --undo")]
+pub(crate) struct Args {
+    /// Name of the host in the controller's topology, or of the site with --site
+    name: Option<String>,
+    /// The name is that of a site
+    #[arg(long, requires = "name")]
+    site: bool,
+    /// Let it take work again
+    #[arg(long, requires = "name", conflicts_with_all = ["now", "reason"])]
+    undo: bool,
+    /// Take back what runs there, too
+    #[arg(long, requires = "name")]
+    now: bool,
+    /// Why, for people
+    #[arg(long, value_name = "TEXT", requires = "name")]
+    reason: Option<String>,
+    /// Print one JSON object: {"hosts": [...]}, or name and draining
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
+    let controller = args.place.open()?;
+    let Some(name) = &args.name else {
+        let hosts: Hosts = controller.get("/api/v1/hosts")?;
+        if args.json {
+            print_json(&hosts)?;
+        } else {
+            print!("{}", listing(&hosts.hosts));
+        }
+        return Ok(Code::Done);
+    };
+    let path = format!("/api/v1/{}/{name}/drain", if args.site { "sites" } else { "hosts" });
+    let drained: Drained = if args.undo {
+        controller.ask("DELETE", &path, None::<&()>)?
+    } else {
+        let reason = args.reason.clone().unwrap_or_default();
+        controller.ask("PUT", &path, Some(&DrainBody { reason, now: args.now }))?
+    };
+    if args.json {
+        print_json(&drained)?;
+    } else {
+        let what = if drained.draining { "takes no new work" } else { "takes work" };
+        println!("{} {what}", drained.name);
+    }
+    Ok(Code::Done)
+}
+
+fn listing(hosts: &[HostFacts]) -> String {
+    let headings = ["HOST", "SITE", "STATE", "ORDERS", "SENDS", "RECEIVES", "DRAIN"];
+    let mut rows = vec![headings.map(str::to_owned).to_vec()];
+    for host in hosts {
+        rows.push(vec![
+            host.name.clone(),
+            host.site.clone().unwrap_or_default(),
+            host.state.clone(),
+            host.orders.to_string(),
+            BitRate(host.sent_bps).to_string(),
+            BitRate(host.received_bps).to_string(),
+            printable(host.drain_reason.as_deref().unwrap_or("")),
+        ]);
+    }
+    table(&rows)
+}

@@ -1,0 +1,97 @@
+//! `penstock set` and `penstock cancel`: requests of a controller, changed or ended.
+
+use anyhow::anyhow;
+use penstock_controller::api::objects::{ChangeBody, RequestFacts};
+
+use super::{Place, line, print_json};
+use crate::exit::{Code, Failure};
+
+/// Change a request of a controller: priority, deadline, pause, resume
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+What is paused stops soon and keeps what it has; it goes on from there.
+
+Examples:
+  penstock set 4711 --priority 5
+  penstock set 4711 --deadline none
+  penstock set 4711 --pause
+  penstock set 4711 --resume")]
+#[group(skip)]
+pub(crate) struct Args {
+    /// Number of the request
+    id: u64,
+    /// 1 (can wait) to 5 (urgent)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=5))]
+    priority: Option<u8>,
+    /// When it should be done: a time from now such as 6h, seconds since 1970, or none
+    #[arg(long, value_name = "TIME", value_parser = deadline)]
+    deadline: Option<i64>,
+    /// Stop it for now
+    #[arg(long, conflicts_with = "resume")]
+    pause: bool,
+    /// Let it go on
+    #[arg(long)]
+    resume: bool,
+    /// Print the request as one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+fn deadline(text: &str) -> Result<i64, String> {
+    if text == "none" { Ok(0) } else { super::submit::deadline(text) }
+}
+
+pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+    let paused = (args.pause || args.resume).then_some(args.pause);
+    let change =
+        ChangeBody { priority: args.priority, deadline_unix_seconds: args.deadline, paused };
+    if change == ChangeBody::default() {
+        let error = anyhow!("nothing to change: give --priority, --deadline, --pause or --resume");
+        return Err(Failure::new(Code::Usage, error));
+    }
+    let controller = args.place.open()?;
+    let path = format!("/api/v1/requests/{}", args.id);
+    let request: RequestFacts = controller.ask("PATCH", &path, Some(&change))?;
+    told(&request, args.json)
+}
+
+fn told(request: &RequestFacts, json: bool) -> Result<Code, Failure> {
+    if json {
+        print_json(request)?;
+    } else {
+        print!("{}", line(request));
+    }
+    Ok(Code::Done)
+}
+
+/// Cancel requests of a controller; what is in place stays
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+What runs stops within seconds; unfinished files are kept for a while, so that the same request given again goes on \
+from there.
+
+Examples:
+  penstock cancel 4711
+  penstock cancel 4711 4712 --json")]
+pub(crate) struct CancelArgs {
+    /// Numbers of the requests
+    #[arg(required = true)]
+    ids: Vec<u64>,
+    /// Print each request as one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+pub(crate) fn cancel(args: &CancelArgs) -> Result<Code, Failure> {
+    let controller = args.place.open()?;
+    for id in &args.ids {
+        let path = format!("/api/v1/requests/{id}");
+        let request: RequestFacts = controller.ask("DELETE", &path, None::<&()>)?;
+        told(&request, args.json)?;
+    }
+    Ok(Code::Done)
+}

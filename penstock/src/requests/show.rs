@@ -1,0 +1,214 @@
+//! `penstock show`: one request of a controller.
+
+use std::fmt::Write;
+
+use penstock_controller::api::objects::{Files, History, Orders, RequestFacts};
+use penstock_units::{BitRate, ByteCount};
+use serde_json::json;
+
+use super::{
+    Controller, Place, code, duration, is_over, now, print_json, printable, progress, state, watch,
+};
+use crate::exit::{Code, Failure};
+use crate::table::table;
+
+/// Show a request of a controller: how it goes, its orders and why they have their rates
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each order says what its rate is bound by: a link or interface that is full, its class at its high-water mark, a \
+storage that gives no more. With --watch the exit code says how the request ended: 0 done, 3 partial, 1 failed or \
+cancelled.
+
+Examples:
+  penstock show 4711
+  penstock show 4711 --files failed
+  penstock show 4711 --history
+  penstock show 4711 --watch")]
+pub(crate) struct Args {
+    /// Number of the request
+    id: u64,
+    /// List its files too, all or those in this state: queued, active, done, failed, cancelled
+    #[arg(long, value_name = "STATE", num_args = 0..=1, default_missing_value = "")]
+    files: Option<String>,
+    /// List what happened to it too
+    #[arg(long)]
+    history: bool,
+    /// Print again every second, until it has ended
+    #[arg(long)]
+    watch: bool,
+    /// Print one JSON object with request, orders, and files and events where they are asked for
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Everything of a list that comes in parts.
+fn all<T>(
+    mut part: impl FnMut(Option<i64>) -> Result<(Vec<T>, Option<i64>), Failure>,
+) -> Result<Vec<T>, Failure> {
+    let (mut all, mut next) = part(None)?;
+    while let Some(after) = next {
+        let (more, then) = part(Some(after))?;
+        all.extend(more);
+        next = then;
+    }
+    Ok(all)
+}
+
+pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
+    let controller = args.place.open()?;
+    if args.watch && !args.json {
+        return watch(|| {
+            let request = controller.request(args.id)?;
+            let end = is_over(&request).then(|| code(&request));
+            Ok((text(args, &controller, &request)?, end))
+        });
+    }
+    let mut request = controller.request(args.id)?;
+    while args.watch && !is_over(&request) {
+        std::thread::sleep(super::WATCH_EVERY);
+        request = controller.request(args.id)?;
+    }
+    if args.json {
+        let orders: Orders = controller.get(&format!("/api/v1/requests/{}/why", args.id))?;
+        let mut value = json!({ "request": request, "orders": orders.orders });
+        if let Some(state) = &args.files {
+            value["files"] = json!(files(&controller, args.id, state)?);
+        }
+        if args.history {
+            value["events"] = json!(events(&controller, args.id)?);
+        }
+        print_json(&value)?;
+    } else {
+        print!("{}", text(args, &controller, &request)?);
+    }
+    Ok(if args.watch { code(&request) } else { Code::Done })
+}
+
+fn files(
+    controller: &Controller,
+    id: u64,
+    state: &str,
+) -> Result<Vec<penstock_controller::api::objects::FileFacts>, Failure> {
+    all(|after| {
+        let after = after.map_or(String::new(), |after| format!("&after={after}"));
+        let of = if state.is_empty() { String::new() } else { format!("&state={state}") };
+        let path = format!("/api/v1/requests/{id}/files?limit=1000{of}{after}");
+        let part: Files = controller.get(&path)?;
+        Ok((part.files, part.next))
+    })
+}
+
+fn events(
+    controller: &Controller,
+    id: u64,
+) -> Result<Vec<penstock_controller::api::objects::EventFacts>, Failure> {
+    all(|after| {
+        let after = after.map_or(String::new(), |after| format!("&after={after}"));
+        let path = format!("/api/v1/requests/{id}/history?limit=1000{after}");
+        let part: History = controller.get(&path)?;
+        Ok((part.events, part.next))
+    })
+}
+
+fn text(args: &Args, controller: &Controller, request: &RequestFacts) -> Result<String, Failure> {
+    let mut text = facts(request);
+    if !is_over(request) {
+        let orders: Orders = controller.get(&format!("/api/v1/requests/{}/why", args.id))?;
+        text += &shown(&orders);
+    }
+    if let Some(state) = &args.files {
+        let mut rows =
+            vec![["FILE", "STATE", "SIZE", "TRIED", "PATH", "FAULT"].map(str::to_owned).to_vec()];
+        for file in files(controller, args.id, state)? {
+            let size =
+                file.size.map_or("-".to_owned(), |size| ByteCount(size.max(0) as u64).to_string());
+            rows.push(vec![
+                file.file.to_string(),
+                file.state,
+                size,
+                file.attempts.to_string(),
+                printable(&file.path),
+                printable(&file.fault.unwrap_or_default()),
+            ]);
+        }
+        text.push('\n');
+        text += &table(&rows);
+    }
+    if args.history {
+        text.push('\n');
+        let rows: Vec<Vec<String>> = events(controller, args.id)?
+            .into_iter()
+            .map(|event| {
+                let ago = format!("{} ago", duration(now() - event.unix_seconds));
+                vec![ago, event.kind, printable(&event.text)]
+            })
+            .collect();
+        text += &table(&rows);
+    }
+    Ok(text)
+}
+
+fn facts(request: &RequestFacts) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<9} {value}");
+    };
+    line("request", format!("{} of {}", request.id, printable(&request.client)));
+    line("state", state(request));
+    line("class", format!("{}, priority {}", printable(&request.class), request.priority));
+    line("from", printable(&format!("{}:{}", request.source, request.from)));
+    line("to", printable(&format!("{}:{}", request.destination, request.to)));
+    line("done", progress(request));
+    if let Some(rate) = request.bits_per_second {
+        let forecast = match request.forecast_seconds {
+            Some(seconds) => format!(", done in {}", duration(seconds as f64)),
+            None => String::new(),
+        };
+        line("rate", format!("{}{forecast}", BitRate(rate)));
+    }
+    if let Some(deadline) = request.deadline_unix_seconds.filter(|_| !is_over(request)) {
+        let left = deadline as f64 - now();
+        line(
+            "deadline",
+            match left > 0.0 {
+                true => format!("in {}", duration(left)),
+                false => format!("{} ago", duration(-left)),
+            },
+        );
+    }
+    if let Some(trouble) = &request.trouble {
+        line("trouble", printable(trouble));
+    }
+    text
+}
+
+fn shown(orders: &Orders) -> String {
+    if orders.orders.is_empty() {
+        return String::new();
+    }
+    let headings = ["ORDER", "PHASE", "FROM", "TO", "FILES", "RATE", "ALLOTTED", "WHY"];
+    let mut rows = vec![headings.map(str::to_owned).to_vec()];
+    for order in &orders.orders {
+        let phase = match order.state.as_str() {
+            "standing" => order.phase.clone(),
+            state => state.to_owned(),
+        };
+        let rate = |rate: Option<i64>| {
+            rate.map_or("-".to_owned(), |rate| BitRate(rate.max(0) as u64).to_string())
+        };
+        let off = if order.off_path { " (not on its path)" } else { "" };
+        rows.push(vec![
+            order.order.to_string(),
+            phase,
+            order.from.clone(),
+            order.to.clone().unwrap_or_else(|| "(lists)".to_owned()),
+            format!("{} of {}", order.files_settled, order.files),
+            rate(Some(order.bits_per_second)),
+            rate(order.rate_bps),
+            printable(&format!("{}{off}", order.waiting.as_ref().unwrap_or(&order.reason))),
+        ]);
+    }
+    format!("\n{}", table(&rows))
+}

@@ -1,0 +1,200 @@
+//! `penstock submit`: asks a controller to move files between sites.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use penstock_controller::api::objects::{AppendBody, FileBody, RequestFacts, SubmitBody};
+use penstock_operations::orders::{FILES_MAX, Overwrite, Verify};
+
+use super::{Place, code, is_over, line, now, print_json, watch};
+use crate::exit::{Code, Failure, OrExit, say};
+
+/// Ask a controller to move files from one site to another
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The controller chooses hosts, rates and paths, tries again what may pass, and goes on when machines fail; this command \
+may end at once. Without --files everything below the source's directory is moved. With --key the same command may be \
+given again: it is the same request.
+
+The controller's own token is known on its machine; elsewhere log in to its HTTP port once (penstock login \
+HOST:8621 --token ... --fingerprint ...). With --watch the exit code says how it ended: 0 done, 3 partial, 1 failed or \
+cancelled.
+
+Examples:
+  penstock submit cern:/store/run7 caltech:/store/run7
+  penstock submit cern:/store caltech:/store --files list.txt --class production --priority 4
+  find . -type f -printf '%P\\n' | penstock submit cern:/store caltech:/in --files - --key run7 --watch
+  penstock submit cern:/store/run7 caltech:/in --deadline 6h --json")]
+pub(crate) struct Args {
+    /// Where the files are, as SITE:/DIRECTORY
+    #[arg(value_name = "SITE:/DIR")]
+    from: SitePath,
+    /// Where they go, as SITE:/DIRECTORY
+    #[arg(value_name = "SITE:/DIR")]
+    to: SitePath,
+    /// File with a path below the directory in each line, or - for standard input
+    #[arg(long, value_name = "FILE")]
+    files: Option<PathBuf>,
+    /// Class of work, by its name or as OWNER/ACTIVITY
+    #[arg(long)]
+    class: Option<String>,
+    /// Your own name for the request: given again it is the same one
+    #[arg(long)]
+    key: Option<String>,
+    /// 1 (can wait) to 5 (urgent) [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=5))]
+    priority: Option<u8>,
+    /// When it should be done: a time from now such as 6h, or seconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = deadline)]
+    deadline: Option<i64>,
+    /// How often a file is tried [default: 5]
+    #[arg(long, value_name = "N")]
+    attempts: Option<u32>,
+    /// Compare what the destination's device gives back, too
+    #[arg(long)]
+    readback: bool,
+    /// A file that is at the destination and differs is a fault
+    #[arg(long)]
+    no_overwrite: bool,
+    /// Protect data against change alone, do not encrypt it
+    #[arg(long)]
+    no_encrypt: bool,
+    /// Label of the packets: the 16-bit scitag [default: that of the class]
+    #[arg(long, value_name = "NUMBER")]
+    scitag: Option<u16>,
+    /// Say every second how it goes, until it has ended
+    #[arg(long)]
+    watch: bool,
+    /// Print the request as one JSON object; with --watch at its end
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// A directory at a site.
+#[derive(Debug, Clone)]
+struct SitePath {
+    site: String,
+    path: String,
+}
+
+impl std::str::FromStr for SitePath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some((site, path)) if !site.is_empty() && path.starts_with('/') => {
+                let trimmed = path.trim_end_matches('/');
+                let path = if trimmed.is_empty() { "/" } else { trimmed };
+                Ok(Self { site: site.to_owned(), path: path.to_owned() })
+            }
+            _ => Err("write it like cern:/store/run7".to_owned()),
+        }
+    }
+}
+
+/// A time from now, or seconds since 1970, which no span of time is as large as.
+pub(super) fn deadline(text: &str) -> Result<i64, String> {
+    match text.parse::<i64>() {
+        Ok(seconds) if seconds > 1_000_000_000 => Ok(seconds),
+        _ => {
+            let span: Duration = penstock_units::parse_duration(text).map_err(|e| e.to_string())?;
+            Ok(now() as i64 + i64::try_from(span.as_secs()).unwrap_or(i64::MAX / 2))
+        }
+    }
+}
+
+fn read_files(file: &std::path::Path) -> Result<Vec<FileBody>, Failure> {
+    let mut text = String::new();
+    if file.as_os_str() == "-" {
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .context("standard input")
+            .or_exit(Code::Usage)?;
+    } else {
+        let failed = |error: std::io::Error| {
+            anyhow!("{}: {}", file.display(), penstock_sys::fs::describe(&error))
+        };
+        text = std::fs::read_to_string(file).map_err(failed).or_exit(Code::Usage)?;
+    }
+    let lines = text.lines().filter(|line| !line.is_empty());
+    let files: Vec<_> = lines
+        .map(|line| FileBody {
+            path: line.strip_prefix("./").unwrap_or(line).to_owned(),
+            size: None,
+            digest: None,
+        })
+        .collect();
+    if files.is_empty() {
+        let error = anyhow!("{}: no file is in it: write a path in each line", file.display());
+        return Err(Failure::new(Code::Usage, error));
+    }
+    Ok(files)
+}
+
+pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+    let files = args.files.as_deref().map(read_files).transpose()?;
+    let directory = files.is_none();
+    let files = files.unwrap_or_default();
+    let open = files.len() > FILES_MAX;
+    let (first, rest) = files.split_at(files.len().min(FILES_MAX));
+    let body = SubmitBody {
+        key: args.key,
+        class: args.class,
+        source: args.from.site,
+        destination: args.to.site,
+        from: args.from.path,
+        to: args.to.path,
+        files: first.to_vec(),
+        directory,
+        open,
+        priority: args.priority,
+        deadline_unix_seconds: args.deadline,
+        size_estimate_bytes: None,
+        verify: if args.readback { Verify::Readback } else { Verify::Transfer },
+        overwrite: if args.no_overwrite { Overwrite::Never } else { Overwrite::Changed },
+        encrypt: args.no_encrypt.then_some(false),
+        attempts: args.attempts,
+        scitag: args.scitag,
+    };
+    let controller = args.place.open()?;
+    let mut request: RequestFacts = controller.ask("POST", "/api/v1/requests", Some(&body))?;
+    // The same request given again is there already, perhaps in part.
+    let there = usize::try_from(request.files).unwrap_or(usize::MAX).saturating_sub(first.len());
+    let mut at = first.len() + there / FILES_MAX * FILES_MAX;
+    if request.open {
+        for part in rest.get(there / FILES_MAX * FILES_MAX..).unwrap_or_default().chunks(FILES_MAX)
+        {
+            let seal = at + part.len() == files.len();
+            let more = AppendBody { at: at as u64, files: part.to_vec(), seal };
+            let path = format!("/api/v1/requests/{}/files", request.id);
+            request = controller.ask("POST", &path, Some(&more))?;
+            at += part.len();
+        }
+    }
+    let id = u64::try_from(request.id).unwrap_or_default();
+    if args.watch {
+        if !args.json {
+            let told = |request: &RequestFacts| is_over(request).then(|| code(request));
+            return watch(|| {
+                let request = controller.request(id)?;
+                Ok((line(&request), told(&request)))
+            });
+        }
+        while !is_over(&request) {
+            std::thread::sleep(super::WATCH_EVERY);
+            request = controller.request(id)?;
+        }
+    }
+    let code = if args.watch { code(&request) } else { Code::Done };
+    if args.json {
+        print_json(&request)?;
+    } else {
+        print!("{}", line(&request));
+        say(format!("penstock show {id} says how it goes"));
+    }
+    Ok(code)
+}

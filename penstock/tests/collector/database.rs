@@ -1,0 +1,126 @@
+//! A ClickHouse server for a test: of its own directory, killed and started again at the same place.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::common::until;
+use crate::site::WITHIN;
+
+pub(crate) const PASSWORD: &str = "se'cret";
+
+pub(crate) struct Database {
+    dir: PathBuf,
+    pub(crate) port: u16,
+    child: Option<Child>,
+}
+
+/// A port that is free now.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Whether there is a server to start; says why not.
+pub(crate) fn there_is_none() -> bool {
+    let found = ["/usr/bin/clickhouse-server", "/usr/sbin/clickhouse-server"];
+    let none = !found.iter().any(|path| Path::new(path).exists());
+    if none {
+        println!("skipped: there is no clickhouse-server: tools/setup.sh test installs it");
+    }
+    none
+}
+
+impl Database {
+    pub(crate) fn start(dir: &Path) -> Self {
+        fs::create_dir_all(dir).unwrap();
+        let users = format!(
+            "<yandex><profiles><default/></profiles><quotas><default/></quotas><users><default>
+             <password>{PASSWORD}</password><networks><ip>::/0</ip></networks><profile>default</profile>
+             <quota>default</quota></default></users></yandex>"
+        );
+        fs::write(dir.join("users.xml"), users).unwrap();
+        let mut this = Self { dir: dir.to_owned(), port: 0, child: None };
+        this.up();
+        this
+    }
+
+    /// Starts it, and waits until it answers. Ports may be taken between being found and being used.
+    pub(crate) fn up(&mut self) {
+        for _ in 0..5 {
+            if self.port == 0 {
+                self.port = free_port();
+            }
+            if self.try_up() {
+                return;
+            }
+            self.port = 0;
+        }
+        let log = fs::read_to_string(self.dir.join("error.log")).unwrap_or_default();
+        panic!("clickhouse-server does not start: {log}");
+    }
+
+    fn try_up(&mut self) -> bool {
+        let (dir, http, tcp) = (self.dir.display(), self.port, free_port());
+        let config = format!(
+            "<yandex><logger><level>warning</level><log>{dir}/log</log><errorlog>{dir}/error.log</errorlog></logger>
+             <http_port>{http}</http_port><tcp_port>{tcp}</tcp_port><listen_host>127.0.0.1</listen_host>
+             <path>{dir}/data/</path><tmp_path>{dir}/tmp/</tmp_path><mark_cache_size>16777216</mark_cache_size>
+             <users_config>users.xml</users_config><default_profile>default</default_profile>
+             <default_database>default</default_database></yandex>"
+        );
+        let file = self.dir.join("config.xml");
+        fs::write(&file, config).unwrap();
+        let mut argument = std::ffi::OsString::from("--config-file=");
+        argument.push(&file);
+        let child = Command::new("clickhouse-server")
+            .arg(argument)
+            .current_dir(&self.dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+        let mut up = false;
+        until("clickhouse-server is up or gone", WITHIN, || {
+            up = TcpStream::connect(("127.0.0.1", self.port)).is_ok();
+            let gone = self.child.as_mut().is_some_and(|c| c.try_wait().unwrap().is_some());
+            (up || gone).then_some(())
+        });
+        up
+    }
+
+    /// As a machine that loses its power takes it down, but for the disk.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// What a statement answers.
+    pub(crate) fn query(&self, statement: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let request = format!(
+            "POST / HTTP/1.0\r\nHost: localhost\r\nX-ClickHouse-User: default\r\nX-ClickHouse-Key: {PASSWORD}\r\n\
+             Content-Length: {}\r\n\r\n{statement}",
+            statement.len()
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        assert!(head.contains(" 200 "), "{statement}: {answer}");
+        body.trim().to_owned()
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,250 @@
+//! A controller that says what a test tells it to, and keeps the account of what it hears.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::{get, post};
+use penstock_operations::orders::{
+    Acknowledged, Entry, Instructions, Order, OrderId, OrderReport, Outcome, Phase, Report,
+    Settings, Standing, Task,
+};
+
+use crate::common::until;
+
+pub(crate) const TOKEN: &str = "the-token-that-hosts-show";
+
+/// What a host is told and what it told.
+#[derive(Debug, Default)]
+pub(crate) struct Host {
+    pub(crate) orders: BTreeMap<OrderId, (Order, Settings)>,
+    /// The last report, and how many there were.
+    pub(crate) report: Report,
+    pub(crate) reports: u64,
+    /// Of each order and run what was told, without repetitions.
+    pub(crate) outcomes: BTreeMap<OrderId, Vec<(u64, Outcome)>>,
+    pub(crate) entries: BTreeMap<OrderId, Vec<Entry>>,
+    /// The last that each order said of itself, and that it ended.
+    pub(crate) last: BTreeMap<OrderId, OrderReport>,
+    pub(crate) ended: BTreeMap<OrderId, OrderReport>,
+    /// Runs in the order in which they were met.
+    pub(crate) runs: BTreeMap<OrderId, Vec<u64>>,
+    heard: HashMap<(OrderId, u64), (u64, u64)>,
+    /// Answered in place of instructions.
+    pub(crate) nonsense: Option<(StatusCode, Vec<u8>)>,
+    pub(crate) lease_seconds: u32,
+}
+
+#[derive(Debug, Default)]
+struct Script {
+    hosts: BTreeMap<String, Host>,
+    /// It answers nobody.
+    away: bool,
+    /// What it found wrong in what it was told.
+    faults: Vec<String>,
+}
+
+pub(crate) struct Controller {
+    pub(crate) address: SocketAddr,
+    script: Arc<Mutex<Script>>,
+    _runtime: tokio::runtime::Runtime,
+}
+
+type Shared = Arc<Mutex<Script>>;
+
+impl Controller {
+    pub(crate) fn start() -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.unwrap();
+        let script = Shared::default();
+        let router = Router::new()
+            .route("/api/v1/agents/{host}/report", post(report))
+            .route("/api/v1/agents/{host}/orders/{id}", get(order))
+            .layer(DefaultBodyLimit::max(16 << 20))
+            .with_state(Arc::clone(&script));
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        runtime.spawn(async move { axum::serve(listener, router).await });
+        Self { address, script, _runtime: runtime }
+    }
+
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().unwrap()
+    }
+
+    /// Looks at a host, or tells it something.
+    pub(crate) fn host<T>(&self, host: &str, with: impl FnOnce(&mut Host) -> T) -> T {
+        with(self.script().hosts.entry(host.to_owned()).or_default())
+    }
+
+    pub(crate) fn order(&self, host: &str, order: OrderId, task: Task, settings: Settings) {
+        let request = format!("r{order}");
+        let order = Order { order, request, task };
+        self.host(host, |host| host.orders.insert(order.order, (order, settings)));
+    }
+
+    pub(crate) fn set(&self, host: &str, order: OrderId, settings: Settings) {
+        self.host(host, |host| host.orders.get_mut(&order).unwrap().1 = settings);
+    }
+
+    pub(crate) fn withdraw(&self, host: &str, order: OrderId) {
+        self.host(host, |host| host.orders.remove(&order));
+    }
+
+    pub(crate) fn set_away(&self, away: bool) {
+        self.script().away = away;
+    }
+
+    /// Waits for what a host says.
+    #[track_caller]
+    pub(crate) fn await_host<T>(
+        &self,
+        what: &str,
+        host: &str,
+        mut ask: impl FnMut(&mut Host) -> Option<T>,
+    ) -> T {
+        let answer = until(what, Duration::from_secs(120), || self.host(host, &mut ask));
+        self.check();
+        answer
+    }
+
+    /// Waits until a host has been heard.
+    pub(crate) fn await_report(&self, host: &str) -> Report {
+        self.await_host("a report", host, |host| (host.reports > 0).then(|| host.report.clone()))
+    }
+
+    /// Waits for the end of an order.
+    #[track_caller]
+    pub(crate) fn await_end(&self, host: &str, order: OrderId) -> OrderReport {
+        let begun = Instant::now();
+        loop {
+            let (ended, last) = self.host(host, |host| {
+                (host.ended.get(&order).cloned(), host.last.get(&order).cloned())
+            });
+            self.check();
+            if let Some(ended) = ended {
+                return ended;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(150), "order {order}: {last:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What became of each file, whichever run told it last.
+    pub(crate) fn outcomes(&self, host: &str, order: OrderId) -> BTreeMap<u32, Outcome> {
+        let told = self.host(host, |host| host.outcomes.get(&order).cloned().unwrap_or_default());
+        told.into_iter().map(|(_, outcome)| (outcome.file, outcome)).collect()
+    }
+
+    /// Nothing that was told contradicts what was told before.
+    #[track_caller]
+    pub(crate) fn check(&self) {
+        let script = self.script();
+        assert_eq!(script.faults, Vec::<String>::new());
+    }
+}
+
+async fn report(
+    State(script): State<Shared>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> (StatusCode, Vec<u8>) {
+    let mut script = script.lock().unwrap();
+    if script.away {
+        return (StatusCode::SERVICE_UNAVAILABLE, b"{\"error\": \"away\"}".to_vec());
+    }
+    if headers.get("authorization").is_none_or(|value| *value != format!("Bearer {TOKEN}")) {
+        return (StatusCode::UNAUTHORIZED, Vec::new());
+    }
+    let report: Report = match serde_json::from_slice(&body) {
+        Ok(report) => report,
+        Err(error) => {
+            script.faults.push(format!("a report of {name} that is none: {error}"));
+            return (StatusCode::BAD_REQUEST, Vec::new());
+        }
+    };
+    let mut faults = Vec::new();
+    let host = script.hosts.entry(name).or_default();
+    let mut acknowledged = Vec::new();
+    for order in &report.orders {
+        if order.run > 0 {
+            acknowledged.push(host.hear(order, &mut faults));
+        }
+    }
+    host.report = report;
+    host.reports += 1;
+    let instructions = Instructions {
+        lease_seconds: host.lease_seconds,
+        orders: host
+            .orders
+            .iter()
+            .map(|(order, (_, settings))| Standing { order: *order, settings: settings.clone() })
+            .collect(),
+        acknowledged,
+    };
+    let answer = match &host.nonsense {
+        Some(nonsense) => nonsense.clone(),
+        None => (StatusCode::OK, serde_json::to_vec(&instructions).unwrap()),
+    };
+    script.faults.extend(faults);
+    answer
+}
+
+impl Host {
+    fn hear(&mut self, told: &OrderReport, faults: &mut Vec<String>) -> Acknowledged {
+        let runs = self.runs.entry(told.order).or_default();
+        if !runs.contains(&told.run) {
+            runs.push(told.run);
+        }
+        let (outcomes, entries) = self.heard.entry((told.order, told.run)).or_default();
+        if told.outcomes_from > *outcomes || told.entries_from > *entries {
+            faults.push(format!("order {}: something was left out", told.order));
+        }
+        let known = |heard: u64, from: u64| usize::try_from(heard.saturating_sub(from)).unwrap();
+        let new = told.outcomes.iter().skip(known(*outcomes, told.outcomes_from));
+        let all = self.outcomes.entry(told.order).or_default();
+        for outcome in new {
+            *outcomes += 1;
+            if all.iter().any(|(run, one)| *run == told.run && one.file == outcome.file) {
+                faults.push(format!("order {}: told twice: {outcome:?}", told.order));
+            }
+            all.push((told.run, outcome.clone()));
+        }
+        let new = told.entries.iter().skip(known(*entries, told.entries_from)).cloned();
+        let list = self.entries.entry(told.order).or_default();
+        let before = list.len();
+        list.extend(new);
+        *entries += (list.len() - before) as u64;
+        self.last.insert(told.order, OrderReport { outcomes: Vec::new(), ..told.clone() });
+        if told.phase == Phase::Ended {
+            self.ended.insert(told.order, told.clone());
+        }
+        Acknowledged {
+            order: told.order,
+            run: told.run,
+            outcomes: *outcomes,
+            entries: *entries,
+            end: told.phase == Phase::Ended,
+        }
+    }
+}
+
+async fn order(
+    State(script): State<Shared>,
+    Path((name, id)): Path<(String, OrderId)>,
+) -> (StatusCode, Vec<u8>) {
+    let script = script.lock().unwrap();
+    let order = script.hosts.get(&name).and_then(|host| host.orders.get(&id));
+    match order {
+        _ if script.away => (StatusCode::SERVICE_UNAVAILABLE, Vec::new()),
+        Some((order, _)) => (StatusCode::OK, serde_json::to_vec(order).unwrap()),
+        None => (StatusCode::NOT_FOUND, Vec::new()),
+    }
+}

@@ -1,0 +1,107 @@
+//! What a node tells the controller of itself.
+
+use std::net::{IpAddr, SocketAddr};
+
+use penstock_mover::agent::Limits;
+use penstock_operations::orders::{Capacity, InterfaceCounters};
+use penstock_sys::net::{CountedDevice, own_addresses, speed_bps};
+
+use super::Config;
+
+/// Most addresses and interfaces that are told.
+const TOLD_MAX: usize = 64;
+
+/// Where other nodes reach the mover: what the operator says, or where it listens. One that listens everywhere is
+/// reached at all addresses of the host but those of its links; at loopback only where there is nothing else.
+pub(super) fn addresses(given: &[SocketAddr], listening: &[SocketAddr]) -> Vec<String> {
+    if !given.is_empty() {
+        return given.iter().map(ToString::to_string).collect();
+    }
+    let mut found: Vec<SocketAddr> = Vec::new();
+    for address in listening {
+        match address.ip().is_unspecified() {
+            false => found.push(*address),
+            true => {
+                let family = |ip: &IpAddr| address.is_ipv6() || ip.is_ipv4();
+                let all = own_addresses().into_iter().map(|(_, ip)| ip).filter(family);
+                found.extend(all.map(|ip| SocketAddr::new(ip, address.port())));
+            }
+        }
+    }
+    // IPv6 first: it carries labels.
+    found.sort_by_key(|address| (is_near(address.ip()), address.is_ipv4()));
+    found.dedup();
+    if found.first().is_some_and(|address| !is_near(address.ip())) {
+        found.retain(|address| !is_near(address.ip()));
+    }
+    found.iter().take(TOLD_MAX).map(ToString::to_string).collect()
+}
+
+/// Whether an address is of this host or of one of its links alone.
+fn is_near(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local(),
+    }
+}
+
+/// What this host can do.
+pub(super) fn capacity(config: &Config, limits: &Limits) -> Capacity {
+    let speeds = || -> Option<u64> {
+        let names = devices(&config.interfaces).into_iter().map(|device| device.name);
+        let known: Vec<u64> =
+            names.filter_map(|name| speed_bps(&name).ok().flatten()).map(|(bps, _)| bps).collect();
+        (!known.is_empty()).then(|| known.iter().sum())
+    };
+    let interfaces = config.network_bps.or_else(speeds);
+    Capacity {
+        network_bps: interfaces.into_iter().chain(limits.rate_bps).min(),
+        read_bps: config.read_bps,
+        write_bps: config.write_bps,
+        transfers: u32::try_from(limits.transfers).unwrap_or(u32::MAX),
+        streams: u32::try_from(limits.streams).unwrap_or(u32::MAX),
+    }
+}
+
+/// Counters of the interfaces that are named, or of all that are up.
+pub(super) fn interfaces(named: &[String]) -> Vec<InterfaceCounters> {
+    let all = own_addresses();
+    let addresses = |name: &str| {
+        let own = all.iter().filter(|(of, ip)| of == name && !is_near(*ip));
+        own.take(TOLD_MAX).map(|(_, ip)| ip.to_string()).collect()
+    };
+    let counters = |device: CountedDevice| InterfaceCounters {
+        addresses: addresses(&device.name),
+        name: device.name,
+        sent_bytes: device.statistics.tx_bytes,
+        received_bytes: device.statistics.rx_bytes,
+    };
+    devices(named).into_iter().map(counters).collect()
+}
+
+fn devices(named: &[String]) -> Vec<CountedDevice> {
+    // Counters are news, and nothing depends on them.
+    let mut all = CountedDevice::all().unwrap_or_default();
+    all.retain(|device| match named {
+        [] => device.up && device.ethernet && device.name != "lo",
+        named => named.contains(&device.name),
+    });
+    all.truncate(TOLD_MAX);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_those_that_others_reach() {
+        let parse = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let given = [parse("[2001:db8::1]:8620")];
+        assert_eq!(addresses(&given, &[parse("[::]:1")]), ["[2001:db8::1]:8620"]);
+        assert_eq!(addresses(&[], &[parse("127.0.0.1:5")]), ["127.0.0.1:5"]);
+        let both = [parse("127.0.0.1:5"), parse("192.0.2.1:5"), parse("[2001:db8::2]:5")];
+        assert_eq!(addresses(&[], &both), ["[2001:db8::2]:5", "192.0.2.1:5"]);
+        assert!(!addresses(&[], &[parse("[::]:7")]).is_empty());
+    }
+}

@@ -1,0 +1,115 @@
+//! The greatest flows.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use penstock_flows::aggregate::Label;
+use penstock_flows::packet::FlowKey;
+use penstock_http::{ApiError, ErrorBody};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{Given, Params};
+use crate::shared::Shared;
+
+/// Greatest flows told where nothing else is said.
+const TALKERS: usize = 20;
+
+/// Seconds that the greatest flows are of.
+const TALKERS_S: usize = 10;
+
+/// A flow.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryTalker)]
+pub(crate) struct Talker {
+    /// Its source.
+    #[schema(value_type = String)]
+    source: IpAddr,
+    /// Its destination.
+    #[schema(value_type = String)]
+    destination: IpAddr,
+    /// 0 where there is none.
+    source_port: u16,
+    /// 0 where there is none.
+    destination_port: u16,
+    /// IP protocol: 6 is TCP, 17 UDP.
+    protocol: u8,
+    /// labelled, untrusted or unlabelled.
+    label: &'static str,
+    /// Owner and activity, where it is labelled; where it is untrusted what it says of itself.
+    scitag: Option<u16>,
+    /// The same by name.
+    activity: Option<String>,
+    /// Its rate is no less, as far as samples tell.
+    least_bps: f64,
+    /// It is no more, as far as samples tell.
+    most_bps: f64,
+}
+
+/// The greatest flows.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryTalkers)]
+pub(crate) struct Talkers {
+    /// Begin of the time that they are of, in seconds since 1970.
+    from_s: i64,
+    /// How long it was.
+    length_s: f64,
+    /// A flow that is not told has no more.
+    error_bps: f64,
+    /// Greatest first.
+    talkers: Vec<Talker>,
+}
+
+/// The greatest flows of the last ten seconds.
+#[utoipa::path(get, path = "/api/v1/telemetry/talkers", security((), ("token" = [])),
+    params(("n" = Option<usize>, Query, description = "How many; 20 if not given, 100 at most")),
+    responses((status = 200, body = Talkers), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn talkers(
+    State(shared): State<Arc<Shared>>,
+    given: Given,
+) -> Result<Json<Talkers>, ApiError> {
+    let mut params = Params::new(given)?;
+    let most = params.number("n")?.unwrap_or(TALKERS).clamp(1, crate::second::TALKERS_MAX);
+    params.none()?;
+    let seconds: Vec<_> = shared.live().seconds().rev().take(TALKERS_S).cloned().collect();
+    let length_s: f64 = seconds.iter().map(|second| second.length_s).sum();
+    let mut flows = HashMap::<FlowKey, (u64, u64, Label)>::new();
+    // The newest comes first: a firefly may have told since whose a flow is.
+    for second in &seconds {
+        for talker in &second.talkers {
+            let (key, label) = talker.key;
+            let flow = flows.entry(key).or_insert((0, 0, label));
+            flow.0 += talker.least;
+            flow.1 += talker.most;
+        }
+    }
+    let rate = |bytes: u64| (bytes as f64 * 8.0 / length_s).round();
+    let told = |(key, (least, most, label)): (FlowKey, (u64, u64, Label))| {
+        let (word, tag) = match label {
+            Label::Unlabelled => ("unlabelled", None),
+            Label::Untrusted(tag) => ("untrusted", Some(tag)),
+            Label::Trusted(tag) => ("labelled", Some(tag)),
+        };
+        Talker {
+            source: key.source.ip(),
+            destination: key.destination.ip(),
+            source_port: key.source_port,
+            destination_port: key.destination_port,
+            protocol: key.protocol,
+            label: word,
+            scitag: tag.and_then(|tag| tag.number().try_into().ok()),
+            activity: tag.map(|tag| shared.registry.name(tag)),
+            least_bps: rate(least),
+            most_bps: rate(most),
+        }
+    };
+    let mut talkers: Vec<Talker> = flows.into_iter().map(told).collect();
+    talkers.sort_by(|a, b| b.least_bps.total_cmp(&a.least_bps));
+    talkers.truncate(most);
+    let from_s = seconds.last().map_or(0, |second| second.at_s);
+    let error_bps = rate(seconds.iter().map(|second| second.talkers_error).sum());
+    Ok(Json(Talkers { from_s, length_s, error_bps, talkers }))
+}

@@ -1,0 +1,180 @@
+//! One Parquet file: row groups of records, compressed with Snappy, readable once it is finished.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use parquet::basic::Compression;
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+use penstock_flows::observe::Direction;
+use penstock_flows::packet::Address;
+
+use super::record::{Ip, Record, text};
+
+/// Names of exporters by their numbers.
+pub(super) type Names<'a> = &'a dyn Fn(u32) -> String;
+
+/// How a column is filled.
+enum Column {
+    Int(fn(&Record) -> Option<i32>),
+    Long(fn(&Record) -> Option<i64>),
+    Word(fn(&Record) -> Option<&'static str>),
+    Address(fn(&Record) -> Option<Address>),
+    Exporter,
+}
+use Column::{Int, Long, Word};
+
+fn of_ip<T>(record: &Record, of: impl FnOnce(&Ip) -> T) -> Option<T> {
+    record.ip.as_ref().map(of)
+}
+
+/// The columns in their order: as Parquet declares them, and how they are filled. Unsigned numbers keep their bits.
+const COLUMNS: [(&str, Column); 25] = [
+    ("required int64 time (TIMESTAMP(MICROS,true))", Long(|r| Some(r.time_us))),
+    ("required binary exporter (UTF8)", Column::Exporter),
+    ("required int32 sampling_rate (INTEGER(32,false))", Int(|r| Some(r.sampling_rate as i32))),
+    ("required int64 packets (INTEGER(64,false))", Long(|r| Some(r.packets as i64))),
+    ("required int64 frame_bytes (INTEGER(64,false))", Long(|r| Some(r.frame_bytes as i64))),
+    (
+        "optional binary direction (UTF8)",
+        Word(|r| match r.direction {
+            Direction::Ingress => Some("in"),
+            Direction::Egress => Some("out"),
+            Direction::Unknown => None,
+        }),
+    ),
+    ("optional int32 input (INTEGER(32,false))", Int(|r| r.input.map(|index| index as i32))),
+    ("optional int32 output (INTEGER(32,false))", Int(|r| r.output.map(|index| index as i32))),
+    ("optional int32 vlan (INTEGER(16,false))", Int(|r| r.vlan.map(i32::from))),
+    ("optional int32 ip_version (INTEGER(8,false))", Int(|r| of_ip(r, |ip| ip.version.into()))),
+    ("optional binary source (UTF8)", Column::Address(|r| of_ip(r, |ip| ip.source))),
+    ("optional binary destination (UTF8)", Column::Address(|r| of_ip(r, |ip| ip.destination))),
+    ("optional int32 source_port (INTEGER(16,false))", Int(|r| Some(r.ip?.ports?.0.into()))),
+    ("optional int32 destination_port (INTEGER(16,false))", Int(|r| Some(r.ip?.ports?.1.into()))),
+    ("optional int32 protocol (INTEGER(8,false))", Int(|r| of_ip(r, |ip| ip.protocol.into()))),
+    (
+        "optional int32 traffic_class (INTEGER(8,false))",
+        Int(|r| of_ip(r, |ip| ip.traffic_class.into())),
+    ),
+    ("optional int32 hop_limit (INTEGER(8,false))", Int(|r| of_ip(r, |ip| ip.hop_limit.into()))),
+    ("optional int32 tcp_flags (INTEGER(8,false))", Int(|r| of_ip(r, |ip| ip.tcp_flags.into()))),
+    ("optional int32 flow_label (INTEGER(32,false))", Int(|r| of_ip(r, |ip| ip.flow_label as i32))),
+    ("required binary verdict (UTF8)", Word(|r| Some(r.verdict))),
+    ("optional int32 owner (INTEGER(16,false))", Int(|r| r.tag.map(|tag| tag.owner().into()))),
+    (
+        "optional int32 activity (INTEGER(16,false))",
+        Int(|r| r.tag.map(|tag| tag.activity().into())),
+    ),
+    ("optional int32 source_as (INTEGER(32,false))", Int(|r| r.source_as.map(|asn| asn as i32))),
+    (
+        "optional int32 destination_as (INTEGER(32,false))",
+        Int(|r| r.destination_as.map(|asn| asn as i32)),
+    ),
+    (
+        "optional int32 drop_reason (INTEGER(32,false))",
+        Int(|r| r.drop_reason.map(|reason| reason as i32)),
+    ),
+];
+
+/// A file that is being written.
+pub(super) struct ParquetFile {
+    writer: SerializedFileWriter<File>,
+}
+
+impl ParquetFile {
+    pub(super) fn create(path: &Path) -> io::Result<Self> {
+        let columns: String =
+            COLUMNS.iter().map(|(declared, _)| format!("{declared};\n")).collect();
+        let schema = parse_message_type(&format!("message sample {{ {columns} }}"));
+        let schema = Arc::new(schema.map_err(failed)?);
+        let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
+        let file = File::create(path)?;
+        let writer = SerializedFileWriter::new(file, schema, Arc::new(properties));
+        Ok(Self { writer: writer.map_err(failed)? })
+    }
+
+    /// Bytes that it has.
+    pub(super) fn bytes(&self) -> u64 {
+        self.writer.bytes_written() as u64
+    }
+
+    /// Adds a row group.
+    pub(super) fn append(&mut self, records: &[Record], names: Names<'_>) -> io::Result<()> {
+        let mut group = self.writer.next_row_group().map_err(failed)?;
+        let mut texts = HashMap::new();
+        for (declared, column) in &COLUMNS {
+            let optional = declared.starts_with("optional");
+            match column {
+                Int(of) => put::<Int32Type>(&mut group, optional, records.iter().map(of)),
+                Long(of) => put::<Int64Type>(&mut group, optional, records.iter().map(of)),
+                Word(of) => {
+                    let words = records.iter().map(|record| of(record).map(ByteArray::from));
+                    put::<ByteArrayType>(&mut group, optional, words)
+                }
+                Column::Address(of) => {
+                    // The same few addresses come again and again.
+                    let mut known = |address: Address| {
+                        texts.entry(address).or_insert_with(|| known_text(address)).clone()
+                    };
+                    let addresses = records.iter().map(|record| of(record).map(&mut known));
+                    put::<ByteArrayType>(&mut group, optional, addresses)
+                }
+                Column::Exporter => {
+                    let mut known = HashMap::<u32, ByteArray>::new();
+                    let mut name = |id: u32| -> ByteArray {
+                        known.entry(id).or_insert_with(|| names(id).into_bytes().into()).clone()
+                    };
+                    let keys = records.iter().map(|record| Some(name(record.exporter)));
+                    put::<ByteArrayType>(&mut group, optional, keys)
+                }
+            }
+            .map_err(failed)?;
+        }
+        group.close().map_err(failed)?;
+        Ok(())
+    }
+
+    /// Writes what makes it readable, down to the disk.
+    pub(super) fn finish(self) -> io::Result<()> {
+        self.writer.into_inner().map_err(failed)?.sync_all()
+    }
+}
+
+fn known_text(address: Address) -> ByteArray {
+    text(address).into_bytes().into()
+}
+
+fn put<T: DataType>(
+    group: &mut SerializedRowGroupWriter<'_, File>,
+    optional: bool,
+    values: impl Iterator<Item = Option<T::T>>,
+) -> Result<(), ParquetError> {
+    let (mut there, mut levels) = (Vec::new(), Vec::new());
+    for value in values {
+        levels.push(i16::from(value.is_some()));
+        there.extend(value);
+    }
+    let mut column = group
+        .next_column()?
+        .ok_or_else(|| ParquetError::General("fewer columns than were declared".to_owned()))?;
+    let levels = optional.then_some(levels.as_slice());
+    column.typed::<T>().write_batch(&there, levels, None)?;
+    column.close()
+}
+
+/// The cause, where the file is at fault: a full disk is told as such.
+fn failed(error: ParquetError) -> io::Error {
+    match error {
+        ParquetError::External(cause) => match cause.downcast::<io::Error>() {
+            Ok(cause) => *cause,
+            Err(cause) => io::Error::other(cause),
+        },
+        other => io::Error::other(other),
+    }
+}

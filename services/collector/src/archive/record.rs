@@ -1,0 +1,97 @@
+//! What is kept of a sample: the columns of a file, in little room while it waits.
+
+use std::net::Ipv6Addr;
+
+use penstock_flows::exporter::Exporter;
+use penstock_flows::observe::{Direction, Observation};
+use penstock_flows::packet::{Address, Version};
+use penstock_flows::scitag::Verdict;
+use penstock_scitags::Scitag;
+
+/// A sample, or an exported flow.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Record {
+    /// When it came, in microseconds since 1970.
+    pub(super) time_us: i64,
+    /// Number of the exporter in this run.
+    pub(super) exporter: u32,
+    pub(super) sampling_rate: u32,
+    pub(super) packets: u64,
+    /// Not scaled.
+    pub(super) frame_bytes: u64,
+    pub(super) direction: Direction,
+    pub(super) input: Option<u32>,
+    pub(super) output: Option<u32>,
+    pub(super) vlan: Option<u16>,
+    pub(super) ip: Option<Ip>,
+    pub(super) verdict: &'static str,
+    pub(super) tag: Option<Scitag>,
+    pub(super) source_as: Option<u32>,
+    pub(super) destination_as: Option<u32>,
+    pub(super) drop_reason: Option<u32>,
+}
+
+/// Of its innermost IP header.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Ip {
+    pub(super) version: u8,
+    pub(super) source: Address,
+    pub(super) destination: Address,
+    pub(super) ports: Option<(u16, u16)>,
+    pub(super) protocol: u8,
+    pub(super) traffic_class: u8,
+    pub(super) hop_limit: u8,
+    pub(super) tcp_flags: u8,
+    pub(super) flow_label: u32,
+}
+
+impl Record {
+    pub(crate) fn new(
+        time_us: i64,
+        exporter: &Exporter,
+        seen: &Observation,
+        verdict: Verdict,
+    ) -> Self {
+        let ip = seen.packet.ip().map(|ip| Ip {
+            version: match ip.version {
+                Version::V4 => 4,
+                Version::V6 => 6,
+            },
+            source: ip.source,
+            destination: ip.destination,
+            ports: ip.ports,
+            protocol: ip.protocol,
+            traffic_class: ip.traffic_class,
+            hop_limit: ip.hop_limit,
+            tcp_flags: ip.tcp_flags,
+            flow_label: ip.flow_label,
+        });
+        let (verdict, tag) = match verdict {
+            Verdict::Unlabelled => ("unlabelled", None),
+            Verdict::Untrusted(tag, ..) => ("untrusted", Some(tag)),
+            Verdict::Trusted(tag, ..) => ("trusted", Some(tag)),
+        };
+        Self {
+            time_us,
+            exporter: exporter.id,
+            sampling_rate: seen.sampling_rate,
+            packets: seen.packets,
+            frame_bytes: seen.frame_bytes,
+            direction: seen.direction,
+            input: seen.input.index(),
+            output: seen.output.index(),
+            vlan: seen.vlan,
+            ip,
+            verdict,
+            tag,
+            source_as: seen.source_as,
+            destination_as: seen.destination_as,
+            drop_reason: seen.drop_reason,
+        }
+    }
+}
+
+/// An address as text, of its own version.
+pub(super) fn text(address: Address) -> String {
+    Ipv6Addr::from(address.0).to_canonical().to_string()
+}

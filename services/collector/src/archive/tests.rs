@@ -1,0 +1,147 @@
+//! Files are whole, hold what was put into them, and take no more than they may.
+
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::RowAccessor;
+use penstock_flows::observe::Direction;
+use penstock_flows::packet::Address;
+use penstock_scitags::Scitag;
+
+use super::record::Ip;
+use super::*;
+
+fn config(dir: &Path) -> Config {
+    Config {
+        directory: dir.to_owned(),
+        rotate: Duration::from_secs(3600),
+        file_bytes: 1 << 20,
+        bytes_max: 1 << 30,
+    }
+}
+
+fn record(number: u64) -> Record {
+    let ip = Ip {
+        version: 6,
+        source: Address::from("2001:db8::1".parse::<std::net::IpAddr>().unwrap()),
+        destination: Address::from("192.0.2.7".parse::<std::net::IpAddr>().unwrap()),
+        ports: Some((40_000, 5201)),
+        protocol: 6,
+        traffic_class: 2,
+        hop_limit: 64,
+        tcp_flags: 0x18,
+        flow_label: 0xF_FFFF,
+    };
+    Record {
+        time_us: number as i64,
+        exporter: 7,
+        sampling_rate: u32::MAX,
+        packets: 1,
+        frame_bytes: number,
+        direction: Direction::Egress,
+        input: None,
+        output: Some(u32::MAX),
+        vlan: number.is_multiple_of(2).then_some(3001),
+        ip: (!number.is_multiple_of(3)).then_some(ip),
+        verdict: if number.is_multiple_of(5) { "trusted" } else { "unlabelled" },
+        tag: number.is_multiple_of(5).then(|| Scitag::new(3, 14).unwrap()),
+        source_as: Some(4_200_000_000),
+        destination_as: None,
+        drop_reason: None,
+    }
+}
+
+/// Writes as the threads of a collector do; what became of it.
+fn write(config: Config, numbers: std::ops::Range<u64>) -> Arc<Health> {
+    let (archive, recorder, writer) = open(config).unwrap();
+    let names = |id: u32| format!("exporter-{id}");
+    let thread = std::thread::spawn(move || writer.run(&names));
+    let mut another = recorder.another();
+    drop(recorder);
+    for number in numbers {
+        another.put(record(number));
+    }
+    drop(another);
+    thread.join().unwrap();
+    assert_eq!(archive.health.dropped.load(Ordering::Relaxed), 0);
+    archive.health
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn what_was_put_in_is_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let health = write(config(dir.path()), 0..100_000);
+    assert_eq!(health.records.load(Ordering::Relaxed), 100_000);
+    let files = files(dir.path());
+    assert_eq!(files.len(), 1);
+    let reader = SerializedFileReader::new(fs::File::open(&files[0]).unwrap()).unwrap();
+    assert_eq!(reader.metadata().file_metadata().num_rows(), 100_000);
+    for (number, row) in (0_u64..).zip(reader.get_row_iter(None).unwrap()) {
+        let row = row.unwrap();
+        let wanted = record(number);
+        assert_eq!(row.get_timestamp_micros(0).unwrap(), wanted.time_us);
+        assert_eq!(row.get_string(1).unwrap(), "exporter-7");
+        assert_eq!((row.get_uint(2).unwrap(), row.get_ulong(4).unwrap()), (u32::MAX, number));
+        assert_eq!(row.get_string(5).unwrap(), "out");
+        assert!(row.get_uint(6).is_err());
+        assert_eq!(row.get_uint(7).unwrap(), u32::MAX);
+        assert_eq!(row.get_ushort(8).ok(), wanted.vlan);
+        assert_eq!(row.get_string(10).ok().map(String::as_str), wanted.ip.map(|_| "2001:db8::1"));
+        assert_eq!(row.get_string(11).ok().map(String::as_str), wanted.ip.map(|_| "192.0.2.7"));
+        assert_eq!(row.get_ushort(13).ok(), wanted.ip.map(|_| 5201));
+        assert_eq!(row.get_uint(18).ok(), wanted.ip.map(|_| 0xF_FFFF));
+        assert_eq!(row.get_string(19).unwrap(), wanted.verdict);
+        assert_eq!(row.get_ushort(20).ok(), wanted.tag.map(|_| 3));
+        assert_eq!(row.get_uint(22).unwrap(), 4_200_000_000);
+    }
+}
+
+#[test]
+fn files_end_at_their_size_and_the_oldest_leave() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = Config { file_bytes: 1, bytes_max: 1 << 30, ..config(dir.path()) };
+    // Each row group ends a file then.
+    write(small.clone(), 0..GROUP as u64 + 10);
+    let before = files(dir.path());
+    assert_eq!(before.len(), 2, "{before:?}");
+    // One that was cut off, and one of somebody else.
+    fs::write(dir.path().join("penstock-1577836800000000.parquet.part"), "half").unwrap();
+    fs::write(dir.path().join("other.parquet"), "not ours").unwrap();
+    let limit = fs::metadata(&before[1]).unwrap().len() + 1;
+    write(Config { bytes_max: limit, ..small }, 0..10);
+    let after: Vec<_> =
+        files(dir.path()).into_iter().filter(|path| !before.contains(path)).collect();
+    assert_eq!(after.len(), 2, "{after:?}");
+    assert!(after[0].ends_with("other.parquet") && !before[0].exists());
+}
+
+#[test]
+fn a_place_that_takes_nothing_costs_records_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("gone");
+    let (archive, mut recorder, writer) = open(config(&place)).unwrap();
+    fs::remove_dir(&place).unwrap();
+    (0..10).for_each(|number| recorder.put(record(number)));
+    drop(recorder);
+    writer.run(&|id| id.to_string());
+    assert_eq!(archive.health.dropped.load(Ordering::Relaxed), 10);
+    let trouble = archive.health.trouble().unwrap();
+    assert!(
+        trouble.contains("No such file") && trouble.contains("dropped and counted"),
+        "{trouble}"
+    );
+    let error = open(config(Path::new("/proc/none"))).map(|_| ()).unwrap_err();
+    assert!(error.contains("[collector.parquet]"), "{error}");
+}
+
+#[test]
+fn what_is_not_taken_in_time_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (archive, mut recorder, _writer) = open(config(dir.path())).unwrap();
+    (0..(LOTS_MAX as u64 + 2) * LOT as u64).for_each(|number| recorder.put(record(number)));
+    assert_eq!(archive.health.dropped.load(Ordering::Relaxed), 2 * LOT as u64);
+}

@@ -1,0 +1,236 @@
+//! Batches that wait to be inserted: files in a directory, oldest first, with a limit on their bytes.
+//!
+//! A batch is written whole under another name, synced and renamed, so that a file is a batch. One that cannot be
+//! written (a full disk) waits in memory, as few as [`MEMORY_MAX`]. What leaves for want of room is given back to
+//! be counted.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// Batches that wait in memory.
+pub(super) const MEMORY_MAX: usize = 60;
+
+const SUFFIX: &str = "jsonl";
+const PART: &str = "part";
+
+/// A batch that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Batch {
+    pub(super) number: i64,
+    /// Begin of its first and last minute.
+    pub(super) from_s: i64,
+    pub(super) to_s: i64,
+    pub(super) rows: u64,
+    pub(super) bytes: u64,
+    /// It may have been inserted: nobody heard the answer.
+    pub(super) tried: bool,
+    sequence: u64,
+    /// Its lines, where they are not in a file.
+    body: Option<Vec<u8>>,
+}
+
+impl Batch {
+    fn name(&self) -> String {
+        format!(
+            "{:016}-{:x}-{}-{}-{}.{SUFFIX}",
+            self.sequence, self.number, self.from_s, self.to_s, self.rows
+        )
+    }
+
+    fn of_name(name: &str, bytes: u64) -> Option<Self> {
+        let mut words = name.strip_suffix(SUFFIX)?.strip_suffix('.')?.split('-');
+        let mut word = || words.next();
+        let sequence = word()?.parse().ok()?;
+        let number = i64::from_str_radix(word()?, 16).ok()?;
+        let (from_s, to_s) = (word()?.parse().ok()?, word()?.parse().ok()?);
+        let rows = word()?.parse().ok()?;
+        Some(Self { number, from_s, to_s, rows, bytes, tried: true, sequence, body: None })
+    }
+}
+
+/// All that wait.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    dir: PathBuf,
+    limit_bytes: u64,
+    waiting: VecDeque<Batch>,
+    next: u64,
+}
+
+/// What had to leave.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Dropped {
+    pub(super) batches: u64,
+    pub(super) rows: u64,
+}
+
+impl Spool {
+    /// With what is in the directory, which is made if it is not there.
+    pub(super) fn open(dir: &Path, limit_bytes: u64) -> io::Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let mut waiting = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.ends_with(PART) {
+                fs::remove_file(entry.path())?;
+            } else {
+                waiting.extend(Batch::of_name(&name, entry.metadata()?.len()));
+            }
+        }
+        waiting.sort_by_key(|batch| batch.sequence);
+        let next = waiting.last().map_or(0, |last| last.sequence + 1);
+        Ok(Self { dir: dir.to_owned(), limit_bytes, waiting: waiting.into(), next })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.waiting.iter().map(|batch| batch.bytes).sum()
+    }
+
+    /// Takes a batch; the error is that of the file, and it waits in memory then.
+    pub(super) fn put(
+        &mut self,
+        number: i64,
+        (from_s, to_s): (i64, i64),
+        rows: u64,
+        body: Vec<u8>,
+    ) -> (Dropped, io::Result<()>) {
+        let sequence = self.next;
+        self.next += 1;
+        let bytes = body.len() as u64;
+        let mut batch =
+            Batch { number, from_s, to_s, rows, bytes, tried: false, sequence, body: None };
+        let mut dropped = Dropped::default();
+        while self.bytes() + bytes > self.limit_bytes && !self.waiting.is_empty() {
+            self.leave(0, &mut dropped);
+        }
+        let written = self.write(&batch, &body);
+        if written.is_err() {
+            batch.body = Some(body);
+            let in_memory = |batch: &Batch| batch.body.is_some();
+            if self.waiting.iter().filter(|batch| in_memory(batch)).count() >= MEMORY_MAX
+                && let Some(oldest) = self.waiting.iter().position(in_memory)
+            {
+                self.leave(oldest, &mut dropped);
+            }
+        }
+        self.waiting.push_back(batch);
+        (dropped, written)
+    }
+
+    fn leave(&mut self, at: usize, dropped: &mut Dropped) {
+        let Some(batch) = self.waiting.remove(at) else { return };
+        dropped.batches += 1;
+        dropped.rows += batch.rows;
+        let _ = fs::remove_file(self.dir.join(batch.name()));
+    }
+
+    fn write(&self, batch: &Batch, body: &[u8]) -> io::Result<()> {
+        let part = self.dir.join(format!("{}.{PART}", batch.sequence));
+        let write = || {
+            let mut file = fs::File::create(&part)?;
+            file.write_all(body)?;
+            file.sync_all()?;
+            fs::rename(&part, self.dir.join(batch.name()))
+        };
+        write().inspect_err(|_| {
+            let _ = fs::remove_file(&part);
+        })
+    }
+
+    /// The oldest.
+    pub(super) fn front(&mut self) -> Option<&mut Batch> {
+        self.waiting.front_mut()
+    }
+
+    /// Lines of the oldest.
+    pub(super) fn lines(&self) -> io::Result<Vec<u8>> {
+        let Some(batch) = self.waiting.front() else { return Ok(Vec::new()) };
+        match &batch.body {
+            Some(body) => Ok(body.clone()),
+            None => fs::read(self.dir.join(batch.name())),
+        }
+    }
+
+    /// The oldest is done, or cannot be read.
+    pub(super) fn pop(&mut self) {
+        if let Some(batch) = self.waiting.pop_front()
+            && batch.body.is_none()
+        {
+            let _ = fs::remove_file(self.dir.join(batch.name()));
+        }
+    }
+
+    /// The process ends: what waits in memory is lost.
+    pub(super) fn forget(self) -> Dropped {
+        let lost = self.waiting.iter().filter(|batch| batch.body.is_some());
+        lost.fold(Dropped::default(), |sum, batch| Dropped {
+            batches: sum.batches + 1,
+            rows: sum.rows + batch.rows,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_survives_and_the_oldest_leaves_at_the_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("spool");
+        let mut spool = Spool::open(&path, 100).unwrap();
+        for number in 0..5 {
+            let (dropped, written) =
+                spool.put(number, (60 * number, 60 * number), 7, vec![b'a'; 30]);
+            written.unwrap();
+            let gone = u64::from(number >= 3);
+            assert_eq!(dropped, Dropped { batches: gone, rows: 7 * gone });
+        }
+        std::fs::write(path.join("9.part"), "half").unwrap();
+        std::fs::write(path.join("README"), "somebody else's").unwrap();
+        let mut again = Spool::open(&path, 100).unwrap();
+        assert_eq!((again.len(), again.bytes()), (3, 90));
+        let first = again.front().unwrap().clone();
+        assert_eq!((first.number, first.from_s, first.rows, first.tried), (2, 120, 7, true));
+        assert_eq!(again.lines().unwrap(), vec![b'a'; 30]);
+        again.pop();
+        // New ones come behind those that were there.
+        again.put(9, (0, 0), 1, vec![]).1.unwrap();
+        let mut third = Spool::open(&path, 100).unwrap();
+        let mut numbers = Vec::new();
+        while let Some(batch) = third.front() {
+            numbers.push(batch.number);
+            third.pop();
+        }
+        assert_eq!(numbers, [3, 4, 9]);
+        let left: Vec<_> =
+            std::fs::read_dir(&path).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["README"]);
+    }
+
+    #[test]
+    fn without_a_disk_a_few_wait_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("spool");
+        let mut spool = Spool::open(&path, 1 << 20).unwrap();
+        std::fs::remove_dir(&path).unwrap();
+        let mut sum = 0;
+        for number in 0..MEMORY_MAX as i64 + 5 {
+            let (dropped, written) = spool.put(number, (0, 0), 3, vec![b'x']);
+            assert!(written.is_err());
+            sum += dropped.rows;
+        }
+        assert_eq!((spool.len(), sum), (MEMORY_MAX, 15));
+        assert_eq!((spool.front().unwrap().number, spool.lines().unwrap()), (5, vec![b'x']));
+        spool.pop();
+        assert_eq!(spool.forget(), Dropped { batches: 59, rows: 177 });
+    }
+}

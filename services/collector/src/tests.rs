@@ -1,0 +1,111 @@
+//! The whole way of a second at its limits, in virtual time: ten thousand keys for an hour, and a store that is full.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use penstock_flows::aggregate::{Aggregates, Aggregator, Limits, PackedGroup};
+use penstock_flows::intake::Intake;
+use penstock_flows::observe::Observation;
+use penstock_flows::prefixes::Prefixes;
+use penstock_flows::rates::Amount;
+use penstock_flows::scitag::{Trust, Verdict};
+use penstock_flows::sflow::Interface;
+use penstock_scitags::Registry;
+
+use crate::answer::{Span, answer};
+use crate::config::Config;
+use crate::directory::Directory;
+use crate::live::{Live, Namer, ROWS_MAX, SECONDS};
+use crate::minute::Gathering;
+use crate::query::{By, Query};
+use crate::row::Kind;
+use crate::second::Second;
+use crate::shared::{Shared, Stores};
+use crate::store::{Store, Tier};
+
+const KEYS: u32 = 10_000;
+
+/// Sums of a second of so many groups.
+fn sums(keys: u32) -> Aggregates {
+    let mut aggregator = Aggregator::new(Limits::default(), Prefixes::default(), 1);
+    for key in 0..keys {
+        let seen = Observation::nothing(1000, Interface::Index(key + 1), Interface::Unknown);
+        aggregator.add(1, &seen, &Amount::new(1000, 1, 1500), Verdict::Unlabelled);
+    }
+    aggregator.take()
+}
+
+#[tokio::test]
+async fn ten_thousand_keys_for_an_hour_take_bounded_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::new(dir.path(), 1 << 30);
+    let (give, take) = tokio::sync::mpsc::unbounded_channel();
+    let (directory, sites): (_, crate::live::Sites) = (Directory::default(), Arc::default());
+    let namer = Namer::new(&directory, &sites);
+    let sums = sums(KEYS);
+    let (mut live, mut gathering) = (Live::default(), Gathering::default());
+    let (mut most, mut minutes) = (0, 0);
+    for number in 0..3_600_u64 {
+        let second = Arc::new(Second::new(number, number as i64, 1.0, &sums));
+        assert_eq!(second.rows(), KEYS as usize);
+        live.push(Arc::clone(&second));
+        if gathering.is_over(&second) {
+            let minute = gathering.take(minutes, &namer, live.take_minutes()).unwrap();
+            minutes += 1;
+            give.send(Arc::new(minute)).unwrap();
+        }
+        gathering.add(&second);
+        most = most.max(live.rows());
+    }
+    drop(give);
+    store.run(take).await;
+    // Ten minutes of them fill the ring, and no more are kept.
+    assert_eq!((live.seconds().count(), most), (SECONDS, ROWS_MAX));
+    let bytes = most * size_of::<(PackedGroup, crate::second::Packed)>();
+    assert!(bytes <= 300_000_000, "{bytes} bytes");
+    assert_eq!(store.health.minutes.load(Ordering::Relaxed), 59);
+    assert_eq!(store.health.lost.load(Ordering::Relaxed), 0);
+    // A minute has its thousand greatest and the others as one: 59 of 16 KiB, and their keys.
+    assert!(store.bytes() < 8 << 20, "{} bytes", store.bytes());
+}
+
+/// By hand: `cargo test --release -p penstock-collector --lib -- --ignored --nocapture full`. A week of minutes and a year
+/// of hours with a thousand groups each; how long a page waits for each of its questions.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "writes half a gigabyte and prints figures"]
+async fn a_full_store_answers_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::new(dir.path(), 4 << 30);
+    store.fill(1_000, 7 * 1_440, 366 * 24).await;
+    println!("{} MiB", store.bytes() >> 20);
+    let registry = Registry::builtin().clone();
+    let none = Prefixes::default;
+    let trust = Trust::new(registry.clone(), none(), none(), 1);
+    let aggregator = Aggregator::new(Limits::default(), Prefixes::default(), 1);
+    let intake = Intake::new(trust, aggregator, 1);
+    let stores = Stores { store: Some(store), clickhouse: None, archive: None };
+    let shared = Shared::new(Config::default(), registry, intake, (Vec::new(), Vec::new()), stores);
+    let store = shared.store.as_ref().unwrap();
+    for (what, tier, length_s, step_s) in [
+        ("7 days by minute, 600 points", Tier::Minute, 7 * 86_400, 1_020),
+        ("7 days by minute, 1440 points", Tier::Minute, 7 * 86_400, 420),
+        ("7 days by hour", Tier::Hour, 7 * 86_400, 3_600),
+        ("a year by hour, 586 points", Tier::Hour, 366 * 86_400, 54_000),
+        ("a year by hour, 1464 points", Tier::Hour, 366 * 86_400, 21_600),
+    ] {
+        for by in [By::Owner, By::Vlan, By::Interface] {
+            let query = Query::of(by);
+            let end_s = 366 * 86_400;
+            let buckets = (length_s / step_s) as usize;
+            let span = Span { start_s: end_s - length_s, step_s, buckets };
+            let begun = Instant::now();
+            let past = crate::api::past(store, &query, span, tier).await.unwrap();
+            let read = begun.elapsed();
+            let answer = answer(&shared, &query, span, &past, std::iter::empty(), &[]);
+            println!("{what}, {by:?}: {:?} read, {:?} in all", read, begun.elapsed());
+            assert_eq!(query.kind(), Kind::Group);
+            assert!(answer.total.iter().all(|cell| cell.bytes > 0.0));
+        }
+    }
+}

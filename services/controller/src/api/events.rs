@@ -1,0 +1,97 @@
+//! What happens, as server-sent events with a cursor: who comes back with the last number misses nothing.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures_util::stream::{self, Stream};
+
+use super::objects::EventFacts;
+use super::{Asking, Given, Params};
+use crate::problem::Problem;
+use crate::shared::Shared;
+use crate::store::read;
+
+/// Events that are read at once.
+const PART: i64 = 500;
+
+/// A look without being told, for what other controllers wrote.
+const LOOK: Duration = Duration::from_secs(1);
+
+struct Following {
+    shared: Arc<Shared>,
+    who: crate::access::Who,
+    request: Option<i64>,
+    after: i64,
+    ready: std::collections::VecDeque<EventFacts>,
+}
+
+/// Follows what happens. `Last-Event-ID` or `after` says where to go on; without them it begins with what comes next.
+#[utoipa::path(get, path = "/api/v1/events", security((), ("token" = [])),
+    params(("after" = Option<i64>, Query, description = "Events with greater numbers than this"),
+        ("request" = Option<i64>, Query, description = "Of this request")), responses(
+    (status = 200, content_type = "text/event-stream", body = EventFacts, description = "Each event has its number as id and the object as data"),
+    (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn follow(
+    State(shared): State<Arc<Shared>>,
+    asking: Asking,
+    headers: HeaderMap,
+    given: Given,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+    if !asking.who.is_client() {
+        return Err(Problem::forbidden("the token needs the scope read or submit"));
+    }
+    let mut params = Params::new(given)?;
+    let after = params.parsed::<i64>("after")?;
+    let request = params.parsed::<i64>("request")?;
+    params.none()?;
+    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+    let after = match last.or(after) {
+        Some(after) => after,
+        None => read::last_event(&shared.database.pool).await?,
+    };
+    let following =
+        Following { shared, who: asking.who, request, after, ready: Default::default() };
+    let events = stream::unfold(following, |mut following| async {
+        let event = following.next().await?;
+        let data = serde_json::to_string(&event).expect("plain data");
+        let event = Event::default().id(event.id.to_string()).event(event.kind).data(data);
+        Some((Ok(event), following))
+    });
+    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(Duration::from_secs(10))))
+}
+
+impl Following {
+    /// The next event that may be seen; none when the controller stops.
+    async fn next(&mut self) -> Option<EventFacts> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            if self.shared.stopping.load(Ordering::Relaxed) {
+                return None;
+            }
+            let shared = Arc::clone(&self.shared);
+            let told = shared.followers.notified();
+            let found = read::events(&shared.database.pool, self.request, self.after, PART).await;
+            let found = found.unwrap_or_default();
+            if let Some(last) = found.last() {
+                self.after = last.id;
+            }
+            let empty = found.is_empty();
+            let seen = found.into_iter().filter(|event| match &event.class {
+                Some(class) => self.who.may_see(class),
+                None => self.who.may_read(),
+            });
+            self.ready.extend(seen.map(EventFacts::from));
+            if empty {
+                let _ = tokio::time::timeout(LOOK, told).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,523 @@
+//! Requests: submitted, listed, looked at, changed, cancelled.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use penstock_operations::class::Class;
+use penstock_operations::orders::FILES_MAX;
+use penstock_operations::retry;
+use penstock_operations::state::{FileState, RequestState};
+
+use super::objects::{
+    AppendBody, ChangeBody, FileBody, FileFacts, Files, History, OrderFacts, Orders, RequestFacts,
+    Requests, SubmitBody,
+};
+use super::{Asking, Given, Params, body, number};
+use crate::paths;
+use crate::problem::Problem;
+use crate::shared::Shared;
+use crate::store::change::{self, Changed, Wanted};
+use crate::store::read::{self, Filter, StoredRequest};
+use crate::store::submit::{NewFile, Policy, Submission, Submitted};
+use crate::store::writer::Audit;
+
+/// Longest key of a client.
+const KEY_BYTES_MAX: usize = 256;
+
+/// Largest sizes and times: what a database's numbers hold.
+const NUMBER_MAX: u64 = i64::MAX as u64;
+
+/// Most files, events and requests in one answer.
+const LIST_MAX: i64 = 1000;
+
+const STORED: &str = "a request that was just stored is there";
+
+/// Submits a request.
+#[utoipa::path(post, path = "/api/v1/requests", security(("token" = [])), request_body = SubmitBody, responses(
+    (status = 201, body = RequestFacts, description = "It is new"),
+    (status = 200, body = RequestFacts, description = "The same was asked before under this key"),
+    (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn submit(
+    State(shared): State<Arc<Shared>>,
+    asking: Asking,
+    given: Result<Bytes, BytesRejection>,
+) -> Result<(StatusCode, Json<RequestFacts>), Problem> {
+    let asked: SubmitBody = body(given)?;
+    let submission = lower(&shared, &asking, asked)?;
+    let files = submission.files.clone();
+    let (status, id) = match shared.writer.submit(submission).await? {
+        Submitted::New(id) => (StatusCode::CREATED, id),
+        Submitted::Same(id) => (StatusCode::OK, id),
+        Submitted::Other(id) => {
+            return Err(Problem::at(
+                StatusCode::CONFLICT,
+                "/key",
+                format!("request {id} has this key and asks for something else: give another key"),
+            ));
+        }
+        Submitted::Taken { file, by } => return Err(taken(&files, file, by)),
+    };
+    let stored = read::request(&shared.database.pool, id).await?;
+    let stored = stored.ok_or_else(|| Problem::not_found(STORED))?;
+    Ok((status, Json(stored.into())))
+}
+
+fn taken(files: &[NewFile], file: usize, by: Option<i64>) -> Problem {
+    let by = by.map_or("another line of the same list".to_owned(), |id| format!("request {id}"));
+    let path = files.get(file).map_or("", |file| file.path.as_str());
+    Problem::at(
+        StatusCode::CONFLICT,
+        format!("/files/{file}/path"),
+        format!(
+            "'{path}' is being written by {by}: wait for its end, cancel it, or leave the file out"
+        ),
+    )
+}
+
+/// What was asked, checked.
+fn lower(shared: &Shared, asking: &Asking, asked: SubmitBody) -> Result<Submission, Problem> {
+    let class = class_of(shared, asked.class.as_deref())?;
+    if !asking.who.may_submit(class) {
+        shared.counters.refused();
+        return Err(Problem::forbidden(format!(
+            "'{}' may not submit to class {}: its token needs the scope submit:{}{}",
+            asking.who.name,
+            class.name,
+            class.name,
+            if class.who.is_empty() { "" } else { ", and its name in who of the class" }
+        )));
+    }
+    for (pointer, site) in [("/source", &asked.source), ("/destination", &asked.destination)] {
+        if !shared.config.is_site(site) {
+            let text = format!(
+                "the topology has no site '{site}': GET /api/v1/hosts lists hosts with their sites"
+            );
+            return Err(Problem::field(pointer, text));
+        }
+    }
+    if asked.source == asked.destination && asked.from == asked.to {
+        return Err(Problem::field(
+            "/to",
+            "it is where the files are: give another directory or site",
+        ));
+    }
+    paths::directory(&asked.from).map_err(|text| Problem::field("/from", text))?;
+    paths::directory(&asked.to).map_err(|text| Problem::field("/to", text))?;
+    let given = [!asked.files.is_empty(), asked.directory].into_iter().filter(|on| *on).count();
+    match (given, asked.open) {
+        (1, false) | (0 | 1, true) if !(asked.open && asked.directory) => {}
+        (0, _) => {
+            let text = "nothing is asked for: give files, or directory = true, or open = true and append files";
+            return Err(Problem::field("/files", text));
+        }
+        _ => {
+            let text = "give either directory, or files with or without open";
+            return Err(Problem::field("/directory", text));
+        }
+    }
+    if let Some(key) = &asked.key
+        && (key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0'))
+    {
+        return Err(Problem::field(
+            "/key",
+            format!("a key has 1 to {KEY_BYTES_MAX} bytes, none of them zero"),
+        ));
+    }
+    let priority = asked.priority.unwrap_or(3);
+    check_priority(priority)?;
+    let attempts = asked.attempts.unwrap_or(retry::ATTEMPTS);
+    if !(1..=retry::ATTEMPTS_MAX).contains(&attempts) {
+        return Err(Problem::field("/attempts", format!("give 1 to {}", retry::ATTEMPTS_MAX)));
+    }
+    if asked.size_estimate_bytes.is_some_and(|bytes| bytes > NUMBER_MAX) {
+        return Err(Problem::field("/size_estimate_bytes", "it is too large"));
+    }
+    let files = new_files(&asked.files)?;
+    let deadline = asked.deadline_unix_seconds.map(deadline_ms).transpose()?;
+    // Hashed as it was understood, so that spaces and the order of keys make no other request of it.
+    let text = serde_json::to_vec(&asked).expect("plain data");
+    let hash = digest(&SHA256, &text);
+    Ok(Submission {
+        client: asking.who.name.clone(),
+        peer: asking.peer.clone(),
+        key: asked.key,
+        body: penstock_http::tokens::hex(&hash.as_ref()[..16]),
+        class: class.name.clone(),
+        source: asked.source,
+        destination: asked.destination,
+        from: asked.from,
+        to: asked.to,
+        policy: Policy {
+            verify: asked.verify,
+            overwrite: asked.overwrite,
+            encrypt: asked.encrypt.unwrap_or(true),
+            attempts,
+            scitag: asked.scitag.or(class.scitag),
+        },
+        priority: i64::from(priority),
+        deadline,
+        size_estimate: asked.size_estimate_bytes.map(|bytes| bytes as i64),
+        files,
+        directory: asked.directory,
+        open: asked.open,
+    })
+}
+
+fn class_of<'a>(shared: &'a Shared, given: Option<&str>) -> Result<&'a Class, Problem> {
+    let classes = &shared.config.classes;
+    let Some(name) = given else {
+        return match classes.as_slice() {
+            [one] => Ok(one),
+            _ => Err(Problem::field(
+                "/class",
+                "say which class of work it is: GET /api/v1/classes lists them",
+            )),
+        };
+    };
+    let labelled = |class: &&Class| {
+        class.label.as_ref().is_some_and(|(owner, activity)| format!("{owner}/{activity}") == name)
+    };
+    let found = shared.config.class(name).or_else(|| classes.iter().find(labelled));
+    found.ok_or_else(|| {
+        Problem::field(
+            "/class",
+            format!("there is no class '{name}': GET /api/v1/classes lists them"),
+        )
+    })
+}
+
+fn check_priority(priority: u8) -> Result<(), Problem> {
+    match priority {
+        1..=5 => Ok(()),
+        _ => Err(Problem::field("/priority", "give 1 (can wait) to 5 (urgent)")),
+    }
+}
+
+fn deadline_ms(seconds: i64) -> Result<i64, Problem> {
+    let far = 1_i64 << 40;
+    match (1..far).contains(&seconds) {
+        true => Ok(seconds * 1000),
+        false => Err(Problem::field("/deadline_unix_seconds", "give seconds since 1970")),
+    }
+}
+
+fn new_files(files: &[FileBody]) -> Result<Vec<NewFile>, Problem> {
+    if files.len() > FILES_MAX {
+        let text =
+            format!("more than {FILES_MAX} files: submit with open = true and append the rest");
+        return Err(Problem::field("/files", text));
+    }
+    let mut seen = HashSet::with_capacity(files.len());
+    let mut new = Vec::with_capacity(files.len());
+    for (at, file) in files.iter().enumerate() {
+        let wrong =
+            |field: &str, text: String| Problem::field(format!("/files/{at}/{field}"), text);
+        paths::relative(&file.path).map_err(|text| wrong("path", text))?;
+        if !seen.insert(file.path.as_str()) {
+            return Err(wrong("path", format!("'{}' is there twice", file.path)));
+        }
+        if file.size.is_some_and(|size| size > NUMBER_MAX) {
+            return Err(wrong("size", "it is too large".to_owned()));
+        }
+        if let Some(text) = &file.digest {
+            check_digest(text).map_err(|text| wrong("digest", text))?;
+        }
+        let (path, size, digest) = (file.path.clone(), file.size, file.digest.clone());
+        new.push(NewFile { path, size, digest });
+    }
+    Ok(new)
+}
+
+/// `algorithm:hexadecimal`; whether the algorithm is known is for the node to say.
+fn check_digest(text: &str) -> Result<(), String> {
+    let good = |name: &str, hex: &str| {
+        (1..=16).contains(&name.len())
+            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+            && (8..=128).contains(&hex.len())
+            && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    };
+    match text.split_once(':') {
+        Some((name, hex)) if good(name, hex) => Ok(()),
+        _ => Err("write it like crc32c:0a1b2c3d, in lower case".to_owned()),
+    }
+}
+
+/// The request of this number, if who asks may see it.
+async fn seen(shared: &Shared, asking: &Asking, id: &str) -> Result<StoredRequest, Problem> {
+    let missing = || {
+        Problem::not_found(format!(
+            "there is no request {id} that you may see: GET /api/v1/requests lists them"
+        ))
+    };
+    let number = number(id)?;
+    let stored = read::request(&shared.database.pool, number).await?.ok_or_else(missing)?;
+    // One that may not be seen is not there.
+    if asking.who.may_see(&stored.class) { Ok(stored) } else { Err(missing()) }
+}
+
+fn may_change(shared: &Shared, asking: &Asking, stored: &StoredRequest) -> Result<(), Problem> {
+    if asking.who.may_change(&stored.class) {
+        return Ok(());
+    }
+    shared.counters.refused();
+    Err(Problem::forbidden(format!(
+        "'{}' may not change requests of class {}: its token needs the scope submit:{} or operate",
+        asking.who.name, stored.class, stored.class
+    )))
+}
+
+/// Requests, the newest first.
+#[utoipa::path(get, path = "/api/v1/requests", security((), ("token" = [])),
+    params(("state" = Option<String>, Query, description = "States, with commas"),
+        ("class" = Option<String>, Query, description = "Of this class"),
+        ("source" = Option<String>, Query, description = "From this site"),
+        ("destination" = Option<String>, Query, description = "To this site"),
+        ("client" = Option<String>, Query, description = "Of this token"),
+        ("key" = Option<String>, Query, description = "With this key of the client's"),
+        ("before" = Option<i64>, Query, description = "With smaller numbers than this", minimum = 0),
+        ("limit" = Option<i64>, Query, description = "At most so many", minimum = 1, maximum = 1000)), responses(
+    (status = 200, body = Requests), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    asking: Asking,
+    given: Given,
+) -> Result<Json<Requests>, Problem> {
+    if !asking.who.is_client() {
+        return Err(Problem::forbidden("the token needs the scope read or submit"));
+    }
+    let mut params = Params::new(given)?;
+    let states = params.take("state").unwrap_or_default();
+    let states = states.split(',').filter(|text| !text.is_empty());
+    let states: Result<Vec<RequestState>, String> =
+        states.map(|text| text.trim().parse()).collect();
+    let filter = Filter {
+        before: params.parsed::<i64>("before")?,
+        states: states.map_err(|text| Problem::field("state", text))?,
+        classes: asking.who.sees(),
+        class: clean(&mut params, "class")?,
+        source: clean(&mut params, "source")?,
+        destination: clean(&mut params, "destination")?,
+        client: clean(&mut params, "client")?,
+        key: clean(&mut params, "key")?,
+        limit: params.limit(100, LIST_MAX)?,
+    };
+    params.none()?;
+    let found = read::requests(&shared.database.pool, &filter).await?;
+    let next = found.last().map(|last| last.id).filter(|_| found.len() as i64 == filter.limit);
+    Ok(Json(Requests { requests: found.into_iter().map(Into::into).collect(), next }))
+}
+
+/// A text that a database takes.
+fn clean(params: &mut Params, name: &str) -> Result<Option<String>, Problem> {
+    match params.take(name) {
+        Some(text) if text.contains('\0') => Err(Problem::field(name, "it has a zero byte")),
+        text => Ok(text),
+    }
+}
+
+/// One request, with its rate and a forecast.
+#[utoipa::path(get, path = "/api/v1/requests/{id}", security((), ("token" = [])),
+    params(("id" = i64, Path, description = "Its number")), responses(
+    (status = 200, body = RequestFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn one(
+    State(shared): State<Arc<Shared>>,
+    asking: Asking,
+    Path(id): Path<String>,
+) -> Result<Json<RequestFacts>, Problem> {
+    let stored = seen(&shared, &asking, &id).await?;
+    let runs = read::runs(&shared.database.pool, Some(stored.id), LIST_MAX).await?;
+    Ok(Json(RequestFacts::with_runs(stored, &runs)))
+}
+
+fn audit(asking: &Asking, what: &'static str, id: i64, detail: String) -> Audit {
+    Audit {
+        who: asking.who.name.clone(),
+        peer: asking.peer.clone(),
+        what,
+        object: format!("request {id}"),
+        detail,
+    }
+}
+
+/// What came of a change, as an answer.
+async fn answer(shared: &Shared, id: i64, changed: Changed) -> Result<Json<RequestFacts>, Problem> {
+    let conflict = |text: String| Err(Problem::new(StatusCode::CONFLICT, text));
+    match changed {
+        Changed::Done => {
+            let stored = read::request(&shared.database.pool, id).await?;
+            let stored = stored.ok_or_else(|| Problem::not_found(STORED))?;
+            Ok(Json(stored.into()))
+        }
+        Changed::Missing => Err(Problem::not_found(format!("there is no request {id}"))),
+        Changed::Over(state) => conflict(format!("request {id} is {state}: submit another one")),
+        Changed::Sealed => {
+            conflict(format!("request {id} takes no more files: submit another one"))
+        }
+        Changed::Elsewhere(files) => Err(Problem::at(
+            StatusCode::CONFLICT,
+            "/at",
+            format!("request {id} has {files} files: give them from there on"),
+        )),
+        Changed::Taken { file, by } => Err(taken(&[], file, by)),
+    }
+}
+
+/// Changes a request: priority, deadline, paused.
+#[utoipa::path(patch, path = "/api/v1/requests/{id}", security(("token" = [])),
+    params(("id" = i64, Path, description = "Its number")), request_body = ChangeBody, responses(
+    (status = 200, body = RequestFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn change(
+    State(shared): State<Arc<Shared>>,
+    asking: Asking,
+    Path(id): Path<String>,
+    given: Result<Bytes, BytesRejection>,
+) -> Result<Json<RequestFacts>, Problem> {
+    let stored = seen(&shared, &asking, &id).await?;
+    may_change(&shared, &asking, &stored)?;
+    let asked: ChangeBody = body(given)?;
+    if asked == ChangeBody::default() {
+        let text = "nothing to change: give priority, deadline_unix_seconds or paused";
+        return Err(Problem::field("", text));
+    }
+    asked.priority.map(check_priority).transpose()?;
+    let deadline = match asked.deadline_unix_seconds {
+        None => None,
+        Some(0) => Some(None),
+        Some(seconds) => Some(Some(deadline_ms(seconds)?)),
+    };
+    let wanted = Wanted { priority: asked.priority.map(i64::from), deadline, paused: asked.paused };
+    let detail = serde_json::to_string(&asked).expect("plain data");
+    let (id, audit) = (stored.id, audit(&asking, "change", stored.id, detail));
+    let changed = shared.writer.apply(move |cx| {
+        let (wanted, audit) = (wanted.clone(), audit.clone());
+        Box::pin(async move { change::change(cx, id, &wanted, audit).await })
+    });
+    answer(&shared, id, changed.await?).await
+}
+
+/// Cancels a request. What is in place stays; what runs stops soon after.
+#[utoipa::path(delete, path = "/api/v1/requests/{id}", security(("token" = [])),
+    params(("id" = i64, Path, description = "Its number")), responses(
+    (status = 200, body = RequestFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn cancel(
+    State(shared): State<Arc<Shared>>,
+    asking: Asking,
+    Path(id): Path<String>,
+) -> Result<Json<RequestFacts>, Problem> {
+    let stored = seen(&shared, &asking, &id).await?;
+    may_change(&shared, &asking, &stored)?;
+    let (id, audit) = (stored.id, audit(&asking, "cancel", stored.id, String::new()));
+    let changed = shared.writer.apply(move |cx| {
+        let audit = audit.clone();
+        Box::pin(async move { change::cancel(cx, id, audit).await })
+    });
+    answer(&shared, id, changed.await?).await
+}
+
+/// Files of a request, by number.
+#[utoipa::path(get, path = "/api/v1/requests/{id}/files", security((), ("token" = [])),
+    params(("id" = i64, Path, description = "Its number"),
+        ("state" = Option<String>, Query, description = "In this state"),
+        ("after" = Option<i64>, Query, description = "With greater numbers than this"),
+        ("limit" = Option<i64>, Query, description = "At most so many", minimum = 1, maximum = 1000)), responses(
+    (status = 200, body = Files), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn files(
+    State(shared): State<Arc<Shared>>,
+    asking: Asking,
+    Path(id): Path<String>,
+    given: Given,
+) -> Result<Json<Files>, Problem> {
+    let stored = seen(&shared, &asking, &id).await?;
+    let mut params = Params::new(given)?;
+    let state = params.parsed::<FileState>("state")?;
+    let after = params.parsed::<i64>("after")?.unwrap_or(-1);
+    let limit = params.limit(LIST_MAX, LIST_MAX)?;
+    params.none()?;
+    let found = read::files(&shared.database.pool, stored.id, state, after, limit).await?;
+    let next = found.last().map(|last| last.seq).filter(|_| found.len() as i64 == limit);
+    let files: Vec<FileFacts> = found.into_iter().map(Into::into).collect();
+    Ok(Json(Files { files, next }))
+}
+
+/// Appends files to an open request, and seals it.
+#[utoipa::path(post, path = "/api/v1/requests/{id}/files", security(("token" = [])),
+    params(("id" = i64, Path, description = "Its number")), request_body = AppendBody, responses(
+    (status = 200, body = RequestFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn append(
+    State(shared): State<Arc<Shared>>,
+    asking: Asking,
+    Path(id): Path<String>,
+    given: Result<Bytes, BytesRejection>,
+) -> Result<Json<RequestFacts>, Problem> {
+    let stored = seen(&shared, &asking, &id).await?;
+    may_change(&shared, &asking, &stored)?;
+    let asked: AppendBody = body(given)?;
+    if asked.files.is_empty() && !asked.seal {
+        return Err(Problem::field("/files", "nothing to append: give files, or seal = true"));
+    }
+    let at = i64::try_from(asked.at).map_err(|_| Problem::field("/at", "it is too large"))?;
+    let files = Arc::new(new_files(&asked.files)?);
+    let detail = format!("{} files, seal {}", files.len(), asked.seal);
+    let (id, audit) = (stored.id, audit(&asking, "append", stored.id, detail));
+    let (seal, appended) = (asked.seal, Arc::clone(&files));
+    let changed = shared.writer.apply(move |cx| {
+        let (files, audit) = (Arc::clone(&appended), audit.clone());
+        Box::pin(async move { change::append(cx, id, at, &files, seal, audit).await })
+    });
+    match changed.await? {
+        Changed::Taken { file, by } => Err(taken(&files, file, by)),
+        changed => answer(&shared, id, changed).await,
+    }
+}
+
+/// What happened to a request.
+#[utoipa::path(get, path = "/api/v1/requests/{id}/history", security((), ("token" = [])),
+    params(("id" = i64, Path, description = "Its number"),
+        ("after" = Option<i64>, Query, description = "Events with greater numbers than this"),
+        ("limit" = Option<i64>, Query, description = "At most so many", minimum = 1, maximum = 1000)), responses(
+    (status = 200, body = History), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn history(
+    State(shared): State<Arc<Shared>>,
+    asking: Asking,
+    Path(id): Path<String>,
+    given: Given,
+) -> Result<Json<History>, Problem> {
+    let stored = seen(&shared, &asking, &id).await?;
+    let mut params = Params::new(given)?;
+    let after = params.parsed::<i64>("after")?.unwrap_or(0);
+    let limit = params.limit(LIST_MAX, LIST_MAX)?;
+    params.none()?;
+    let found = read::events(&shared.database.pool, Some(stored.id), after, limit).await?;
+    let next = found.last().map(|last| last.id).filter(|_| found.len() as i64 == limit);
+    Ok(Json(History { events: found.into_iter().map(Into::into).collect(), next }))
+}
+
+/// The orders of a request that stand, each with its rate and the reason for it.
+#[utoipa::path(get, path = "/api/v1/requests/{id}/why", security((), ("token" = [])),
+    params(("id" = i64, Path, description = "Its number")), responses(
+    (status = 200, body = Orders), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn why(
+    State(shared): State<Arc<Shared>>,
+    asking: Asking,
+    Path(id): Path<String>,
+) -> Result<Json<Orders>, Problem> {
+    let stored = seen(&shared, &asking, &id).await?;
+    let runs = read::runs(&shared.database.pool, Some(stored.id), LIST_MAX).await?;
+    let orders: Vec<OrderFacts> = runs.into_iter().map(Into::into).collect();
+    Ok(Json(Orders { orders }))
+}

@@ -1,0 +1,235 @@
+//! Reservations: a rate that a class is promised between two sites for a time.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use penstock_calendar::{END_OF_TIME, RATE_MAX, Refusal};
+use penstock_units::BitRate;
+use serde::{Deserialize, Serialize};
+use sqlx::Row;
+use utoipa::ToSchema;
+
+use super::objects::seconds;
+use super::{Asking, body, number};
+use crate::problem::Problem;
+use crate::shared::Shared;
+use crate::store::writer::Audit;
+use crate::store::{now_ms, reserve};
+
+/// A reservation that is asked for.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReserveBody {
+    /// For this class of work.
+    pub class: String,
+    /// The site where files are.
+    pub source: String,
+    /// The site where they go.
+    pub destination: String,
+    /// How much, in bits per second.
+    pub rate_bps: u64,
+    /// From when on, in seconds since 1970.
+    pub begin_unix_seconds: i64,
+    /// Until when.
+    pub end_unix_seconds: i64,
+}
+
+/// A reservation.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = Reservation)]
+pub struct ReservationFacts {
+    /// Its number.
+    pub id: i64,
+    /// Name of the token that it was made with.
+    pub client: String,
+    /// For this class of work.
+    pub class: Option<String>,
+    /// The site where files are.
+    pub source: String,
+    /// The site where they go.
+    pub destination: String,
+    /// How much.
+    pub rate_bps: i64,
+    /// From when on, in seconds since 1970.
+    pub begin_unix_seconds: f64,
+    /// Until when.
+    pub end_unix_seconds: f64,
+    /// The links that it is counted on.
+    pub path: Vec<String>,
+    /// It holds now.
+    pub active: bool,
+}
+
+/// Reservations.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Reservations {
+    /// Those that have not ended, by their begin.
+    pub reservations: Vec<ReservationFacts>,
+}
+
+/// Makes a reservation, if links have room at every instant; a refusal says what would fit.
+#[utoipa::path(post, path = "/api/v1/reservations", security(("token" = [])), request_body = ReserveBody, responses(
+    (status = 201, body = ReservationFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn make(
+    State(shared): State<Arc<Shared>>,
+    asking: Asking,
+    given: Result<Bytes, BytesRejection>,
+) -> Result<(StatusCode, Json<ReservationFacts>), Problem> {
+    let asked: ReserveBody = body(given)?;
+    let class = shared.config.class(&asked.class).ok_or_else(|| {
+        let text = format!("there is no class '{}': GET /api/v1/classes lists them", asked.class);
+        Problem::field("/class", text)
+    })?;
+    if !asking.who.may_submit(class) && !asking.who.may_operate() {
+        shared.counters.refused();
+        let text = format!("the token needs the scope submit:{} or operate", class.name);
+        return Err(Problem::forbidden(text));
+    }
+    for (pointer, site) in [("/source", &asked.source), ("/destination", &asked.destination)] {
+        if !shared.config.is_site(site) {
+            return Err(Problem::field(pointer, format!("the topology has no site '{site}'")));
+        }
+    }
+    if !(1..=RATE_MAX.0).contains(&asked.rate_bps) {
+        return Err(Problem::field("/rate_bps", format!("give bits per second, up to {RATE_MAX}")));
+    }
+    let now = now_ms() / 1000;
+    if asked.begin_unix_seconds < 0 {
+        return Err(Problem::field("/begin_unix_seconds", "give seconds since 1970"));
+    }
+    let begins = asked.begin_unix_seconds.max(now);
+    if asked.end_unix_seconds <= begins || asked.end_unix_seconds as u64 >= END_OF_TIME {
+        let text = "give seconds since 1970, after its begin and after now";
+        return Err(Problem::field("/end_unix_seconds", text));
+    }
+    let wanted = reserve::Wanted {
+        client: asking.who.name.clone(),
+        class: Some(class.name.clone()),
+        source: asked.source,
+        destination: asked.destination,
+        rate_bps: asked.rate_bps as i64,
+        begins,
+        ends: asked.end_unix_seconds,
+    };
+    let audit = Audit {
+        who: asking.who.name,
+        peer: asking.peer,
+        what: "reserve",
+        object: format!("{} to {}", wanted.source, wanted.destination),
+        detail: format!(
+            "{} from {} to {} for {} s",
+            BitRate(asked.rate_bps),
+            wanted.source,
+            wanted.destination,
+            wanted.ends - wanted.begins
+        ),
+    };
+    let planner = Arc::clone(&shared.planner);
+    let made = shared.writer.apply(move |cx| {
+        let (planner, wanted, audit) = (Arc::clone(&planner), wanted.clone(), audit.clone());
+        Box::pin(async move { reserve::reserve(cx, &planner, &wanted, audit).await })
+    });
+    let id = match made.await? {
+        Ok(id) => id,
+        Err(Refusal::Full(full)) => {
+            let text = format!("{full}: ask for that, or for another time");
+            return Err(Problem::at(StatusCode::CONFLICT, "/rate_bps", text));
+        }
+        Err(error) => return Err(Problem::new(StatusCode::CONFLICT, error.to_string())),
+    };
+    let all = stored(&shared, Some(id)).await?;
+    let one = all.into_iter().next().ok_or_else(|| Problem::not_found("it ended at once"))?;
+    Ok((StatusCode::CREATED, Json(one)))
+}
+
+async fn stored(shared: &Shared, id: Option<i64>) -> Result<Vec<ReservationFacts>, Problem> {
+    let now = now_ms();
+    let text = "SELECT id, client, class, source, destination, rate_bps, begins, ends, route FROM reservation
+        WHERE ends > $1 AND (id = $2 OR $2 < 0) ORDER BY begins, id";
+    let query = sqlx::query(text).bind(now).bind(id.unwrap_or(-1));
+    let rows = query.fetch_all(&shared.database.pool).await?;
+    let facts = rows.iter().map(|row| {
+        let (begins, ends): (i64, i64) = (row.get(6), row.get(7));
+        let route: Vec<(String, String)> =
+            serde_json::from_str(&row.get::<String, _>(8)).unwrap_or_default();
+        ReservationFacts {
+            id: row.get(0),
+            client: row.get(1),
+            class: row.get(2),
+            source: row.get(3),
+            destination: row.get(4),
+            rate_bps: row.get(5),
+            begin_unix_seconds: seconds(begins),
+            end_unix_seconds: seconds(ends),
+            path: route.into_iter().map(|(_, link)| link).collect(),
+            active: begins <= now && now < ends,
+        }
+    });
+    Ok(facts.collect())
+}
+
+/// Reservations that have not ended.
+#[utoipa::path(get, path = "/api/v1/reservations", security((), ("token" = [])), responses(
+    (status = 200, body = Reservations), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    asking: Asking,
+) -> Result<Json<Reservations>, Problem> {
+    if !asking.who.is_client() {
+        return Err(Problem::forbidden("the token needs the scope read or submit"));
+    }
+    let all = stored(&shared, None).await?.into_iter();
+    let seen = all.filter(|one| one.class.as_ref().is_none_or(|class| asking.who.may_see(class)));
+    Ok(Json(Reservations { reservations: seen.collect() }))
+}
+
+/// Gives a reservation back, from now on.
+#[utoipa::path(delete, path = "/api/v1/reservations/{id}", security(("token" = [])),
+    params(("id" = i64, Path, description = "Its number")), responses(
+    (status = 200, body = ReservationFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn cancel(
+    State(shared): State<Arc<Shared>>,
+    asking: Asking,
+    Path(id): Path<String>,
+) -> Result<Json<ReservationFacts>, Problem> {
+    let missing = || {
+        let text = format!(
+            "there is no reservation {id} that you may see: GET /api/v1/reservations lists them"
+        );
+        Problem::not_found(text)
+    };
+    let number = number(&id).map_err(|_| missing())?;
+    let one = stored(&shared, Some(number)).await?.into_iter().next().ok_or_else(missing)?;
+    let class = one.class.clone().unwrap_or_default();
+    if !asking.who.may_see(&class) {
+        return Err(missing());
+    }
+    if !asking.who.may_change(&class) {
+        shared.counters.refused();
+        return Err(Problem::forbidden(format!(
+            "the token needs the scope submit:{class} or operate"
+        )));
+    }
+    let audit = Audit {
+        who: asking.who.name,
+        peer: asking.peer,
+        what: "unreserve",
+        object: format!("reservation {number}"),
+        detail: String::new(),
+    };
+    let done = shared.writer.apply(move |cx| {
+        let audit = audit.clone();
+        Box::pin(async move { reserve::cancel(cx, number, audit).await })
+    });
+    match done.await? {
+        true => Ok(Json(one)),
+        false => Err(missing()),
+    }
+}

@@ -1,0 +1,56 @@
+//! What a controller counts since it started.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Counts, for `/metrics`.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    commits: AtomicU64,
+    commit_us: AtomicU64,
+    failures: AtomicU64,
+    rounds: AtomicU64,
+    round_us: AtomicU64,
+    reports: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// Counts at one time, under their names.
+pub(crate) type Counted = [(&'static str, &'static str, f64); 7];
+
+impl Counters {
+    pub(crate) fn committed(&self, took: Duration) {
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.commit_us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn failed(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn round(&self, took: Duration) {
+        self.rounds.fetch_add(1, Ordering::Relaxed);
+        self.round_us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn reported(&self) {
+        self.reports.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn all(&self) -> Counted {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+        [
+            ("transactions", "Transactions written", count(&self.commits)),
+            ("transaction_seconds", "Time that they took", count(&self.commit_us) / 1e6),
+            ("database_failures", "Times that the database failed", count(&self.failures)),
+            ("rounds", "Rounds made", count(&self.rounds)),
+            ("round_seconds", "Time that they took", count(&self.round_us) / 1e6),
+            ("reports", "Reports of nodes taken", count(&self.reports)),
+            ("refusals", "Requests refused for want of a scope or token", count(&self.refused)),
+        ]
+    }
+}

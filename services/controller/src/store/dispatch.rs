@@ -1,0 +1,388 @@
+//! What a round looks at, and what it writes.
+
+use std::collections::HashSet;
+
+use penstock_operations::orders::{Capacity, FILES_MAX, Phase};
+use penstock_operations::round::{
+    Decision, HostView, InterfaceView, Promise, QueueView, RunView, Setting, Snapshot, Start,
+};
+use penstock_operations::state::FileState;
+use serde::{Deserialize, Serialize};
+use sqlx::{AnyPool, AssertSqlSafe, Row};
+use utoipa::ToSchema;
+
+use super::db;
+use super::report::InterfaceFacts;
+use super::rows::{self, Value};
+use super::settle::{self, Delta, Deltas};
+use super::submit;
+use super::writer::Context;
+use super::{BatchKind, RunState};
+
+/// Small batches that go into one order, at most.
+const BATCHES_MAX: usize = 512;
+
+/// Reads everything that a round looks at. A host counts as alive that was heard within `alive_ms`.
+pub(crate) async fn snapshot(
+    pool: &AnyPool,
+    now: i64,
+    alive_ms: i64,
+    is_site: impl Fn(&str) -> bool,
+) -> Result<Snapshot, sqlx::Error> {
+    let mut snapshot = Snapshot { now_ms: now, ..Snapshot::default() };
+    let drained = sqlx::query("SELECT name FROM drain").fetch_all(pool).await?;
+    let drained: HashSet<String> = drained.iter().map(|row| row.get(0)).collect();
+    snapshot.draining_sites = drained.iter().filter(|name| is_site(name)).cloned().collect();
+    let hosts = sqlx::query("SELECT name, seen, capacity, interfaces FROM host ORDER BY name");
+    for row in hosts.fetch_all(pool).await? {
+        let name: String = row.get(0);
+        let capacity: Capacity = serde_json::from_str(&row.get::<String, _>(2)).unwrap_or_default();
+        let interfaces: Vec<InterfaceFacts> =
+            serde_json::from_str(&row.get::<String, _>(3)).unwrap_or_default();
+        snapshot.hosts.push(HostView {
+            alive: now - row.get::<i64, _>(1) <= alive_ms,
+            draining: drained.contains(&name),
+            capacity,
+            interfaces: interfaces
+                .into_iter()
+                .map(|one| InterfaceView {
+                    name: one.name,
+                    addresses: one.addresses,
+                    sent_bps: one.sent_bps,
+                })
+                .collect(),
+            name,
+        });
+    }
+    let down = sqlx::query("SELECT name FROM link WHERE down = 1").fetch_all(pool).await?;
+    snapshot.down = down.iter().map(|row| row.get(0)).collect();
+    let runs = sqlx::query(
+        "SELECT n.id, n.queue, n.class, n.request, n.from_host, n.to_host, n.priority, n.deadline,
+            CASE WHEN r.size_estimate > r.bytes THEN r.size_estimate ELSE r.bytes END - r.bytes_done, n.phase,
+            n.measured_bps, n.applied_bps, n.bound_by, n.rate_bps, n.streams, n.path, n.route, n.reason, n.slow_since,
+            n.off_path, n.settings_at
+         FROM run n JOIN request r ON r.id = n.request WHERE n.state = 0 ORDER BY n.id",
+    );
+    for row in runs.fetch_all(pool).await? {
+        let left = u64::try_from(row.get::<i64, _>(8)).unwrap_or(0);
+        let rate = |column: usize| row.get::<Option<i64>, _>(column).map(|rate| rate as u64);
+        snapshot.runs.push(RunView {
+            queue: row.get(1),
+            class: row.get(2),
+            request: row.get(3),
+            from: row.get(4),
+            to: row.get(5),
+            priority: u8::try_from(row.get::<i64, _>(6)).unwrap_or(3),
+            deadline: row.get::<Option<i64>, _>(7).map(|until| (until, left)),
+            moving: row.get::<i64, _>(9) == Phase::Running as i64,
+            measured_bps: row.get::<i64, _>(10) as u64,
+            applied_bps: rate(11),
+            bound_by: row.get(12),
+            setting: Setting {
+                run: row.get(0),
+                rate_bps: rate(13),
+                streams: row.get::<Option<i64>, _>(14).and_then(|n| u16::try_from(n).ok()),
+                path: serde_json::from_str(&row.get::<String, _>(15)).unwrap_or_default(),
+                route: serde_json::from_str(&row.get::<String, _>(16)).unwrap_or_default(),
+                reason: row.get(17),
+                slow_since_ms: row.get(18),
+                off_path: row.get::<i64, _>(19) > 0,
+            },
+            set_ms: row.get(20),
+        });
+    }
+    let promises = "SELECT class, source, destination, rate_bps FROM reservation WHERE begins <= $1 AND ends > $1 ORDER BY id";
+    for row in sqlx::query(promises).bind(now).fetch_all(pool).await? {
+        snapshot.promises.push(Promise {
+            class: row.get(0),
+            source: row.get(1),
+            destination: row.get(2),
+            rate_bps: row.get::<i64, _>(3) as u64,
+        });
+    }
+    let queues = "SELECT id, class, source, destination, batches, bytes FROM queue WHERE batches > 0 ORDER BY id";
+    for row in sqlx::query(queues).fetch_all(pool).await? {
+        snapshot.queues.push(QueueView {
+            id: row.get(0),
+            class: row.get(1),
+            source: row.get(2),
+            destination: row.get(3),
+            batches: row.get::<i64, _>(4) as u64,
+            bytes: row.get::<i64, _>(5).max(0) as u64,
+        });
+    }
+    Ok(snapshot)
+}
+
+/// What a class was allotted in a round, and what it had.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClassRate {
+    /// Its name.
+    pub class: String,
+    /// What its orders were allotted.
+    pub allotted_bps: u64,
+    /// What they had, as measured.
+    pub measured_bps: u64,
+}
+
+/// What a round wrote.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Written {
+    pub(crate) started: i64,
+    pub(crate) changed: i64,
+}
+
+/// Writes what a round decided.
+pub(crate) async fn write(
+    cx: &mut Context,
+    decision: &Decision,
+    (at, cause, micros, runs): (i64, &str, i64, i64),
+) -> Result<Written, sqlx::Error> {
+    let mut written = Written::default();
+    for start in &decision.starts {
+        written.started += i64::from(begin(cx, start).await?);
+    }
+    if written.started > 0 {
+        // What began has no rate yet, and does not move before it has one.
+        cx.wake();
+    }
+    written.changed = set(cx, &decision.settings).await?;
+    for (run, why) in &decision.withdraw {
+        withdraw(cx, "id = $4", Value::Int(*run), why).await?;
+    }
+    let id = db::numbers(&mut cx.tx, "round", 1).await?;
+    let notes = serde_json::to_string(&decision.notes).expect("plain data");
+    let classes = decision.classes.iter().map(|(class, (allotted_bps, measured_bps))| ClassRate {
+        class: class.clone(),
+        allotted_bps: *allotted_bps,
+        measured_bps: *measured_bps,
+    });
+    let classes: Vec<ClassRate> = classes.collect();
+    let rows: Vec<[Value; 9]> = vec![[
+        id.into(),
+        at.into(),
+        cause.into(),
+        micros.into(),
+        runs.into(),
+        written.started.into(),
+        written.changed.into(),
+        serde_json::to_string(&classes).expect("plain data").into(),
+        notes.into(),
+    ]];
+    let into = "INSERT INTO round (id, at, cause, micros, runs, started, changed, classes, notes)";
+    rows::execute(&mut cx.tx, into, rows, "").await?;
+    Ok(written)
+}
+
+/// Stores how runs are to go on; gives how many it is news to.
+async fn set(cx: &mut Context, settings: &[Setting]) -> Result<i64, sqlx::Error> {
+    let rows: Vec<[Value; 8]> = settings
+        .iter()
+        .map(|one| {
+            [
+                one.run.into(),
+                one.rate_bps.map(|rate| rate as i64).into(),
+                one.streams.map(i64::from).into(),
+                serde_json::to_string(&one.path).expect("plain data").into(),
+                serde_json::to_string(&one.route).expect("plain data").into(),
+                one.reason.clone().into(),
+                one.slow_since_ms.into(),
+                i64::from(one.off_path).into(),
+            ]
+        })
+        .collect();
+    let now = cx.now;
+    let changed = rows::with(
+        &mut cx.tx,
+        "i, r, s, p, u, w, l, o",
+        rows,
+        &format!(
+            "UPDATE run SET rate_bps = v.r, streams = v.s, path = v.p, route = v.u, reason = v.w, slow_since = v.l,
+                off_path = v.o,
+                settings_at = CASE WHEN COALESCE(run.rate_bps, -1) <> COALESCE(v.r, -1) OR run.path <> v.p THEN {now}
+                    ELSE run.settings_at END
+             FROM v WHERE run.id = v.i AND run.state = 0 RETURNING id"
+        ),
+    )
+    .await?;
+    Ok(changed.len() as i64)
+}
+
+/// Takes back the orders of runs; they end when the nodes have stopped.
+pub(crate) async fn withdraw(
+    cx: &mut Context,
+    which: &'static str,
+    value: Value,
+    why: &str,
+) -> Result<u64, sqlx::Error> {
+    let text = format!(
+        "UPDATE run SET state = $1, why = $2, from_gone = 0, to_gone = CASE WHEN kind = 1 THEN 2 ELSE 0 END
+         WHERE state = $3 AND {which}"
+    );
+    let query = sqlx::query(AssertSqlSafe(text))
+        .bind(RunState::Ending as i64)
+        .bind(why.to_owned())
+        .bind(RunState::Standing as i64);
+    let query = match value {
+        Value::Int(value) => query.bind(value),
+        Value::Text(value) => query.bind(value),
+        _ => query,
+    };
+    Ok(query.execute(&mut cx.tx).await?.rows_affected())
+}
+
+/// A secret that lets one node in at another: 256 bits.
+fn ticket() -> String {
+    let mut bytes = [0_u8; 32];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the system's random numbers are there");
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Takes batches from a queue and makes a run of them; false where there are none any more.
+async fn begin(cx: &mut Context, start: &Start) -> Result<bool, sqlx::Error> {
+    let text = format!(
+        "SELECT id, request, kind, first, seqs, files, bytes, priority, deadline, lane FROM batch
+         WHERE queue = $1 AND state = 1 ORDER BY priority DESC, id LIMIT {BATCHES_MAX}{}",
+        db::skip_locked(cx.kind)
+    );
+    let found = sqlx::query(AssertSqlSafe(text)).bind(start.queue).fetch_all(&mut cx.tx).await?;
+    let Some(head) = found.first() else { return Ok(false) };
+    let lane: String = head.get(9);
+    let limits = cx.config.batch;
+    let (mut files, mut bytes) = (0_i64, 0_i64);
+    let mut chosen = Vec::new();
+    for row in &found {
+        let (more, size): (i64, i64) = (row.get(5), row.get(6));
+        let alike =
+            row.get::<String, _>(9) == lane && row.get::<i64, _>(2) == head.get::<i64, _>(2);
+        let fits = files + more <= limits.files.min(FILES_MAX) as i64
+            && bytes.saturating_add(size) <= limits.bytes as i64;
+        let list = row.get::<i64, _>(2) == BatchKind::List as i64;
+        if !chosen.is_empty() && (!alike || !fits || list) {
+            continue;
+        }
+        chosen.push((row, files));
+        files += more;
+        bytes += size;
+    }
+    let request: i64 = head.get(1);
+    let row = sqlx::query("SELECT class, from_path, to_path, policy FROM request WHERE id = $1")
+        .bind(request)
+        .fetch_one(&mut cx.tx)
+        .await?;
+    let (class, from, to, policy): (String, String, String, String) =
+        (row.get(0), row.get(1), row.get(2), row.get(3));
+    let there = sqlx::query("SELECT addresses, fingerprint FROM host WHERE name = $1")
+        .bind(start.to.clone())
+        .fetch_optional(&mut cx.tx)
+        .await?;
+    let (addresses, fingerprint): (String, String) =
+        there.map_or_else(Default::default, |row| (row.get(0), row.get(1)));
+    let run = db::numbers(&mut cx.tx, "id", 1).await?;
+    let batches: Vec<[Value; 2]> =
+        chosen.iter().map(|(row, place)| [row.get::<i64, _>(0).into(), (*place).into()]).collect();
+    rows::with(
+        &mut cx.tx,
+        "i, p",
+        batches,
+        &format!(
+            "UPDATE batch SET state = 2, run = {run}, place = v.p FROM v WHERE batch.id = v.i"
+        ),
+    )
+    .await?;
+    let taken = (-(chosen.len() as i64), -files, -bytes);
+    submit::count_queues(cx, [(start.queue, taken)].into()).await?;
+    let mut deltas = Deltas::new();
+    for (row, _) in &chosen {
+        let active = activate(cx, row.get(1), row.get(3), row.get(4), row.get(5)).await?;
+        let delta: &mut Delta = deltas.entry(row.get(1)).or_default();
+        delta.active += active as i64;
+    }
+    settle::count(cx, deltas).await?;
+    let text = match start.to.as_str() {
+        "" => format!("order {}: {} lists {from}", run * 2, start.from),
+        host => format!("order {}: {files} files from {} to {host}", run * 2, start.from),
+    };
+    cx.event(Some(request), Some(&class), "order", text);
+    let now = cx.now;
+    let row: [Value; 40] = [
+        run.into(),
+        head.get::<i64, _>(2).into(),
+        start.queue.into(),
+        request.into(),
+        class.into(),
+        start.from.clone().into(),
+        start.to.clone().into(),
+        from.into(),
+        to.into(),
+        policy.into(),
+        ticket().into(),
+        addresses.into(),
+        fingerprint.into(),
+        head.get::<i64, _>(7).into(),
+        head.get::<Option<i64>, _>(8).into(),
+        files.into(),
+        bytes.into(),
+        (RunState::Standing as i64).into(),
+        0.into(),
+        0.into(),
+        0.into(),
+        "[]".into(),
+        "[]".into(),
+        "it has just begun".into(),
+        now.into(),
+        0.into(),
+        0.into(),
+        (Phase::Waiting as i64).into(),
+        0.into(),
+        0.into(),
+        0.into(),
+        0.into(),
+        0.into(),
+        0.into(),
+        "".into(),
+        "".into(),
+        0.into(),
+        now.into(),
+        now.into(),
+        None::<i64>.into(),
+    ];
+    rows::execute(
+        &mut cx.tx,
+        "INSERT INTO run (id, kind, queue, request, class, from_host, to_host, from_path, to_path, policy, ticket,
+            addresses, fingerprint, priority, deadline, files, bytes, state, told, from_gone, to_gone, path, route,
+            reason, settings_at, outcomes, entries, phase, moved, settled_bytes, settled_files, measured_bps,
+            live_streams, retransmits, bound_by, label, off_path, started, seen, ended)",
+        vec![row],
+        "",
+    )
+    .await?;
+    Ok(true)
+}
+
+/// Files of a batch become part of an order.
+async fn activate(
+    cx: &mut Context,
+    request: i64,
+    first: i64,
+    seqs: Option<String>,
+    files: i64,
+) -> Result<u64, sqlx::Error> {
+    let seqs: Option<Vec<i64>> = seqs.and_then(|seqs| serde_json::from_str(&seqs).ok());
+    let (active, queued) = (FileState::Active as i64, FileState::Queued as i64);
+    match seqs {
+        None => {
+            let set = "UPDATE file SET state = $1 WHERE request = $2 AND seq >= $3 AND seq < $4 AND state = $5";
+            let set = sqlx::query(set).bind(active).bind(request).bind(first).bind(first + files);
+            Ok(set.bind(queued).execute(&mut cx.tx).await?.rows_affected())
+        }
+        Some(seqs) => {
+            let rows = seqs.into_iter().map(|seq| -> [Value; 1] { [seq.into()] }).collect();
+            let text = format!(
+                "UPDATE file SET state = {active} FROM v WHERE file.request = {request} AND file.seq = v.q
+                 AND file.state = {queued} RETURNING seq"
+            );
+            Ok(rows::with(&mut cx.tx, "q", rows, &text).await?.len() as u64)
+        }
+    }
+}

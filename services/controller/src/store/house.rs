@@ -1,0 +1,193 @@
+//! What is done now and then: batches that are due, requests that were cancelled, nodes that are lost, what is old.
+
+use penstock_operations::state::FileState;
+use sqlx::{AssertSqlSafe, Row};
+
+use super::rows::Value;
+use super::settle::{self, Delta, Deltas, End};
+use super::writer::Context;
+use super::{RunState, dispatch, submit};
+use crate::shared::Shared;
+
+/// Batches that become due in one transaction; files that are cancelled or removed in one.
+const MOST: i64 = 10_000;
+
+/// Rounds, and events of no request, are kept so long.
+const HISTORY_MS: i64 = 7 * 86_400_000;
+
+/// Who changed what is kept so long.
+const AUDIT_MS: i64 = 90 * 86_400_000;
+
+/// Does what there is to do.
+pub(crate) async fn keep(shared: &Shared) -> Result<(), String> {
+    let lost = shared.config.lost_after.as_millis() as i64;
+    let old = shared.config.keep.as_millis() as i64;
+    let again = shared.writer.apply(move |cx| {
+        Box::pin(async move {
+            due(cx).await?;
+            let more = cancel(cx).await?;
+            lose(cx, lost).await?;
+            Ok(more | forget(cx, old).await?)
+        })
+    });
+    if again.await.map_err(|error| error.to_string())? {
+        shared.wake.notify_one();
+    }
+    Ok(())
+}
+
+/// Batches whose wait is over are queued.
+async fn due(cx: &mut Context) -> Result<(), sqlx::Error> {
+    let text = format!(
+        "UPDATE batch SET state = 1 WHERE id IN
+            (SELECT id FROM batch WHERE state = 0 AND not_before <= $1 ORDER BY not_before LIMIT {MOST})
+         RETURNING queue, files, bytes"
+    );
+    let rows = sqlx::query(AssertSqlSafe(text)).bind(cx.now).fetch_all(&mut cx.tx).await?;
+    let mut counts = std::collections::HashMap::new();
+    for row in rows {
+        let count: &mut (i64, i64, i64) = counts.entry(row.get::<i64, _>(0)).or_default();
+        *count = (count.0 + 1, count.1 + row.get::<i64, _>(1), count.2 + row.get::<i64, _>(2));
+    }
+    submit::count_queues(cx, counts).await
+}
+
+/// Works at requests that were cancelled; true where there is more to do.
+async fn cancel(cx: &mut Context) -> Result<bool, sqlx::Error> {
+    let text =
+        "SELECT id, open FROM request WHERE cancel = 1 AND ended IS NULL ORDER BY id LIMIT 100";
+    let mut left = MOST;
+    let mut more = false;
+    for row in sqlx::query(text).fetch_all(&mut cx.tx).await? {
+        let request: i64 = row.get(0);
+        more |= cancel_one(cx, request, row.get::<i64, _>(1) > 0, &mut left).await?;
+        if left <= 0 {
+            return Ok(true);
+        }
+    }
+    Ok(more)
+}
+
+async fn cancel_one(
+    cx: &mut Context,
+    request: i64,
+    open: bool,
+    left: &mut i64,
+) -> Result<bool, sqlx::Error> {
+    // Orders with files of it are withdrawn; other requests' files in them go into new orders.
+    dispatch::withdraw(
+        cx,
+        "id IN (SELECT run FROM batch WHERE state = 2 AND request = $4)",
+        Value::Int(request),
+        "a request in it was cancelled",
+    )
+    .await?;
+    let waiting = "UPDATE batch SET state = 4 WHERE request = $1 AND state IN (0, 3) RETURNING id";
+    sqlx::query(waiting).bind(request).fetch_all(&mut cx.tx).await?;
+    let queued =
+        "UPDATE batch SET state = 4 WHERE request = $1 AND state = 1 RETURNING queue, files, bytes";
+    let mut counts = std::collections::HashMap::new();
+    for row in sqlx::query(queued).bind(request).fetch_all(&mut cx.tx).await? {
+        let count: &mut (i64, i64, i64) = counts.entry(row.get::<i64, _>(0)).or_default();
+        *count = (count.0 - 1, count.1 - row.get::<i64, _>(1), count.2 - row.get::<i64, _>(2));
+    }
+    submit::count_queues(cx, counts).await?;
+    let text = format!(
+        "UPDATE file SET state = {}, changed = $1 WHERE request = $2 AND seq IN
+            (SELECT seq FROM file WHERE request = $2 AND state = {} ORDER BY seq LIMIT $3)",
+        FileState::Cancelled as i64,
+        FileState::Queued as i64
+    );
+    let query = sqlx::query(AssertSqlSafe(text)).bind(cx.now).bind(request).bind(*left);
+    let cancelled = query.execute(&mut cx.tx).await?.rows_affected() as i64;
+    let more = cancelled == *left;
+    *left -= cancelled;
+    if open && !more {
+        let text = "SELECT COUNT(*) FROM batch WHERE request = $1 AND state = 2 AND kind = 1";
+        let listing: i64 = sqlx::query(text).bind(request).fetch_one(&mut cx.tx).await?.get(0);
+        if listing == 0 {
+            let close = "UPDATE request SET open = 0 WHERE id = $1";
+            sqlx::query(close).bind(request).execute(&mut cx.tx).await?;
+        }
+    }
+    let delta = Delta { cancelled, ..Delta::default() };
+    settle::count(cx, Deltas::from([(request, delta)])).await?;
+    Ok(more)
+}
+
+/// Takes back orders of nodes that are lost, once the other node has stopped.
+///
+/// While both nodes of a transfer are silent nothing is given to others: they may be moving it all the same.
+async fn lose(cx: &mut Context, lost_ms: i64) -> Result<(), sqlx::Error> {
+    let since = cx.now - lost_ms;
+    let rows = sqlx::query(
+        "SELECT r.id, r.state, r.kind, r.from_host, r.to_host, COALESCE(f.seen, 0), COALESCE(t.seen, 0), r.from_gone,
+            r.to_gone, r.why
+         FROM run r LEFT JOIN host f ON f.name = r.from_host LEFT JOIN host t ON t.name = r.to_host
+         WHERE r.state < 2 AND (COALESCE(f.seen, 0) < $1 OR COALESCE(t.seen, 0) < $1)",
+    )
+    .bind(since)
+    .fetch_all(&mut cx.tx)
+    .await?;
+    for row in rows {
+        let (id, state, kind): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
+        let silent = [row.get::<i64, _>(5) < since, row.get::<i64, _>(6) < since];
+        let gone = [row.get::<i64, _>(7) >= 2, row.get::<i64, _>(8) >= 2];
+        let list = kind == super::BatchKind::List as i64;
+        let host: String = if silent[0] { row.get(3) } else { row.get(4) };
+        let why = format!("{host} has not been heard for {} s", lost_ms / 1000);
+        if list {
+            if silent[0] {
+                settle::end_run(cx, id, &End::Withdrawn(why)).await?;
+            }
+            continue;
+        }
+        if silent[0] && silent[1] {
+            continue;
+        }
+        if state == RunState::Standing as i64 {
+            dispatch::withdraw(cx, "id = $4", Value::Int(id), &why).await?;
+            cx.event(None, None, "host_lost", why);
+        } else if (gone[0] || silent[0]) && (gone[1] || silent[1]) {
+            let why: Option<String> = row.get(9);
+            settle::end_run(cx, id, &End::Withdrawn(why.unwrap_or_default())).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what ended long ago; true where there is more to do.
+async fn forget(cx: &mut Context, keep_ms: i64) -> Result<bool, sqlx::Error> {
+    let before = cx.now - keep_ms;
+    let text = "SELECT id, files FROM request WHERE ended < $1 ORDER BY ended LIMIT 100";
+    let rows = sqlx::query(text).bind(before).fetch_all(&mut cx.tx).await?;
+    let mut left = MOST;
+    for row in &rows {
+        let request: i64 = row.get(0);
+        let text = "DELETE FROM file WHERE request = $1 AND seq IN (SELECT seq FROM file WHERE request = $1 ORDER BY seq LIMIT $2)";
+        let query = sqlx::query(text).bind(request).bind(left);
+        left -= query.execute(&mut cx.tx).await?.rows_affected() as i64;
+        if left <= 0 {
+            return Ok(true);
+        }
+        for text in [
+            "DELETE FROM batch WHERE request = $1",
+            "DELETE FROM event WHERE request = $1",
+            "DELETE FROM request WHERE id = $1",
+        ] {
+            sqlx::query(text).bind(request).execute(&mut cx.tx).await?;
+        }
+    }
+    for (text, before) in [
+        (
+            "DELETE FROM run WHERE ended < $1 AND NOT EXISTS (SELECT 1 FROM batch WHERE batch.run = run.id)",
+            before,
+        ),
+        ("DELETE FROM round WHERE at < $1", cx.now - HISTORY_MS),
+        ("DELETE FROM event WHERE at < $1 AND request IS NULL", cx.now - HISTORY_MS),
+        ("DELETE FROM audit WHERE at < $1", cx.now - AUDIT_MS),
+    ] {
+        sqlx::query(text).bind(before).execute(&mut cx.tx).await?;
+    }
+    Ok(!rows.is_empty())
+}

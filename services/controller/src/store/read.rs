@@ -1,0 +1,386 @@
+//! Questions: what the API shows, without changing anything.
+
+use std::collections::HashMap;
+
+use penstock_operations::orders::{File, Order, Send, Task};
+use penstock_operations::state::{FileState, RequestState, Tally};
+use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::{AnyPool, Arguments, AssertSqlSafe, Row};
+
+use super::submit::Policy;
+use super::{BatchKind, settle};
+
+/// A request as it is stored.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredRequest {
+    pub(crate) id: i64,
+    pub(crate) client: String,
+    pub(crate) key: Option<String>,
+    pub(crate) class: String,
+    pub(crate) source: String,
+    pub(crate) destination: String,
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) priority: i64,
+    pub(crate) deadline: Option<i64>,
+    pub(crate) size_estimate: Option<i64>,
+    pub(crate) state: RequestState,
+    pub(crate) paused: bool,
+    pub(crate) tally: Tally,
+    pub(crate) bytes: i64,
+    pub(crate) bytes_done: i64,
+    pub(crate) sized: i64,
+    pub(crate) submitted: i64,
+    pub(crate) changed: i64,
+    pub(crate) ended: Option<i64>,
+    pub(crate) trouble: Option<String>,
+}
+
+fn request_columns() -> String {
+    format!(
+        "id, client, client_key, class, source, destination, from_path, to_path, priority, deadline,
+         size_estimate, state, paused, bytes, bytes_done, sized, submitted, changed, ended, trouble, {}",
+        settle::TALLY
+    )
+}
+
+fn request_of(row: &AnyRow) -> StoredRequest {
+    StoredRequest {
+        id: row.get(0),
+        client: row.get(1),
+        key: row.get(2),
+        class: row.get(3),
+        source: row.get(4),
+        destination: row.get(5),
+        from: row.get(6),
+        to: row.get(7),
+        priority: row.get(8),
+        deadline: row.get(9),
+        size_estimate: row.get(10),
+        state: RequestState::ALL[row.get::<i64, _>(11).clamp(0, 6) as usize],
+        paused: row.get::<i64, _>(12) > 0,
+        bytes: row.get(13),
+        bytes_done: row.get(14),
+        sized: row.get(15),
+        submitted: row.get(16),
+        changed: row.get(17),
+        ended: row.get(18),
+        trouble: row.get(19),
+        tally: settle::tally(row, 20),
+    }
+}
+
+pub(crate) async fn request(pool: &AnyPool, id: i64) -> Result<Option<StoredRequest>, sqlx::Error> {
+    let text = format!("SELECT {} FROM request WHERE id = $1", request_columns());
+    let row = sqlx::query(AssertSqlSafe(text)).bind(id).fetch_optional(pool).await?;
+    Ok(row.as_ref().map(request_of))
+}
+
+/// Which requests are wanted.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Filter {
+    /// Those with smaller numbers than this.
+    pub(crate) before: Option<i64>,
+    pub(crate) states: Vec<RequestState>,
+    /// Of these classes; none for all.
+    pub(crate) classes: Option<Vec<String>>,
+    pub(crate) class: Option<String>,
+    pub(crate) source: Option<String>,
+    pub(crate) destination: Option<String>,
+    pub(crate) client: Option<String>,
+    pub(crate) key: Option<String>,
+    pub(crate) limit: i64,
+}
+
+/// A condition with its values.
+struct Condition {
+    text: String,
+    arguments: AnyArguments,
+}
+
+impl Condition {
+    fn new() -> Self {
+        Self { text: "1 = 1".to_owned(), arguments: AnyArguments::default() }
+    }
+
+    fn text(&mut self, column: &str, value: &str) -> Result<(), sqlx::Error> {
+        self.arguments.add(value.to_owned()).map_err(sqlx::Error::Encode)?;
+        self.text += &format!(" AND {column} = ${}", self.arguments.len());
+        Ok(())
+    }
+
+    fn number(&mut self, condition: &str, value: i64) -> Result<(), sqlx::Error> {
+        self.arguments.add(value).map_err(sqlx::Error::Encode)?;
+        self.text += &format!(" AND {condition} ${}", self.arguments.len());
+        Ok(())
+    }
+}
+
+/// The newest first.
+pub(crate) async fn requests(
+    pool: &AnyPool,
+    filter: &Filter,
+) -> Result<Vec<StoredRequest>, sqlx::Error> {
+    let mut condition = Condition::new();
+    if let Some(before) = filter.before {
+        condition.number("id <", before)?;
+    }
+    if !filter.states.is_empty() {
+        let states: Vec<_> =
+            filter.states.iter().map(|state| (*state as i64).to_string()).collect();
+        condition.text += &format!(" AND state IN ({})", states.join(", "));
+    }
+    for (column, value) in [
+        ("class", &filter.class),
+        ("source", &filter.source),
+        ("destination", &filter.destination),
+        ("client", &filter.client),
+        ("client_key", &filter.key),
+    ] {
+        if let Some(value) = value {
+            condition.text(column, value)?;
+        }
+    }
+    if let Some(classes) = &filter.classes {
+        let mut places = Vec::new();
+        for class in classes {
+            condition.arguments.add(class.clone()).map_err(sqlx::Error::Encode)?;
+            places.push(format!("${}", condition.arguments.len()));
+        }
+        let list = if places.is_empty() { "NULL".to_owned() } else { places.join(", ") };
+        condition.text += &format!(" AND class IN ({list})");
+    }
+    let text = format!(
+        "SELECT {} FROM request WHERE {} ORDER BY id DESC LIMIT {}",
+        request_columns(),
+        condition.text,
+        filter.limit
+    );
+    let query = sqlx::query_with(AssertSqlSafe(text), condition.arguments);
+    Ok(query.fetch_all(pool).await?.iter().map(request_of).collect())
+}
+
+/// A file as it is stored.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredFile {
+    pub(crate) seq: i64,
+    pub(crate) path: String,
+    pub(crate) size: Option<i64>,
+    pub(crate) digest: Option<String>,
+    pub(crate) state: FileState,
+    pub(crate) attempt: i64,
+    pub(crate) fault: Option<String>,
+    pub(crate) changed: i64,
+}
+
+pub(crate) async fn files(
+    pool: &AnyPool,
+    request: i64,
+    state: Option<FileState>,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<StoredFile>, sqlx::Error> {
+    let of_state = state.map_or(String::new(), |state| format!("AND state = {}", state as i64));
+    let text = format!(
+        "SELECT seq, path, size, digest, state, attempt, fault, changed FROM file
+         WHERE request = $1 AND seq > $2 {of_state} ORDER BY seq LIMIT {limit}"
+    );
+    let rows = sqlx::query(AssertSqlSafe(text)).bind(request).bind(after).fetch_all(pool).await?;
+    let file = |row: &AnyRow| StoredFile {
+        seq: row.get(0),
+        path: row.get(1),
+        size: row.get(2),
+        digest: row.get(3),
+        state: FileState::ALL[row.get::<i64, _>(4).clamp(0, 4) as usize],
+        attempt: row.get(5),
+        fault: row.get(6),
+        changed: row.get(7),
+    };
+    Ok(rows.iter().map(file).collect())
+}
+
+/// An event as it is stored.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredEvent {
+    pub(crate) id: i64,
+    pub(crate) at: i64,
+    pub(crate) request: Option<i64>,
+    pub(crate) class: Option<String>,
+    pub(crate) kind: String,
+    pub(crate) text: String,
+}
+
+/// Events after one, of a request or of all.
+pub(crate) async fn events(
+    pool: &AnyPool,
+    request: Option<i64>,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<StoredEvent>, sqlx::Error> {
+    let of = request.map_or(String::new(), |id| format!("AND request = {id}"));
+    let text = format!(
+        "SELECT id, at, request, class, kind, text FROM event WHERE id > $1 {of} ORDER BY id LIMIT {limit}"
+    );
+    let rows = sqlx::query(AssertSqlSafe(text)).bind(after).fetch_all(pool).await?;
+    let event = |row: &AnyRow| StoredEvent {
+        id: row.get(0),
+        at: row.get(1),
+        request: row.get(2),
+        class: row.get(3),
+        kind: row.get(4),
+        text: row.get(5),
+    };
+    Ok(rows.iter().map(event).collect())
+}
+
+/// The newest event's number.
+pub(crate) async fn last_event(pool: &AnyPool) -> Result<i64, sqlx::Error> {
+    let text = "SELECT CAST(COALESCE(MAX(id), 0) AS BIGINT) FROM event";
+    Ok(sqlx::query(text).fetch_one(pool).await?.get(0))
+}
+
+/// The order of this number, if it stands at this host.
+pub(crate) async fn order(
+    pool: &AnyPool,
+    host: &str,
+    number: u64,
+) -> Result<Option<Order>, sqlx::Error> {
+    let Ok(run) = i64::try_from(number / 2) else { return Ok(None) };
+    let sends = number.is_multiple_of(2);
+    let row = sqlx::query(
+        "SELECT kind, request, from_host, to_host, from_path, to_path, policy, ticket, addresses, fingerprint
+         FROM run WHERE id = $1 AND state = 0",
+    )
+    .bind(run)
+    .fetch_optional(pool)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    let text = |column: usize| row.get::<String, _>(column);
+    let list = row.get::<i64, _>(0) == BatchKind::List as i64;
+    let mine = if sends { text(2) == host } else { text(3) == host && !list };
+    if !mine {
+        return Ok(None);
+    }
+    let task = match (sends, list) {
+        (false, _) => Task::Receive { ticket: text(7), below: text(5) },
+        (true, true) => Task::List { path: text(4) },
+        (true, false) => {
+            let Ok(policy) = serde_json::from_str::<Policy>(&text(6)) else { return Ok(None) };
+            Task::Send(Box::new(Send {
+                from: text(4),
+                to: text(5),
+                files: order_files(pool, run).await?,
+                addresses: serde_json::from_str(&text(8)).unwrap_or_default(),
+                fingerprint: text(9),
+                ticket: text(7),
+                scitag: policy.scitag,
+                overwrite: policy.overwrite,
+                verify: policy.verify,
+                encrypt: policy.encrypt,
+            }))
+        }
+    };
+    let request = row.get::<i64, _>(1).to_string();
+    Ok(Some(Order { order: number, request, task }))
+}
+
+/// The files of a run, in the order of its list.
+async fn order_files(pool: &AnyPool, run: i64) -> Result<Vec<File>, sqlx::Error> {
+    let text = "SELECT request, first, seqs, files FROM batch WHERE run = $1 ORDER BY place";
+    let mut files = Vec::new();
+    for batch in sqlx::query(text).bind(run).fetch_all(pool).await? {
+        let (request, first, count): (i64, i64, i64) = (batch.get(0), batch.get(1), batch.get(3));
+        let seqs: Option<String> = batch.get(2);
+        let seqs: Option<Vec<i64>> = seqs.and_then(|seqs| serde_json::from_str(&seqs).ok());
+        let all = seqs.as_ref().map(|seqs| {
+            (seqs.iter().min().copied().unwrap_or(0), seqs.iter().max().copied().unwrap_or(-1))
+        });
+        let (low, high) = all.unwrap_or((first, first + count - 1));
+        let text = "SELECT seq, path, digest FROM file WHERE request = $1 AND seq >= $2 AND seq <= $3 ORDER BY seq";
+        let query = sqlx::query(text).bind(request).bind(low).bind(high);
+        let file = |row: &AnyRow| File { path: row.get(1), digest: row.get(2) };
+        let rows = query.fetch_all(pool).await?;
+        match seqs {
+            None => files.extend(rows.iter().map(file)),
+            Some(seqs) => {
+                let by_seq: HashMap<i64, &AnyRow> =
+                    rows.iter().map(|row| (row.get(0), row)).collect();
+                files.extend(seqs.iter().filter_map(|seq| by_seq.get(seq)).map(|row| file(row)));
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// A run, as people see it.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredRun {
+    pub(crate) id: i64,
+    pub(crate) kind: i64,
+    pub(crate) class: String,
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) files: i64,
+    pub(crate) bytes: i64,
+    pub(crate) state: i64,
+    pub(crate) phase: i64,
+    pub(crate) rate_bps: Option<i64>,
+    pub(crate) applied_bps: Option<i64>,
+    pub(crate) measured_bps: i64,
+    pub(crate) streams: i64,
+    pub(crate) route: Vec<String>,
+    pub(crate) reason: String,
+    pub(crate) bound_by: String,
+    pub(crate) label: String,
+    pub(crate) waiting: Option<String>,
+    pub(crate) off_path: bool,
+    pub(crate) settled_files: i64,
+    pub(crate) moved: i64,
+    pub(crate) started: i64,
+    pub(crate) seen: i64,
+    pub(crate) why: Option<String>,
+}
+
+/// Runs that are not over: of a request, or of all.
+pub(crate) async fn runs(
+    pool: &AnyPool,
+    request: Option<i64>,
+    limit: i64,
+) -> Result<Vec<StoredRun>, sqlx::Error> {
+    let of = request.map_or(String::new(), |id| {
+        format!("AND id IN (SELECT run FROM batch WHERE request = {id} AND state = 2)")
+    });
+    let text = format!(
+        "SELECT id, kind, class, from_host, to_host, files, bytes, state, phase, rate_bps, applied_bps, measured_bps,
+            live_streams, route, reason, bound_by, label, waiting, off_path, settled_files, moved, started, seen, why
+         FROM run WHERE state < 2 {of} ORDER BY id LIMIT {limit}"
+    );
+    let rows = sqlx::query(AssertSqlSafe(text)).fetch_all(pool).await?;
+    let run = |row: &AnyRow| StoredRun {
+        id: row.get(0),
+        kind: row.get(1),
+        class: row.get(2),
+        from: row.get(3),
+        to: row.get(4),
+        files: row.get(5),
+        bytes: row.get(6),
+        state: row.get(7),
+        phase: row.get(8),
+        rate_bps: row.get(9),
+        applied_bps: row.get(10),
+        measured_bps: row.get(11),
+        streams: row.get(12),
+        route: serde_json::from_str(&row.get::<String, _>(13)).unwrap_or_default(),
+        reason: row.get(14),
+        bound_by: row.get(15),
+        label: row.get(16),
+        waiting: row.get(17),
+        off_path: row.get::<i64, _>(18) > 0,
+        settled_files: row.get(19),
+        moved: row.get(20),
+        started: row.get(21),
+        seen: row.get(22),
+        why: row.get(23),
+    };
+    Ok(rows.iter().map(run).collect())
+}

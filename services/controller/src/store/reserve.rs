@@ -1,0 +1,141 @@
+//! Reservations: a rate between two sites for a time, admitted where links have room at every instant.
+
+use std::sync::Arc;
+
+use penstock_calendar::{Calendar, Refusal, Reservation};
+use penstock_operations::round::Planner;
+use penstock_units::BitRate;
+use sqlx::Row;
+
+use super::db;
+use super::rows::{self, Value};
+use super::writer::{Audit, Context};
+
+/// What of a link may be reserved: the rest is for work that nobody planned.
+const RESERVABLE_PERCENT: u64 = 80;
+
+/// Reservations are kept so long after their end.
+const KEEP_S: i64 = 7 * 86_400;
+
+/// A reservation that is asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    pub(crate) client: String,
+    pub(crate) class: Option<String>,
+    pub(crate) source: String,
+    pub(crate) destination: String,
+    pub(crate) rate_bps: i64,
+    /// Seconds since 1970.
+    pub(crate) begins: i64,
+    pub(crate) ends: i64,
+}
+
+/// The calendar as it is, in the order in which reservations were made.
+async fn calendar(cx: &mut Context, planner: &Planner) -> Result<Calendar, sqlx::Error> {
+    let mut calendar = Calendar::default();
+    for (name, capacity) in planner.link_capacities() {
+        let share = BitRate(capacity / 100 * RESERVABLE_PERCENT);
+        // Capacities of a topology are within what a calendar takes.
+        let _ = calendar.set_reservable(&name, share);
+    }
+    let old = "DELETE FROM reservation WHERE ends < $1";
+    sqlx::query(old).bind(cx.now - KEEP_S * 1000).execute(&mut cx.tx).await?;
+    let text =
+        "SELECT id, rate_bps, begins, ends, route FROM reservation WHERE ends > $1 ORDER BY id";
+    for row in sqlx::query(text).bind(cx.now).fetch_all(&mut cx.tx).await? {
+        let route: Vec<(String, String)> =
+            serde_json::from_str(&row.get::<String, _>(4)).unwrap_or_default();
+        let reservation = Reservation {
+            name: row.get::<i64, _>(0).to_string(),
+            path: route.into_iter().map(|(resource, _)| resource).collect(),
+            rate: BitRate(row.get::<i64, _>(1) as u64),
+            seconds: (row.get::<i64, _>(2) / 1000) as u64..(row.get::<i64, _>(3) / 1000) as u64,
+        };
+        // What the topology has no longer, or has too little of, was promised all the same.
+        if let Err(error) = calendar.reserve(reservation) {
+            tracing::warn!("a reservation that was made does not fit any more: {error}");
+        }
+    }
+    Ok(calendar)
+}
+
+/// Makes a reservation on the first way that has room; refused with what would fit on the best one.
+pub(crate) async fn reserve(
+    cx: &mut Context,
+    planner: &Arc<Planner>,
+    wanted: &Wanted,
+    audit: Audit,
+) -> Result<Result<i64, Refusal>, sqlx::Error> {
+    let mut calendar = calendar(cx, planner).await?;
+    let mut refusal = None;
+    for (resources, links) in planner.site_ways(&wanted.source, &wanted.destination) {
+        let reservation = Reservation {
+            name: "new".to_owned(),
+            path: resources.clone(),
+            rate: BitRate(wanted.rate_bps as u64),
+            seconds: wanted.begins as u64..wanted.ends as u64,
+        };
+        match calendar.reserve(reservation) {
+            Ok(()) => {
+                let id = store(cx, wanted, resources.into_iter().zip(links).collect()).await?;
+                cx.event(
+                    None,
+                    wanted.class.as_deref(),
+                    "reservation",
+                    format!("{id} is made: {}", audit.detail),
+                );
+                cx.audit(audit);
+                cx.wake();
+                return Ok(Ok(id));
+            }
+            Err(error) => refusal = Some(better(refusal, error)),
+        }
+    }
+    Ok(Err(refusal.unwrap_or(Refusal::Terms("the topology has no way between these sites"))))
+}
+
+/// The refusal that offers more.
+fn better(one: Option<Refusal>, other: Refusal) -> Refusal {
+    match (one, other) {
+        (Some(Refusal::Full(one)), Refusal::Full(other)) if one.largest >= other.largest => {
+            Refusal::Full(one)
+        }
+        (_, other) => other,
+    }
+}
+
+async fn store(
+    cx: &mut Context,
+    wanted: &Wanted,
+    route: Vec<(String, String)>,
+) -> Result<i64, sqlx::Error> {
+    let id = db::numbers(&mut cx.tx, "id", 1).await?;
+    let row: [Value; 10] = [
+        id.into(),
+        wanted.client.clone().into(),
+        wanted.class.clone().into(),
+        wanted.source.clone().into(),
+        wanted.destination.clone().into(),
+        wanted.rate_bps.into(),
+        (wanted.begins * 1000).into(),
+        (wanted.ends * 1000).into(),
+        serde_json::to_string(&route).expect("plain data").into(),
+        cx.now.into(),
+    ];
+    let into = "INSERT INTO reservation (id, client, class, source, destination, rate_bps, begins, ends, route, made)";
+    rows::execute(&mut cx.tx, into, vec![row], "").await?;
+    Ok(id)
+}
+
+/// Gives a reservation back from now on.
+pub(crate) async fn cancel(cx: &mut Context, id: i64, audit: Audit) -> Result<bool, sqlx::Error> {
+    let text = "UPDATE reservation SET ends = $1 WHERE id = $2 AND ends > $1";
+    let query = sqlx::query(text).bind(cx.now).bind(id);
+    let done = query.execute(&mut cx.tx).await?.rows_affected() > 0;
+    if done {
+        cx.event(None, None, "reservation", format!("{id} is given back"));
+        cx.audit(audit);
+        cx.wake();
+    }
+    Ok(done)
+}

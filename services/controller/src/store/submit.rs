@@ -1,0 +1,526 @@
+//! Requests and their files, in.
+
+use std::collections::HashMap;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use penstock_operations::batch::{self, Limits};
+use penstock_operations::orders::{Overwrite, Verify};
+use penstock_operations::state::{FileState, Tally};
+use serde::{Deserialize, Serialize};
+use sqlx::Row;
+
+use super::db;
+use super::rows::{self, Value};
+use super::writer::{Audit, Context};
+use super::{BatchKind, BatchState, state_number};
+
+/// How the files of a request are moved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Policy {
+    pub(crate) verify: Verify,
+    pub(crate) overwrite: Overwrite,
+    pub(crate) encrypt: bool,
+    pub(crate) attempts: u32,
+    pub(crate) scitag: Option<u16>,
+}
+
+/// A file that is to be moved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NewFile {
+    /// Below both directories.
+    pub(crate) path: String,
+    pub(crate) size: Option<u64>,
+    pub(crate) digest: Option<String>,
+}
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub(crate) struct Submission {
+    /// Name of the token.
+    pub(crate) client: String,
+    pub(crate) peer: String,
+    /// The client's own name for it.
+    pub(crate) key: Option<String>,
+    /// Hash of what was asked.
+    pub(crate) body: String,
+    pub(crate) class: String,
+    pub(crate) source: String,
+    pub(crate) destination: String,
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) policy: Policy,
+    pub(crate) priority: i64,
+    pub(crate) deadline: Option<i64>,
+    pub(crate) size_estimate: Option<i64>,
+    pub(crate) files: Vec<NewFile>,
+    /// Everything below the source's directory, which is listed first.
+    pub(crate) directory: bool,
+    /// More files will be appended.
+    pub(crate) open: bool,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Submitted {
+    /// It is this request.
+    New(i64),
+    /// It was asked before, and is this request.
+    Same(i64),
+    /// Something else was asked before under the same key.
+    Other(i64),
+    /// A file's destination is being written by another request.
+    Taken {
+        /// Its place in the submission.
+        file: usize,
+        /// Who writes it, where that is still known.
+        by: Option<i64>,
+    },
+}
+
+/// What keeps two requests from writing one file.
+pub(crate) fn destination(site: &str, to: &str, path: &str) -> Vec<u8> {
+    let mut text = Vec::with_capacity(site.len() + to.len() + path.len() + 2);
+    text.extend_from_slice(site.as_bytes());
+    text.push(0);
+    text.extend_from_slice(to.trim_end_matches('/').as_bytes());
+    text.push(b'/');
+    text.extend_from_slice(path.as_bytes());
+    digest(&SHA256, &text).as_ref()[..16].to_vec()
+}
+
+/// What batches that may run together have in common.
+pub(crate) fn lane(submission: &Submission) -> String {
+    let policy = serde_json::to_string(&submission.policy).expect("plain data");
+    let all = [submission.from.as_str(), &submission.to, &policy].join("\0");
+    let hash = digest(&SHA256, all.as_bytes());
+    hash.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A batch that is to wait.
+#[derive(Debug, Clone)]
+pub(crate) struct NewBatch {
+    pub(crate) request: i64,
+    pub(crate) queue: i64,
+    pub(crate) kind: BatchKind,
+    pub(crate) first: i64,
+    /// Its files where they are not one after the other.
+    pub(crate) seqs: Option<Vec<i64>>,
+    pub(crate) files: i64,
+    pub(crate) bytes: i64,
+    pub(crate) priority: i64,
+    pub(crate) deadline: Option<i64>,
+    pub(crate) lane: String,
+    pub(crate) attempt: i64,
+    pub(crate) state: BatchState,
+    pub(crate) not_before: i64,
+}
+
+/// Stores batches, and counts those that are queued.
+pub(crate) async fn add_batches(
+    cx: &mut Context,
+    batches: Vec<NewBatch>,
+) -> Result<(), sqlx::Error> {
+    if batches.is_empty() {
+        return Ok(());
+    }
+    let first = db::numbers(&mut cx.tx, "id", batches.len()).await?;
+    let mut counts: HashMap<i64, (i64, i64, i64)> = HashMap::new();
+    let mut rows = Vec::with_capacity(batches.len());
+    for (id, batch) in (first..).zip(batches) {
+        if batch.state == BatchState::Queued {
+            let count = counts.entry(batch.queue).or_default();
+            *count = (count.0 + 1, count.1 + batch.files, count.2 + batch.bytes);
+        }
+        let seqs = batch.seqs.map(|seqs| serde_json::to_string(&seqs).expect("plain data"));
+        rows.push([
+            id.into(),
+            batch.request.into(),
+            batch.queue.into(),
+            (batch.kind as i64).into(),
+            batch.first.into(),
+            seqs.into(),
+            batch.files.into(),
+            batch.bytes.into(),
+            batch.priority.into(),
+            batch.deadline.into(),
+            batch.lane.into(),
+            batch.attempt.into(),
+            (batch.state as i64).into(),
+            batch.not_before.into(),
+        ]);
+    }
+    let into = "INSERT INTO batch (id, request, queue, kind, first, seqs, files, bytes, priority, deadline, lane, attempt, state, not_before)";
+    rows::execute(&mut cx.tx, into, rows, "").await?;
+    count_queues(cx, counts).await?;
+    cx.wake();
+    Ok(())
+}
+
+/// Adds batches, files and bytes to the counts of queues.
+pub(crate) async fn count_queues(
+    cx: &mut Context,
+    counts: HashMap<i64, (i64, i64, i64)>,
+) -> Result<(), sqlx::Error> {
+    let mut rows: Vec<[Value; 4]> = counts
+        .into_iter()
+        .map(|(id, (batches, files, bytes))| {
+            [id.into(), batches.into(), files.into(), bytes.into()]
+        })
+        .collect();
+    // One order for all controllers.
+    rows.sort_by_key(|row| if let Value::Int(id) = row[0] { id } else { 0 });
+    rows::with(
+        &mut cx.tx,
+        "i, n, f, b",
+        rows,
+        "UPDATE queue SET batches = batches + v.n, files = files + v.f, bytes = bytes + v.b FROM v WHERE queue.id = v.i",
+    )
+    .await?;
+    Ok(())
+}
+
+/// Numbers of queues, made where they are new.
+pub(crate) async fn queues(
+    cx: &mut Context,
+    wanted: Vec<(String, String, String)>,
+) -> Result<(), sqlx::Error> {
+    let mut missing: Vec<_> =
+        wanted.into_iter().filter(|queue| !cx.queues.contains_key(queue)).collect();
+    missing.sort();
+    missing.dedup();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let first = db::numbers(&mut cx.tx, "id", missing.len()).await?;
+    let rows = (first..).zip(missing).map(|(id, (class, from, to))| -> [Value; 7] {
+        [id.into(), class.into(), from.into(), to.into(), 0.into(), 0.into(), 0.into()]
+    });
+    let found = rows::run(
+        &mut cx.tx,
+        "INSERT INTO queue (id, class, source, destination, batches, files, bytes)",
+        rows.collect(),
+        "ON CONFLICT (class, source, destination) DO UPDATE SET batches = queue.batches
+         RETURNING id, class, source, destination",
+    )
+    .await?;
+    for row in found {
+        cx.queues.insert((row.get(1), row.get(2), row.get(3)), row.get(0));
+    }
+    Ok(())
+}
+
+/// Rows of files. What is in the way of another request is left out by the database.
+pub(crate) async fn add_files(cx: &mut Context, rows: Vec<[Value; 9]>) -> Result<u64, sqlx::Error> {
+    let into = "INSERT INTO file (request, seq, path, size, digest, state, attempt, fault, destination, changed)";
+    let now = cx.now;
+    let rows: Vec<[Value; 10]> = rows
+        .into_iter()
+        .map(|[request, seq, path, size, digest, state, attempt, fault, destination]| {
+            [request, seq, path, size, digest, state, attempt, fault, destination, now.into()]
+        })
+        .collect();
+    rows::execute(&mut cx.tx, into, rows, "ON CONFLICT DO NOTHING").await
+}
+
+/// A row of a file that waits.
+pub(crate) fn file_row(request: i64, seq: i64, site: &str, to: &str, file: &NewFile) -> [Value; 9] {
+    [
+        request.into(),
+        seq.into(),
+        file.path.clone().into(),
+        file.size.map(|size| size as i64).into(),
+        file.digest.clone().into(),
+        (FileState::Queued as i64).into(),
+        0.into(),
+        None::<String>.into(),
+        Value::Bytes(Some(destination(site, to, &file.path))),
+    ]
+}
+
+/// The file whose destination is taken, and by whom.
+pub(crate) async fn taken(
+    cx: &mut Context,
+    request: i64,
+    first: i64,
+    (site, to): (&str, &str),
+    files: &[NewFile],
+) -> Result<Option<(usize, Option<i64>)>, sqlx::Error> {
+    let there = sqlx::query("SELECT seq FROM file WHERE request = $1 AND seq >= $2 ORDER BY seq")
+        .bind(request)
+        .bind(first)
+        .fetch_all(&mut cx.tx)
+        .await?;
+    let mut there = there.into_iter().map(|row| row.get::<i64, _>(0)).peekable();
+    let missing = (0..files.len()).find(|at| there.next_if_eq(&(first + *at as i64)).is_none());
+    let Some(at) = missing else { return Ok(None) };
+    let holder = sqlx::query("SELECT request FROM file WHERE destination = $1 AND state < 2")
+        .bind(destination(site, to, &files[at].path))
+        .fetch_optional(&mut cx.tx)
+        .await?;
+    Ok(Some((at, holder.map(|row| row.get(0)))))
+}
+
+fn sums(files: &[NewFile]) -> (i64, i64) {
+    let sized = files.iter().filter_map(|file| file.size);
+    (sized.clone().map(|size| size as i64).sum(), sized.count() as i64)
+}
+
+/// Takes submissions; the answers are in their order.
+pub(crate) async fn submit(
+    cx: &mut Context,
+    all: &[&Submission],
+) -> Result<Vec<Submitted>, sqlx::Error> {
+    if all.is_empty() {
+        return Ok(Vec::new());
+    }
+    let wanted = all.iter().map(|one| queue_of(one)).collect();
+    queues(cx, wanted).await?;
+    let first = db::numbers(&mut cx.tx, "id", all.len()).await?;
+    let rows = (first..).zip(all).map(|(id, one)| request_row(cx, id, one)).collect();
+    let made = rows::run(
+        &mut cx.tx,
+        "INSERT INTO request (id, client, client_key, body, class, source, destination, from_path, to_path, policy, lane,
+            queue, priority, deadline, size_estimate, state, paused, cancel, open, broken, files, active, done, failed,
+            cancelled, bytes, bytes_done, sized, submitted, changed)",
+        rows,
+        "ON CONFLICT DO NOTHING RETURNING id",
+    )
+    .await?;
+    let mut answers: Vec<Option<Submitted>> = vec![None; all.len()];
+    for row in made {
+        let id: i64 = row.get(0);
+        answers[(id - first) as usize] = Some(Submitted::New(id));
+    }
+    for (answer, one) in answers.iter_mut().zip(all) {
+        if answer.is_none() {
+            *answer = Some(asked_before(cx, one).await?);
+        }
+    }
+    let mut answers: Vec<Submitted> = answers.into_iter().flatten().collect();
+    refuse_taken(cx, all, &mut answers).await?;
+    let mut batches = Vec::new();
+    for (answer, one) in answers.iter().zip(all) {
+        let Submitted::New(id) = answer else { continue };
+        batches.extend(first_batches(cx, *id, one));
+        cx.event(Some(*id), Some(&one.class), "submitted", told(one));
+        cx.audit(Audit {
+            who: one.client.clone(),
+            peer: one.peer.clone(),
+            what: "submit",
+            object: format!("request {id}"),
+            detail: told(one),
+        });
+    }
+    add_batches(cx, batches).await?;
+    Ok(answers)
+}
+
+fn told(one: &Submission) -> String {
+    let what = match one.directory {
+        true => format!("everything below {}", one.from),
+        false => format!("{} files", one.files.len()),
+    };
+    format!("{what} from {} to {}, class {}", one.source, one.destination, one.class)
+}
+
+fn queue_of(one: &Submission) -> (String, String, String) {
+    // What lists waits apart from what moves.
+    let to = if one.directory { String::new() } else { one.destination.clone() };
+    (one.class.clone(), one.source.clone(), to)
+}
+
+fn request_row(cx: &Context, id: i64, one: &Submission) -> [Value; 30] {
+    let (bytes, sized) = sums(&one.files);
+    let open = one.open || one.directory;
+    let tally = Tally { files: one.files.len() as u64, open, ..Tally::default() };
+    let queue = cx.queues.get(&queue_of(one)).copied().unwrap_or_default();
+    [
+        id.into(),
+        one.client.clone().into(),
+        one.key.clone().into(),
+        one.body.clone().into(),
+        one.class.clone().into(),
+        one.source.clone().into(),
+        one.destination.clone().into(),
+        one.from.clone().into(),
+        one.to.clone().into(),
+        serde_json::to_string(&one.policy).expect("plain data").into(),
+        lane(one).into(),
+        queue.into(),
+        one.priority.into(),
+        one.deadline.into(),
+        one.size_estimate.into(),
+        state_number(tally.state()).into(),
+        0.into(),
+        0.into(),
+        i64::from(open).into(),
+        0.into(),
+        (one.files.len() as i64).into(),
+        0.into(),
+        0.into(),
+        0.into(),
+        0.into(),
+        bytes.into(),
+        0.into(),
+        sized.into(),
+        cx.now.into(),
+        cx.now.into(),
+    ]
+}
+
+async fn asked_before(cx: &mut Context, one: &Submission) -> Result<Submitted, sqlx::Error> {
+    let row = sqlx::query("SELECT id, body FROM request WHERE client = $1 AND client_key = $2")
+        .bind(one.client.clone())
+        .bind(one.key.clone())
+        .fetch_one(&mut cx.tx)
+        .await?;
+    let (id, body): (i64, String) = (row.get(0), row.get(1));
+    Ok(if body == one.body { Submitted::Same(id) } else { Submitted::Other(id) })
+}
+
+/// Stores the files of new requests; a request one of whose files is taken is taken back whole.
+async fn refuse_taken(
+    cx: &mut Context,
+    all: &[&Submission],
+    answers: &mut [Submitted],
+) -> Result<(), sqlx::Error> {
+    let mut rows = Vec::new();
+    for (answer, one) in answers.iter().zip(all) {
+        let Submitted::New(id) = answer else { continue };
+        let files = one.files.iter().enumerate();
+        rows.extend(
+            files.map(|(seq, file)| file_row(*id, seq as i64, &one.destination, &one.to, file)),
+        );
+    }
+    let expected = rows.len() as u64;
+    if add_files(cx, rows).await? == expected {
+        return Ok(());
+    }
+    for (answer, one) in answers.iter_mut().zip(all) {
+        let Submitted::New(id) = *answer else { continue };
+        let place = (one.destination.as_str(), one.to.as_str());
+        if let Some((file, by)) = taken(cx, id, 0, place, &one.files).await? {
+            for text in ["DELETE FROM file WHERE request = $1", "DELETE FROM request WHERE id = $1"]
+            {
+                sqlx::query(text).bind(id).execute(&mut cx.tx).await?;
+            }
+            *answer = Submitted::Taken { file, by };
+        }
+    }
+    Ok(())
+}
+
+fn first_batches(cx: &Context, id: i64, one: &Submission) -> Vec<NewBatch> {
+    let queue = cx.queues.get(&queue_of(one)).copied().unwrap_or_default();
+    let base = NewBatch {
+        request: id,
+        queue,
+        kind: BatchKind::Copy,
+        first: 0,
+        seqs: None,
+        files: 0,
+        bytes: 0,
+        priority: one.priority,
+        deadline: one.deadline,
+        lane: lane(one),
+        attempt: 0,
+        state: BatchState::Queued,
+        not_before: 0,
+    };
+    if one.directory {
+        return vec![NewBatch { kind: BatchKind::List, ..base }];
+    }
+    split_into(&base, 0, &one.files, cx.config.batch)
+}
+
+/// Batches of these files, the first of which has the number `first`.
+pub(crate) fn split_into(
+    base: &NewBatch,
+    first: i64,
+    files: &[NewFile],
+    limits: Limits,
+) -> Vec<NewBatch> {
+    let sizes: Vec<_> = files.iter().map(|file| file.size).collect();
+    let batches = batch::split(&sizes, limits).into_iter().map(|range| NewBatch {
+        first: first + range.start as i64,
+        files: range.len() as i64,
+        bytes: sums(&files[range]).0,
+        ..base.clone()
+    });
+    batches.collect()
+}
+
+/// Adds files to a request that has `first` of them. What another request is writing is counted as failed.
+pub(crate) async fn append(
+    cx: &mut Context,
+    base: &NewBatch,
+    first: i64,
+    (site, to): (&str, &str),
+    mut files: Vec<NewFile>,
+) -> Result<(), sqlx::Error> {
+    let request = base.request;
+    let mut taken_files = Vec::new();
+    let mut start = first;
+    loop {
+        let rows = (start..).zip(&files).map(|(seq, file)| file_row(request, seq, site, to, file));
+        let rows: Vec<_> = rows.collect();
+        let expected = rows.len() as u64;
+        if add_files(cx, rows).await? == expected {
+            break;
+        }
+        // Rare: the rows that are there are taken out again, and come without the one that is taken.
+        let missing = missing(cx, request, start, files.len()).await?;
+        sqlx::query("DELETE FROM file WHERE request = $1 AND seq >= $2")
+            .bind(request)
+            .bind(start)
+            .execute(&mut cx.tx)
+            .await?;
+        let mut at = 0;
+        files.retain(|file| {
+            let keep = !missing.contains(&at);
+            if !keep {
+                taken_files.push(file.clone());
+            }
+            at += 1;
+            keep
+        });
+        let failed: Vec<_> = (start..)
+            .zip(&taken_files)
+            .map(|(seq, file)| {
+                let mut row = file_row(request, seq, site, to, file);
+                row[5] = (FileState::Failed as i64).into();
+                row[7] = "another request is writing this file".into();
+                row
+            })
+            .collect();
+        start = first + failed.len() as i64;
+        add_files(cx, failed).await?;
+    }
+    let (bytes, sized) = sums(&files);
+    let delta = super::settle::Delta {
+        files: (files.len() + taken_files.len()) as i64,
+        failed: taken_files.len() as i64,
+        bytes,
+        sized,
+        ..super::settle::Delta::default()
+    };
+    let batches = split_into(base, start, &files, cx.config.batch);
+    add_batches(cx, batches).await?;
+    super::settle::count(cx, super::settle::Deltas::from([(request, delta)])).await
+}
+
+/// Which of the rows from `first` on are not there.
+async fn missing(
+    cx: &mut Context,
+    request: i64,
+    first: i64,
+    count: usize,
+) -> Result<std::collections::HashSet<usize>, sqlx::Error> {
+    let there = sqlx::query("SELECT seq FROM file WHERE request = $1 AND seq >= $2")
+        .bind(request)
+        .bind(first)
+        .fetch_all(&mut cx.tx)
+        .await?;
+    let there: std::collections::HashSet<i64> = there.iter().map(|row| row.get(0)).collect();
+    Ok((0..count).filter(|at| !there.contains(&(first + *at as i64))).collect())
+}

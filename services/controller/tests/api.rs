@@ -1,0 +1,216 @@
+//! What the API refuses, to whom, and in what words; what it tells those who follow.
+
+mod common;
+
+use common::node::{Node, Shared};
+use common::{Running, config, directory};
+use serde_json::{Value, json};
+
+fn start() -> (tempfile::TempDir, Running) {
+    let (keep, path) = directory();
+    let running = Running::start(config(&path, ""), &path);
+    (keep, running)
+}
+
+fn request() -> Value {
+    json!({
+        "class": "production", "source": "cern", "destination": "caltech", "from": "/data", "to": "/in",
+        "files": [{ "path": "a", "size": 1 }],
+    })
+}
+
+#[test]
+fn a_mistake_is_named_by_its_place() {
+    let (_keep, running) = start();
+    let mut client = running.client("producer");
+    running.block(async {
+        let long: Vec<Value> = (0..10_001).map(|n| json!({ "path": format!("{n}") })).collect();
+        for (field, value, pointer, words) in [
+            ("source", json!("mars"), "/source", "no site 'mars'"),
+            ("class", json!("none"), "/class", "no class 'none'"),
+            ("from", json!("data"), "/from", "begin with /"),
+            ("to", json!("/in/../x"), "/to", "'..'"),
+            ("priority", json!(9), "/priority", "1 (can wait)"),
+            ("priority", json!("high"), "/priority", "invalid type"),
+            ("attempts", json!(0), "/attempts", "give 1"),
+            ("files", json!([]), "/files", "nothing is asked for"),
+            ("files", json!(long), "/files", "more than 10000"),
+            ("files", json!([{ "path": "/abs" }]), "/files/0/path", "begins with /"),
+            (
+                "files",
+                json!([{ "path": "a" }, { "path": "b", "size": -1 }]),
+                "/files/1/size",
+                "invalid value",
+            ),
+            ("files", json!([{ "path": "a", "digest": "md5" }]), "/files/0/digest", "crc32c:"),
+            ("files", json!([{ "path": "a", "mode": 1 }]), "/files/0/mode", "unknown field"),
+            ("directory", json!(true), "/directory", "either directory"),
+            ("verify", json!("maybe"), "/verify", "unknown variant"),
+            ("deadline_unix_seconds", json!(-1), "/deadline_unix_seconds", "since 1970"),
+            ("key", json!(""), "/key", "1 to 256"),
+            ("colour", json!("red"), "/colour", "unknown field"),
+        ] {
+            let mut body = request();
+            body[field] = value;
+            let (status, problem) = client.ask("POST", "/api/v1/requests", &body).await;
+            assert_eq!(status, 422, "{field}: {problem}");
+            assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
+            assert!(problem["detail"].as_str().unwrap().contains(words), "{problem}");
+            assert_eq!(problem["error"], problem["detail"]);
+        }
+        for (body, words) in [
+            (&b"{"[..], "no JSON"),
+            (b"{} {}", "/"),
+            (b"\xff", "no JSON"),
+            (b"[]", "missing field"),
+        ] {
+            let (status, problem) = client.try_ask("POST", "/api/v1/requests", body).await.unwrap();
+            assert!(matches!(status, 400 | 422), "{problem}");
+            assert!(problem["detail"].as_str().unwrap().contains(words), "{problem}");
+        }
+        let huge = vec![b' '; penstock_controller::api::BODY_BYTES_MAX + 1];
+        let answer = client.try_ask("POST", "/api/v1/requests", &huge).await;
+        // The connection may be closed before all of it was sent.
+        assert!(answer.is_err() || answer.as_ref().unwrap().0 == 413, "{answer:?}");
+        for path in
+            ["/api/v1/requests?limit=0", "/api/v1/requests?state=new", "/api/v1/requests?what=1"]
+        {
+            let (status, problem) = client.ask("GET", path, &Value::Null).await;
+            assert_eq!(status, 422, "{path}: {problem}");
+        }
+    });
+}
+
+#[test]
+fn a_token_does_and_sees_what_its_scopes_say() {
+    let (_keep, running) = start();
+    running.block(async {
+        let mut producer = running.client("producer");
+        let (status, made) = producer.ask("POST", "/api/v1/requests", &request()).await;
+        assert_eq!(status, 201, "{made}");
+        let path = format!("/api/v1/requests/{}", made["id"]);
+        let mut analysis = request();
+        analysis["class"] = json!("analysis");
+        let none = Value::Null;
+        for (name, method, path, body, status) in [
+            ("producer", "POST", "/api/v1/requests", &analysis, 403),
+            ("reader", "POST", "/api/v1/requests", &analysis, 403),
+            ("c1", "POST", "/api/v1/requests", &analysis, 403),
+            ("reader", "GET", path.as_str(), &none, 200),
+            ("analyst", "GET", &path, &none, 404),
+            ("analyst", "DELETE", &path, &none, 404),
+            ("reader", "DELETE", &path, &none, 403),
+            ("c1", "GET", &path, &none, 404),
+            ("c1", "GET", "/api/v1/requests", &none, 403),
+            ("analyst", "GET", "/api/v1/rounds", &none, 403),
+            ("reader", "GET", "/api/v1/rounds", &none, 200),
+            ("reader", "GET", "/api/v1/audit", &none, 403),
+            ("operator", "GET", "/api/v1/audit", &none, 200),
+            ("c1", "GET", "/api/v1/agents/c2/orders/2", &none, 403),
+            ("c1", "GET", "/api/v1/agents/c1/orders/2", &none, 404),
+            ("reader", "POST", "/api/v1/agents/c1/report", &none, 403),
+            ("nobody", "GET", "/api/v1/requests", &none, 401),
+        ] {
+            let (got, answer) = running.client(name).ask(method, path, body).await;
+            assert_eq!(got, status, "{name} {method} {path}: {answer}");
+        }
+        let seen = |answer: Value| answer["requests"].as_array().unwrap().len();
+        assert_eq!(seen(running.client("analyst").get("/api/v1/requests").await), 0);
+        assert_eq!(seen(running.client("producer").get("/api/v1/requests").await), 1);
+        assert_eq!(seen(running.client("reader").get("/api/v1/requests?state=staged").await), 1);
+        let classes = running.client("analyst").get("/api/v1/classes").await;
+        assert_eq!(classes["classes"].as_array().unwrap().len(), 1, "{classes}");
+        let log = running.client("operator").get("/api/v1/audit").await;
+        assert_eq!(log["entries"][0]["who"], "producer", "{log}");
+    });
+}
+
+#[test]
+fn a_node_cannot_speak_for_another_nor_lead_out_of_a_directory() {
+    let (_keep, running) = start();
+    running.block(async {
+        let world = Shared::default();
+        let mut nodes: Vec<Node> =
+            ["c1", "t1"].map(|name| Node::new(name, running.address, &world)).into();
+        let mut client = running.client("producer");
+        let mut body = request();
+        body.as_object_mut().unwrap().remove("files");
+        body["directory"] = json!(true);
+        let (_, made) = client.ask("POST", "/api/v1/requests", &body).await;
+        let entry = |path: &str| penstock_operations::orders::Entry { path: path.into(), bytes: 1 };
+        let entries = ["good", "../etc/passwd", "/abs", "a//b", "good"].map(entry).to_vec();
+        world.lock().unwrap().directories.insert("/data".into(), entries);
+        let path = format!("/api/v1/requests/{}", made["id"]);
+        common::node::turns(&mut nodes, async || client.get(&path).await["state"] == "done").await;
+        let list = client.get(&format!("{path}/files")).await;
+        let paths: Vec<_> =
+            list["files"].as_array().unwrap().iter().map(|file| file["path"].clone()).collect();
+        assert_eq!(paths, ["good"], "{list}");
+        // An outcome of an order that is not the node's, and of a file that is not in it.
+        let (_, made) = client
+            .ask("POST", "/api/v1/requests", &{
+                let mut body = request();
+                body["to"] = json!("/other");
+                body
+            })
+            .await;
+        let path = format!("/api/v1/requests/{}", made["id"]);
+        let mut order = 0;
+        while order == 0 {
+            nodes.iter_mut().for_each(|node| node.speed = 0);
+            for node in &mut nodes {
+                node.turn().await;
+            }
+            order = nodes[0].last.orders.first().map_or(0, |standing| standing.order);
+        }
+        let report = |order: u64, file: u32| {
+            json!({ "start": "x", "version": "x", "addresses": [], "fingerprint": "",
+                "capacity": { "transfers": 1, "streams": 1 },
+                "orders": [{ "order": order, "run": 1, "phase": "running",
+                    "outcomes": [{ "file": file, "bytes": 1 }] }] })
+        };
+        let (status, _) =
+            running.client("t1").ask("POST", "/api/v1/agents/t1/report", &report(order, 0)).await;
+        assert_eq!(status, 200);
+        let (status, _) =
+            running.client("c1").ask("POST", "/api/v1/agents/c1/report", &report(order, 77)).await;
+        assert_eq!(status, 200);
+        assert_eq!(client.get(&path).await["files_done"], 0);
+    });
+}
+
+#[test]
+fn events_are_followed_from_where_one_was() {
+    use http_body_util::BodyExt;
+    let (_keep, running) = start();
+    let mut client = running.client("producer");
+    running.block(async {
+        client.ask("POST", "/api/v1/requests", &request()).await;
+        let stream = tokio::net::TcpStream::connect(running.address).await.unwrap();
+        let io = hyper_util::rt::TokioIo::new(stream);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+        tokio::spawn(connection);
+        let ask = hyper::Request::builder()
+            .uri("/api/v1/events?after=0")
+            .header("host", "x")
+            .header("authorization", format!("Bearer {}", common::token("producer")))
+            .body(http_body_util::Empty::<hyper::body::Bytes>::new())
+            .unwrap();
+        let answer = sender.send_request(ask).await.unwrap();
+        assert_eq!(answer.headers()["content-type"], "text/event-stream");
+        let mut body = answer.into_body();
+        let mut text = String::new();
+        let mut second = false;
+        while !text.contains("\"request\":") || text.matches("event: submitted").count() < 2 {
+            let frame = tokio::time::timeout(common::PATIENCE, body.frame()).await.unwrap();
+            text += std::str::from_utf8(frame.unwrap().unwrap().data_ref().unwrap()).unwrap();
+            if !second && text.contains("event: submitted") {
+                second = true;
+                let mut body = request();
+                body["to"] = json!("/second");
+                client.ask("POST", "/api/v1/requests", &body).await;
+            }
+        }
+        assert!(text.contains("id: 1\n"), "{text}");
+    });
+}

@@ -1,0 +1,348 @@
+//! A controller behind a real HTTP server, on SQLite or on a PostgreSQL of its own, and simulated nodes.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(missing_docs, missing_debug_implementations, unreachable_pub, reason = "helpers of tests")]
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::Request;
+use axum::middleware::{self, Next};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use penstock_controller::Controller;
+use penstock_controller::config::Config;
+use penstock_http::server::{self, Traffic};
+use penstock_http::{Caller, Role};
+use penstock_scitags::Registry;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+pub mod node;
+pub mod postgres;
+
+/// What the whole may take: the machine of the tests is slow and busy.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two sites with two hosts each, and two ways between them.
+pub const NETWORK: &str = r#"
+name = "two-sites"
+
+[[site]]
+name = "cern"
+[[site]]
+name = "caltech"
+
+[[host]]
+name = "c1"
+site = "cern"
+interface = [{ name = "eth0", rate = "100G" }]
+[[host]]
+name = "c2"
+site = "cern"
+interface = [{ name = "eth0", rate = "100G" }]
+[[host]]
+name = "t1"
+site = "caltech"
+interface = [{ name = "eth0", rate = "100G" }]
+[[host]]
+name = "t2"
+site = "caltech"
+interface = [{ name = "eth0", rate = "100G" }]
+
+[[switch]]
+name = "geneva"
+site = "cern"
+[[switch]]
+name = "pasadena"
+site = "caltech"
+[[switch]]
+name = "detour"
+
+[[link]]
+ends = ["c1:eth0", "geneva"]
+rate = "100G"
+[[link]]
+ends = ["c2:eth0", "geneva"]
+rate = "100G"
+[[link]]
+ends = ["t1:eth0", "pasadena"]
+rate = "100G"
+[[link]]
+ends = ["t2:eth0", "pasadena"]
+rate = "100G"
+[[link]]
+name = "direct"
+ends = ["geneva", "pasadena"]
+rate = "40G"
+delay = "70ms"
+[[link]]
+name = "round-1"
+ends = ["geneva", "detour"]
+rate = "10G"
+delay = "50ms"
+[[link]]
+name = "round-2"
+ends = ["detour", "pasadena"]
+rate = "10G"
+delay = "50ms"
+"#;
+
+pub const OWNER: &str = "the-token-of-the-owner";
+
+/// Tokens by their names: each is the name and this.
+pub fn token(name: &str) -> String {
+    format!("{name}-has-a-token-of-some-length")
+}
+
+fn sha256(text: &str) -> String {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes());
+    penstock_http::tokens::hex(digest.as_ref())
+}
+
+/// A configuration with classes and tokens, and `more` in its table.
+pub fn config(directory: &Path, more: &str) -> Config {
+    std::fs::write(directory.join("network.toml"), NETWORK).unwrap();
+    let mut text = format!(
+        r#"
+[controller]
+topology = "network.toml"
+round = "100ms"
+lost_after = "4s"
+{more}
+
+[[controller.class]]
+name = "production"
+weight = 3
+[[controller.class]]
+name = "analysis"
+mark = "10G"
+"#
+    );
+    for (name, scopes) in [
+        ("reader", "\"read\""),
+        ("producer", "\"submit:production\""),
+        ("analyst", "\"submit:analysis\""),
+        ("operator", "\"operate\", \"submit:*\""),
+        ("c1", "\"agent:c1\""),
+        ("c2", "\"agent:c2\""),
+        ("t1", "\"agent:t1\""),
+        ("t2", "\"agent:t2\""),
+    ] {
+        let sha256 = sha256(&token(name));
+        text += &format!(
+            "[[controller.token]]\nname = \"{name}\"\nsha256 = \"{sha256}\"\nscopes = [{scopes}]\n"
+        );
+    }
+    let file = directory.join("penstock.toml");
+    std::fs::write(&file, text).unwrap();
+    Config::load(Some(&file), Registry::builtin()).unwrap()
+}
+
+/// A controller that serves HTTP.
+pub struct Running {
+    pub runtime: Runtime,
+    pub address: SocketAddr,
+    controller: Arc<Controller>,
+    stop: watch::Sender<bool>,
+    serving: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl Running {
+    /// On SQLite in `directory`, or where the configuration says.
+    pub fn start(config: Config, directory: &Path) -> Self {
+        let runtime = Runtime::new().unwrap();
+        let controller = Controller::start(config, directory, runtime.handle()).unwrap();
+        let controller = Arc::new(controller);
+        let guard = |mut request: Request, next: Next| async move {
+            let value = request.headers().get("authorization").cloned();
+            let token = value
+                .and_then(|value| Some(value.to_str().ok()?.strip_prefix("Bearer ")?.to_owned()));
+            let caller = match token {
+                Some(token) if token == OWNER => Caller::Owner,
+                Some(token) => Caller::Bearer(token),
+                None => Caller::Nobody("give a token".to_owned()),
+            };
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        };
+        let router = controller.router().layer(middleware::from_fn(guard));
+        let listen = ["127.0.0.1:0".parse().unwrap()];
+        let listeners = runtime.block_on(server::bind(&listen)).unwrap();
+        let address = listeners[0].local_addr().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let identity = rustls_config();
+        let serving = runtime.spawn(async move {
+            server::serve(listeners, router, &identity, Arc::new(Traffic::default()), stopped)
+                .await;
+        });
+        Self { runtime, address, controller, stop, serving: Some(serving) }
+    }
+
+    /// A client with this token.
+    pub fn client(&self, name: &str) -> Client {
+        let token = if name == "owner" { OWNER.to_owned() } else { token(name) };
+        Client { address: self.address, token, connection: None }
+    }
+
+    /// Runs a future on the controller's own threads.
+    pub fn block<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let _ = self.stop.send(true);
+        if let Some(serving) = self.serving.take() {
+            let controller = Arc::clone(&self.controller);
+            self.runtime.block_on(async move {
+                tokio::task::spawn(async move { controller.stop() }).await.unwrap();
+                let _ = serving.await;
+            });
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn rustls_config() -> rustls::ServerConfig {
+    // Loopback speaks plain HTTP; a certificate is asked for all the same.
+    let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![key.cert.der().clone()],
+            rustls::pki_types::PrivateKeyDer::Pkcs8(key.signing_key.serialize_der().into()),
+        )
+        .unwrap()
+}
+
+/// An HTTP client with one connection that is made again when it is gone.
+pub struct Client {
+    pub address: SocketAddr,
+    pub token: String,
+    connection: Option<SendRequest<Full<Bytes>>>,
+}
+
+impl Client {
+    pub fn new(address: SocketAddr, token: &str) -> Self {
+        Self { address, token: token.to_owned(), connection: None }
+    }
+
+    /// The controller is at another address.
+    pub fn move_to(&mut self, address: SocketAddr) {
+        (self.address, self.connection) = (address, None);
+    }
+
+    /// Status and body; an error where the controller is away.
+    pub async fn try_ask(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> Result<(u16, Value), String> {
+        if self.connection.as_ref().is_none_or(SendRequest::is_closed) {
+            let stream = TcpStream::connect(self.address).await.map_err(|e| e.to_string())?;
+            let (sender, connection) =
+                http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+            tokio::spawn(connection);
+            self.connection = Some(sender);
+        }
+        let request = hyper::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", self.address.to_string())
+            .header("authorization", format!("Bearer {}", self.token))
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::copy_from_slice(body)))
+            .unwrap();
+        let sender = self.connection.as_mut().unwrap();
+        let answer = async {
+            sender.ready().await.map_err(|e| e.to_string())?;
+            let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
+            let status = answer.status().as_u16();
+            let body = answer.into_body().collect().await.map_err(|e| e.to_string())?.to_bytes();
+            let value = serde_json::from_slice(&body)
+                .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));
+            Ok((status, value))
+        };
+        let answer = answer.await;
+        if answer.is_err() {
+            self.connection = None;
+        }
+        answer
+    }
+
+    pub async fn ask(&mut self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let body = if body.is_null() { Vec::new() } else { serde_json::to_vec(body).unwrap() };
+        self.try_ask(method, path, &body).await.unwrap()
+    }
+
+    pub async fn get(&mut self, path: &str) -> Value {
+        let (status, answer) = self.ask("GET", path, &Value::Null).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    }
+
+    /// Asks again until `done` says so.
+    pub async fn until(&mut self, path: &str, done: impl Fn(&Value) -> bool) -> Value {
+        let begun = Instant::now();
+        loop {
+            let answer = self.try_ask("GET", path, b"").await;
+            if let Ok((200, answer)) = &answer
+                && done(answer)
+            {
+                return answer.clone();
+            }
+            assert!(begun.elapsed() < PATIENCE, "{path}: {answer:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// Where a test's database is.
+pub enum Store {
+    Sqlite,
+    Postgres(Arc<postgres::Postgres>),
+}
+
+impl Store {
+    /// What the configuration says of it.
+    pub fn line(&self) -> String {
+        match self {
+            Self::Sqlite => String::new(),
+            Self::Postgres(server) => format!("database = \"{}\"", server.new_database()),
+        }
+    }
+}
+
+/// Runs a test on both databases; PostgreSQL is left out with a reason where it is not installed.
+pub fn on_both(test: impl Fn(&Store)) {
+    test(&Store::Sqlite);
+    match postgres::Postgres::shared() {
+        Ok(server) => test(&Store::Postgres(server)),
+        Err(why) => eprintln!("skipped on PostgreSQL: {why}"),
+    }
+}
+
+/// A directory of a test.
+pub fn directory() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_owned();
+    (directory, path)
+}

@@ -1,0 +1,249 @@
+//! A simulated node: it reports, takes orders, and says after a while that their files are there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use penstock_operations::orders::{
+    Capacity, Entry, Fault, FaultKind, Instructions, InterfaceCounters, Order, OrderId,
+    OrderReport, Outcome, Phase, Report, Task,
+};
+use serde_json::Value;
+
+use super::{Client, token};
+
+/// What all nodes of a test have in common: the files, and what was done.
+#[derive(Debug, Default)]
+pub struct World {
+    /// How often each destination was written.
+    pub written: BTreeMap<String, u32>,
+    /// Files that are being written, and by which order.
+    pub busy: HashMap<String, OrderId>,
+    /// What directories hold.
+    pub directories: HashMap<String, Vec<Entry>>,
+    /// Faults that files have, as often as this.
+    pub faults: HashMap<String, (FaultKind, u32)>,
+    /// Tickets that stand, by host.
+    pub tickets: HashMap<String, Vec<String>>,
+}
+
+pub type Shared = Arc<Mutex<World>>;
+
+struct Doing {
+    order: Order,
+    outcomes: Vec<Outcome>,
+    entries: Vec<Entry>,
+    told: u64,
+    told_entries: u64,
+    next: usize,
+    ended: bool,
+    fault: Option<Fault>,
+    rate: Option<u64>,
+}
+
+pub struct Node {
+    pub name: String,
+    pub client: Client,
+    pub world: Shared,
+    /// Files that it does between two reports.
+    pub speed: usize,
+    pub transfers: u32,
+    run: u64,
+    doing: BTreeMap<OrderId, Doing>,
+    sent: u64,
+    pub last: Instructions,
+}
+
+impl Node {
+    pub fn new(name: &str, address: SocketAddr, world: &Shared) -> Self {
+        Self {
+            name: name.to_owned(),
+            client: Client::new(address, &token(name)),
+            world: Arc::clone(world),
+            speed: 100,
+            transfers: 16,
+            run: 1,
+            doing: BTreeMap::new(),
+            sent: 0,
+            last: Instructions::default(),
+        }
+    }
+
+    /// It loses everything that it had in memory.
+    pub fn crash(&mut self) {
+        let mut world = self.world.lock().unwrap();
+        world.busy.retain(|_, order| !self.doing.contains_key(order));
+        self.doing.clear();
+        self.run += 1;
+    }
+
+    fn report(&self) -> Report {
+        let orders = self.doing.iter().map(|(id, doing)| OrderReport {
+            order: *id,
+            run: self.run,
+            phase: if doing.ended { Phase::Ended } else { Phase::Running },
+            fault: doing.fault.clone(),
+            outcomes_from: doing.told,
+            outcomes: doing.outcomes[doing.told as usize..].to_vec(),
+            entries_from: doing.told_entries,
+            entries: doing.entries[doing.told_entries as usize..].to_vec(),
+            rate_bps: doing.rate,
+            bits_per_second: if doing.ended { 0 } else { doing.rate.unwrap_or(1_000_000) },
+            ..OrderReport::default()
+        });
+        Report {
+            start: format!("{}-{}", self.name, self.run),
+            version: "test".into(),
+            addresses: vec!["192.0.2.1:8620".into()],
+            fingerprint: "00".repeat(32),
+            capacity: Capacity { transfers: self.transfers, streams: 64, ..Capacity::default() },
+            interfaces: vec![InterfaceCounters {
+                name: "eth0".into(),
+                sent_bytes: self.sent,
+                received_bytes: 0,
+                addresses: vec!["192.0.2.1".into()],
+            }],
+            orders: orders.collect(),
+        }
+    }
+
+    /// Reports once, and does as it is told; false where the controller does not answer.
+    pub async fn turn(&mut self) -> bool {
+        let report = serde_json::to_vec(&self.report()).unwrap();
+        let path = format!("/api/v1/agents/{}/report", self.name);
+        let instructions: Instructions = match self.client.try_ask("POST", &path, &report).await {
+            Ok((200, answer)) => serde_json::from_value(answer).unwrap(),
+            Ok((503, _)) | Err(_) => return false,
+            Ok(other) => panic!("{}: {other:?}", self.name),
+        };
+        for known in &instructions.acknowledged {
+            let Some(doing) = self.doing.get_mut(&known.order) else { continue };
+            assert_eq!(known.run, self.run);
+            doing.told = doing.told.max(known.outcomes);
+            doing.told_entries = doing.told_entries.max(known.entries);
+            if known.end {
+                self.end(known.order);
+            }
+        }
+        let standing: HashMap<OrderId, _> =
+            instructions.orders.iter().map(|one| (one.order, one.settings.clone())).collect();
+        let gone: Vec<_> =
+            self.doing.keys().filter(|id| !standing.contains_key(id)).copied().collect();
+        for id in gone {
+            self.end(id);
+        }
+        for (id, settings) in &standing {
+            if let Some(doing) = self.doing.get_mut(id) {
+                doing.rate = settings.rate_bps;
+                continue;
+            }
+            let path = format!("/api/v1/agents/{}/orders/{id}", self.name);
+            match self.client.try_ask("GET", &path, b"").await {
+                Ok((200, order)) => self.begin(order, settings.rate_bps),
+                Ok((404 | 503, _)) | Err(_) => {}
+                Ok(other) => panic!("{}: {other:?}", self.name),
+            }
+        }
+        self.last = instructions;
+        self.work();
+        true
+    }
+
+    fn begin(&mut self, order: Value, rate: Option<u64>) {
+        let order: Order = serde_json::from_value(order).unwrap();
+        let mut world = self.world.lock().unwrap();
+        if let Task::Receive { ticket, .. } = &order.task {
+            world.tickets.entry(self.name.clone()).or_default().push(ticket.clone());
+        }
+        let doing = Doing {
+            outcomes: Vec::new(),
+            entries: Vec::new(),
+            told: 0,
+            told_entries: 0,
+            next: 0,
+            ended: false,
+            fault: None,
+            rate,
+            order,
+        };
+        self.doing.insert(doing.order.order, doing);
+    }
+
+    fn end(&mut self, id: OrderId) {
+        let mut world = self.world.lock().unwrap();
+        world.busy.retain(|_, order| *order != id);
+        if let Some(Task::Receive { ticket, .. }) =
+            self.doing.remove(&id).map(|doing| doing.order.task)
+            && let Some(tickets) = world.tickets.get_mut(&self.name)
+        {
+            tickets.retain(|one| *one != ticket);
+        }
+    }
+
+    fn work(&mut self) {
+        let mut world = self.world.lock().unwrap();
+        for (id, doing) in &mut self.doing {
+            if doing.ended {
+                continue;
+            }
+            match &doing.order.task {
+                Task::Receive { .. } => {}
+                Task::List { path } => {
+                    match world.directories.get(path) {
+                        Some(entries) => doing.entries = entries.clone(),
+                        None => {
+                            let text = format!("{path}: no such directory");
+                            doing.fault = Some(Fault { kind: FaultKind::Lasting, text });
+                        }
+                    }
+                    doing.ended = true;
+                }
+                Task::Send(send) => {
+                    for _ in 0..self.speed {
+                        let Some(file) = send.files.get(doing.next) else { break };
+                        let place = format!("{}/{}", send.to, file.path);
+                        let writer = *world.busy.entry(place.clone()).or_insert(*id);
+                        assert_eq!(writer, *id, "two orders write {place}");
+                        let fault = match world.faults.get_mut(&file.path) {
+                            Some((kind, left)) if *left > 0 => {
+                                *left -= 1;
+                                Some(Fault {
+                                    kind: *kind,
+                                    text: format!("{place}: a fault of the test"),
+                                })
+                            }
+                            _ => None,
+                        };
+                        let was_there = world.written.contains_key(&place);
+                        if fault.is_none() && !was_there {
+                            *world.written.entry(place.clone()).or_default() += 1;
+                        }
+                        world.busy.remove(&place);
+                        self.sent += 1000;
+                        doing.outcomes.push(Outcome {
+                            file: doing.next as u32,
+                            bytes: 1000,
+                            was_there,
+                            digest: None,
+                            fault,
+                        });
+                        doing.next += 1;
+                    }
+                    doing.ended = doing.next == send.files.len();
+                }
+            }
+        }
+    }
+}
+
+/// Nodes that take turns until `done`.
+pub async fn turns(nodes: &mut [Node], mut done: impl AsyncFnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !done().await {
+        assert!(begun.elapsed() < super::PATIENCE, "it is not done in time");
+        for node in nodes.iter_mut() {
+            node.turn().await;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,143 @@
+//! A PostgreSQL server of the tests' own: in a temporary directory, on a Unix socket, as a user that is not root.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A server that ends with the last who uses it.
+pub struct Postgres {
+    directory: TempDir,
+    bin: PathBuf,
+    databases: AtomicU32,
+}
+
+static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
+
+/// Where Debian has the programs.
+fn bin() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let mut found: Vec<_> = versions.flatten().map(|entry| entry.path().join("bin")).collect();
+    found.retain(|bin| bin.join("postgres").exists());
+    found.sort();
+    found.pop()
+}
+
+impl Postgres {
+    /// The server of this process, started where there is none.
+    pub fn shared() -> Result<Arc<Self>, String> {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(server) = shared.upgrade() {
+            return Ok(server);
+        }
+        let server = Arc::new(Self::start()?);
+        *shared = Arc::downgrade(&server);
+        Ok(server)
+    }
+
+    /// A server of its own.
+    pub fn start() -> Result<Self, String> {
+        let bin = bin().ok_or("PostgreSQL is not installed (tools/setup.sh test)")?;
+        let directory = tempfile::Builder::new().prefix("penstock-pg").tempdir().unwrap();
+        let server = Self { directory, bin, databases: AtomicU32::new(0) };
+        let data = server.data();
+        if is_root() {
+            let path = server.directory.path();
+            run(Command::new("chown").arg("postgres").arg(path))?;
+        }
+        run(server
+            .command("initdb")
+            .args(["-A", "trust", "-U", "penstock", "--no-sync", "-D"])
+            .arg(&data))?;
+        server.begin()?;
+        Ok(server)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    /// A program of PostgreSQL, as a user that it takes.
+    fn command(&self, program: &str) -> Command {
+        let program = self.bin.join(program);
+        let mut command = match is_root() {
+            true => {
+                let mut command = Command::new("runuser");
+                command.args(["-u", "postgres", "--"]).arg(program);
+                command
+            }
+            false => Command::new(program),
+        };
+        // What it starts must not hold what the test's runner reads.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.current_dir(self.directory.path());
+        command
+    }
+
+    /// Starts the server on its data.
+    pub fn begin(&self) -> Result<(), String> {
+        let socket = self.directory.path().display();
+        let options = format!(
+            "-c listen_addresses='' -k {socket} -c max_connections=100 -c shared_buffers=64MB"
+        );
+        run(self
+            .command("pg_ctl")
+            .args(["-w", "-t", "60", "-l", "log", "-o"])
+            .arg(options)
+            .arg("-D")
+            .arg(self.data())
+            .arg("start"))
+    }
+
+    /// Kills it as a crash would, with all its processes.
+    pub fn kill(&self) {
+        let file = self.data().join("postmaster.pid");
+        let text = std::fs::read_to_string(file).unwrap();
+        let process: i32 = text.lines().next().unwrap().parse().unwrap();
+        let _ = Command::new("kill").args(["-9", &process.to_string()]).status();
+        // Its children end when they notice; a new server waits for them.
+        let begun = Instant::now();
+        while std::path::Path::new(&format!("/proc/{process}")).exists() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Starts it again after [`Self::kill`].
+    pub fn again(&self) {
+        let begun = Instant::now();
+        while let Err(error) = self.begin() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{error}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// The address of a database that nothing is in.
+    pub fn new_database(&self) -> String {
+        let name = format!("d{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        let socket = self.directory.path().display().to_string();
+        run(self.command("createdb").args(["-U", "penstock", "-h", &socket]).arg(&name)).unwrap();
+        let host = socket.replace('/', "%2F");
+        format!("postgres://penstock@{host}/{name}")
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        let data = self.data();
+        let _ =
+            self.command("pg_ctl").args(["-m", "immediate", "-D"]).arg(data).arg("stop").status();
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
+}

@@ -1,0 +1,274 @@
+//! Controllers and databases killed (SIGKILL) at seeded moments under load: every request ends in its right state once.
+//!
+//! The controller is this test's own program, started again with [`serve_until_killed`] alone. `PENSTOCK_SEED` repeats
+//! a run.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use common::node::{Node, Shared};
+use common::{Client, PATIENCE, Running, Store, config, directory, on_both, postgres, token};
+use penstock_operations::orders::FaultKind;
+use serde_json::{Value, json};
+
+/// Kills in a run.
+const KILLS: usize = 6;
+
+/// xorshift64* (Vigna 2016): the moments need be spread, no more.
+struct Random(u64);
+
+impl Random {
+    fn seeded() -> Self {
+        let given = std::env::var("PENSTOCK_SEED").ok().and_then(|seed| seed.parse().ok());
+        let time = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().into();
+        let seed: u64 = given.unwrap_or_else(time);
+        println!("PENSTOCK_SEED={seed}");
+        Self(seed | 1)
+    }
+
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % most
+    }
+}
+
+/// Not a test: the controller of the others, in a process of its own.
+#[test]
+#[ignore = "started by the other tests"]
+fn serve_until_killed() {
+    let Ok(directory) = std::env::var("PENSTOCK_TEST_DIRECTORY") else { return };
+    let directory = PathBuf::from(directory);
+    let more = std::fs::read_to_string(directory.join("more")).unwrap();
+    let running = Running::start(config(&directory, &more), &directory);
+    std::fs::write(directory.join("address.new"), running.address.to_string()).unwrap();
+    std::fs::rename(directory.join("address.new"), directory.join("address")).unwrap();
+    let parent = std::os::unix::process::parent_id();
+    while std::os::unix::process::parent_id() == parent {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    std::process::exit(0);
+}
+
+/// A controller that can be killed.
+struct Killable {
+    directory: PathBuf,
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Killable {
+    fn start(directory: &Path) -> Self {
+        let (child, address) = Self::spawn(directory);
+        Self { directory: directory.to_owned(), child, address }
+    }
+
+    fn spawn(directory: &Path) -> (Child, SocketAddr) {
+        let file = directory.join("address");
+        let _ = std::fs::remove_file(&file);
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "serve_until_killed"])
+            .env("PENSTOCK_TEST_DIRECTORY", directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let begun = Instant::now();
+        loop {
+            if let Ok(text) = std::fs::read_to_string(&file) {
+                return (child, text.parse().unwrap());
+            }
+            if let Some(status) = child.try_wait().unwrap() {
+                // Its database may be away at this moment.
+                assert!(begun.elapsed() < PATIENCE, "the controller does not start: {status}");
+                return Self::spawn(directory);
+            }
+            assert!(begun.elapsed() < PATIENCE, "the controller does not start");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn again(&mut self) {
+        (self.child, self.address) = Self::spawn(&self.directory);
+    }
+}
+
+impl Drop for Killable {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Load {
+    clients: Vec<Client>,
+    /// Key, number once it is known, files, whether it is to be cancelled.
+    requests: Vec<(String, Option<i64>, usize, bool)>,
+}
+
+fn body(key: &str, files: usize) -> Value {
+    let file = |n: usize| json!({ "path": format!("{n}"), "size": 1000 });
+    json!({
+        "key": key, "class": "production", "source": "cern", "destination": "caltech", "from": "/data",
+        "to": format!("/in/{key}"), "files": (0..files).map(file).collect::<Vec<_>>(), "attempts": 3,
+    })
+}
+
+impl Load {
+    /// Submits what has no answer yet: the same again where the answer was lost.
+    async fn submit(&mut self, at: usize) {
+        let (key, id, files, cancel) = &mut self.requests[at];
+        if id.is_some() {
+            return;
+        }
+        let text = serde_json::to_vec(&body(key, *files)).unwrap();
+        match self.clients[0].try_ask("POST", "/api/v1/requests", &text).await {
+            Ok((200 | 201, made)) => {
+                *id = made["id"].as_i64();
+                if *cancel {
+                    let path = format!("/api/v1/requests/{}", made["id"]);
+                    // Where this is lost the request is merely done.
+                    let _ = self.clients[0].try_ask("DELETE", &path, b"").await;
+                }
+            }
+            Ok((503, _)) | Err(_) => {}
+            Ok(other) => panic!("{key}: {other:?}"),
+        }
+    }
+
+    async fn all_over(&mut self) -> bool {
+        for at in 0..self.requests.len() {
+            self.submit(at).await;
+            let Some(id) = self.requests[at].1 else { return false };
+            let path = format!("/api/v1/requests/{id}");
+            match self.clients[0].try_ask("GET", &path, b"").await {
+                Ok((200, request)) if !request["ended_unix_seconds"].is_null() => {}
+                Ok((200 | 503, _)) | Err(_) => return false,
+                Ok(other) => panic!("{other:?}"),
+            }
+        }
+        true
+    }
+}
+
+fn killed(store: &Store, database: Option<&postgres::Postgres>) {
+    let mut random = Random::seeded();
+    let (_keep, path) = directory();
+    std::fs::write(path.join("more"), store.line()).unwrap();
+    let mut controller = Killable::start(&path);
+    let world = Shared::default();
+    for n in 0..20 {
+        let kind = [FaultKind::Passing, FaultKind::Integrity][n % 2];
+        world.lock().unwrap().faults.insert(format!("{}", n * 7), (kind, 1));
+    }
+    let mut nodes: Vec<Node> =
+        ["c1", "c2", "t1", "t2"].map(|name| Node::new(name, controller.address, &world)).into();
+    nodes.iter_mut().for_each(|node| node.speed = 10);
+    let requests =
+        (0..12).map(|n| (format!("r{n}"), None, 20 + 20 * (n % 4), n % 5 == 4)).collect();
+    let mut load =
+        Load { clients: vec![Client::new(controller.address, &token("producer"))], requests };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let begun = Instant::now();
+    let mut kills = 0;
+    let mut until = Instant::now() + Duration::from_millis(random.below(800));
+    let mut next = 0;
+    loop {
+        runtime.block_on(async {
+            load.submit(next % 12).await;
+            next += 1;
+            for node in &mut nodes {
+                node.turn().await;
+            }
+        });
+        if kills < KILLS && Instant::now() >= until {
+            match database {
+                Some(database) if random.below(2) == 0 => {
+                    database.kill();
+                    database.again();
+                }
+                _ => {
+                    controller.kill();
+                    // Nodes go on meanwhile, and one of them may lose its memory.
+                    let crashed = random.below(8) as usize;
+                    nodes
+                        .iter_mut()
+                        .enumerate()
+                        .filter(|(at, _)| *at == crashed)
+                        .for_each(|(_, node)| node.crash());
+                    controller.again();
+                    nodes.iter_mut().for_each(|node| node.client.move_to(controller.address));
+                    load.clients[0].move_to(controller.address);
+                }
+            }
+            kills += 1;
+            until = Instant::now() + Duration::from_millis(random.below(1500));
+        }
+        if kills == KILLS && runtime.block_on(load.all_over()) {
+            break;
+        }
+        assert!(begun.elapsed() < 3 * PATIENCE, "{:?}", load.requests);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    runtime.block_on(async {
+        let list = load.clients[0].get("/api/v1/requests?limit=1000").await;
+        assert_eq!(list["requests"].as_array().unwrap().len(), 12, "each was taken once");
+        for request in list["requests"].as_array().unwrap() {
+            let count = |name: &str| request[name].as_u64().unwrap();
+            assert_eq!(count("files_active"), 0, "{request}");
+            assert_eq!(
+                count("files_done") + count("files_failed") + count("files_cancelled"),
+                count("files"),
+                "{request}"
+            );
+            let state = request["state"].as_str().unwrap();
+            match state {
+                "done" => assert_eq!(count("files_done"), count("files"), "{request}"),
+                "cancelled" => assert!(count("files_cancelled") > 0, "{request}"),
+                // A fault that a crash of a node repeated.
+                "partial" => assert!(count("files_failed") > 0, "{request}"),
+                _ => panic!("{request}"),
+            }
+            let path = format!("/api/v1/requests/{}/files", request["id"]);
+            let files = load.clients[0].get(&path).await;
+            let world = world.lock().unwrap();
+            for file in
+                files["files"].as_array().unwrap().iter().filter(|file| file["state"] == "done")
+            {
+                let place = format!(
+                    "{}/{}",
+                    request["to"].as_str().unwrap(),
+                    file["path"].as_str().unwrap()
+                );
+                assert_eq!(world.written.get(&place), Some(&1), "{place}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_killed_controller_forgets_and_repeats_nothing() {
+    on_both(|store| killed(store, None));
+}
+
+#[test]
+fn a_killed_database_loses_nothing() {
+    match postgres::Postgres::start() {
+        Ok(server) => {
+            let server = std::sync::Arc::new(server);
+            killed(&Store::Postgres(std::sync::Arc::clone(&server)), Some(&server));
+        }
+        Err(why) => eprintln!("skipped: {why}"),
+    }
+}
