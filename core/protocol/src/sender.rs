@@ -8,11 +8,10 @@
 //! Order of work per device: the largest file first, block by block, and between its blocks packs of
 //! small files, so that neither waits for the other.
 
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::block::{PACK_FILES_MAX, pack_room};
 use crate::control::{
     Announcement, Decision, Failure, FailureKind, Outcome, Placed, Report, Run, Settled, Tally,
     ToReceiver, ToSender,
@@ -21,6 +20,9 @@ use crate::digest::{Algorithm, Digest, Part};
 use crate::extents::Extents;
 use crate::manifest::{Entry, Kind, display_path};
 use crate::wire::{self, Bytes};
+use queue::{Queue, next_block, next_pack, still_wanted};
+
+mod queue;
 
 /// Most entries that are announced and not settled.
 const WINDOW: usize = 32_768;
@@ -118,16 +120,6 @@ struct Active {
     /// Travels in packs, whose table carries the digest.
     packed: bool,
     ended: bool,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    again: VecDeque<Piece>,
-    compare: VecDeque<(u64, Digest)>,
-    digest: VecDeque<Arc<Source>>,
-    large: BinaryHeap<(u64, u64)>,
-    small: VecDeque<u64>,
-    small_is_next: bool,
 }
 
 /// A list of paths that the receiver tells.
@@ -765,62 +757,4 @@ impl Sender {
     pub fn cancel(&mut self, reason: &str) {
         self.outbox.push_back(ToReceiver::Cancel(reason.to_owned()));
     }
-}
-
-fn still_wanted(files: &HashMap<u64, Active>, piece: Piece) -> Option<Piece> {
-    match piece {
-        Piece::Block { ref source, .. } | Piece::Compare { ref source, .. } => {
-            files.contains_key(&source.file).then_some(piece)
-        }
-        Piece::Digest(_) => Some(piece),
-        Piece::Pack(mut sources) => {
-            sources.retain(|source| files.contains_key(&source.file));
-            (!sources.is_empty()).then_some(Piece::Pack(sources))
-        }
-    }
-}
-
-fn next_block(
-    queue: &mut Queue,
-    files: &mut HashMap<u64, Active>,
-    block_bytes: u64,
-) -> Option<Piece> {
-    while let Some((_, file)) = queue.large.peek() {
-        let next = files.get_mut(file).and_then(|active| {
-            let range = active.ranges.front_mut()?;
-            let offset = range.start;
-            // Blocks end on multiples of the block size wherever a resumed range begins.
-            let end = range.end.min((offset / block_bytes + 1) * block_bytes);
-            range.start = end;
-            if range.is_empty() {
-                active.ranges.pop_front();
-            }
-            let source = Arc::clone(&active.source);
-            Some(Piece::Block { source, offset, bytes: end - offset })
-        });
-        if next.is_some() {
-            return next;
-        }
-        queue.large.pop();
-    }
-    None
-}
-
-fn next_pack(queue: &mut Queue, files: &HashMap<u64, Active>, block_bytes: u64) -> Option<Piece> {
-    let mut sources = Vec::new();
-    let mut bytes = 0;
-    while let Some(active) = queue.small.front().map(|file| files.get(file)) {
-        let Some(active) = active else {
-            queue.small.pop_front();
-            continue;
-        };
-        let item = pack_room(active.source.entry.bytes);
-        if bytes + item > block_bytes || sources.len() == PACK_FILES.min(PACK_FILES_MAX.into()) {
-            break;
-        }
-        bytes += item;
-        sources.push(Arc::clone(&active.source));
-        queue.small.pop_front();
-    }
-    (!sources.is_empty()).then_some(Piece::Pack(sources))
 }

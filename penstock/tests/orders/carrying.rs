@@ -62,7 +62,9 @@ fn files_go_where_they_are_ordered_and_each_is_told_once() {
     assert_eq!((again.moved_bytes, again.fault), (0, None));
 
     // Both ends are known: withdrawn, they are forgotten.
-    [2, 3].map(|order| controller.withdraw("a", order));
+    for order in [2, 3] {
+        controller.withdraw("a", order);
+    }
     controller.withdraw("b", 1);
     for host in ["a", "b"] {
         controller

@@ -155,6 +155,7 @@ fn two_agents_that_are_ordered_to_write_one_file_do_not_do_it_at_once() {
     let second = controller.outcomes("b", 4)[&0].fault.clone().expect("the first holds it");
     assert_eq!(second.kind, FaultKind::Passing);
     assert!(second.text.contains("another transfer is writing it"), "{}", second.text);
+    controller.set("a", 2, Settings::default());
     assert_eq!(controller.await_end("a", 2).fault, None);
     assert_eq!(controller.outcomes("a", 2)[&0].fault, None);
     assert_eq!(

@@ -284,7 +284,15 @@ impl Link {
         let mut pause = *PAUSE.start();
         let mut told = Instant::now();
         while !*stop.borrow() {
-            let wait = match self.exchange(&mut client).await {
+            let exchanged = tokio::select! {
+                exchanged = self.exchange(&mut client) => exchanged,
+                // What is under way would be taken for the answer to the last report.
+                _ = stop.wait_for(|stop| *stop) => {
+                    client = None;
+                    break;
+                }
+            };
+            let wait = match exchanged {
                 Ok(()) => {
                     self.is_heard();
                     pause = *PAUSE.start();
@@ -323,7 +331,9 @@ impl Link {
             tokio::time::sleep(LOOK_EVERY / 2).await;
         }
         let report = self.report(self.orders.last_report());
-        if let Some(client) = &mut client {
+        let connected = self.lock().connected;
+        if let Some(mut client) = client.or_else(|| self.config.client().ok()).filter(|_| connected)
+        {
             let path = format!("/api/v1/agents/{}/report", self.config.host);
             let json = serde_json::to_vec(&report).expect("plain data");
             let within = Duration::from_secs(1);

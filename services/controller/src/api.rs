@@ -12,6 +12,7 @@
 //! | `/api/v1/links/{name}` | PUT | a link is down, or up again |
 //! | `/api/v1/reservations` | POST, GET | a rate between two sites for a time; all of them |
 //! | `/api/v1/reservations/{id}` | DELETE | give one back |
+//! | `/api/v1/alto/directory`, `networkmap`, `costmap` | GET | ALTO (RFC 7285) |
 //! | `/api/v1/events` | GET | what happens, as server-sent events |
 //! | `/api/v1/agents/{host}/report` | POST | what a node tells, and what it is told |
 //! | `/api/v1/agents/{host}/orders/{id}` | GET | an order in full |
@@ -44,6 +45,7 @@ use crate::problem::Problem;
 use crate::shared::Shared;
 
 mod agents;
+mod alto;
 mod events;
 pub mod network;
 pub mod objects;
@@ -54,7 +56,8 @@ pub mod reservations;
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 
 /// What the paths of this role begin with.
-const OURS: [&str; 11] = [
+const OURS: [&str; 12] = [
+    "alto",
     "requests",
     "classes",
     "hosts",
@@ -96,6 +99,9 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/api/v1/audit", get(network::audit))
         .route("/api/v1/reservations", post(reservations::make).get(reservations::list))
         .route("/api/v1/reservations/{id}", axum::routing::delete(reservations::cancel))
+        .route("/api/v1/alto/directory", get(alto::resources))
+        .route("/api/v1/alto/networkmap", get(alto::network))
+        .route("/api/v1/alto/costmap", get(alto::costs))
         .route("/api/v1/events", get(events::follow))
         .route("/api/v1/agents/{host}/report", post(agents::report))
         .route("/api/v1/agents/{host}/orders/{id}", get(agents::order))
@@ -148,6 +154,9 @@ async fn guard(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     network::rounds,
     network::orders,
     network::audit,
+    alto::resources,
+    alto::network,
+    alto::costs,
     reservations::make,
     reservations::list,
     reservations::cancel,

@@ -1,9 +1,10 @@
 //! What the controller is told: the table `[controller]` of the configuration file.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use penstock_alto::Maps;
 use penstock_http::tokens::{TokenSource, check_token_name};
 use penstock_operations::batch::Limits;
 use penstock_operations::class::{Class, Window};
@@ -36,6 +37,8 @@ pub struct Config {
     pub database: Option<String>,
     /// The network.
     pub topology: Topology,
+    /// Networks of sites, for ALTO.
+    pub networks: BTreeMap<String, Vec<String>>,
     /// Classes of work.
     pub classes: Vec<Class>,
     /// Who may do what.
@@ -81,9 +84,18 @@ struct Table {
     usable: Option<Spanned<f64>>,
     requests_per_second: Option<u32>,
     #[serde(default)]
+    site: Vec<Spanned<SiteTable>>,
+    #[serde(default)]
     class: Vec<Spanned<ClassTable>>,
     #[serde(default)]
     token: Vec<Spanned<TokenTable>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SiteTable {
+    name: String,
+    networks: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -131,6 +143,7 @@ impl Config {
         Self {
             database: None,
             topology,
+            networks: BTreeMap::new(),
             classes,
             tokens: Vec::new(),
             scopes: TokenScopes::default(),
@@ -253,6 +266,14 @@ fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigE
         config.rules.usable_permille = (usable.get_ref() * 1000.0).round() as u16;
     }
     config.rate_limit = table.requests_per_second.unwrap_or(0);
+    for site in table.site {
+        let at = line(site.span().start);
+        let SiteTable { name, networks } = site.into_inner();
+        let one = BTreeMap::from([(name.clone(), networks.clone())]);
+        Maps::of(&config.topology, &one, |_| true)
+            .map_err(|error| failed(at, error.to_string()))?;
+        config.networks.insert(name, networks);
+    }
     if table.class.len() > CLASSES_MAX {
         return Err(failed(None, format!("more than {CLASSES_MAX} [[controller.class]]")));
     }

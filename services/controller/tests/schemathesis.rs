@@ -15,8 +15,13 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
 
 #[test]
 fn answers_are_as_documented() {
-    let program = std::env::var("PENSTOCK_SCHEMATHESIS").unwrap_or_else(|_| "schemathesis".to_owned());
-    let version = Command::new(&program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let program =
+        std::env::var("PENSTOCK_SCHEMATHESIS").unwrap_or_else(|_| "schemathesis".to_owned());
+    let version = Command::new(&program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
     if !version.is_ok_and(|status| status.success()) {
         eprintln!("skipped: schemathesis is not installed (pip install schemathesis)");
         return;

@@ -3,8 +3,7 @@
 //! For: connections with their bounds ([`server`]), errors as they are answered ([`ApiError`]), who may read without
 //! a token ([`access`]), what a role brings ([`Role`]), fetching or posting one document elsewhere ([`fetch`]), and asking
 //! one server again and again ([`client`]).
-//! Not for: what a role answers.
-//! [`tokens`] says whose a bearer token is.
+//! Not for: what a role answers. [`tokens`] says whose a bearer token is.
 
 #![forbid(unsafe_code)]
 

@@ -20,18 +20,18 @@ pub trait Role: Send + Sync + fmt::Debug + 'static {
     /// When they cannot be written.
     fn metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result;
 
-    /// Whether it checks itself who may ask at `path`: it then finds a [`crate::Caller`] in the request.
-    fn guards(&self, path: &str) -> bool {
-        let _ = path;
-        false
-    }
-
     /// SIGHUP: reads anew what it reads from files of its own.
     ///
     /// # Errors
     /// With one line; everything stays as it was then.
     fn reload(&self) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Whether it checks itself who may ask at `path`: it then finds a [`crate::Caller`] in the request.
+    fn guards(&self, path: &str) -> bool {
+        let _ = path;
+        false
     }
 
     /// The service ends: answers that have no end of their own end now.

@@ -40,8 +40,8 @@ const WAIT_MAX: Duration = Duration::from_secs(300);
 const PAUSE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(200)..=Duration::from_secs(5);
 
-/// Bytes in a block.
-const BLOCK_BYTES: u32 = 4 << 20;
+/// Bytes in a block: what a stream carries to its end before it moves to another path.
+const BLOCK_BYTES: u32 = 1 << 20;
 
 /// Where an order to send stands.
 #[derive(Debug)]
@@ -206,7 +206,11 @@ impl SendWork {
         }
         // Looked at first, so that what is taken after an end is all that there was.
         let outcome = current.outcome();
+        let before = self.last.tally.moved_bytes;
         self.last = current.snapshot();
+        if self.last.tally.moved_bytes > before {
+            self.progress = Instant::now();
+        }
         for settled in current.take_settled() {
             self.settle(settled, outbox);
         }

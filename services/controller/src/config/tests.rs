@@ -51,13 +51,25 @@ fn a_mistake_is_told_with_its_line() {
         ("", ": [controller] needs topology"),
         ("topology = \"none.toml\"", ":4: "),
         ("topology = \"network.toml\"\nrounds = \"1s\"", ":5: unknown field `rounds`"),
-        ("topology = \"network.toml\"\ndatabase = \"mysql://x\"", ":5: database: it is no database"),
+        (
+            "topology = \"network.toml\"\ndatabase = \"mysql://x\"",
+            ":5: database: it is no database",
+        ),
         ("topology = \"network.toml\"\nround = \"1ms\"", ":5: '1ms' is too short"),
         ("topology = \"network.toml\"\nbatch_files = 0", ":5: batch_files is from 1"),
         ("topology = \"network.toml\"\nusable = 2.0", ":5: usable is the part"),
-        ("topology = \"network.toml\"\n[[controller.class]]\nname = \"a b\"", ":5: 'a b' cannot name a class"),
-        ("topology = \"network.toml\"\n[[controller.class]]\nname = \"x\"\nfloor = \"2G\"\ncap = \"1G\"", ":5: class x: its cap is below"),
-        ("topology = \"network.toml\"\n[[controller.token]]\nname = \"t\"\nscopes = []", ":5: token t: give sha256 or file"),
+        (
+            "topology = \"network.toml\"\n[[controller.class]]\nname = \"a b\"",
+            ":5: 'a b' cannot name a class",
+        ),
+        (
+            "topology = \"network.toml\"\n[[controller.class]]\nname = \"x\"\nfloor = \"2G\"\ncap = \"1G\"",
+            ":5: class x: its cap is below",
+        ),
+        (
+            "topology = \"network.toml\"\n[[controller.token]]\nname = \"t\"\nscopes = []",
+            ":5: token t: give sha256 or file",
+        ),
         (
             "topology = \"network.toml\"\n[[controller.token]]\nname = \"t\"\nfile = \"f\"\nscopes = [\"submit:none\"]",
             ":5: token t: there is no class 'none'",

@@ -194,6 +194,7 @@ pub(crate) async fn append(
         submit::queues(cx, vec![queue.clone()]).await?;
         let paused = row.get::<i64, _>(10) > 0;
         let base = NewBatch {
+            root: None,
             request: id,
             queue: cx.queues.get(&queue).copied().unwrap_or_default(),
             kind: BatchKind::Copy,

@@ -273,6 +273,7 @@ pub(crate) async fn order(
                 addresses: serde_json::from_str(&text(8)).unwrap_or_default(),
                 fingerprint: text(9),
                 ticket: text(7),
+                batch: batch_name(pool, run).await?,
                 scitag: policy.scitag,
                 overwrite: policy.overwrite,
                 verify: policy.verify,
@@ -282,6 +283,13 @@ pub(crate) async fn order(
     };
     let request = row.get::<i64, _>(1).to_string();
     Ok(Some(Order { order: number, request, task }))
+}
+
+/// What an order calls its files, so that another order of the same takes up what this one leaves unfinished.
+async fn batch_name(pool: &AnyPool, run: i64) -> Result<Option<String>, sqlx::Error> {
+    let text = "SELECT root FROM batch WHERE run = $1 ORDER BY place LIMIT 1";
+    let row = sqlx::query(text).bind(run).fetch_optional(pool).await?;
+    Ok(row.map(|row| format!("b{}", row.get::<i64, _>(0))))
 }
 
 /// The files of a run, in the order of its list.

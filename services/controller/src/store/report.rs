@@ -512,6 +512,7 @@ async fn found(
     let queue = (class.clone(), source, site.clone());
     submit::queues(cx, vec![queue.clone()]).await?;
     let base = submit::NewBatch {
+        root: None,
         request,
         queue: cx.queues.get(&queue).copied().unwrap_or_default(),
         kind: BatchKind::Copy,

@@ -39,7 +39,7 @@ CREATE TABLE queue (
     batches BIGINT NOT NULL, files BIGINT NOT NULL, bytes BIGINT NOT NULL, UNIQUE (class, source, destination));
 
 CREATE TABLE batch (
-    id BIGINT PRIMARY KEY, request BIGINT NOT NULL, queue BIGINT NOT NULL, kind BIGINT NOT NULL,
+    id BIGINT PRIMARY KEY, root BIGINT NOT NULL, request BIGINT NOT NULL, queue BIGINT NOT NULL, kind BIGINT NOT NULL,
     first BIGINT NOT NULL, seqs TEXT, files BIGINT NOT NULL, bytes BIGINT NOT NULL, priority BIGINT NOT NULL,
     deadline BIGINT, lane TEXT NOT NULL, attempt BIGINT NOT NULL, state BIGINT NOT NULL, not_before BIGINT NOT NULL,
     run BIGINT, place BIGINT);

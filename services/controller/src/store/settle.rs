@@ -264,7 +264,7 @@ pub(crate) async fn end_run(cx: &mut Context, run: i64, end: &End) -> Result<(),
 
 async fn end_part(cx: &mut Context, run: i64, part: &Part, end: &End) -> Result<(), sqlx::Error> {
     let row = sqlx::query(
-        "SELECT b.queue, b.priority, b.deadline, b.lane, b.attempt, r.cancel, r.paused, r.class, r.files, b.kind
+        "SELECT b.queue, b.priority, b.deadline, b.lane, b.attempt, r.cancel, r.paused, r.class, r.files, b.kind, b.root
          FROM batch b JOIN request r ON r.id = b.request WHERE b.id = $1",
     )
     .bind(part.batch)
@@ -273,6 +273,7 @@ async fn end_part(cx: &mut Context, run: i64, part: &Part, end: &End) -> Result<
     let cancelled = row.get::<i64, _>(5) > 0;
     let paused = row.get::<i64, _>(6) > 0;
     let base = NewBatch {
+        root: Some(row.get(10)),
         request: part.request,
         queue: row.get(0),
         kind: BatchKind::Copy,

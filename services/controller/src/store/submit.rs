@@ -99,6 +99,8 @@ pub(crate) fn lane(submission: &Submission) -> String {
 /// A batch that is to wait.
 #[derive(Debug, Clone)]
 pub(crate) struct NewBatch {
+    /// The batch whose files these were at first: what it left unfinished is taken up.
+    pub(crate) root: Option<i64>,
     pub(crate) request: i64,
     pub(crate) queue: i64,
     pub(crate) kind: BatchKind,
@@ -134,6 +136,7 @@ pub(crate) async fn add_batches(
         let seqs = batch.seqs.map(|seqs| serde_json::to_string(&seqs).expect("plain data"));
         rows.push([
             id.into(),
+            batch.root.unwrap_or(id).into(),
             batch.request.into(),
             batch.queue.into(),
             (batch.kind as i64).into(),
@@ -149,7 +152,7 @@ pub(crate) async fn add_batches(
             batch.not_before.into(),
         ]);
     }
-    let into = "INSERT INTO batch (id, request, queue, kind, first, seqs, files, bytes, priority, deadline, lane, attempt, state, not_before)";
+    let into = "INSERT INTO batch (id, root, request, queue, kind, first, seqs, files, bytes, priority, deadline, lane, attempt, state, not_before)";
     rows::execute(&mut cx.tx, into, rows, "").await?;
     count_queues(cx, counts).await?;
     cx.wake();
@@ -413,6 +416,7 @@ async fn refuse_taken(
 fn first_batches(cx: &Context, id: i64, one: &Submission) -> Vec<NewBatch> {
     let queue = cx.queues.get(&queue_of(one)).copied().unwrap_or_default();
     let base = NewBatch {
+        root: None,
         request: id,
         queue,
         kind: BatchKind::Copy,

@@ -153,7 +153,10 @@ impl Inner {
         for one in self.outgoing().into_iter().filter(|one| one.outcome().is_some()) {
             if lock(&self.outgoing).remove(&one.id).is_some() {
                 drop(lock(&one.memory).take());
-                self.remember(one.show(), |totals| one.count(totals));
+                // One that did not even begin is tried again by whoever ordered it, and is no news.
+                if one.snapshot().sessions > 0 {
+                    self.remember(one.show(), |totals| one.count(totals));
+                }
             }
         }
     }

@@ -1,0 +1,84 @@
+//! What is to be read of one device, and in which order.
+
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::{Active, PACK_FILES, Piece, Source};
+use crate::block::{PACK_FILES_MAX, pack_room};
+use crate::digest::Digest;
+
+/// Work of one device.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) again: VecDeque<Piece>,
+    pub(super) compare: VecDeque<(u64, Digest)>,
+    pub(super) digest: VecDeque<Arc<Source>>,
+    pub(super) large: BinaryHeap<(u64, u64)>,
+    pub(super) small: VecDeque<u64>,
+    pub(super) small_is_next: bool,
+}
+
+/// What is left of a piece that is to be sent again.
+pub(super) fn still_wanted(files: &HashMap<u64, Active>, piece: Piece) -> Option<Piece> {
+    match piece {
+        Piece::Block { ref source, .. } | Piece::Compare { ref source, .. } => {
+            files.contains_key(&source.file).then_some(piece)
+        }
+        Piece::Digest(_) => Some(piece),
+        Piece::Pack(mut sources) => {
+            sources.retain(|source| files.contains_key(&source.file));
+            (!sources.is_empty()).then_some(Piece::Pack(sources))
+        }
+    }
+}
+
+/// The next block of the largest file.
+pub(super) fn next_block(
+    queue: &mut Queue,
+    files: &mut HashMap<u64, Active>,
+    block_bytes: u64,
+) -> Option<Piece> {
+    while let Some((_, file)) = queue.large.peek() {
+        let next = files.get_mut(file).and_then(|active| {
+            let range = active.ranges.front_mut()?;
+            let offset = range.start;
+            // Blocks end on multiples of the block size wherever a resumed range begins.
+            let end = range.end.min((offset / block_bytes + 1) * block_bytes);
+            range.start = end;
+            if range.is_empty() {
+                active.ranges.pop_front();
+            }
+            let source = Arc::clone(&active.source);
+            Some(Piece::Block { source, offset, bytes: end - offset })
+        });
+        if next.is_some() {
+            return next;
+        }
+        queue.large.pop();
+    }
+    None
+}
+
+/// As many small files as make a pack.
+pub(super) fn next_pack(
+    queue: &mut Queue,
+    files: &HashMap<u64, Active>,
+    block_bytes: u64,
+) -> Option<Piece> {
+    let mut sources = Vec::new();
+    let mut bytes = 0;
+    while let Some(active) = queue.small.front().map(|file| files.get(file)) {
+        let Some(active) = active else {
+            queue.small.pop_front();
+            continue;
+        };
+        let item = pack_room(active.source.entry.bytes);
+        if bytes + item > block_bytes || sources.len() == PACK_FILES.min(PACK_FILES_MAX.into()) {
+            break;
+        }
+        bytes += item;
+        sources.push(Arc::clone(&active.source));
+        queue.small.pop_front();
+    }
+    (!sources.is_empty()).then_some(Piece::Pack(sources))
+}
