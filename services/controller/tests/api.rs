@@ -60,7 +60,7 @@ fn a_mistake_is_named_by_its_place() {
         }
         for (body, words) in [
             (&b"{"[..], "no JSON"),
-            (b"{} {}", "/"),
+            (b"{} {}", "missing field"),
             (b"\xff", "no JSON"),
             (b"[]", "missing field"),
         ] {
