@@ -1,4 +1,4 @@
-//! How fast a controller takes requests and reports: `speed sqlite|postgres SECONDS` prints one JSON object.
+//! How fast a controller takes requests and reports: `controller_speed sqlite|postgres SECONDS` prints one JSON object.
 //!
 //! Client, controller and database are on this machine and share its processors; requests go over real HTTP connections.
 
