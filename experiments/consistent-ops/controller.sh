@@ -23,6 +23,7 @@ round = "1s"
 batch_files = 20
 transfers_per_pair = 4
 streams = 2
+usable = 0.94
 [[controller.class]]
 name = "production"
 weight = 4

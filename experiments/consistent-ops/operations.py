@@ -18,6 +18,8 @@ MARKS = {"production": 120e6, "analysis": 120e6, "urgent": 150e6}
 WORK = [("production", "cern", "fnal"), ("analysis", "cern", "fnal")]
 BURST = ("urgent", "cern", "fnal")
 SETTLED_AFTER = 3.0
+# What file bytes may have of a link, as controller.sh says.
+USABLE = 0.94
 FILES = int(os.environ.get("FILES", "400"))
 
 burst, cut, mended, end = (float(text.rstrip("s")) for text in sys.argv[1:])
@@ -95,7 +97,7 @@ for number, (begin, capacity, work) in enumerate(EVENTS):
     inside = [rates for at, rates in samples if begin + SETTLED_AFTER <= at < until]
     # A class that has nothing left to send has no share.
     active = {name for name, *_ in work if inside and sum(rates[name][2] for rates in inside) > len(inside) / 2}
-    wanted = exact(active, capacity)
+    wanted = exact(active, capacity * USABLE)
     total = sum(wanted.values()) or 1.0
     had = {name: sum(rates[name][1] for rates in inside) / max(len(inside), 1) for name in CLASSES}
     told = {name: sum(rates[name][0] for rates in inside) / max(len(inside), 1) for name in CLASSES}

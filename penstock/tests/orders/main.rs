@@ -8,4 +8,5 @@ mod controller;
 mod hostile;
 mod killing;
 mod node;
+mod operations;
 mod steering;

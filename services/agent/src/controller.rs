@@ -349,7 +349,7 @@ impl Link {
             addresses: facts::addresses(&self.config.addresses, &self.mover.addresses()),
             fingerprint: self.fingerprint.0.iter().map(|byte| format!("{byte:02x}")).collect(),
             capacity: facts::capacity(&self.config, &limits),
-            interfaces: facts::interfaces(&self.config.interfaces),
+            interfaces: facts::interfaces(&self.config.interfaces, &self.mover.addresses()),
             orders,
         }
     }

@@ -63,11 +63,17 @@ pub(super) fn capacity(config: &Config, limits: &Limits) -> Capacity {
     }
 }
 
-/// Counters of the interfaces that are named, or of all that are up.
-pub(super) fn interfaces(named: &[String]) -> Vec<InterfaceCounters> {
+/// Counters of the interfaces that are named, or of all that are up, with their addresses at which the mover is
+/// reached.
+pub(super) fn interfaces(named: &[String], listening: &[SocketAddr]) -> Vec<InterfaceCounters> {
+    let is_reached = |ip: IpAddr| {
+        listening
+            .iter()
+            .any(|at| at.ip() == ip || (at.ip().is_unspecified() && (at.is_ipv6() || ip.is_ipv4())))
+    };
     let all = own_addresses();
     let addresses = |name: &str| {
-        let own = all.iter().filter(|(of, ip)| of == name && !is_near(*ip));
+        let own = all.iter().filter(|(of, ip)| of == name && !is_near(*ip) && is_reached(*ip));
         own.take(TOLD_MAX).map(|(_, ip)| ip.to_string()).collect()
     };
     let counters = |device: CountedDevice| InterfaceCounters {
