@@ -20,13 +20,13 @@ import { Transfers } from "./pages/transfers.js";
 const PAGES = [
   { key: "overview", name: "Overview", view: Overview, time: true },
   { key: "map", name: "Map", view: NetworkMap },
-  { key: "requests", name: "Requests", view: Requests },
-  { key: "classes", name: "Classes", view: Classes },
   { key: "transfers", name: "Transfers", view: Transfers },
   { key: "labels", name: "Labels", view: Labels, time: true },
   { key: "hosts", name: "Hosts", view: Hosts },
   { key: "alerts", name: "Alerts", view: Alerts },
   { key: "experiments", name: "Experiments", view: Experiments },
+  { key: "requests", name: "Requests", view: Requests },
+  { key: "classes", name: "Classes", view: Classes },
 ];
 
 const dark = matchMedia("(prefers-color-scheme: dark)");

@@ -5,7 +5,7 @@ import { looks } from "../lib/colours.js";
 import { html, useMemo } from "../lib/html.js";
 import { clean, Name } from "../lib/text.js";
 import { ago, bytes, duration, moment, percent, rate, whole } from "../lib/units.js";
-import { Choice, Command, Empty, Loading, Meter, Panel, Problem, Swatch } from "../parts/bits.js";
+import { Choice, Command, Empty, Loading, Meter, NoController, Panel, Problem, Swatch } from "../parts/bits.js";
 import { Plot } from "../parts/plot.js";
 import { Table } from "../parts/table.js";
 import { set } from "../lib/route.js";
@@ -19,6 +19,7 @@ export function Classes({ params, theme }) {
   const { data, error } = usePoll("/api/v1/classes", seconds);
   const classes = data?.classes ?? [];
   const look = useMemo(() => looks(classes.map((one) => one.name), "class"), [classes.map((one) => one.name).join(" ")]);
+  if (error?.status === 404) return html`<${Panel} id="classes" wide title="Classes of work"><${NoController} /><//>`;
   return html`
     <${Panel} id="classes" wide title="Classes of work" note="what each has, against its floor, mark and cap">
       <${Problem} error=${error} />
@@ -27,9 +28,7 @@ export function Classes({ params, theme }) {
       ${classes.length > 0 && html`<${Marks} rows=${classes} look=${look} />`}
     <//>
     ${classes.length > 0 && html`<${OverTime} classes=${classes} look=${look} params=${params} theme=${theme} seconds=${seconds} />`}
-    <${Links} seconds=${seconds} />
-    <${Calendar} seconds=${seconds} />
-    <${Rounds} seconds=${seconds} />`;
+    ${data && html`<${Links} seconds=${seconds} /><${Calendar} seconds=${seconds} /><${Rounds} seconds=${seconds} />`}`;
 }
 
 /** The scale of a class's bar: its cap, else whatever is most. */

@@ -5,7 +5,7 @@ import { html, useEffect, useState } from "../lib/html.js";
 import { set } from "../lib/route.js";
 import { clean, Name, Path } from "../lib/text.js";
 import { ago, bytes, duration, moment, percent, rate, whole } from "../lib/units.js";
-import { Choice, Command, Dialog, Empty, Loading, Meter, Panel, Problem } from "../parts/bits.js";
+import { Choice, Command, Dialog, Empty, Loading, Meter, NoController, Panel, Problem } from "../parts/bits.js";
 import { Table } from "../parts/table.js";
 
 const PATH = "/api/v1/requests";
@@ -35,6 +35,7 @@ export function Requests({ params }) {
   const chosen = /^\d+$/.test(params.request ?? "") ? params.request : null;
   const state = params.state === "ended" ? "ended" : "live";
   const { data, error, again } = usePoll(`${PATH}?limit=500`, period(params));
+  if (error?.status === 404) return html`<${Panel} id="requests" wide title="Requests"><${NoController} /><//>`;
   const all = data?.requests ?? [];
   const shown = all.filter((one) => hasEnded(one) === (state === "ended"));
   const options = [

@@ -34,6 +34,12 @@ export function Problem({ error, onToken }) {
   return html`<div class="problem" role="alert"><strong>${what}</strong> <span>${clean(error.message, 300)}</span></div>`;
 }
 
+/** A host that shares no networks and takes no requests, and what to do about it. */
+export const NoController = () => html`<${Empty} title="This host is no controller.">
+  <p>Open the dashboard of the host that is, or make this one a controller in its configuration (docs/controller.md):</p>
+  <p><${Command}>[controller]\ntopology = "network.toml"<//></p>
+<//>`;
+
 export const askToken = () => dispatchEvent(new Event("penstock:ask-token"));
 
 export const Loading = () => html`<p class="waiting" role="status">Loading…</p>`;

@@ -4,7 +4,7 @@ import { html } from "../lib/html.js";
 import { Dialog } from "./bits.js";
 
 export const KEYS = [
-  ["1 … 9", "Overview, Map, Requests, Classes, Transfers, Labels, Hosts, Alerts, Experiments"],
+  ["1 … 9", "Overview, Map, Transfers, Labels, Hosts, Alerts, Experiments, Requests, Classes"],
   ["p or Space", "hold what is shown, and go on"],
   ["+  -", "zoom in and out"],
   ["[  ]", "move back and forth in time"],

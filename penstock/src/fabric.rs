@@ -9,6 +9,7 @@ mod failing;
 mod hpcc;
 mod network;
 mod page;
+mod parquet;
 mod run;
 mod show;
 mod sweep;

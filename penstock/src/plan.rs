@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use penstock_plan::{Loads, Model, Plan, chart, forecast};
 use penstock_topology::{Scale, Topology, draw};
-use penstock_units::{BitRate, display_duration};
+use penstock_units::{BitRate, ByteCount, display_duration};
 use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure, OrExit};
@@ -127,7 +127,7 @@ fn tables(plan: &Plan, network: Option<&Network>, years: &[u16]) -> String {
                 many => format!("{} sites", many.len()),
             };
             let data = flow.data.map_or_else(String::new, |(bytes, time)| {
-                format!("{bytes} within {}", display_duration(time))
+                format!("{} within {}", decimal(bytes), display_duration(time))
             });
             let growth = format!("{} % a year", flow.growth_permille as f64 / 10.0);
             let from = plan.sites[flow.from].name.clone();
@@ -147,6 +147,17 @@ fn tables(plan: &Plan, network: Option<&Network>, years: &[u16]) -> String {
         }
     }
     text
+}
+
+/// As volumes of data are planned, in powers of 1000.
+fn decimal(ByteCount(bytes): ByteCount) -> String {
+    const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
+    let (mut number, mut unit) = (bytes as f64, 0);
+    while number >= 999.95 && unit + 1 < UNITS.len() {
+        (number, unit) = (number / 1000.0, unit + 1);
+    }
+    let number = format!("{number:.1}");
+    format!("{} {}", number.strip_suffix(".0").unwrap_or(&number), UNITS[unit])
 }
 
 /// Of each experiment and in all.

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use parquet::file::reader::FileReader;
+use parquet::file::serialized_reader::SerializedFileReader;
 use serde_json::Value;
 
 fn penstock(arguments: &[&str]) -> Output {
@@ -85,11 +87,107 @@ fn a_run_says_everything_and_its_folder_has_all_files() {
         let text = std::fs::read_to_string(out.join(file)).unwrap_or_else(|_| panic!("{file}"));
         assert!(text.lines().count() > 1, "{file}");
     }
+    parquet_has_the_flows(&out.join("results.parquet"));
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("cc = none"), "{page}");
     let unfinished =
         penstock(&["fabric", "run", "--star", "3", "--workload", "incast", "--until", "1us"]);
     assert_eq!(unfinished.status.code(), Some(3));
+}
+
+/// Eight flows of 500 kB, each with its columns.
+fn parquet_has_the_flows(path: &Path) {
+    let reader = SerializedFileReader::new(std::fs::File::open(path).unwrap()).unwrap();
+    let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
+    assert_eq!(rows.len(), 8);
+    for (number, row) in rows.iter().enumerate() {
+        let field = |name: &str| {
+            let (_, field) = row.get_column_iter().find(|(of, _)| *of == name).expect(name);
+            field.to_string()
+        };
+        assert_eq!(field("from"), format!("\"h{}\"", number + 1));
+        assert_eq!((field("bytes"), field("delivered_bytes")), ("500000".into(), "500000".into()));
+        assert_eq!(field("state"), "\"done\"");
+        let seconds: f64 = field("completion_seconds").parse().unwrap();
+        // Eight halves of a megabyte at 12.5 GB/s, or a little less for who is first.
+        assert!((250e-6..1e-3).contains(&seconds), "{seconds}");
+    }
+}
+
+/// SPECIFICATION.md: 1.5 KiB for each flow and port, with everything that a run has of them.
+#[test]
+fn memory_grows_by_no_more_than_it_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let peak = |flows: u64| {
+        let trace = folder.path().join("trace");
+        let line =
+            |n: u64| format!("{}us h{} h{} 2000\n", n / 50, n % 128, (n * 7 + 1 + n / 128) % 128);
+        let lines: String =
+            (0..flows).filter(|n| n % 128 != (n * 7 + 1 + n / 128) % 128).map(line).collect();
+        std::fs::write(&trace, lines).unwrap();
+        let run = json(&[
+            "fabric",
+            "run",
+            "--fat-tree",
+            "8",
+            "--workload",
+            "trace",
+            "--trace",
+            trace.to_str().unwrap(),
+            "--json",
+        ]);
+        assert_eq!(run["flows_finished"], run["flows"]);
+        (run["flows"].as_u64().unwrap(), run["memory_peak_bytes"].as_u64().unwrap())
+    };
+    let (few, many) = (peak(100), peak(100_000));
+    // A port is in both, so that flows alone make the difference.
+    let each = (many.1 - few.1) as f64 / (many.0 - few.0) as f64;
+    assert!(each < 1536.0, "{each} bytes for each of {} flows", many.0);
+    // 768 ports, and what the program itself takes.
+    assert!(few.1 < 768 * 1536 + (64 << 20), "{} bytes", few.1);
+}
+
+/// A spine that fails, a storm, a trace: as users give them.
+#[test]
+fn what_fails_is_told_by_name() {
+    let run = json(&[
+        "fabric",
+        "run",
+        "--spine-leaf",
+        "2x2x2",
+        "--workload",
+        "all_to_all",
+        "--size",
+        "1MB",
+        "--fail",
+        "spine1@100us",
+        "--repair",
+        "spine1@1ms",
+        "--set",
+        "reroute=50us",
+        "--set",
+        "recovery=selective",
+        "--json",
+    ]);
+    assert_eq!((run["flows_finished"].as_u64(), run["flows_failed"].as_u64()), (Some(12), Some(0)));
+    assert!(run["lost"].as_u64() > Some(0));
+    let stalled = run["stalled_seconds_max"].as_f64().unwrap();
+    assert!(stalled > 20e-6 && stalled < 2e-3, "{stalled}");
+    let stormed = json(&[
+        "fabric",
+        "run",
+        "--star",
+        "4",
+        "--workload",
+        "incast",
+        "--storm",
+        "h0@10us+1s",
+        "--set",
+        "timeout_exponent=20",
+        "--json",
+    ]);
+    assert!(stormed["simulated_seconds"].as_f64() > Some(1.0));
+    assert_eq!(stormed["cyclic_waits"], Value::Array(Vec::new()));
 }
 
 /// Same bytes for any number of threads, and after a sweep was cut off in the middle of a line.
@@ -164,12 +262,30 @@ fn files_of_the_hpcc_simulator_are_read_and_written() {
     for (file, text, line) in [
         ("topology.txt", "3 1 2\n2\n0 2 0Gbps 1us 0\n", "topology.txt:3: "),
         ("topology.txt", "3 1 1\n2\n0 2 100Gbps 1us 0\n", "host 'n1' has no link"),
-        ("topology.txt", "3 1 2 4\n", "topology.txt:1: "),
+        ("topology.txt", "3 1 2 4 5\n", "topology.txt:1: "),
+        // The forms of PowerTCP and SimAI.
+        ("topology.txt", "3 1 1 2\n2\n0 2 100Gbps 1us 0\n1 2 100Gbps 1us 0\n", ""),
+        (
+            "topology.txt",
+            "4 1 1 1 3 A100\n3\n2\n0 2 1Gbps 1us 0\n1 2 1Gbps 1us 0\n2 3 1Gbps 1us 0\n",
+            "",
+        ),
         ("flow.txt", "1\n0 1 3 100 1000000 2\n", ""),
         ("flow.txt", "1\n0 9 3 100 1000000 2\n", "there is no node 9"),
         ("flow.txt", "1\n0 1 3 100 -5 2\n", "flow.txt:2: "),
         ("flow.txt", "2\n0 1 3 100 5 2\n", "flow.txt:2: "),
         ("config.txt", "CC_MODE 10\n", "config.txt:1: "),
+        ("config.txt", "LINK_DOWN 5 x 1\n", "config.txt:1: "),
+        (
+            "config.txt",
+            "TOPOLOGY_FILE topology.txt\nFLOW_FILE flow.txt\nLINK_DOWN 5 0 1\n",
+            "no link is between 0 and 1",
+        ),
+        (
+            "config.txt",
+            "TOPOLOGY_FILE topology.txt\nFLOW_FILE flow.txt\nLINK_DOWN 9000000 0 2\nSIMULATOR_STOP_TIME 20\n",
+            "",
+        ),
         ("config.txt", "CC_MODE 3\n", "config.txt:1: "),
     ] {
         let kept = std::fs::read_to_string(folder.path().join(file)).unwrap();
@@ -190,7 +306,7 @@ fn mistakes_are_one_line_that_says_what_to_do() {
         (&["fabric", "run"][..], "no network"),
         (&["fabric", "run", "--star", "1"], "fewer than two hosts"),
         (&["fabric", "run", "--star", "3", "--set", "ccc=none"], "penstock fabric parameters"),
-        (&["fabric", "run", "--star", "3", "--set", "cc=reno"], "hpcc"),
+        (&["fabric", "run", "--star", "3", "--set", "cc=vegas"], "hpcc"),
         (&["fabric", "run", "--star", "3", "--set", "buffer=10k"], "larger buffer"),
         (&["fabric", "run", "--star", "3", "--from", "h9"], "there is no host 'h9'"),
         (&["fabric", "run", "--star", "3", "--rate", "0"], "nothing would move"),
@@ -205,7 +321,11 @@ fn mistakes_are_one_line_that_says_what_to_do() {
         ),
         (&["fabric", "run", "--star", "3", "--workload", "incast", "--senders", "3"], "--senders"),
         (&["fabric", "run", "--star", "3", "--fail", "h0-s9@1ms"], "h0-s0"),
-        (&["fabric", "run", "--star", "3", "--fail", "h0-s0"], "LINK@TIME"),
+        (&["fabric", "run", "--star", "3", "--fail", "h0-s0"], "NAME@TIME"),
+        (&["fabric", "run", "--star", "3", "--storm", "h0@1ms"], "h0@1ms+25s"),
+        (&["fabric", "run", "--star", "3", "--storm", "s0@1ms+1s"], "there is no host 's0'"),
+        (&["fabric", "run", "--star", "3", "--workload", "trace"], "--trace"),
+        (&["fabric", "run", "--star", "3", "--workload", "read_bw", "--set", "cc=bbr"], "no reads"),
         (&["fabric", "sweep", "--star", "3", "--grid", "cc"], "NAME=VALUE"),
         (&["fabric", "sweep", "--star", "3", "--grid", "cc=x"], "cc: 'x'"),
     ] {

@@ -87,7 +87,7 @@ exit 7"#,
     fs::write(far.house.source.join("file"), vec![7; 8 << 20]).unwrap();
     let slow = ["--rate", "4M", "--block", "64KiB", "--memory", "512KiB"];
     let client = Run::start(far.cp(&slow).args(["file", "127.0.0.1:~/new/"]));
-    until("it moves", Duration::from_secs(20), || {
+    until("it moves", Duration::from_secs(60), || {
         let listed = run(far.house.penstock().args(["transfers", "--json"]));
         let moved = listed.json["copies"][0]["moved_bytes"].as_u64();
         (moved > Some(0)).then_some(())

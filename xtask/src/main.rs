@@ -47,6 +47,8 @@ enum Bench {
     Marking(bench::marking::Options),
     /// The links of `penstock lab`: round trips, rates, losses and speed, wanted and got.
     Lab(bench::lab::Options),
+    /// What the controller is made of: allocation, beside linear programmes of HiGHS; the API with its databases.
+    Controller(bench::controller::Options),
     /// The collector from UDP to stored minutes, and against goflow2 and sfacctd for a second of processor time.
     Telemetry(bench::telemetry::Options),
 }
@@ -101,6 +103,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Bench { what: Bench::Lab(options) } => {
             bench::lab::run(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Bench { what: Bench::Controller(options) } => {
+            bench::controller::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Bench { what: Bench::Telemetry(options) } => {

@@ -101,6 +101,8 @@ struct Filling<'a> {
     /// Of each flow: where it is among the risers, and what it does.
     flows: Vec<(u32, State)>,
     heap: BinaryHeap<Reverse<Full>>,
+    /// Limits of one flow alone, whose levels never change: the next one last. A heap is slower.
+    alone: Vec<Full>,
 }
 
 /// Fills. `rooms` has grains left of each limit, or none for a limit that does not count this time. The result is in
@@ -117,6 +119,7 @@ pub(crate) fn fill(network: &Network, rooms: &[Option<u128>], risers: &[Riser]) 
         limits: rooms.iter().map(limit).collect(),
         flows: vec![(0, State::Out); network.flows()],
         heap: BinaryHeap::new(),
+        alone: Vec::new(),
     };
     let mut waking: Vec<&Riser> = Vec::new();
     for (place, riser) in risers.iter().enumerate() {
@@ -135,10 +138,15 @@ pub(crate) fn fill(network: &Network, rooms: &[Option<u128>], risers: &[Riser]) 
     let mut first = Vec::with_capacity(rooms.len());
     for (number, limit) in filling.limits.iter().enumerate() {
         if limit.is_open && limit.weight > 0 {
-            first.push(Reverse(Full::of(number as u32, limit)));
+            let full = Full::of(number as u32, limit);
+            match network.flows_of(full.limit) {
+                [_] => filling.alone.push(full),
+                _ => first.push(Reverse(full)),
+            }
         }
     }
     filling.heap = BinaryHeap::from(first);
+    filling.alone.sort_unstable_by(|a, b| b.cmp(a));
     filling.run(risers, &waking)
 }
 
@@ -148,7 +156,9 @@ impl Filling<'_> {
         let mut risen: Vec<Risen> = risers.iter().map(start).collect();
         let mut waking = waking.iter().peekable();
         loop {
-            let next = self.next_full();
+            let (changing, alone) = (self.next_changing(), self.next_alone());
+            let is_alone = alone.is_some_and(|alone| changing.is_none_or(|other| alone < other));
+            let next = if is_alone { alone } else { changing };
             if let Some(riser) = waking.peek() {
                 let before = next.is_none_or(|full| {
                     compare((riser.hold, riser.weight), (full.room, full.weight)).is_le()
@@ -160,13 +170,24 @@ impl Filling<'_> {
                 }
             }
             let Some(full) = next else { return risen };
-            self.heap.pop();
+            // Taken off its list when it is closed and comes up again.
             self.freeze(full, risers, &mut risen);
         }
     }
 
-    /// The limit that is full first, left in the heap.
-    fn next_full(&mut self) -> Option<Full> {
+    fn next_alone(&mut self) -> Option<Full> {
+        loop {
+            let full = *self.alone.last()?;
+            let limit = &self.limits[full.limit as usize];
+            if limit.is_open && limit.weight > 0 {
+                return Some(full);
+            }
+            self.alone.pop();
+        }
+    }
+
+    /// Of the limits of several flows the one that is full first, left in the heap.
+    fn next_changing(&mut self) -> Option<Full> {
         loop {
             let mut top = self.heap.peek_mut()?;
             let entry = top.0;

@@ -31,6 +31,8 @@ pub(crate) struct Flow {
 
 /// Passes in which parts follow rates alone.
 const PASSES_PLAIN: u16 = 6;
+/// A path keeps at least one of so many parts while passes last.
+const PART_LEAST: u128 = 1024;
 /// Passes from which on a path may be given up.
 const PASSES_TO_GIVE_UP: u16 = 8;
 
@@ -270,7 +272,8 @@ impl<'a> Round<'a> {
         let levels = self.least_levels(flows);
         for demand in 0..self.network.demands.len() {
             let of = self.network.flows_of_demand(demand);
-            if of.len() < 2 || flows[of.clone()].iter().all(|flow| flow.grains == 0) {
+            let total: u128 = flows[of.clone()].iter().map(|flow| flow.grains).sum();
+            if of.len() < 2 || total == 0 {
                 continue;
             }
             for flow in of.clone() {
@@ -283,7 +286,8 @@ impl<'a> Round<'a> {
                     (here / (there / 256).max(1)).clamp(64, 256)
                 });
                 let keeps = if is_plain { 256 } else { keeps.min().unwrap_or(256) };
-                parts[flow].over = flows[flow].grains * keeps / 256;
+                // Never nothing: others may leave the path later.
+                parts[flow].over = (flows[flow].grains * keeps / 256).max(total / PART_LEAST);
             }
             let under: u128 = parts[of.clone()].iter().map(|part| part.over).sum();
             for part in &mut parts[of] {
@@ -310,8 +314,8 @@ impl<'a> Round<'a> {
             if self.network.demands[demand].limit.is_some_and(has_all) {
                 continue;
             }
-            // Below 2^67 times 2^60.
-            let level = (rate << SUM_BITS) / u128::from(*weight);
+            // Below 2^73, of 64 paths.
+            let level = (rate << (SUM_BITS - 8)) / u128::from(*weight);
             for limit in flows[of].iter().filter_map(|flow| flow.limit) {
                 if let Kind::Resource(_) = self.network.limits[limit as usize].kind {
                     levels[limit as usize] = levels[limit as usize].min(level);
@@ -321,8 +325,8 @@ impl<'a> Round<'a> {
         levels
     }
 
-    /// Gives up paths that have under a 20th of their demand's rate and still lost a 100th of that in the last pass:
-    /// they go to nothing, as one over the number of passes. Whether there are any.
+    /// Gives up paths that have under a 20th of their demand's rate and still lost a 100th of that in the last pass, as
+    /// they go to nothing like one over the number of passes, and those that have next to nothing. Whether there are any.
     fn give_up(&mut self, flows: &[Flow]) -> bool {
         let mut next = self.corrected(flows, false);
         let mut is_any = false;
@@ -333,7 +337,8 @@ impl<'a> Round<'a> {
             let mut lost = 0;
             for flow in of.clone() {
                 let (now, before) = (next[flow], self.parts[flow]);
-                if now.over * 20 < now.under && share(now) * 100 <= share(before) * 99 {
+                let falls = now.over * 20 < now.under && share(now) * 100 <= share(before) * 99;
+                if falls || now.over * PART_LEAST / 4 < now.under {
                     lost += now.over;
                     next[flow].over = 0;
                     is_any = true;

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 
 use cases::{demand, problem, rate};
 use penstock_allocation::{
-    Allocation, Allocator, Bound, Class, Demand, Problem, Resource, allocate,
+    Allocation, Allocator, Bound, Class, Demand, PATHS_MAX, Problem, RATE_MAX, Resource,
+    WEIGHT_MAX, allocate,
 };
 use penstock_units::BitRate;
 use proptest::prelude::*;
@@ -307,4 +308,34 @@ fn a_demand_without_a_path_has_nothing() {
     let allocation = allocate(&problem).expect("a good problem");
     assert_eq!(allocation.allotments[0].bound, Bound::NoPath);
     assert_eq!(allocation.allotments[0].rate, BitRate(0));
+}
+
+#[test]
+fn the_largest_numbers_are_no_trouble() {
+    let resources: Vec<_> =
+        (0..PATHS_MAX).map(|number| Resource::new(format!("r{number}"), RATE_MAX)).collect();
+    let paths: Vec<Vec<String>> = resources.iter().map(|one| vec![one.name.clone()]).collect();
+    let classes = (0..4).map(|tier| Class {
+        weight: if tier == 0 { WEIGHT_MAX } else { 1 },
+        floor: RATE_MAX,
+        mark: Some(RATE_MAX),
+        cap: Some(RATE_MAX),
+        tier,
+        ..Class::new(format!("c{tier}"))
+    });
+    let demands = (0..200_u32).map(|number| Demand {
+        class: (number % 5 > 0).then(|| format!("c{}", number % 5 - 1)),
+        weight: if number % 2 == 0 { WEIGHT_MAX } else { 1 + number },
+        demand: (number % 3 == 0).then_some(RATE_MAX),
+        guarantee: if number % 7 == 0 { RATE_MAX } else { BitRate(u64::from(number)) },
+        paths: if number % 2 == 0 { paths.clone() } else { vec![paths[0].clone()] },
+        ..Demand::new(format!("d{number}"), [""; 0])
+    });
+    let (classes, demands) = (classes.collect(), demands.collect());
+    let problem = Problem { resources, classes, demands, ..Problem::default() };
+    let allocation = allocate(&problem).expect("a good problem");
+    assert_limits(&problem, &allocation).expect("within limits");
+    assert_bounds(&problem, &allocation).expect("true reasons");
+    let used: u128 = allocation.resources.iter().map(|one| u128::from(one.used.0)).sum();
+    assert!(used > 63 * u128::from(RATE_MAX.0), "all is used: {used}");
 }

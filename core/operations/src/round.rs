@@ -8,7 +8,7 @@
 //! slowed at once; it is sped up when those that were slowed for it have said that they are.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use penstock_topology::paths::Path;
 use penstock_topology::{NodeId, Topology};
@@ -192,6 +192,9 @@ impl Default for Rules {
     }
 }
 
+/// Ways by the hosts between which they are.
+type Ways = HashMap<(NodeId, NodeId), Arc<Vec<Path>>>;
+
 /// Makes rounds for one network.
 #[derive(Debug)]
 pub struct Planner {
@@ -199,7 +202,7 @@ pub struct Planner {
     classes: Vec<Class>,
     rules: Rules,
     /// Ways that share no link, between two hosts; they follow from the topology alone.
-    ways: Mutex<HashMap<(NodeId, NodeId), std::sync::Arc<Vec<Path>>>>,
+    ways: Mutex<Ways>,
 }
 
 impl Planner {

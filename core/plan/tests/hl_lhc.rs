@@ -6,6 +6,7 @@ use std::path::Path;
 use penstock_plan::{Loads, LoadsError, Model, Plan, chart, forecast};
 use penstock_topology::{Topology, draw};
 use penstock_units::BitRate;
+use proptest::prelude::*;
 
 fn text(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/plans");
@@ -164,5 +165,12 @@ colour = "red"
     );
     for text in ["", "name = \"x\"\nyear = 2029", "x = ["] {
         assert!(Plan::read(text).is_err(), "{text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in "(\\[\\[(site|model|experiment|experiment.flow)\\]\\]\n|(name|from|rate|data|within|growth|year|until) = (\"[a-z0-9%G]*\"|[-0-9.e]{1,9})\n|(to|shares|factor) = \\[(\"a\"|[0-9]|\\{\\})?\\]\n|.)*") {
+        let _ = Plan::read(&text);
     }
 }

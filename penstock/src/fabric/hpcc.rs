@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use penstock_fabric::hpcc::{self, Fault};
-use penstock_fabric::{Flow, Marking, Network, Parameters};
+use penstock_fabric::{Change, Flow, Marking, Network, Parameters, Part};
+use penstock_topology::Link;
 
 use crate::exit::{Code, Failure, OrExit, say};
 use crate::topology::text_of;
@@ -18,6 +19,8 @@ pub(crate) struct Setup {
     pub(crate) until_ps: u64,
     /// Between which times queues are looked at, in nanoseconds.
     pub(crate) queue_times_ns: Option<(u64, u64)>,
+    /// A link that fails.
+    pub(crate) changes: Vec<Change>,
 }
 
 /// Reads a configuration and its files, which lie where their names say or beside it.
@@ -40,6 +43,21 @@ pub(crate) fn read(config: &Path) -> Result<Setup, Failure> {
     }
     let flow_file = beside(config, &read.flow_file);
     let flows = hpcc::flows(&text_of(&flow_file)?).map_err(|fault| at(&flow_file, fault))?;
+    let changes = match read.link_down {
+        None => Vec::new(),
+        Some((at_ps, nodes)) => {
+            let is_it = |link: &Link| {
+                let ends = link.ends.each_ref().map(|end| end.node.0);
+                ends == nodes || ends == [nodes[1], nodes[0]]
+            };
+            let link = topology.links.iter().position(is_it).ok_or_else(|| {
+                let [a, b] = nodes;
+                anyhow!("{}: LINK_DOWN: no link is between {a} and {b}", config.display())
+            });
+            let part = Part::Link(link.or_exit(Code::Usage)? as u32);
+            vec![Change { at_ps, part, is_up: false }]
+        }
+    };
     let mut network = Network::new(&topology).or_exit(Code::Usage)?;
     for port in &mut network.ports {
         let rate = port.line.bits_per_second();
@@ -54,6 +72,7 @@ pub(crate) fn read(config: &Path) -> Result<Setup, Failure> {
         flows,
         until_ps: read.until_ps,
         queue_times_ns: read.queue_times_ns,
+        changes,
     })
 }
 

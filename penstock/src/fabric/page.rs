@@ -1,4 +1,4 @@
-//! Files of a run: everything as JSON, flows and ports as CSV, a page with plots, and the files of the HPCC simulator.
+//! Files of a run: everything as JSON, flows and ports as CSV, flows as Parquet, a page with plots, and the files of the HPCC simulator.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,6 +10,7 @@ use penstock_fabric::{Simulation, hpcc, time};
 use penstock_units::{BitRate, ByteCount};
 use serde_json::Value;
 
+use super::parquet;
 use crate::exit::Failure;
 
 const WIDTH: f64 = 640.0;
@@ -45,7 +46,7 @@ pub(crate) fn write(
         let path = folder.join(file);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    Ok(())
+    parquet::write(&folder.join("results.parquet"), simulation)
 }
 
 fn flows(simulation: &Simulation) -> String {
@@ -59,11 +60,7 @@ fn flows(simulation: &Simulation) -> String {
         let took = result.finished_ps.map(|done| done - flow.start_ps);
         let ideal = result.ideal_ps.max(1);
         let show = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.12}"));
-        let state = match (result.finished_ps, result.failed_ps) {
-            (Some(_), _) => "done",
-            (None, Some(_)) => "failed",
-            (None, None) => "unfinished",
-        };
+        let state = parquet::state(&result);
         let _ = writeln!(
             text,
             "{number},{},{},{},{},{},{:.12},{},{:.12},{},{},{},{},{},{},{:.12},{state}",

@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Network, flows and parameters of a configuration of the HPCC simulator instead
     #[arg(long, value_name = "CONFIG")]
     hpcc: Option<PathBuf>,
-    /// Write result.json, flows.csv, ports.csv, report.html, fct.txt and pfc.txt here
+    /// Write result.json, flows.csv, ports.csv, results.parquet, report.html, fct.txt and pfc.txt here
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -88,6 +88,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
         let mut simulation =
             Simulation::new(setup.network, setup.parameters, setup.flows).or_exit(Code::Usage)?;
         simulation.record_pauses();
+        simulation.change(&setup.changes);
         if let Some((from, until)) = setup.queue_times_ns {
             let ps = |ns: u64| ns.saturating_mul(time::NANOSECOND);
             simulation.sample_queues(QUEUE_SAMPLES_PS, ps(from), ps(until).min(until_ps));
@@ -155,6 +156,7 @@ fn finish(
     object["wall_seconds"] = json!(wall.as_secs_f64());
     object["events_per_second"] = json!(rate(simulation.counts().events, wall));
     object["hops_per_second"] = json!(rate(simulation.counts().arrivals, wall));
+    object["memory_peak_bytes"] = json!(memory_peak_bytes());
     if let Some(folder) = out {
         page::write(folder, name, &simulation, &summary, &object)?;
     }
@@ -164,6 +166,13 @@ fn finish(
         show::print(&show::text(name, &simulation, &summary, wall))?;
     }
     Ok(code(&simulation))
+}
+
+/// Memory that this process had at most, where the kernel tells it.
+fn memory_peak_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
 /// Flows that are unfinished or failed make it done in part.

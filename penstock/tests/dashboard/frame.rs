@@ -3,7 +3,7 @@
 use crate::Node;
 use crate::browser::Browser;
 
-const PAGES: [(&str, &str); 7] = [
+const PAGES: [(&str, &str); 9] = [
     ("overview", "No telemetry has come yet."),
     ("map", "The collector has no description of the network."),
     ("transfers", "No transfer is running."),
@@ -11,6 +11,8 @@ const PAGES: [(&str, &str); 7] = [
     ("hosts", "No exporter was heard."),
     ("alerts", "There are no rules."),
     ("experiments", "published results, measured again"),
+    ("requests", "This host is no controller."),
+    ("classes", "This host is no controller."),
 ];
 
 #[test]
@@ -35,7 +37,8 @@ fn pages_without_figures_say_what_to_do() {
     }
     browser.open(&node.page("nowhere"));
     browser.sees("There is no such page.");
-    browser.assert_clean(&[]);
+    // What a host without that role answers.
+    browser.assert_clean(&["/api/v1/requests", "/api/v1/classes"]);
 }
 
 #[test]

@@ -2,20 +2,20 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::store::WriteError;
 
 /// A problem: what failed, why, and what to do. Sent as `application/problem+json`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct Problem {
     /// What kind it is; `about:blank` where the status says it all (RFC 9457 section 4.2.1).
     #[serde(rename = "type")]
-    pub kind: String,
+    pub kind: &'static str,
     /// The kind in words.
-    pub title: String,
+    pub title: &'static str,
     /// The HTTP status.
     pub status: u16,
     /// One line.
@@ -23,12 +23,12 @@ pub struct Problem {
     /// The same line, under the name that this server's other roles use.
     pub error: String,
     /// Which parts of the request are wrong.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldProblem>,
 }
 
 /// What is wrong with a part of a request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FieldProblem {
     /// Where it is: a JSON pointer (RFC 6901), or the name of a parameter.
     pub pointer: String,
@@ -41,8 +41,8 @@ impl Problem {
     pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let detail = detail.into();
         Self {
-            kind: "about:blank".to_owned(),
-            title: status.canonical_reason().unwrap_or("Error").to_owned(),
+            kind: "about:blank",
+            title: status.canonical_reason().unwrap_or("Error"),
             status: status.as_u16(),
             error: detail.clone(),
             detail,

@@ -60,5 +60,6 @@ pub(crate) const REPORTS: &[(&str, &str)] = reports![
     "heps-growth",
     "roce-wan",
     "sc14-single-server",
+    "sc23-streams",
     "sc25-scitags"
 ];

@@ -5,6 +5,7 @@
 //! is removed at the end, also after Ctrl-C. The results name the machine by its parts, never by its host name.
 
 mod contest;
+pub mod controller;
 pub mod fabric;
 pub mod lab;
 mod machine;

@@ -79,9 +79,13 @@ pub fn svg_loaded(topology: &Topology, loads: &[BitRate]) -> String {
     }
     for (bundle, wire) in layout.bundles.iter().zip(&layout.wires) {
         let Some((at, words)) = &wire.words else { continue };
-        let used = used(bundle, &loads);
-        let words =
-            &used.map_or_else(|| words.clone(), |used| format!("{words}, {}", percent(used)));
+        // In the place of delay and loss, for which there was room.
+        let words = &match used(bundle, &loads) {
+            Some(used) => {
+                format!("{}, {}", words.split(", ").next().unwrap_or(words), percent(used))
+            }
+            None => words.clone(),
+        };
         let behind = Area::around(*at, text_width(words), 16.0);
         let _ = writeln!(
             text,

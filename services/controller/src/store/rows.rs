@@ -70,25 +70,36 @@ fn add(arguments: &mut AnyArguments, value: Value) -> Result<(), sqlx::Error> {
     .map_err(sqlx::Error::Encode)
 }
 
-/// `($1, $2), ($3, $4)`.
-fn places(rows: usize, columns: usize) -> String {
+/// `($1, $2), ($3, $4)`; for SQLite `(?, ?), (?, ?)`: it looks names of parameters up one after the other, so that
+/// thousands of them would take seconds.
+fn places(rows: usize, columns: usize, named: bool) -> String {
     use std::fmt::Write;
     let mut text = String::with_capacity(rows * columns * 7);
     for row in 0..rows {
         text.push_str(if row == 0 { "(" } else { ", (" });
         for column in 0..columns {
-            let comma = if column == 0 { "" } else { ", " };
-            let _ = write!(text, "{comma}${}", row * columns + column + 1);
+            text.push_str(if column == 0 { "" } else { ", " });
+            if named {
+                let _ = write!(text, "${}", row * columns + column + 1);
+            } else {
+                text.push('?');
+            }
         }
         text.push(')');
     }
     text
 }
 
+/// Whether parameters have numbers.
+fn named(tx: &AnyConnection) -> bool {
+    tx.backend_name() != "SQLite"
+}
+
 /// Statements `before VALUES (...), (...) after` for all rows, each of `N` values.
 struct Groups<const N: usize> {
     left: usize,
     rows: std::vec::IntoIter<[Value; N]>,
+    named: bool,
 }
 
 impl<const N: usize> Groups<N> {
@@ -107,7 +118,7 @@ impl<const N: usize> Groups<N> {
             add(&mut arguments, value)?;
         }
         Ok(Some((
-            AssertSqlSafe(format!("{before} VALUES {} {after}", places(group, N))),
+            AssertSqlSafe(format!("{before} VALUES {} {after}", places(group, N, self.named))),
             arguments,
         )))
     }
@@ -121,7 +132,7 @@ pub(crate) async fn run<const N: usize>(
     after: &str,
 ) -> Result<Vec<AnyRow>, sqlx::Error> {
     let mut answers = Vec::new();
-    let mut groups = Groups { left: rows.len(), rows: rows.into_iter() };
+    let mut groups = Groups { left: rows.len(), rows: rows.into_iter(), named: named(tx) };
     while let Some((text, arguments)) = groups.next(before, after)? {
         answers.extend(sqlx::query_with(text, arguments).fetch_all(&mut *tx).await?);
     }
@@ -136,7 +147,7 @@ pub(crate) async fn execute<const N: usize>(
     after: &str,
 ) -> Result<u64, sqlx::Error> {
     let mut changed = 0;
-    let mut groups = Groups { left: rows.len(), rows: rows.into_iter() };
+    let mut groups = Groups { left: rows.len(), rows: rows.into_iter(), named: named(tx) };
     while let Some((text, arguments)) = groups.next(before, after)? {
         changed += sqlx::query_with(text, arguments).execute(&mut *tx).await?.rows_affected();
     }

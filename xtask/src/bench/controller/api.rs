@@ -1,6 +1,6 @@
 //! The controller's API with its database: submissions, files in batches, completions, a million queued files, a restart.
 //!
-//! Runs `services/controller/examples/speed.rs` once for each database. Clients, controller and database share this
+//! Runs `services/controller/examples/controller_speed.rs` once for each database. Clients, controller and database share this
 //! machine's processors.
 
 use std::fmt::Write as _;
@@ -25,12 +25,20 @@ const ROWS: [(&str, &str, Option<u32>); 6] = [
 /// Measures on SQLite, and on PostgreSQL where it is installed.
 pub(super) fn run(root: &Path) -> Result<Part> {
     let status = Command::new("cargo")
-        .args(["build", "--release", "--locked", "-p", "penstock-controller", "--example", "speed"])
+        .args([
+            "build",
+            "--release",
+            "--locked",
+            "-p",
+            "penstock-controller",
+            "--example",
+            "controller_speed",
+        ])
         .current_dir(root)
         .status()
         .context("cannot start cargo")?;
     ensure!(status.success(), "the example does not build");
-    let program = root.join("target/release/examples/speed");
+    let program = root.join("target/release/examples/controller_speed");
     let mut text = String::from(
         "## The API\n\n| | database | promised /s | /s | p50 ms | p99 ms |\n|---|---|---|---|---|---|\n",
     );

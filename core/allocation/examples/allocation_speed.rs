@@ -1,4 +1,4 @@
-//! How long an allocation takes: `speed FLOWS LINKS PATHS RUNS [file]`. Prints one JSON object; a file gets the problem
+//! How long an allocation takes: `allocation_speed FLOWS LINKS PATHS RUNS [file]`. Prints one JSON object; a file gets the problem
 //! as lines of text, for other solvers.
 //!
 //! Flows are by chance: three to five links each, one in two with a demand, weights 1 to 8, a class of ten for each.

@@ -1,4 +1,4 @@
-//! How fast a controller takes requests and reports: `speed sqlite|postgres SECONDS` prints one JSON object.
+//! How fast a controller takes requests and reports: `controller_speed sqlite|postgres SECONDS` prints one JSON object.
 //!
 //! Client, controller and database are on this machine and share its processors; requests go over real HTTP connections.
 
@@ -23,10 +23,10 @@ const QUEUED: usize = 1_000_000;
 /// Files of a call.
 const BATCH: usize = 10_000;
 
-fn body(to: &str, files: usize) -> Vec<u8> {
-    let file = |n: usize| json!({ "path": format!("run/{:03}/file-{n:06}.raw", n / 100), "size": 200_000_000 });
+fn body(run: u64, files: usize) -> Vec<u8> {
+    let file = |n: usize| json!({ "path": format!("run-{run}/{:03}/file-{n:06}.raw", n / 100), "size": 200_000_000 });
     let body = json!({
-        "class": "production", "source": "cern", "destination": "caltech", "from": "/data", "to": to,
+        "class": "production", "source": "cern", "destination": "caltech", "from": "/data", "to": "/in",
         "files": (0..files).map(file).collect::<Vec<_>>(),
     });
     serde_json::to_vec(&body).expect("plain data")
@@ -61,8 +61,7 @@ async fn submit(
         tasks.spawn(async move {
             let mut times = Vec::new();
             while begun.elapsed() < during && done.fetch_add(1, Ordering::Relaxed) < most {
-                let to = format!("/in/{}", NEXT.fetch_add(1, Ordering::Relaxed));
-                let body = body(&to, files);
+                let body = body(NEXT.fetch_add(1, Ordering::Relaxed), files);
                 let asked = Instant::now();
                 let (status, answer) =
                     client.try_ask("POST", "/api/v1/requests", &body).await.expect("an answer");

@@ -1,0 +1,131 @@
+//! `results.parquet`: a row for each flow, for those who read results with other programs.
+//!
+//! Names and meanings are those of `flows.csv`; times are in seconds, and what is not known is null.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use parquet::column::writer::ColumnWriter;
+use parquet::data_type::ByteArray;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use penstock_fabric::{Flow, FlowResult, Simulation, time};
+
+use crate::exit::Failure;
+
+/// What a column holds of a flow.
+enum Column {
+    Integers(fn(&Flow, &FlowResult) -> u64),
+    Seconds(fn(&Flow, &FlowResult) -> Option<f64>),
+    Words(fn(&Simulation, &Flow, &FlowResult) -> String),
+}
+
+fn name(simulation: &Simulation, node: u32) -> String {
+    simulation.network().nodes[node as usize].name.clone()
+}
+
+fn completion(flow: &Flow, result: &FlowResult) -> Option<f64> {
+    result.finished_ps.map(|done| time::seconds(done - flow.start_ps))
+}
+
+/// What became of a flow, in a word.
+pub(crate) const fn state(result: &FlowResult) -> &'static str {
+    match (result.finished_ps, result.failed_ps) {
+        (Some(_), _) => "done",
+        (None, Some(_)) => "failed",
+        (None, None) => "unfinished",
+    }
+}
+
+const COLUMNS: [(&str, Column); 17] = [
+    ("group", Column::Integers(|flow, _| u64::from(flow.group))),
+    ("from", Column::Words(|simulation, flow, _| name(simulation, flow.from))),
+    ("to", Column::Words(|simulation, flow, _| name(simulation, flow.to))),
+    ("bytes", Column::Integers(|flow, _| flow.message_bytes)),
+    ("messages", Column::Integers(|flow, _| flow.messages)),
+    ("start_seconds", Column::Seconds(|flow, _| Some(time::seconds(flow.start_ps)))),
+    ("completion_seconds", Column::Seconds(completion)),
+    ("ideal_seconds", Column::Seconds(|_, result| Some(time::seconds(result.ideal_ps)))),
+    (
+        "slowdown",
+        Column::Seconds(|flow, result| {
+            let ideal = time::seconds(result.ideal_ps.max(1));
+            completion(flow, result).map(|took| (took / ideal).max(1.0))
+        }),
+    ),
+    ("delivered_bytes", Column::Integers(|_, result| result.delivered_bytes)),
+    ("packets_sent", Column::Integers(|_, result| result.packets_sent)),
+    ("packets_sent_again", Column::Integers(|_, result| result.packets_again)),
+    ("timeouts", Column::Integers(|_, result| result.timeouts)),
+    ("marks", Column::Integers(|_, result| result.marks)),
+    (
+        "stalled_seconds_max",
+        Column::Seconds(|_, result| Some(time::seconds(result.stalled_ps_max))),
+    ),
+    ("completed_messages", Column::Integers(|_, result| result.completed)),
+    ("state", Column::Words(|_, _, result| state(result).to_owned())),
+];
+
+/// Writes the file.
+///
+/// # Errors
+/// When that cannot be.
+pub(crate) fn write(path: &Path, simulation: &Simulation) -> Result<(), Failure> {
+    let bytes = flows(simulation).context("cannot make a table of flows")?;
+    std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(())
+}
+
+fn flows(simulation: &Simulation) -> anyhow::Result<Vec<u8>> {
+    let fields: Vec<String> = COLUMNS
+        .iter()
+        .map(|(name, column)| match column {
+            Column::Integers(_) => format!("required int64 {name};"),
+            Column::Seconds(_) => format!("optional double {name};"),
+            Column::Words(_) => format!("required binary {name} (utf8);"),
+        })
+        .collect();
+    let schema = parse_message_type(&format!("message flows {{ {} }}", fields.join(" ")))?;
+    let properties = WriterProperties::builder()
+        .set_created_by(format!("penstock {}", env!("CARGO_PKG_VERSION")))
+        .build();
+    let mut writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties))?;
+    let all: Vec<(&Flow, FlowResult)> = simulation
+        .flows()
+        .iter()
+        .enumerate()
+        .map(|(number, flow)| (flow, simulation.flow_result(number)))
+        .collect();
+    let mut group = writer.next_row_group()?;
+    for (_, column) in &COLUMNS {
+        let Some(mut out) = group.next_column()? else { break };
+        match (column, out.untyped()) {
+            (Column::Integers(of), ColumnWriter::Int64ColumnWriter(out)) => {
+                let values: Vec<i64> =
+                    all.iter().map(|(flow, result)| of(flow, result).cast_signed()).collect();
+                out.write_batch(&values, None, None)?;
+            }
+            (Column::Seconds(of), ColumnWriter::DoubleColumnWriter(out)) => {
+                let values: Vec<Option<f64>> =
+                    all.iter().map(|(flow, result)| of(flow, result)).collect();
+                let there: Vec<i16> =
+                    values.iter().map(|value| i16::from(value.is_some())).collect();
+                let values: Vec<f64> = values.into_iter().flatten().collect();
+                out.write_batch(&values, Some(&there), None)?;
+            }
+            (Column::Words(of), ColumnWriter::ByteArrayColumnWriter(out)) => {
+                let values: Vec<ByteArray> = all
+                    .iter()
+                    .map(|(flow, result)| of(simulation, flow, result).into_bytes().into())
+                    .collect();
+                out.write_batch(&values, None, None)?;
+            }
+            _ => anyhow::bail!("a column is not of the kind that the schema says"),
+        }
+        out.close()?;
+    }
+    group.close()?;
+    Ok(writer.into_inner()?)
+}
