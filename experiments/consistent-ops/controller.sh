@@ -20,7 +20,7 @@ state = "$room/state"
 topology = "topology.toml"
 lease = "10s"
 round = "1s"
-batch_files = 20
+batch_files = 50
 transfers_per_pair = 4
 streams = 2
 usable = 0.94
@@ -49,7 +49,7 @@ file = "$host.token"
 scopes = ["agent:$host"]
 TOML
 done
-"$1" serve --config "$room/penstock.toml" --json >"$room/facts.json" &
+"$1" serve --config "$room/penstock.toml" --json >"$room/facts.json" 2>"$room/log" &
 server=$!
 trap 'kill "$server"; wait "$server"' TERM INT
 until [ -s "$room/facts.json" ]; do sleep 0.1; kill -0 "$server"; done

@@ -1,5 +1,6 @@
 //! The sending end of a session: scanner, readers and streams around the sending machine.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
 use std::io;
@@ -495,12 +496,22 @@ impl SenderEnd {
             lock(&self.machine).sent(stream, work);
             let start = Instant::now();
             let paused = meter.waited_rate_us.load(Ordering::Relaxed);
+            // Counted part by part: at a low rate a block takes longer than the time between two looks at the rate.
+            let counted = Cell::new(0);
+            let count = |bytes: usize| {
+                let bytes = bytes.min(payload.len() - counted.get());
+                counted.set(counted.get() + bytes);
+                meter.network_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            };
             let part = session.part_bytes();
-            writer.write(&header, payload, part, |bytes| session.wait_for_pace(bytes))?;
+            writer.write(&header, payload, part, |bytes| {
+                session.wait_for_pace(bytes);
+                count(bytes);
+            })?;
+            count(payload.len());
             if meter.waited_rate_us.load(Ordering::Relaxed) == paused {
                 add_since(&meter.waited_network_us, start);
             }
-            meter.network_bytes.fetch_add(payload.len() as u64, Ordering::Relaxed);
         }
         Ok(())
     }
