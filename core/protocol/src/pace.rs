@@ -109,7 +109,7 @@ mod tests {
     fn a_rate_that_changes_often_is_not_exceeded() {
         // Two streams of a session whose limit is set anew twenty times a second, to what it is already.
         let mut pacer = Pacer::new(Some(8_000_000), Duration::ZERO);
-        let mut places = [pacer.enter(100_000, Duration::ZERO); 2];
+        let mut places = [0; 2].map(|_| pacer.enter(100_000, Duration::ZERO));
         let mut sent = 0;
         for step in 1..=200_u64 {
             let now = Duration::from_millis(step * 50);
