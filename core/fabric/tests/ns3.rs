@@ -79,8 +79,8 @@ fn timing_and_tcp_are_those_of_ns3() {
         assert_eq!(number(&theirs, "hops"), 2 * packets);
     }
 
-    // A bandwidth-delay product is 162 packets. With queues of a third of it and less ns-3's window recovers more slowly than
-    // RFC 9438 has it, and times are further apart.
+    // A bandwidth-delay product is 162 packets. With queues of a third of it and less times are further apart; why is not
+    // known.
     for queue in [400_u64, 150] {
         let segments = 40_000_u64;
         let theirs = ask(&peer, &["tcp", &segments.to_string(), &queue.to_string()]);
