@@ -40,6 +40,8 @@ pub(crate) struct Packet {
     behind_ps: u64,
     /// Of the frame.
     pub(crate) bytes: u32,
+    /// Of data; of an acknowledgement, how far above its number a single packet is that it tells of; of a request to
+    /// read, how far its number is above the first packet that is missing.
     pub(crate) payload: u32,
     /// By which port it came into the switch where it is.
     pub(crate) ingress: u32,

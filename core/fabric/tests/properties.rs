@@ -176,7 +176,7 @@ proptest! {
         finish(&mut simulation)?;
         for (number, flow) in simulation.flows().iter().enumerate() {
             let result = simulation.flow_result(number);
-            prop_assert_eq!(result.delivered_bytes, flow.bytes(), "flow {}", number);
+            prop_assert_eq!(result.delivered_bytes, flow.bytes(), "{}: {:?}: {:?}", number, flow, result);
             prop_assert!(result.finished_ps.is_some());
         }
     }

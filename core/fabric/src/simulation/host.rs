@@ -338,6 +338,10 @@ impl Simulation {
             Content::ReadRequest => self.wire.read_request,
             _ => self.wire.notification,
         };
+        if content == Content::ReadRequest {
+            let missing = self.pairs[flow as usize].expected;
+            packet.payload = u32::try_from(psn - missing).unwrap_or(u32::MAX);
+        }
         let id = self.packets.insert(packet);
         self.counts.created += 1;
         self.enqueue(port, id);
@@ -442,10 +446,20 @@ impl Simulation {
     /// A request to read is at the host that has the data: a later one than was served opens a message, another
     /// one is for what was lost.
     fn asked(&mut self, flow: u32, id: PacketId) {
-        let psn = self.packets[id].psn;
+        let packet = &self.packets[id];
+        let (psn, ahead) = (packet.psn, packet.payload);
+        let now_ps = self.now_ps;
         let pair = &mut self.pairs[flow as usize];
         if pair.state == State::Over {
             return;
+        }
+        if ahead == 0
+            && psn > pair.unacknowledged
+            && let Some(selective) = &mut pair.selective
+        {
+            // All before what is missing is there, whatever became of its acknowledgements.
+            selective.board.acknowledge(now_ps, psn, None);
+            pair.acknowledge(psn);
         }
         if psn < pair.next {
             match &mut pair.selective {
