@@ -85,11 +85,13 @@ async fn prepare(connection: &mut AnyConnection, kind: Kind) -> Result<(), sqlx:
     Ok(())
 }
 
-/// Takes the right to write until the transaction ends.
-pub(crate) async fn lock(tx: &mut AnyConnection, kind: Kind) -> Result<(), sqlx::Error> {
-    if kind == Kind::Postgres {
-        sqlx::query("SELECT next FROM sequence WHERE name = 'lock' FOR UPDATE").execute(tx).await?;
-    }
+/// Begins a transaction and takes the right to write until it ends.
+pub(crate) async fn begin(tx: &mut AnyConnection, kind: Kind) -> Result<(), sqlx::Error> {
+    let begin = match kind {
+        Kind::Sqlite => "BEGIN IMMEDIATE",
+        Kind::Postgres => "BEGIN; SELECT next FROM sequence WHERE name = 'lock' FOR UPDATE",
+    };
+    sqlx::raw_sql(begin).execute(tx).await?;
     Ok(())
 }
 
