@@ -16,6 +16,7 @@ use penstock_rehearsal::desk::Desk;
 use penstock_rehearsal::figures::{Figures, Times};
 use penstock_rehearsal::nodes::{NodeSpec, Nodes};
 use penstock_scitags::Registry;
+use penstock_topology::{Node, NodeId};
 use penstock_units::{BitRate, ByteCount, parse_duration};
 use serde_json::{Value, json};
 
@@ -191,19 +192,21 @@ fn check(config: &Config, demand: &Demand, file: &Path) -> Result<(), anyhow::Er
     Ok(())
 }
 
-/// Every host of the topology, as fast as its first interface.
+/// Every host of the topology, as fast as its first interface, or else as its link.
 fn specs(config: &Config) -> Vec<NodeSpec> {
-    let hosts = config.topology.hosts();
-    let spec = |node: &penstock_topology::Node| {
+    let topology = &config.topology;
+    let spec = |(id, node): (NodeId, &Node)| {
         let interface = node.interfaces.first()?;
+        let at = topology.links.iter().filter(|link| link.ends.iter().any(|end| end.node == id));
+        let fastest = || at.map(|link| link.rate).max();
         Some(NodeSpec {
             name: node.name.clone(),
             interface: interface.name.clone(),
-            rate_bps: interface.rate.0,
+            rate_bps: interface.rate.or_else(fastest)?.0,
             transfers: TRANSFERS,
         })
     };
-    hosts.filter_map(|(_, node)| spec(node)).collect()
+    topology.hosts().filter_map(spec).collect()
 }
 
 fn play(

@@ -28,10 +28,10 @@ use crate::store::{Clock, Database, Writer, change, dispatch, house, read};
 #[derive(Debug)]
 pub struct StoreDesk {
     config: Arc<Config>,
-    database: Database,
-    writer: Writer,
+    pub(crate) database: Database,
+    pub(crate) writer: Writer,
     clock: Arc<AtomicI64>,
-    runtime: Runtime,
+    pub(crate) runtime: Runtime,
     /// Requests so far: each has a directory of its own.
     requests: u64,
 }

@@ -24,6 +24,9 @@ pub(crate) mod writer;
 pub(crate) use db::Database;
 pub(crate) use writer::{Clock, WriteError, Writer, now_ms};
 
+#[cfg(test)]
+mod plans;
+
 use penstock_operations::state::RequestState;
 
 /// What a batch is for.

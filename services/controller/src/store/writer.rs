@@ -329,7 +329,9 @@ impl Writer {
         clock: Clock,
     ) -> Self {
         let (changes, waiting) = mpsc::channel(WAITING);
-        let task = Task { database, config, wake, followers, counters, clock };
+        let (end, ended) = oneshot::channel();
+        tokio::spawn(db::fold(database.clone(), ended));
+        let task = Task { database, config, wake, followers, counters, clock, _end: end };
         tokio::spawn(task.run(waiting));
         Self { changes }
     }
@@ -369,6 +371,8 @@ struct Task {
     followers: Arc<Notify>,
     counters: Arc<Counters>,
     clock: Clock,
+    /// When it goes, so does the task that copies the log.
+    _end: oneshot::Sender<()>,
 }
 
 impl Task {
