@@ -43,7 +43,7 @@ fn memory_and_the_store_place_the_same_files() {
     let path = |name: &str| directory.path().join(name).display().to_string();
     let (config, demand, page) = (path("penstock.toml"), path("demand.toml"), path("page"));
     // A link fails at three, and comes back at half past.
-    let arguments = ["--from", "2h58m", "--for", "4m", "--finish", "--json"];
+    let arguments = ["--from", "178m", "--for", "4m", "--finish", "--json"];
     let memory = [&[config.as_str(), &demand][..], &arguments, &["--output", &page]].concat();
     let store = [&[config.as_str(), &demand][..], &arguments, &["--database", "sqlite"]].concat();
     let (memory, store) = (object(&rehearse(&memory)), object(&rehearse(&store)));

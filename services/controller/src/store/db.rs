@@ -106,8 +106,11 @@ pub(crate) async fn begin(tx: &mut AnyConnection, kind: Kind) -> Result<(), sqlx
 /// Copies what was written from SQLite's log into its file until the other end of `ended` is gone, on a connection of its
 /// own: no transaction waits for it.
 pub(crate) async fn fold(database: Database, mut ended: oneshot::Receiver<()>) {
+    if database.kind != Kind::Sqlite {
+        return;
+    }
     let mut connection: Option<AnyConnection> = None;
-    while database.kind == Kind::Sqlite {
+    loop {
         tokio::select! {
             _ = &mut ended => return,
             () = tokio::time::sleep(FOLD) => {}

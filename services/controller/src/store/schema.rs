@@ -113,6 +113,10 @@ pub(crate) async fn migrate(connection: &mut AnyConnection, kind: Kind) -> Resul
             MIGRATIONS.len()
         ));
     }
+    let known = sqlx::query("SELECT last FROM batch LIMIT 1");
+    if version > 0 && known.fetch_optional(&mut *tx).await.is_err() {
+        return Err("the tables were made before version 0.1.0: use another database".to_owned());
+    }
     let (bytes, without_rowid) = match kind {
         Kind::Sqlite => ("BLOB", " WITHOUT ROWID"),
         Kind::Postgres => ("BYTEA", ""),

@@ -187,7 +187,9 @@ async fn restate(cx: &mut Context, found: Vec<AnyRow>) -> Result<(), sqlx::Error
         let tally = tally(&row, 3);
         let next = tally.state();
         let before = RequestState::ALL.get(old as usize).copied();
-        if before == Some(next) {
+        // What began has begun, though all its files wait for another attempt.
+        let waits_again = before == Some(RequestState::Active) && !next.is_final();
+        if before == Some(next) || waits_again {
             continue;
         }
         if let Some(before) = before.filter(|before| !before.may_become(next)) {
