@@ -61,5 +61,6 @@ pub(crate) const REPORTS: &[(&str, &str)] = reports![
     "roce-wan",
     "sc14-single-server",
     "sc23-streams",
-    "sc25-scitags"
+    "sc25-scitags",
+    "ten-sites"
 ];
