@@ -58,6 +58,7 @@ pub(crate) const REPORTS: &[(&str, &str)] = reports![
     "buffers",
     "heps-fabric",
     "heps-growth",
+    "lossy-path",
     "roce-wan",
     "sc14-single-server",
     "sc23-streams",
