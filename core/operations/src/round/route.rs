@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 use penstock_topology::paths::{self, Disjoint, Path};
 use penstock_topology::{LinkId, NodeId};
 
-use super::{HostView, Planner, RunView, Snapshot};
+use super::{HostView, Planner, Promise, RunView, Snapshot};
 use crate::orders::AddressPair;
 
 /// Ways that are looked at.
@@ -26,6 +26,8 @@ pub(super) struct Chosen {
     pub(super) one_of_several: bool,
     /// A link that is down, where no way is up.
     pub(super) broken: Option<String>,
+    /// Which of what was promised carries it as a circuit, with the addresses at its ends.
+    pub(super) circuit: Option<(usize, AddressPair)>,
 }
 
 /// A link in one direction.
@@ -135,9 +137,52 @@ impl Planner {
                 way: choice.map(|at| ways[at].clone()),
                 one_of_several: ways.len() > 1,
                 broken,
+                circuit: None,
             });
         }
+        for (run, chosen) in runs.iter().zip(&mut chosen) {
+            if let Some((at, way, pair)) = self.circuit(snapshot, run) {
+                *chosen = Chosen {
+                    way: Some(way),
+                    one_of_several: true,
+                    broken: None,
+                    circuit: Some((at, pair)),
+                };
+            }
+        }
         chosen
+    }
+
+    /// Whether a promise is for this run.
+    pub(super) fn is_for(&self, promise: &Promise, run: &RunView) -> bool {
+        promise.class.as_ref().is_none_or(|class| *class == run.class)
+            && self.site_of(&run.from) == Some(&promise.source)
+            && self.site_of(&run.to) == Some(&promise.destination)
+    }
+
+    /// The circuit of a run: of several that are for it one by its number, so that it stays where it is.
+    fn circuit(&self, snapshot: &Snapshot, run: &RunView) -> Option<(usize, Path, AddressPair)> {
+        let (from, to) = (self.topology.node(&run.from)?, self.topology.node(&run.to)?);
+        let ways = self.ways(from, to);
+        let usable = snapshot.promises.iter().enumerate().filter_map(|(at, promise)| {
+            let circuit = promise.circuit.as_ref().filter(|_| self.is_for(promise, run))?;
+            let pair = AddressPair {
+                from: circuit.addresses.get(&run.from)?.clone(),
+                to: circuit.addresses.get(&run.to)?.clone(),
+            };
+            // One that is broken is restored elsewhere, or not: until then what it carried goes as all others do.
+            if circuit.links.iter().any(|name| snapshot.down.contains(name)) {
+                return None;
+            }
+            let name = |link: &LinkId| self.topology.links[link.0].name.as_str();
+            let has = |way: &&Path| {
+                circuit.links.iter().all(|wanted| way.links.iter().any(|link| name(link) == wanted))
+            };
+            Some((at, ways.iter().find(has)?.clone(), pair))
+        });
+        let mut usable: Vec<_> = usable.collect();
+        let count = i64::try_from(usable.len()).ok().filter(|count| *count > 0)?;
+        Some(usable.swap_remove(run.setting.run.rem_euclid(count) as usize))
     }
 
     /// The interfaces at which a way begins and ends.
