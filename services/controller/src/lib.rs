@@ -16,6 +16,7 @@
 
 pub mod access;
 pub mod api;
+pub mod circuits;
 pub mod config;
 mod controller;
 mod counters;
@@ -26,6 +27,7 @@ pub mod problem;
 mod round;
 mod shared;
 mod store;
+pub mod telemetry;
 
 pub use api::document;
 pub use controller::Controller;

@@ -48,9 +48,12 @@ pub struct Node {
     /// Files that it does between two reports.
     pub speed: usize,
     pub transfers: u32,
+    /// Its interface counts what its orders say that they move.
+    pub honest: bool,
     run: u64,
     doing: BTreeMap<OrderId, Doing>,
     sent: u64,
+    reported: std::time::Instant,
     pub last: Instructions,
 }
 
@@ -62,9 +65,11 @@ impl Node {
             world: Arc::clone(world),
             speed: 100,
             transfers: 16,
+            honest: false,
             run: 1,
             doing: BTreeMap::new(),
             sent: 0,
+            reported: std::time::Instant::now(),
             last: Instructions::default(),
         }
     }
@@ -109,6 +114,11 @@ impl Node {
 
     /// Reports once, and does as it is told; false where the controller does not answer.
     pub async fn turn(&mut self) -> bool {
+        if self.honest {
+            let bps: u64 = self.doing.values().filter_map(|one| one.rate).sum();
+            self.sent += (bps as f64 / 8.0 * self.reported.elapsed().as_secs_f64()) as u64;
+        }
+        self.reported = std::time::Instant::now();
         let report = serde_json::to_vec(&self.report()).unwrap();
         let path = format!("/api/v1/agents/{}/report", self.name);
         let instructions: Instructions = match self.client.try_ask("POST", &path, &report).await {
