@@ -257,7 +257,7 @@ fn a_circuit_keeps_its_rate_among_others_and_when_a_link_is_cut() {
     assert_eq!(circuits.as_array().map(Vec::len), Some(1), "{circuits}");
     // Nobody hears of the circuit's addresses but whose orders go over it.
     let hosts = house.ask(&["drain"]).to_string();
-    assert!(hosts.contains("fd70:6e73:0:") && !hosts.contains("fd70:6e73:8"), "{hosts}");
+    assert!(hosts.contains("fd70:6e73:1::1") && !hosts.contains("fd70:6e73:8"), "{hosts}");
     let why = house.ask(&["show", &request.to_string()]);
     assert!(why.to_string().contains("over a circuit of its own"), "{why}");
 

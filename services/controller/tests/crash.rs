@@ -298,11 +298,12 @@ fn leader(controllers: &[Killable]) -> usize {
 
 #[test]
 fn of_two_controllers_on_one_database_one_leads_and_the_other_takes_over() {
-    let server = match postgres::Postgres::shared() {
-        Ok(server) => server,
+    let store = match postgres::Postgres::shared() {
+        // It ends with the last who has it.
+        Ok(server) => Store::Postgres(server),
         Err(why) => return eprintln!("skipped: {why}"),
     };
-    let line = Store::Postgres(server).line();
+    let line = store.line();
     let keep = [directory(), directory()];
     let mut controllers: Vec<Killable> = keep
         .iter()

@@ -13,7 +13,7 @@ fn now_s() -> i64 {
 }
 
 struct Site {
-    _keep: tempfile::TempDir,
+    keep: tempfile::TempDir,
     path: std::path::PathBuf,
     running: Running,
     nodes: Vec<Node>,
@@ -30,7 +30,7 @@ fn start(more: &str, hosts: &[&str]) -> Site {
         node
     };
     let nodes = hosts.iter().map(node).collect();
-    Site { _keep: keep, path, running, nodes }
+    Site { keep, path, running, nodes }
 }
 
 /// A request for one file of so many bytes.
@@ -56,7 +56,7 @@ async fn order(client: &mut Client, request: &str) -> Option<(i64, String, Value
 
 #[test]
 fn a_request_that_would_miss_its_deadline_gets_more_and_says_so() {
-    let Site { running, mut nodes, .. } = start("", &["c1", "c2", "t1", "t2"]);
+    let Site { keep: _keep, running, mut nodes, .. } = start("", &["c1", "c2", "t1", "t2"]);
     let mut client = running.client("operator");
     running.block(async {
         // The way around is closed, so that both share the direct link: 37.6 Gb/s of files.
@@ -103,7 +103,7 @@ fn window(from: i64, to: i64) -> String {
 
 #[test]
 fn a_class_runs_in_its_windows_and_sighup_reads_them_anew() {
-    let Site { running, mut nodes, path, .. } = start(&window(2, 4), &["c1", "t1"]);
+    let Site { keep: _keep, running, mut nodes, path, .. } = start(&window(2, 4), &["c1", "t1"]);
     let mut client = running.client("operator");
     running.block(async {
         let night = submit(&mut client, &request("nights", "/night", 1 << 40)).await;
@@ -138,7 +138,7 @@ fn a_class_runs_in_its_windows_and_sighup_reads_them_anew() {
 
 #[test]
 fn tokens_and_topology_are_read_anew() {
-    let Site { running, path, .. } = start("", &[]);
+    let Site { keep: _keep, running, path, .. } = start("", &[]);
     let mut client = running.client("operator");
     running.block(async {
         let text = std::fs::read_to_string(path.join("penstock.toml")).unwrap();
@@ -162,7 +162,7 @@ fn tokens_and_topology_are_read_anew() {
 
 #[test]
 fn a_transfer_that_does_not_show_on_its_path_is_told() {
-    let Site { running, mut nodes, .. } = start("", &["c1", "t1"]);
+    let Site { keep: _keep, running, mut nodes, .. } = start("", &["c1", "t1"]);
     let mut client = running.client("operator");
     running.block(async {
         let path = submit(&mut client, &request("production", "/in", 1 << 50)).await;
@@ -192,7 +192,7 @@ fn wish(class: &str, rate_bps: u64, begin: i64, end: i64) -> Value {
 
 #[test]
 fn a_reservation_is_admitted_where_there_is_room_and_refused_with_what_is_free() {
-    let Site { running, .. } = start("", &[]);
+    let Site { keep: _keep, running, .. } = start("", &[]);
     let (mut client, mut analyst) = (running.client("producer"), running.client("analyst"));
     let place = "/api/v1/reservations";
     running.block(async {
@@ -268,7 +268,7 @@ fn a_reservation_is_admitted_where_there_is_room_and_refused_with_what_is_free()
 
 #[test]
 fn a_reservation_is_had_while_it_holds() {
-    let Site { running, mut nodes, .. } = start("", &["c1", "c2", "t1", "t2"]);
+    let Site { keep: _keep, running, mut nodes, .. } = start("", &["c1", "c2", "t1", "t2"]);
     let mut client = running.client("operator");
     running.block(async {
         let down = json!({ "down": true });
