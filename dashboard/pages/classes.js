@@ -98,7 +98,7 @@ function Links({ seconds }) {
   const { data, error } = usePoll("/api/v1/links", seconds);
   const columns = [
     { key: "name", name: "Link", sort: (row) => row.name, cell: (row) => html`<${Name} text=${row.name} most=${36} />` },
-    { key: "state", name: "State", sort: (row) => row.down, cell: (row) => (row.down ? html`<span class="state bad" title=${clean(row.reason ?? "", 200)}>down for ${duration(Date.now() / 1000 - row.since_unix_seconds)}</span>` : html`<span class="state good">up</span>`) },
+    { key: "state", name: "State", sort: (row) => row.down, cell: (row) => (row.down ? html`<span class="state bad" title=${clean(row.reason ?? "", 200)}>down${row.since_unix_seconds ? ` for ${duration(Date.now() / 1000 - row.since_unix_seconds)}` : ""}</span>` : html`<span class="state good">up</span>`) },
     { key: "share", name: "Allotted", sort: (row) => row.allotted_bps / row.capacity_bps, cell: (row) => html`<${Meter} share=${row.allotted_bps / (2 * row.capacity_bps)} label=${`share of ${clean(row.name, 40)} that is allotted`} />${percent(row.allotted_bps / (2 * row.capacity_bps))}` },
     { key: "allotted", name: "Of both directions", number: true, sort: (row) => row.allotted_bps, cell: (row) => `${rate(row.allotted_bps)} of ${rate(2 * row.capacity_bps)}` },
     { key: "measured", name: "Measured", number: true, sort: (row) => row.measured_bps, cell: (row) => rate(row.measured_bps) },
@@ -108,6 +108,15 @@ function Links({ seconds }) {
     <${Problem} error=${error} />
     ${data && html`<${Table} caption="Links" columns=${columns} rows=${data.links} keyOf=${(row) => row.name} empty="the topology has none" />`}
   <//>`;
+}
+
+/** How the circuit of a reservation is. */
+function circuit(facts) {
+  if (!facts) return "";
+  const unused = facts.state === "up" && facts.verified === false;
+  const look = facts.state === "up" && !unused ? "good" : facts.state === "broken" || unused ? "bad" : "";
+  const text = unused ? "up, not used" : facts.state;
+  return html`<span class="state ${look}" title=${clean(facts.reason ?? "", 200)}>${text}</span>`;
 }
 
 function Calendar({ seconds }) {
@@ -120,6 +129,7 @@ function Calendar({ seconds }) {
     { key: "begin", name: "From", sort: (row) => row.begin_unix_seconds, cell: (row) => moment(row.begin_unix_seconds) },
     { key: "end", name: "Until", sort: (row) => row.end_unix_seconds, cell: (row) => moment(row.end_unix_seconds) },
     { key: "active", name: "State", sort: (row) => row.active, cell: (row) => (row.active ? html`<span class="state good">holds now</span>` : "to come") },
+    { key: "circuit", name: "Circuit", sort: (row) => row.circuit?.state ?? "", cell: (row) => circuit(row.circuit) },
     { key: "path", name: "Path", wrap: true, cell: (row) => clean(row.path.join(" · "), 120) },
   ];
   return html`<${Panel} id="calendar" wide title="Calendar" note="guaranteed rates between sites">

@@ -66,7 +66,7 @@ function Interfaces({ rows }) {
   const faults = (row) => (row.in.errors ?? 0) + (row.out.errors ?? 0) + (row.in.discards ?? 0) + (row.out.discards ?? 0);
   const columns = [
     { key: "host", name: "Host", sort: (row) => row.host, cell: (row) => html`<${Name} text=${row.host} most=${36} />` },
-    { key: "name", name: "Interface", sort: (row) => row.interface ?? `#${row.index}`, cell: (row) => html`<${Name} text=${row.interface || `#${row.index}`} most=${24} />${row.up ? "" : html` <span class="state bad">down</span>`}` },
+    { key: "name", name: "Interface", sort: (row) => row.interface ?? `#${row.index}`, cell: (row) => html`<${Name} text=${row.interface || `#${row.index}`} most=${24} />${row.up === false ? html` <span class="state bad">down</span>` : ""}` },
     { key: "site", name: "Site", sort: (row) => row.site, cell: (row) => html`<${Name} text=${row.site ?? "–"} most=${24} />` },
     { key: "in", name: "In", number: true, sort: (row) => row.in.counted_bps, cell: (row) => rate(row.in.counted_bps) },
     { key: "out", name: "Out", number: true, sort: (row) => row.out.counted_bps, cell: (row) => rate(row.out.counted_bps) },

@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use penstock_agent::state;
-use penstock_lab::control::{Directions, LinkReport, Measured, Request, Status, ask};
+use penstock_lab::control::{
+    CircuitReport, Directions, LinkReport, Measured, Request, Status, ask,
+};
+use penstock_units::BitRate;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -34,6 +37,7 @@ Examples:
   penstock lab exec r920 -- penstock nettest '[umich]:5201' --time 10
   penstock lab set wan delay=90ms loss=0.01%
   penstock lab cut wan; penstock lab mend wan
+  penstock lab circuit c1 --rate 500M --from r920 --to umich wan
   penstock lab capture wan -- -c 100 tcp
   penstock lab status
   penstock lab down")]
@@ -92,6 +96,30 @@ enum What {
         /// From the first to the second
         #[arg(required = true, value_name = "LINK")]
         links: Vec<String>,
+    },
+    /// Give packets between addresses of their own a part of links that nobody else has
+    Circuit {
+        /// Its name; one of this name that is there is moved
+        #[arg(value_name = "NAME")]
+        circuit: String,
+        /// Of each link, such as 500M
+        #[arg(long)]
+        rate: BitRate,
+        /// Hosts at its begin
+        #[arg(long, value_name = "HOST", value_delimiter = ',', required = true)]
+        from: Vec<String>,
+        /// Hosts at its end
+        #[arg(long, value_name = "HOST", value_delimiter = ',', required = true)]
+        to: Vec<String>,
+        /// Links between their switches
+        #[arg(required = true, value_name = "LINK")]
+        links: Vec<String>,
+    },
+    /// End a circuit
+    Release {
+        /// Its name
+        #[arg(value_name = "NAME")]
+        circuit: String,
     },
     /// Measure what links really do
     Calibrate {
@@ -164,6 +192,17 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
         What::Route { from, to, links } => {
             let (from, to, links) = (from.clone(), to.clone(), links.clone());
             let _: Value = labs.ask(args.name.as_deref(), &Request::Route { from, to, links })?;
+        }
+        What::Circuit { circuit, rate, from, to, links } => {
+            let (name, rate_bps) = (circuit.clone(), rate.0);
+            let (from, to, links) = (from.clone(), to.clone(), links.clone());
+            let request = Request::Circuit { name, rate_bps, from, to, links };
+            let report: CircuitReport = labs.ask(args.name.as_deref(), &request)?;
+            output(args.json, &report, |one| show::circuits(std::slice::from_ref(one)))?;
+        }
+        What::Release { circuit } => {
+            let request = Request::Release { name: circuit.clone() };
+            let _: Value = labs.ask(args.name.as_deref(), &request)?;
         }
         What::Calibrate { links } => {
             let request = Request::Calibrate { links: links.clone() };

@@ -64,6 +64,7 @@ enum Verb {
     Set(requests::set::Args),
     Cancel(requests::set::CancelArgs),
     Drain(requests::drain::Args),
+    Reserve(requests::reserve::Args),
     /// Measure what TCP carries between two machines, memory to memory.
     Nettest(nettest::NettestArgs),
     Host(host::Args),
@@ -93,6 +94,7 @@ impl Verb {
             Self::Set(args) => requests::set::run(args),
             Self::Cancel(args) => requests::set::cancel(&args),
             Self::Drain(args) => requests::drain::run(&args),
+            Self::Reserve(args) => requests::reserve::run(args),
             Self::Host(args) => host::run(args),
             Self::Tag(args) => tag::run(args),
             Self::Sample(args) => sample::run(args),

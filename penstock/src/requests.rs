@@ -1,4 +1,5 @@
-//! What the verbs have in common that talk to a controller: `submit`, `list`, `show`, `set`, `cancel`, `drain`.
+//! What the verbs have in common that talk to a controller: `submit`, `list`, `show`, `set`, `cancel`, `drain`,
+//! `reserve`.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,6 +17,7 @@ use crate::exit::{Code, Failure, OrExit};
 
 pub(crate) mod drain;
 pub(crate) mod list;
+pub(crate) mod reserve;
 pub(crate) mod set;
 pub(crate) mod show;
 pub(crate) mod submit;

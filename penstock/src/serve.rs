@@ -25,7 +25,7 @@ _METRICS, _TOKENS, _RATE, _TRANSFERS, _STREAMS, _MEMORY, _KEEP_UNFINISHED, _ROLE
 On its first start the agent makes a certificate and a token in its state directory. The same user on \
 this machine needs nothing more; for another host it prints the line to type there. SIGTERM or SIGINT \
 ends it so that every transfer resumes later; a second one ends it at once. SIGHUP reads limits, exports \
-and tokens of the file again; running transfers go on.
+and tokens of the file again, and a controller's classes, tokens and topology; running transfers go on.
 
 Examples:
   penstock serve --root /data
@@ -144,12 +144,16 @@ fn plays_controller(config: &Config) -> Result<bool, controller::ConfigError> {
 
 /// Reads what the controller is told; it starts with the server.
 fn start_controller<'a>(config: &Config) -> Result<StartRole<'a>, Failure> {
-    let (current, _) = Current::load(&config.state);
-    let controller = controller::Config::load(config.file.as_deref(), &current.registry);
-    let controller = controller.or_exit(Code::Usage)?;
+    let (file, state) = (config.file.clone(), config.state.clone());
+    let load = move || {
+        let (current, _) = Current::load(&state);
+        controller::Config::load(file.as_deref(), &current.registry)
+    };
+    let controller = load().or_exit(Code::Usage)?;
     Ok(Box::new(move |context| {
         let controller = Controller::start(controller, context.state, context.runtime)?;
-        Ok(Arc::new(controller) as _)
+        let load = move || load().map_err(|error| error.to_string());
+        Ok(Arc::new(controller.reloading(load)) as _)
     }))
 }
 

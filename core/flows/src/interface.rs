@@ -82,8 +82,10 @@ pub struct InterfaceState {
     pub name: Option<String>,
     /// Its speed, if the agent knows it.
     pub speed_bps: Option<u64>,
-    /// Admin and oper state, as [`crate::sflow::counters::STATUS_OPER_UP`] has them.
-    pub status: u32,
+    /// Admin and oper state, as [`crate::sflow::counters::STATUS_OPER_UP`] has them, once the agent told them.
+    pub status: Option<u32>,
+    /// When counters came last.
+    pub told: Option<Duration>,
     /// The last interval.
     pub interval: Option<Interval>,
     /// What was sampled in that interval, received and sent.
@@ -133,7 +135,7 @@ impl InterfaceState {
         counters: GenericInterface,
     ) -> Result<Interval, NoInterval> {
         self.speed_bps = known64(counters.speed_bps).filter(|speed| *speed > 0);
-        self.status = counters.status;
+        (self.status, self.told) = (Some(counters.status), Some(now));
         let reading = Reading { uptime_ms, now, counters };
         let last = self.last.filter(|last| now.saturating_sub(last.now) <= INTERVAL_MAX);
         let Some(last) = last else {

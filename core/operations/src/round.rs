@@ -115,6 +115,21 @@ pub struct Promise {
     pub destination: String,
     /// How much.
     pub rate_bps: u64,
+    /// Where a circuit carries it.
+    pub circuit: Option<CircuitView>,
+}
+
+/// A circuit that stands: its links have its rate for it alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CircuitView {
+    /// Its number.
+    pub id: i64,
+    /// What it takes from, by the names of [`Planner::site_ways`].
+    pub resources: Vec<String>,
+    /// Names of its links.
+    pub links: Vec<String>,
+    /// By host, the address that is for it alone, in figures.
+    pub addresses: BTreeMap<String, String>,
 }
 
 /// Everything that a round looks at.
@@ -134,6 +149,19 @@ pub struct Snapshot {
     pub draining_sites: HashSet<String>,
     /// What was promised.
     pub promises: Vec<Promise>,
+    /// What interfaces counted on links, by name.
+    pub counts: HashMap<String, LinkCount>,
+}
+
+/// What interfaces counted on a link over some time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LinkCount {
+    /// Until when, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// How long that time was.
+    pub interval_ms: i64,
+    /// Bits per second from its first end and to it, where they are counted.
+    pub bps: [Option<u64>; 2],
 }
 
 /// How a run is to go on.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::play::Report;
 use crate::table::table;
-use penstock_lab::control::{DirectionReport, LinkReport, Measured, Status};
+use penstock_lab::control::{CircuitReport, DirectionReport, LinkReport, Measured, Status};
 use penstock_units::{BitRate, ByteCount, display_latency};
 
 pub(crate) fn print(text: &str) -> io::Result<()> {
@@ -94,7 +94,30 @@ pub(crate) fn status(status: &Status) -> String {
             ]);
         }
     }
-    text + &table(&rows)
+    text += &table(&rows);
+    if !status.circuits.is_empty() {
+        text += &format!("\n{}", circuits(&status.circuits));
+    }
+    text
+}
+
+/// Circuits with what they carried.
+pub(crate) fn circuits(circuits: &[CircuitReport]) -> String {
+    let headings = ["circuit", "rate", "over", "carried", "addresses"];
+    let mut rows = vec![headings.map(str::to_owned).to_vec()];
+    for one in circuits {
+        let links: Vec<&str> = one.links.iter().map(|link| link.link.as_str()).collect();
+        let carried = one.links.iter().map(|link| link.forward.wire_bytes).min().unwrap_or(0);
+        let addresses = one.addresses.iter().map(|(host, address)| format!("{host} {address}"));
+        rows.push(vec![
+            one.name.clone(),
+            BitRate(one.rate_bps).to_string(),
+            links.join(" "),
+            ByteCount(carried).to_string(),
+            addresses.collect::<Vec<_>>().join(", "),
+        ]);
+    }
+    table(&rows)
 }
 
 /// A link after a change.

@@ -187,15 +187,21 @@ impl Exporter {
         datagrams
     }
 
-    /// Counters of interface 1 after `uptime_ms`.
+    /// Counters of interface 1, which is up, after `uptime_ms`.
     pub(crate) fn counters(&mut self, uptime_ms: u32, in_octets: u64) -> Vec<u8> {
+        self.state(1, 3, uptime_ms, in_octets)
+    }
+
+    /// Counters of an interface in a state: bit 0 for what the operator wants, bit 1 for what is.
+    pub(crate) fn state(&mut self, index: u32, state: u32, uptime_ms: u32, octets: u64) -> Vec<u8> {
         self.counters += 1;
         let mut counters: GenericInterface = Reader::new(&[0; 88]).get().unwrap();
-        (counters.index, counters.speed_bps, counters.status) = (1, 400_000_000_000, 3);
-        counters.in_octets = in_octets;
-        counters.in_unicast = (in_octets / u64::from(FRAME)) as u32;
+        (counters.index, counters.speed_bps, counters.status) = (index, 400_000_000_000, state);
+        counters.in_octets = octets;
+        counters.in_unicast = (octets / u64::from(FRAME)) as u32;
         let record = CounterRecord::Interface(counters);
-        self.encoder.counters(uptime_ms, self.counters, Source::interface(1), &[record]).unwrap();
+        let source = Source::interface(index);
+        self.encoder.counters(uptime_ms, self.counters, source, &[record]).unwrap();
         self.encoder.take(uptime_ms).unwrap()
     }
 }

@@ -9,4 +9,8 @@ mod hostile;
 mod killing;
 mod node;
 mod operations;
+#[allow(dead_code, reason = "it is the collector's tests' own")]
+#[path = "../collector/site.rs"]
+mod site;
 mod steering;
+mod watched;

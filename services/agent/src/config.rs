@@ -22,6 +22,7 @@ use crate::controller;
 use crate::destinations::Destinations;
 use crate::fireflies::{self, TagRule};
 use crate::tokens::{CONTROLLER, OWNER, TokenSource};
+use penstock_http::CONNECTIONS_MAX;
 use penstock_http::access::Reading;
 use penstock_http::fetch::Url;
 
@@ -131,6 +132,8 @@ pub struct Config {
     pub roles: Option<Vec<RoleName>>,
     /// Who reads over HTTP without a token.
     pub reading: Reading,
+    /// Connections of HTTP at once.
+    pub connections: usize,
     /// Addresses of the mover.
     pub listen: Vec<SocketAddr>,
     /// Addresses of the HTTP API; empty for none.
@@ -262,6 +265,7 @@ fn lower(
         marker,
         destinations,
         reading,
+        connections,
         controller,
     } = contents;
     let collectors = collectors.iter().map(fireflies::address);
@@ -327,6 +331,7 @@ fn lower(
         file: file.exists().then(|| file.to_owned()),
         roles: layer.roles,
         reading,
+        connections: connections.map_or(CONNECTIONS_MAX, usize::from),
         listen: resolve(&listen, MOVER_PORT)?,
         http: resolve(&http, HTTP_PORT)?,
         state: std::path::absolute(state).map_err(|error| whole(format!("state: {error}")))?,

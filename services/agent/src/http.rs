@@ -29,7 +29,7 @@
 //! | 413 | a body of more than [`BODY_BYTES_MAX`] |
 //! | 431 | headers of more than [`HEAD_BYTES_MAX`] |
 //! | 500 | the agent failed: a bug |
-//! | 503 | [`CONNECTIONS_MAX`] connections are open: come again later |
+//! | 503 | `[http] connections` (256 unless set) are open: come again later |
 //!
 //! Not for: moving files (the mover's port does), nor for many clients: it is the operator's window.
 

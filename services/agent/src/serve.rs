@@ -199,7 +199,7 @@ impl Server {
             let fingerprint = identity.fingerprint();
             Arc::new(Link::new(controller, Arc::new(orders), mover, fingerprint, limits))
         });
-        let traffic = Arc::new(Traffic::default());
+        let traffic = Arc::new(Traffic::new(config.connections));
         let api = Arc::new(Api {
             mover: match &agent {
                 Some(agent) => Arc::new(agent.clone()),
@@ -349,6 +349,7 @@ struct Running {
     state: PathBuf,
     metrics: MetricsAccess,
     reading: Reading,
+    connections: usize,
     roles: Option<Vec<RoleName>>,
     controller: Option<controller::Config>,
     token: String,
@@ -371,6 +372,7 @@ impl Running {
             state: config.state.clone(),
             metrics: config.metrics,
             reading: config.reading.clone(),
+            connections: config.connections,
             roles: config.roles.clone(),
             controller: config.controller.clone(),
             token: token.to_owned(),
@@ -388,6 +390,7 @@ impl Running {
         for (what, same) in [
             ("roles", self.roles == config.roles),
             ("http.read", self.reading == config.reading),
+            ("http.connections", self.connections == config.connections),
             ("agent.listen", self.listen == config.listen),
             ("agent.http", self.http == config.http),
             ("agent.state", self.state == config.state),

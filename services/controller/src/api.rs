@@ -113,12 +113,13 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
 /// Finds out who asks, and whether that one asks too often.
 async fn guard(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>();
-    match Who::of(caller, &shared.tokens, &shared.config.scopes) {
+    let settings = shared.settings();
+    match Who::of(caller, &settings.tokens, &settings.config.scopes) {
         Ok(who) => {
-            if !shared.limiter.admits(&who.name) {
+            if !settings.limiter.admits(&who.name) {
                 let text = format!(
                     "more than {} requests in a second: ask for many files in one, and wait a second",
-                    shared.config.rate_limit
+                    settings.config.rate_limit
                 );
                 return Problem::new(StatusCode::TOO_MANY_REQUESTS, text).into_response();
             }

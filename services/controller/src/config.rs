@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use penstock_alto::Maps;
+use penstock_http::fetch::Url;
 use penstock_http::tokens::{TokenSource, check_token_name};
 use penstock_operations::batch::Limits;
 use penstock_operations::class::{Class, Window};
@@ -17,6 +18,8 @@ use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use crate::access::{Scope, TokenScopes};
+use crate::circuits::{CircuitProvider, LabCircuits};
+use crate::telemetry::Telemetry;
 
 /// Most classes.
 const CLASSES_MAX: usize = 1000;
@@ -59,6 +62,25 @@ pub struct Config {
     pub keep: Duration,
     /// Requests to the API that a client may make in a second.
     pub rate_limit: u32,
+    /// Who makes circuits; none where nobody does.
+    pub circuits: Option<Provider>,
+    /// The collector that knows how links are; none where nobody is asked.
+    pub telemetry: Option<Telemetry>,
+}
+
+/// Who makes circuits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Provider {
+    /// The lab whose directory this is.
+    Lab(PathBuf),
+}
+
+impl Provider {
+    pub(crate) fn start(self) -> Box<dyn CircuitProvider> {
+        match self {
+            Self::Lab(directory) => Box::new(LabCircuits::new(directory)),
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -83,12 +105,30 @@ struct Table {
     streams: Option<u16>,
     usable: Option<Spanned<f64>>,
     requests_per_second: Option<u32>,
+    circuits: Option<Spanned<CircuitsTable>>,
+    telemetry: Option<Spanned<TelemetryTable>>,
     #[serde(default)]
     site: Vec<Spanned<SiteTable>>,
     #[serde(default)]
     class: Vec<Spanned<ClassTable>>,
     #[serde(default)]
     token: Vec<Spanned<TokenTable>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CircuitsTable {
+    provider: String,
+    lab: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TelemetryTable {
+    url: Url,
+    token: Option<PathBuf>,
+    fingerprint: Option<String>,
+    authorities: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -154,6 +194,8 @@ impl Config {
             rules: Rules::default(),
             keep: Duration::from_secs(7 * 86_400),
             rate_limit: 0,
+            circuits: None,
+            telemetry: None,
         }
     }
 
@@ -266,6 +308,36 @@ fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigE
         config.rules.usable_permille = (usable.get_ref() * 1000.0).round() as u16;
     }
     config.rate_limit = table.requests_per_second.unwrap_or(0);
+    if let Some(telemetry) = table.telemetry {
+        let at = line(telemetry.span().start);
+        let TelemetryTable { url, token, fingerprint, authorities } = telemetry.into_inner();
+        let fingerprint = fingerprint.map(|text| text.parse()).transpose();
+        let telemetry = Telemetry {
+            url,
+            token: token.map(|file| directory.join(file)),
+            fingerprint: fingerprint.map_err(|error| {
+                failed(at, format!("[controller.telemetry] fingerprint: {error}"))
+            })?,
+            authorities: authorities.map(|file| directory.join(file)),
+        };
+        telemetry.check().map_err(|text| failed(at, format!("[controller.telemetry] {text}")))?;
+        config.telemetry = Some(telemetry);
+    }
+    if let Some(circuits) = table.circuits {
+        let at = line(circuits.span().start);
+        let circuits = circuits.into_inner();
+        config.circuits = match (circuits.provider.as_str(), circuits.lab) {
+            ("lab", Some(lab)) => Some(Provider::Lab(directory.join(lab))),
+            ("lab", None) => {
+                let text = "[controller.circuits] needs lab = \"DIR\": the lab's directory";
+                return Err(failed(at, text.to_owned()));
+            }
+            (other, _) => {
+                let text = format!("provider = \"{other}\" makes no circuits here: write \"lab\"");
+                return Err(failed(at, text));
+            }
+        };
+    }
     for site in table.site {
         let at = line(site.span().start);
         let SiteTable { name, networks } = site.into_inner();

@@ -8,19 +8,16 @@ use std::time::Duration;
 
 use axum::Router;
 use penstock_http::Role;
-use penstock_http::tokens::Tokens;
-use penstock_operations::round::Planner;
 use prometheus_client::encoding::DescriptorEncoder;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::config::Config;
+use crate::config::{Config, Provider};
 use crate::counters::Counters;
-use crate::limiter::Limiter;
-use crate::shared::Shared;
+use crate::shared::{Current, Settings, Shared};
 use crate::store::{Clock, Database, Writer};
-use crate::{api, metrics, round};
+use crate::{api, circuits, metrics, round, telemetry};
 
 /// In the state directory.
 const FILE: &str = "controller.db";
@@ -28,10 +25,14 @@ const FILE: &str = "controller.db";
 /// A round that is being made may take so long to end.
 const STOP_TIME: Duration = Duration::from_secs(5);
 
+/// Reads again what the operator says.
+type Load = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
+
 /// A controller that runs; it ends with [`Role::stop`].
-#[derive(Debug)]
 pub struct Controller {
     shared: Arc<Shared>,
+    runtime: Handle,
+    load: Option<Load>,
     rounds: Mutex<Option<(Handle, JoinHandle<()>)>>,
 }
 
@@ -52,29 +53,24 @@ impl Controller {
             .database
             .clone()
             .unwrap_or_else(|| format!("sqlite://{}?mode=rwc", state.join(FILE).display()));
-        let tokens = Tokens::open(&random(), &config.tokens).map_err(|error| error.to_string())?;
-        let config = Arc::new(config);
+        let provider = config.circuits.clone().map(Provider::start);
+        let current = Arc::new(Current::new(Settings::of(config, &random())?));
         let shared = runtime.block_on(async {
             let database = Database::open(&url).await?;
             let (wake, followers) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
             let counters = Arc::new(Counters::default());
             let writer = Writer::start(
                 database.clone(),
-                Arc::clone(&config),
+                Arc::clone(&current),
                 Arc::clone(&wake),
                 Arc::clone(&followers),
                 Arc::clone(&counters),
                 Clock::System,
             );
             Ok::<_, String>(Arc::new(Shared {
-                limiter: Limiter::new(config.rate_limit),
-                planner: Arc::new(Planner::new(
-                    config.topology.clone(),
-                    config.classes.clone(),
-                    config.rules,
-                )),
-                config,
-                tokens,
+                current,
+                provider,
+                rounds: Notify::new(),
                 database,
                 writer,
                 wake,
@@ -86,7 +82,26 @@ impl Controller {
             }))
         })?;
         let rounds = runtime.spawn(round::run(Arc::clone(&shared)));
-        Ok(Self { shared, rounds: Mutex::new(Some((runtime.clone(), rounds))) })
+        runtime.spawn(circuits::run(Arc::clone(&shared)));
+        runtime.spawn(telemetry::run(Arc::clone(&shared)));
+        let (runtime, rounds) = (runtime.clone(), Mutex::new(Some((runtime.clone(), rounds))));
+        Ok(Self { shared, runtime, load: None, rounds })
+    }
+
+    /// The same, which at SIGHUP goes on by what `load` gives.
+    #[must_use]
+    pub fn reloading(
+        mut self,
+        load: impl Fn() -> Result<Config, String> + Send + Sync + 'static,
+    ) -> Self {
+        self.load = Some(Box::new(load));
+        self
+    }
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Controller").field("shared", &self.shared).finish_non_exhaustive()
     }
 }
 
@@ -105,6 +120,39 @@ impl Role for Controller {
 
     fn guards(&self, path: &str) -> bool {
         api::is_ours(path)
+    }
+
+    /// Classes, tokens, topology and times become what the file says; nothing that runs is lost by it.
+    fn reload(&self) -> Result<(), String> {
+        let Some(load) = &self.load else { return Ok(()) };
+        let before = self.shared.settings();
+        let config = load()?;
+        for (what, same) in [
+            ("controller.database", before.config.database == config.database),
+            ("controller.circuits", before.config.circuits == config.circuits),
+        ] {
+            if !same {
+                tracing::warn!("{what} has changed: restart the controller for it");
+            }
+        }
+        for class in before.config.classes.iter().filter(|one| config.class(&one.name).is_none()) {
+            tracing::warn!("class {} is gone: what waits in it waits until it is back", class.name);
+        }
+        self.shared.current.replace(Settings::of(config, &random())?);
+        // Of several controllers each reads its own file.
+        let shared = Arc::clone(&self.shared);
+        self.runtime.spawn(async move {
+            let told = shared.writer.apply(|cx| {
+                cx.event(None, None, "settings", "classes, tokens and topology are read anew");
+                cx.wake();
+                Box::pin(async { Ok(()) })
+            });
+            if let Err(error) = told.await {
+                tracing::warn!("that settings are read anew is not noted: {error}");
+            }
+        });
+        tracing::info!("classes, tokens and topology are read anew");
+        Ok(())
     }
 
     fn stop(&self) {

@@ -16,6 +16,7 @@
 
 pub mod access;
 pub mod api;
+pub mod circuits;
 pub mod config;
 mod controller;
 mod counters;
@@ -27,6 +28,7 @@ pub mod rehearsal;
 mod round;
 mod shared;
 mod store;
+pub mod telemetry;
 
 pub use api::document;
 pub use controller::Controller;

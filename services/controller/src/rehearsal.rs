@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::shared::alive_ms;
+use crate::shared::{Current, Settings, alive_ms};
 use crate::store::db::Kind;
 use crate::store::submit::{NewFile, Policy, Submission, Submitted};
 use crate::store::writer::Audit;
@@ -27,7 +27,7 @@ use crate::store::{Clock, Database, Writer, change, dispatch, house, read};
 /// A store that is asked in virtual time.
 #[derive(Debug)]
 pub struct StoreDesk {
-    config: Arc<Config>,
+    settings: Arc<Settings>,
     pub(crate) database: Database,
     pub(crate) writer: Writer,
     clock: Arc<AtomicI64>,
@@ -57,12 +57,13 @@ impl StoreDesk {
     pub fn open(config: Config, url: &str) -> Result<Self, String> {
         let runtime = Runtime::new().map_err(|error| error.to_string())?;
         let clock = Arc::new(AtomicI64::new(0));
-        let config = Arc::new(config);
+        let current = Current::new(Settings::of(config, "nobody asks by HTTP")?);
+        let settings = current.get();
         let (database, writer) = runtime.block_on(async {
             let database = Database::open(url).await?;
             let writer = Writer::start(
                 database.clone(),
-                Arc::clone(&config),
+                Arc::new(current),
                 Arc::new(Notify::new()),
                 Arc::new(Notify::new()),
                 Arc::new(Counters::default()),
@@ -70,12 +71,12 @@ impl StoreDesk {
             );
             Ok::<_, String>((database, writer))
         })?;
-        Ok(Self { config, database, writer, clock, runtime, requests: 0 })
+        Ok(Self { settings, database, writer, clock, runtime, requests: 0 })
     }
 
     fn submission(&mut self, asked: Asked) -> Submission {
         self.requests += 1;
-        let scitag = self.config.class(&asked.class).and_then(|class| class.scitag);
+        let scitag = self.settings.config.class(&asked.class).and_then(|class| class.scitag);
         let number = self.requests;
         // A hundred files in a directory; nodes read sizes from names.
         let name = |(at, size): (usize, u64)| NewFile {
@@ -196,11 +197,12 @@ impl Desk for StoreDesk {
     ) -> Result<(), String> {
         self.at(now_ms);
         self.runtime.block_on(async {
-            let lost = self.config.lost_after.as_millis() as i64;
-            house::work(&self.writer, lost, self.config.keep.as_millis() as i64).await?;
-            let is_site = |name: &str| self.config.is_site(name);
+            let lost = self.settings.config.lost_after.as_millis() as i64;
+            house::work(&self.writer, lost, self.settings.config.keep.as_millis() as i64).await?;
+            let is_site = |name: &str| self.settings.config.is_site(name);
             let pool = &self.database.pool;
-            let snapshot = dispatch::snapshot(pool, now_ms, alive_ms(&self.config), is_site).await;
+            let snapshot =
+                dispatch::snapshot(pool, now_ms, alive_ms(&self.settings.config), is_site).await;
             let snapshot = snapshot.map_err(|error| error.to_string())?;
             let decision = decide(&snapshot);
             let runs = snapshot.runs.len() as i64;

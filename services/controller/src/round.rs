@@ -39,7 +39,6 @@ fn is_due(last: Option<Instant>, every: Duration) -> bool {
 
 /// Makes rounds until the controller stops.
 pub(crate) async fn run(shared: Arc<Shared>) {
-    let config = &shared.config;
     let mut cause = "start";
     let mut last = Last::default();
     let mut told = false;
@@ -54,10 +53,11 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                 told = true;
             }
         }
+        shared.rounds.notify_one();
         tokio::time::sleep(PAUSE.saturating_sub(begun.elapsed())).await;
         cause = tokio::select! {
             () = shared.wake.notified() => "event",
-            () = tokio::time::sleep(config.round) => "timer",
+            () = tokio::time::sleep(shared.settings().config.round) => "timer",
         };
     }
 }
@@ -102,14 +102,15 @@ async fn turn(shared: &Shared, cause: &'static str, last: &mut Last) -> Result<(
     }
     let now = now_ms();
     let alive = shared.alive_ms();
+    let settings = shared.settings();
     let snapshot =
-        dispatch::snapshot(&shared.database.pool, now, alive, |name| shared.config.is_site(name));
+        dispatch::snapshot(&shared.database.pool, now, alive, |name| settings.config.is_site(name));
     let snapshot = snapshot.await.map_err(|error| error.to_string())?;
     if snapshot.runs.is_empty() && snapshot.queues.is_empty() {
         return Ok(());
     }
     let begun = Instant::now();
-    let decision = shared.planner.plan(&snapshot);
+    let decision = settings.planner.plan(&snapshot);
     let took = begun.elapsed();
     shared.counters.round(took);
     let (micros, runs) = (took.as_micros() as i64, snapshot.runs.len() as i64);

@@ -9,6 +9,7 @@
 //! 1970) and states, `{bytes}` for the type of bytes where tables are made.
 
 pub(crate) mod change;
+pub(crate) mod circuit;
 pub(crate) mod db;
 pub(crate) mod dispatch;
 pub(crate) mod house;
@@ -17,6 +18,7 @@ pub(crate) mod report;
 pub(crate) mod reserve;
 pub(crate) mod rows;
 pub(crate) mod schema;
+pub(crate) mod seen;
 pub(crate) mod settle;
 pub(crate) mod submit;
 pub(crate) mod writer;

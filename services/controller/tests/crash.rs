@@ -50,7 +50,10 @@ fn serve_until_killed() {
     std::fs::rename(directory.join("address.new"), directory.join("address")).unwrap();
     let parent = std::os::unix::process::parent_id();
     while std::os::unix::process::parent_id() == parent {
-        std::thread::sleep(Duration::from_millis(100));
+        let leads = if running.leads() { "yes" } else { "no" };
+        std::fs::write(directory.join("leads.new"), leads).unwrap();
+        std::fs::rename(directory.join("leads.new"), directory.join("leads")).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
     }
     std::process::exit(0);
 }
@@ -94,7 +97,13 @@ impl Killable {
         }
     }
 
+    /// Whether it makes the rounds, by its own word.
+    fn leads(&self) -> bool {
+        std::fs::read_to_string(self.directory.join("leads")).is_ok_and(|text| text == "yes")
+    }
+
     fn kill(&mut self) {
+        let _ = std::fs::remove_file(self.directory.join("leads"));
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -271,4 +280,100 @@ fn a_killed_database_loses_nothing() {
         }
         Err(why) => eprintln!("skipped: {why}"),
     }
+}
+
+/// Waits until one of them leads, and none besides; which.
+fn leader(controllers: &[Killable]) -> usize {
+    let begun = Instant::now();
+    loop {
+        let leading: Vec<usize> =
+            (0..controllers.len()).filter(|at| controllers[*at].leads()).collect();
+        if let [one] = leading.as_slice() {
+            return *one;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{leading:?} lead");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn of_two_controllers_on_one_database_one_leads_and_the_other_takes_over() {
+    let store = match postgres::Postgres::shared() {
+        // It ends with the last who has it.
+        Ok(server) => Store::Postgres(server),
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let line = store.line();
+    let keep = [directory(), directory()];
+    let mut controllers: Vec<Killable> = keep
+        .iter()
+        .map(|(_, path)| {
+            std::fs::write(path.join("more"), &line).unwrap();
+            Killable::start(path)
+        })
+        .collect();
+    let world = Shared::default();
+    // Half of the nodes ask the one, half the other; so do clients.
+    let at = |n: usize| controllers[n % 2].address;
+    let mut nodes: Vec<Node> = ["c1", "t1", "c2", "t2"]
+        .iter()
+        .enumerate()
+        .map(|(n, name)| Node::new(name, at(n), &world))
+        .collect();
+    nodes.iter_mut().for_each(|node| node.speed = 4);
+    let mut clients = [0, 1].map(|n| Client::new(at(n), &token("producer")));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let ids: Vec<i64> = runtime.block_on(async {
+        let mut ids = Vec::new();
+        for n in 0..8 {
+            let key = format!("r{n}");
+            // The same key at both is one request.
+            let (status, made) =
+                clients[n % 2].ask("POST", "/api/v1/requests", &body(&key, 150)).await;
+            let (again, same) =
+                clients[(n + 1) % 2].ask("POST", "/api/v1/requests", &body(&key, 150)).await;
+            assert_eq!((status, again, &made["id"]), (201, 200, &same["id"]), "{made} {same}");
+            ids.push(made["id"].as_i64().unwrap());
+        }
+        ids
+    });
+    let first = leader(&controllers);
+    let moved = || world.lock().unwrap().written.len();
+    let turn = |nodes: &mut Vec<Node>| {
+        runtime.block_on(async {
+            for node in nodes.iter_mut() {
+                node.turn().await;
+            }
+        });
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let begun = Instant::now();
+    while moved() < 200 {
+        turn(&mut nodes);
+        assert!(begun.elapsed() < PATIENCE, "{} files", moved());
+    }
+    assert_eq!(leader(&controllers), first, "who leads goes on leading");
+    controllers[first].kill();
+    let other = 1 - first;
+    let address = controllers[other].address;
+    nodes.iter_mut().for_each(|node| node.client.move_to(address));
+    clients.iter_mut().for_each(|client| client.move_to(address));
+    let done = |client: &mut Client| {
+        runtime.block_on(async {
+            let list = client.get("/api/v1/requests?limit=100").await;
+            list["requests"].as_array().unwrap().iter().filter(|one| one["state"] == "done").count()
+        })
+    };
+    while done(&mut clients[0]) < ids.len() {
+        turn(&mut nodes);
+        assert!(begun.elapsed() < 3 * PATIENCE, "{} files", moved());
+    }
+    assert!(controllers[other].leads());
+    assert_eq!(moved(), 8 * 150);
+    assert!(world.lock().unwrap().written.values().all(|times| *times == 1));
+    // Back again it follows, and answers.
+    controllers[first].again();
+    clients[0].move_to(controllers[first].address);
+    assert_eq!(done(&mut clients[0]), 8);
+    assert_eq!(leader(&controllers), other);
 }

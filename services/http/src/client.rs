@@ -43,7 +43,7 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Of the server at `url`, below whose path everything is asked, as the bearer of `token`.
+    /// Of the server at `url`, below whose path everything is asked, as the bearer of `token`; an empty one is not shown.
     #[must_use]
     pub fn new(url: Url, tls: Option<Arc<ClientConfig>>, token: String) -> Self {
         Self { url, tls, token, connection: None }
@@ -90,12 +90,15 @@ impl Client {
         limit: usize,
     ) -> Result<(StatusCode, Bytes), Failure> {
         let bad = |error: &dyn std::fmt::Display| Failure::Bad(error.to_string());
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.url.path().trim_end_matches('/')))
             .header(HOST, self.url.authority())
-            .header(USER_AGENT, concat!("penstock/", env!("CARGO_PKG_VERSION")))
-            .header(AUTHORIZATION, format!("Bearer {}", self.token))
+            .header(USER_AGENT, concat!("penstock/", env!("CARGO_PKG_VERSION")));
+        if !self.token.is_empty() {
+            request = request.header(AUTHORIZATION, format!("Bearer {}", self.token));
+        }
+        let request = request
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(body))
             .map_err(|error| bad(&error))?;

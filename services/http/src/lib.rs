@@ -27,7 +27,7 @@ pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// Longest request line with headers.
 pub const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Most connections at once.
+/// Most connections at once, where the operator does not say.
 pub const CONNECTIONS_MAX: usize = 256;
 
 /// Time for a TLS handshake, and for the headers of a request; an idle connection ends after it too.

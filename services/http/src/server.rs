@@ -35,15 +35,33 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: applicat
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
-/// Counts of connections and answers.
-#[derive(Debug, Default)]
+/// Counts of connections and answers, and how many connections there may be.
+#[derive(Debug)]
 pub struct Traffic {
+    most: usize,
     open: AtomicUsize,
     refused: AtomicU64,
     answers: [AtomicU64; 3],
 }
 
+impl Default for Traffic {
+    fn default() -> Self {
+        Self::new(CONNECTIONS_MAX)
+    }
+}
+
 impl Traffic {
+    /// None yet, of at most so many at once.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self {
+            most,
+            open: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
+            answers: Default::default(),
+        }
+    }
+
     /// Counts an answer.
     pub fn answered(&self, status: StatusCode) {
         let class = match status.as_u16() {
@@ -73,7 +91,7 @@ impl Traffic {
     }
 
     fn enter(self: &Arc<Self>) -> Option<Entered> {
-        if self.open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+        if self.open.fetch_add(1, Ordering::Relaxed) >= self.most {
             self.open.fetch_sub(1, Ordering::Relaxed);
             self.refused.fetch_add(1, Ordering::Relaxed);
             return None;

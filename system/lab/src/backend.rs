@@ -10,10 +10,12 @@
 //! segment super-packets first, so that single segments are lost.
 
 use std::io;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use penstock_sys::namespace::NetworkNamespace;
 use penstock_sys::net::{Configurator, Netem, PacketQueue, Tap, divert};
+use penstock_units::BitRate;
 use serde::{Deserialize, Serialize};
 
 use crate::direction::Counters;
@@ -57,6 +59,15 @@ pub(crate) struct Place<'a> {
     pub(crate) number: usize,
 }
 
+/// A part of a direction of a link that packets to one network have for themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lane {
+    /// A network of 64 bits.
+    pub(crate) to: Ipv6Addr,
+    /// What of the link's rate is theirs, and no more.
+    pub(crate) rate: BitRate,
+}
+
 /// A link that runs.
 pub(crate) trait Wire: Send {
     /// Has each direction do this from now on; the first is the one from the first end.
@@ -65,6 +76,22 @@ pub(crate) trait Wire: Send {
     fn counters(&self) -> io::Result<[Counters; 2]>;
     /// How late packets of each direction were, where that is known.
     fn lateness(&self) -> [Option<Counted>; 2];
+    /// Takes a lane of this number in each direction from what others have of the link, or gives it back.
+    fn set_lanes(&mut self, number: u16, lanes: Option<[Lane; 2]>) -> io::Result<()> {
+        let _ = number;
+        match lanes {
+            None => Ok(()),
+            Some(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "only links by nfqueue have room for circuits: make the lab with --backend nfqueue",
+            )),
+        }
+    }
+    /// What each direction of a lane counted; none where there is none.
+    fn lane_counters(&self, number: u16) -> Option<[Counters; 2]> {
+        let _ = number;
+        None
+    }
 }
 
 impl Backend {

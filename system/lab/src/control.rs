@@ -1,6 +1,7 @@
 //! What is said between a lab that runs and those who use it: one line of JSON each way, over a socket in the lab's
 //! directory.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -77,6 +78,26 @@ pub enum Request {
         /// From the first to the second.
         links: Vec<String>,
     },
+    /// A part of these links for a circuit: [`CircuitReport`].
+    Circuit {
+        /// Its name.
+        name: String,
+        /// Bits per second on the wire.
+        rate_bps: u64,
+        /// Hosts at its begin.
+        from: Vec<String>,
+        /// Hosts at its end.
+        to: Vec<String>,
+        /// From the switch of the first to that of the others.
+        links: Vec<String>,
+    },
+    /// A circuit ends.
+    Release {
+        /// Its name.
+        name: String,
+    },
+    /// All circuits: a list of [`CircuitReport`].
+    Circuits,
     /// Measures links: a list of [`Measured`].
     Calibrate {
         /// Which; none is all.
@@ -109,6 +130,35 @@ pub struct Status {
     pub nodes: Vec<NodeStatus>,
     /// Links.
     pub links: Vec<LinkReport>,
+    /// Circuits.
+    #[serde(default)]
+    pub circuits: Vec<CircuitReport>,
+}
+
+/// A circuit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CircuitReport {
+    /// Its name.
+    pub name: String,
+    /// Bits per second on the wire that it has of each link.
+    pub rate_bps: u64,
+    /// By host, the address that is for it alone.
+    pub addresses: BTreeMap<String, std::net::Ipv6Addr>,
+    /// Links, from its begin on.
+    pub links: Vec<CircuitLink>,
+}
+
+/// A link of a circuit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CircuitLink {
+    /// Its name.
+    pub link: String,
+    /// Whether it is cut.
+    pub is_cut: bool,
+    /// What of the circuit's packets went along it.
+    pub forward: Counters,
+    /// And back.
+    pub back: Counters,
 }
 
 /// A host or a switch.

@@ -27,6 +27,21 @@ pub struct Counters {
     pub marked: u64,
 }
 
+impl Counters {
+    /// Of both together.
+    #[must_use]
+    pub(crate) const fn with(self, other: Self) -> Self {
+        Self {
+            packets: self.packets + other.packets,
+            wire_bytes: self.wire_bytes + other.wire_bytes,
+            lost: self.lost + other.lost,
+            overflowed: self.overflowed + other.overflowed,
+            cut: self.cut + other.cut,
+            marked: self.marked + other.marked,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Direction {
     /// Of its thread and its random numbers.

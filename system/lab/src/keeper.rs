@@ -16,13 +16,14 @@ use penstock_sys::event::{Event, Interest, poll};
 use penstock_sys::lock::FileLock;
 use penstock_sys::machine;
 use penstock_topology::{Kind, LinkId, NodeId};
+use penstock_units::BitRate;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::backend::Backend;
 use crate::control::{
-    Answer, DirectionReport, Directions, InterfaceStatus, LINE_BYTES_MAX, LinkReport, Measured,
-    NodeStatus, Request, Status,
+    Answer, CircuitLink, CircuitReport, DirectionReport, Directions, InterfaceStatus,
+    LINE_BYTES_MAX, LinkReport, Measured, NodeStatus, Request, Status,
 };
 use crate::lab::{Lab, LabError};
 use crate::plan::Plan;
@@ -197,6 +198,22 @@ impl Keeper {
                 self.lab.pin(from, to, &links).map_err(|error| error.to_string())?;
                 Value::Null
             }
+            Request::Circuit { name, rate_bps, from, to, links } => {
+                let nodes = |names: &[String]| -> Result<Vec<NodeId>, String> {
+                    names.iter().map(|one| self.node(one)).collect()
+                };
+                let (from, to) = (nodes(&from)?, nodes(&to)?);
+                let links: Vec<LinkId> =
+                    links.iter().map(|link| self.link(link)).collect::<Result<_, _>>()?;
+                let made = self.lab.make_circuit(&name, BitRate(rate_bps), [&from, &to], &links);
+                made.map_err(|error| error.to_string())?;
+                json!(self.circuit(&name))
+            }
+            Request::Release { name } => {
+                self.lab.release_circuit(&name).map_err(|error| error.to_string())?;
+                Value::Null
+            }
+            Request::Circuits => json!(self.circuits()),
             Request::Calibrate { links } => json!(self.calibrate(&links)?),
             Request::Forgive => {
                 self.lab.forgive();
@@ -277,6 +294,31 @@ impl Keeper {
             notes: self.notes.clone(),
             nodes: (0..plan.nodes.len()).map(|node| self.node_status(NodeId(node))).collect(),
             links: links.collect::<Result<_, _>>()?,
+            circuits: self.circuits(),
+        })
+    }
+
+    fn circuits(&self) -> Vec<CircuitReport> {
+        self.lab.circuits().keys().filter_map(|name| self.circuit(name)).collect()
+    }
+
+    fn circuit(&self, name: &str) -> Option<CircuitReport> {
+        let topology = &self.lab.plan().topology;
+        let (rate, lanes) = self.lab.circuit_status(name)?;
+        let addresses = self.lab.circuit_addresses(name)?.into_iter();
+        let links = lanes.into_iter().map(|lane| CircuitLink {
+            link: topology.links[lane.link.0].name.clone(),
+            is_cut: lane.is_cut,
+            forward: lane.counters[0],
+            back: lane.counters[1],
+        });
+        Some(CircuitReport {
+            name: name.to_owned(),
+            rate_bps: rate.0,
+            addresses: addresses
+                .map(|(host, address)| (topology.nodes[host.0].name.clone(), address))
+                .collect(),
+            links: links.collect(),
         })
     }
 

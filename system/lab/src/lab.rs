@@ -1,5 +1,6 @@
 //! A lab that runs.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -7,12 +8,13 @@ use penstock_sys::namespace::NetworkNamespace;
 use penstock_topology::{LinkId, NodeId};
 use std::time::Duration;
 
-use crate::backend::{Backend, Place, Wire};
+use crate::backend::{Backend, Lane, Place, Wire};
+use crate::circuit::Circuit;
 use crate::direction::{Counters, late_from};
 use crate::lateness::Counted;
 use crate::line::Impairment;
 use crate::node::Node;
-use crate::plan::{Plan, PlanError};
+use crate::plan::{Plan, PlanError, Port};
 
 /// Hosts, switches and links, alive until it is dropped.
 pub struct Lab {
@@ -21,6 +23,8 @@ pub struct Lab {
     // Before the nodes: lines stop before their namespaces go.
     links: Vec<Link>,
     nodes: Vec<Arc<Node>>,
+    /// By their names.
+    circuits: BTreeMap<String, Circuit>,
 }
 
 struct Link {
@@ -85,7 +89,8 @@ impl Lab {
     /// # Errors
     /// Why it cannot be. Nothing is left of it then.
     pub fn new(plan: Plan, backend: Backend, seed: u64) -> Result<Self, LabError> {
-        let mut lab = Self { plan, backend, links: Vec::new(), nodes: Vec::new() };
+        let mut lab =
+            Self { plan, backend, links: Vec::new(), nodes: Vec::new(), circuits: BTreeMap::new() };
         for node in &lab.plan.nodes {
             let made = Node::new(node.kind);
             let made = made.map_err(|source| LabError::Node { node: node.name.clone(), source })?;
@@ -173,6 +178,40 @@ impl Lab {
                 .map_err(|source| LabError::Node { node: plan.name.clone(), source })?;
         }
         Ok(())
+    }
+
+    pub(crate) const fn circuits(&self) -> &BTreeMap<String, Circuit> {
+        &self.circuits
+    }
+
+    pub(crate) const fn circuits_mut(&mut self) -> &mut BTreeMap<String, Circuit> {
+        &mut self.circuits
+    }
+
+    pub(crate) fn set_lanes(
+        &mut self,
+        link: LinkId,
+        number: u16,
+        lanes: Option<[Lane; 2]>,
+    ) -> Result<(), LabError> {
+        let set = self.links[link.0].wire.set_lanes(number, lanes);
+        set.map_err(|source| self.link_error(link, source))
+    }
+
+    pub(crate) fn lane_counters(&self, link: LinkId, number: u16) -> Option<[Counters; 2]> {
+        self.links[link.0].wire.lane_counters(number)
+    }
+
+    /// Does something at a port of a node.
+    pub(crate) fn at_port(
+        &self,
+        node: NodeId,
+        port: usize,
+        work: impl FnOnce(&Node, &Port) -> io::Result<()>,
+    ) -> Result<(), LabError> {
+        let plan = &self.plan.nodes[node.0];
+        let done = work(&self.nodes[node.0], &plan.ports[port]);
+        done.map_err(|source| LabError::Node { node: plan.name.clone(), source })
     }
 
     /// How a link is.

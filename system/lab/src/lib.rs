@@ -11,6 +11,7 @@
 
 mod backend;
 mod calibrate;
+mod circuit;
 pub mod control;
 mod direction;
 pub mod keeper;
@@ -25,6 +26,7 @@ mod setting;
 
 pub use backend::Backend;
 pub use calibrate::Calibration;
+pub use circuit::{CircuitPlan, LaneStatus};
 pub use direction::Counters;
 pub use lab::{Lab, LabError, LinkStatus};
 pub use setting::{Setting, SettingError};

@@ -28,8 +28,8 @@ pub(crate) struct Node {
     kind: Kind,
     pub(crate) namespace: NetworkNamespace,
     pub(crate) network: Configurator,
-    /// Queues by the index of the device whose packets wait in them.
-    diverted: Mutex<BTreeMap<u32, u16>>,
+    /// Which packets wait in which queue, by the index of the device at which they arrive.
+    diverted: Mutex<BTreeMap<u32, Vec<Diversion>>>,
     pinned: Mutex<u32>,
 }
 
@@ -51,18 +51,11 @@ impl Node {
         self.network.index_of(&port.device)
     }
 
-    /// Packets that arrive on a device wait in this queue from now on, or no longer.
-    pub(crate) fn divert(&self, device: u32, queue: Option<u16>) -> io::Result<()> {
+    /// Packets that arrive on a device wait in these queues from now on: of its diversions the first that means them.
+    pub(crate) fn divert(&self, device: u32, queues: Vec<Diversion>) -> io::Result<()> {
         let mut diverted = self.diverted.lock().unwrap_or_else(PoisonError::into_inner);
-        if diverted.get(&device).copied() == queue {
-            return Ok(());
-        }
-        match queue {
-            Some(queue) => diverted.insert(device, queue),
-            None => diverted.remove(&device),
-        };
-        let all: Vec<Diversion> =
-            diverted.iter().map(|(&device, &queue)| Diversion { device, queue }).collect();
+        diverted.insert(device, queues);
+        let all: Vec<Diversion> = diverted.values().flatten().copied().collect();
         self.namespace.inside(|| divert(&all))?.map(|_| ())
     }
 
@@ -153,6 +146,31 @@ impl Node {
         // The latest is asked first.
         let priority = PRIORITY_PINNED.saturating_sub(*count);
         self.network.add_rule(Some(from), Some(to), priority, table)
+    }
+
+    /// Sends packets to a network by this port from now on, or no longer.
+    pub(crate) fn lead(
+        &self,
+        to: (IpAddr, u8),
+        via: IpAddr,
+        port: &Port,
+        on: bool,
+    ) -> io::Result<()> {
+        let route =
+            Route { to, via: Some(via), device: self.device(port)?, source: None, table: None };
+        match on {
+            true => self.network.replace_route(&route),
+            false => self.network.remove_route(&route),
+        }
+    }
+
+    /// Has an address that is for those who bind it, or no longer.
+    pub(crate) fn answer_to(&self, address: Ipv6Addr, port: &Port, on: bool) -> io::Result<()> {
+        let device = self.device(port)?;
+        match on {
+            true => self.network.add_address_for_who_binds_it(device, address.into(), 128),
+            false => self.network.remove_address(device, address.into(), 128),
+        }
     }
 
     /// How a device is to be made.

@@ -48,7 +48,7 @@ pub(super) fn is_tried(runs: usize) -> bool {
 pub(super) fn movable(chosen: &[Chosen]) -> impl Iterator<Item = usize> {
     let all = if is_tried(chosen.len()) { chosen } else { &[] };
     let movable =
-        |(at, one): (usize, &Chosen)| (one.at.is_some() && one.is_one_of_several()).then_some(at);
+        |(at, one): (usize, &Chosen)| (one.at.is_some() && one.ways.len() > 1).then_some(at);
     all.iter().enumerate().filter_map(movable)
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 use penstock_topology::paths::{self, Disjoint, Path};
 use penstock_topology::{LinkId, NodeId};
 
-use super::{HostView, Planner, RunView, Snapshot, balance};
+use super::{HostView, Planner, Promise, RunView, Snapshot, balance};
 use crate::orders::AddressPair;
 
 /// Ways that are looked at.
@@ -27,6 +27,8 @@ pub(super) struct Chosen {
     pub(super) at: Option<usize>,
     /// A link that is down, where no way is up.
     pub(super) broken: Option<String>,
+    /// Which of what was promised carries it as a circuit, with the addresses at its ends.
+    pub(super) circuit: Option<(usize, AddressPair)>,
 }
 
 impl Chosen {
@@ -36,7 +38,7 @@ impl Chosen {
 
     /// There are others, so the way must be told.
     pub(super) fn is_one_of_several(&self) -> bool {
-        self.ways.len() > 1
+        self.ways.len() > 1 || self.circuit.is_some()
     }
 }
 
@@ -148,9 +150,51 @@ impl Planner {
                     links.find(|name| snapshot.down.contains(*name)).map(str::to_owned)
                 }
             };
-            chosen.push(Chosen { at: choice, ways, broken });
+            chosen.push(Chosen { at: choice, ways, broken, circuit: None });
+        }
+        for (run, chosen) in runs.iter().zip(&mut chosen) {
+            if let Some((at, way, pair)) = self.circuit(snapshot, run) {
+                *chosen = Chosen {
+                    ways: Arc::new(vec![way]),
+                    at: Some(0),
+                    broken: None,
+                    circuit: Some((at, pair)),
+                };
+            }
         }
         chosen
+    }
+
+    /// Whether a promise is for this run.
+    pub(super) fn is_for(&self, promise: &Promise, run: &RunView) -> bool {
+        promise.class.as_ref().is_none_or(|class| *class == run.class)
+            && self.site_of(&run.from) == Some(&promise.source)
+            && self.site_of(&run.to) == Some(&promise.destination)
+    }
+
+    /// The circuit of a run: of several that are for it one by its number, so that it stays where it is.
+    fn circuit(&self, snapshot: &Snapshot, run: &RunView) -> Option<(usize, Path, AddressPair)> {
+        let (from, to) = (self.topology.node(&run.from)?, self.topology.node(&run.to)?);
+        let ways = self.ways(from, to);
+        let usable = snapshot.promises.iter().enumerate().filter_map(|(at, promise)| {
+            let circuit = promise.circuit.as_ref().filter(|_| self.is_for(promise, run))?;
+            let pair = AddressPair {
+                from: circuit.addresses.get(&run.from)?.clone(),
+                to: circuit.addresses.get(&run.to)?.clone(),
+            };
+            // One that is broken is restored elsewhere, or not: until then what it carried goes as all others do.
+            if circuit.links.iter().any(|name| snapshot.down.contains(name)) {
+                return None;
+            }
+            let name = |link: &LinkId| self.topology.links[link.0].name.as_str();
+            let has = |way: &&Path| {
+                circuit.links.iter().all(|wanted| way.links.iter().any(|link| name(link) == wanted))
+            };
+            Some((at, ways.iter().find(has)?.clone(), pair))
+        });
+        let mut usable: Vec<_> = usable.collect();
+        let count = i64::try_from(usable.len()).ok().filter(|count| *count > 0)?;
+        Some(usable.swap_remove(run.setting.run.rem_euclid(count) as usize))
     }
 
     /// The interfaces at which a way begins and ends.

@@ -1,12 +1,12 @@
 //! How fast each transfer goes: links, interfaces and storage shared among all, with the reason of each rate.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use penstock_allocation::{self as allocation, Bound, Demand, Problem, RATE_MAX, Resource};
 use penstock_topology::paths::Path;
 use penstock_units::BitRate;
 
-use super::route::Chosen;
+use super::route::{Chosen, Direction};
 use super::{Decision, HostView, Planner, RunView, Setting, Snapshot, balance};
 use crate::forecast;
 
@@ -32,7 +32,7 @@ const OBEY_MS: i64 = 3_000;
 const RAISE_LEAST: u64 = 50;
 
 /// Rates below it are too small to tell a path by.
-const TELLING_BPS: u64 = 50_000_000;
+const TELLING_BPS: u64 = 10_000_000;
 
 impl Planner {
     /// Sets path, rate and reason of each run.
@@ -43,9 +43,19 @@ impl Planner {
         let mut slow = Vec::with_capacity(runs.len());
         let mut problem = Problem { classes: self.allocation_classes(), ..Problem::default() };
         let mut resources = Resources::default();
-        let promised = self.promised(snapshot, runs);
+        let promised = self.promised(snapshot, runs, &ways);
+        resources.reserve(snapshot);
         for (at, (run, chosen)) in runs.iter().zip(&ways).enumerate() {
             let paths = match (chosen.way(), &chosen.broken) {
+                (Some(_), _) if chosen.circuit.is_some() => {
+                    let mut names = self.ends(run, &hosts, &mut resources);
+                    names.extend(chosen.circuit.iter().map(|(promise, _)| {
+                        let promise = &snapshot.promises[*promise];
+                        let id = promise.circuit.as_ref().map_or(0, |circuit| circuit.id);
+                        resources.add(format!("circuit {id}"), promise.rate_bps)
+                    }));
+                    vec![names]
+                }
                 (Some(way), _) => vec![self.resources(run, way, &hosts, &mut resources)],
                 // A pair of hosts without links between them in the topology: their own limits are all that is known.
                 (None, None) => vec![self.ends(run, &hosts, &mut resources)],
@@ -84,7 +94,7 @@ impl Planner {
             }
         };
         let waits = pending(snapshot.now_ms, runs, &problem);
-        let off_path = self.off_path(runs, &ways, &hosts, snapshot.now_ms);
+        let off_path = self.off_path(snapshot, runs, &ways, &hosts);
         for (at, run) in runs.iter().enumerate() {
             let (allotment, chosen) = (&allotted[at], &ways[at]);
             let held = problem.demands[at]
@@ -98,6 +108,9 @@ impl Planner {
             });
             let path =
                 match (chosen.way(), hosts.get(run.from.as_str()), hosts.get(run.to.as_str())) {
+                    _ if chosen.circuit.is_some() => {
+                        chosen.circuit.iter().map(|(_, pair)| pair.clone()).collect()
+                    }
                     (Some(way), Some(from), Some(to)) if chosen.is_one_of_several() => {
                         self.pairs(way, from, to)
                     }
@@ -111,11 +124,11 @@ impl Planner {
                 route: route.unwrap_or_default(),
                 reason: reason(run, chosen, allotment, promised[at], slow[at], snapshot.now_ms),
                 slow_since_ms: slow[at],
-                off_path: off_path.contains(&run.setting.run),
+                off_path: off_path.contains_key(&run.setting.run),
             };
-            if setting.off_path && !run.setting.off_path {
+            if let Some(place) = off_path.get(&setting.run).filter(|_| !run.setting.off_path) {
                 decision.notes.push(format!(
-                    "order {} from {} to {} does not show at the interface of its path",
+                    "order {} from {} to {} does not show {place}, where its path is",
                     setting.run * 2,
                     run.from,
                     run.to
@@ -151,7 +164,7 @@ impl Planner {
     }
 
     /// What each run must have: what its deadline takes, and its part of what its class was promised.
-    fn promised(&self, snapshot: &Snapshot, runs: &[&RunView]) -> Vec<u64> {
+    fn promised(&self, snapshot: &Snapshot, runs: &[&RunView], ways: &[Chosen]) -> Vec<u64> {
         let mut of_request: HashMap<i64, u64> = HashMap::new();
         for run in runs {
             *of_request.entry(run.request).or_default() += 1;
@@ -164,15 +177,13 @@ impl Planner {
                 forecast::needed_bps(left, seconds).unwrap_or(0) / of_request[&run.request]
             })
             .collect();
-        for promise in &snapshot.promises {
-            let among: Vec<usize> = (0..runs.len())
-                .filter(|at| {
-                    let run = runs[*at];
-                    promise.class.as_ref().is_none_or(|class| *class == run.class)
-                        && self.site_of(&run.from) == Some(&promise.source)
-                        && self.site_of(&run.to) == Some(&promise.destination)
-                })
-                .collect();
+        for (number, promise) in snapshot.promises.iter().enumerate() {
+            // What goes over a circuit has its part of that one and of no other promise.
+            let mine = |at: &usize| match &ways[*at].circuit {
+                Some((circuit, _)) => *circuit == number,
+                None => self.is_for(promise, runs[*at]),
+            };
+            let among: Vec<usize> = (0..runs.len()).filter(mine).collect();
             for at in &among {
                 promised[*at] = promised[*at].saturating_add(promise.rate_bps / among.len() as u64);
             }
@@ -221,31 +232,56 @@ impl Planner {
         names
     }
 
-    /// Runs whose bytes do not show at the interface at which their way begins.
+    /// Runs whose bytes do not show where their way is: at the interface at which it begins, or on a link that is counted;
+    /// with that place.
     fn off_path(
         &self,
+        snapshot: &Snapshot,
         runs: &[&RunView],
         ways: &[Chosen],
         hosts: &HashMap<&str, &HostView>,
-        now_ms: i64,
-    ) -> HashSet<i64> {
+    ) -> HashMap<i64, String> {
+        let now_ms = snapshot.now_ms;
+        let mut off = HashMap::new();
         let mut at: BTreeMap<(&str, &str), (u64, Vec<i64>)> = BTreeMap::new();
+        let mut over: BTreeMap<Direction, (u64, Vec<i64>)> = BTreeMap::new();
         for (run, chosen) in runs.iter().zip(ways) {
             // One that was only just told is not there yet.
-            let settled = chosen.way().filter(|_| {
-                run.moving && chosen.is_one_of_several() && now_ms - run.set_ms > OBEY_MS
-            });
-            let Some((first, _)) = settled.and_then(|way| self.interfaces(way)) else { continue };
-            let entry = at.entry((&run.from, first)).or_default();
-            entry.0 += run.measured_bps;
-            entry.1.push(run.setting.run);
+            let settled = chosen.way().filter(|_| run.moving && now_ms - run.set_ms > OBEY_MS);
+            let Some(way) = settled else { continue };
+            for direction in self.directions(way) {
+                let count = snapshot.counts.get(&self.topology.links[direction.0.0].name);
+                // Counters speak of a time, at all of which it was there, and speak lately.
+                let speaks = count.is_some_and(|count| {
+                    let begin_ms = count.at_ms - count.interval_ms;
+                    begin_ms > run.set_ms + OBEY_MS
+                        && now_ms - count.at_ms < 3 * count.interval_ms + OBEY_MS
+                });
+                if speaks {
+                    let entry = over.entry(direction).or_default();
+                    entry.0 += run.measured_bps;
+                    entry.1.push(run.setting.run);
+                }
+            }
+            if let Some((first, _)) = self.interfaces(way).filter(|_| chosen.is_one_of_several()) {
+                let entry = at.entry((&run.from, first)).or_default();
+                entry.0 += run.measured_bps;
+                entry.1.push(run.setting.run);
+            }
         }
-        let mut off = HashSet::new();
+        for (direction, (measured, runs)) in over {
+            let name = &self.topology.links[direction.0.0].name;
+            let counted = snapshot.counts[name].bps[usize::from(!direction.1)];
+            if counted.is_some_and(|counted| measured > TELLING_BPS && counted < measured / 2) {
+                off.extend(runs.into_iter().map(|run| (run, format!("on link {name}"))));
+            }
+        }
         for ((host, name), (measured, runs)) in at {
             let interfaces = hosts.get(host).map(|host| &host.interfaces);
             let sent = interfaces.and_then(|all| all.iter().find(|one| one.name == name));
             if sent.is_some_and(|one| measured > TELLING_BPS && one.sent_bps < measured / 2) {
-                off.extend(runs);
+                let place = format!("at interface {name} of {host}");
+                off.extend(runs.into_iter().map(|run| (run, place.clone())));
             }
         }
         off
@@ -258,16 +294,31 @@ fn shown(route: &[String]) -> String {
 
 /// What there is, by name.
 #[derive(Debug, Default)]
-struct Resources(BTreeMap<String, u64>);
+struct Resources {
+    all: BTreeMap<String, u64>,
+    /// What circuits have of links, used or not.
+    taken: HashMap<String, u64>,
+}
 
 impl Resources {
+    /// Takes from links what circuits have of them.
+    fn reserve(&mut self, snapshot: &Snapshot) {
+        for promise in &snapshot.promises {
+            for name in promise.circuit.iter().flat_map(|circuit| &circuit.resources) {
+                *self.taken.entry(name.clone()).or_default() += promise.rate_bps;
+            }
+        }
+    }
+
     fn add(&mut self, name: String, capacity: u64) -> String {
-        self.0.entry(name.clone()).or_insert(capacity.min(RATE_MAX.0));
+        let taken = self.taken.get(&name).copied().unwrap_or(0);
+        let left = capacity.min(RATE_MAX.0).saturating_sub(taken);
+        self.all.entry(name.clone()).or_insert(left);
         name
     }
 
     fn into_list(self) -> Vec<Resource> {
-        let list = self.0.into_iter();
+        let list = self.all.into_iter();
         list.map(|(name, capacity)| Resource::new(name, BitRate(capacity))).collect()
     }
 }
@@ -329,6 +380,9 @@ fn reason(
         }
         (bound, _) => bound.to_string(),
     };
+    if chosen.circuit.is_some() {
+        text += "; over a circuit of its own";
+    }
     if promised > 0 {
         text += &format!("; {} of it are promised", BitRate(promised.min(allotment.rate.0)));
     }

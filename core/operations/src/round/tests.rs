@@ -252,9 +252,56 @@ fn a_promise_is_kept_for_its_class_between_its_sites() {
         source: "a".into(),
         destination: "b".into(),
         rate_bps: 20_000_000_000,
+        circuit: None,
     });
     let after = obeyed(all.clone(), &planner.plan(&all));
     assert_eq!(rates(&after), [10, 30]);
+}
+
+#[test]
+fn a_circuit_is_for_its_class_alone_until_a_link_of_it_is_down() {
+    let planner = planner(vec![Class::new("c"), Class::new("d")]);
+    let mut all = snapshot(vec![run(1, "c", "a1"), run(2, "d", "a2")]);
+    all.down.insert("north".into());
+    let (resources, links) = planner.site_ways("a", "b").swap_remove(0);
+    let addresses = [("a1", "2001:db8:c::1"), ("a2", "2001:db8:c::2"), ("b1", "2001:db8:d::1")];
+    all.promises.push(Promise {
+        class: Some("d".into()),
+        source: "a".into(),
+        destination: "b".into(),
+        rate_bps: 15_000_000_000,
+        circuit: Some(CircuitView {
+            id: 7,
+            resources,
+            links,
+            addresses: addresses.map(|(host, ip)| (host.to_owned(), ip.to_owned())).into(),
+        }),
+    });
+    let decision = planner.plan(&all);
+    let after = obeyed(all.clone(), &decision);
+    // Neither has what is the other's, though both would use more.
+    assert_eq!(rates(&after), [25, 15], "{decision:?}");
+    let setting = &after.runs[1].setting;
+    assert_eq!(
+        (setting.path[0].from.as_str(), setting.path[0].to.as_str()),
+        ("2001:db8:c::2", "2001:db8:d::1")
+    );
+    assert!(
+        setting.reason.contains("circuit 7 is full") && setting.reason.contains("promised"),
+        "{setting:?}"
+    );
+    assert_eq!(after.runs[0].setting.path, []);
+    // Nobody uses it: it is not for others all the same.
+    let idle = Snapshot { runs: vec![run(1, "c", "a1")], ..all.clone() };
+    assert_eq!(rates(&obeyed(idle.clone(), &planner.plan(&idle))), [25]);
+    // Broken, it is not gone over; what was promised is had of what there is.
+    all.down = ["direct".to_owned()].into();
+    let decision = planner.plan(&all);
+    let after = obeyed(all, &decision);
+    assert_eq!(rates(&after), [0, 10], "{decision:?}");
+    assert!(
+        after.runs[1].setting.path.is_empty() && after.runs[1].setting.reason.contains("short")
+    );
 }
 
 #[test]
@@ -270,6 +317,35 @@ fn bytes_that_do_not_show_on_their_path_are_noticed() {
     seen.hosts[0].interfaces = vec![interface(1_000_000)];
     let decision = planner.plan(&seen);
     assert!(decision.settings[0].off_path && decision.notes[0].contains("does not show"));
+}
+
+#[test]
+fn bytes_that_a_link_does_not_count_are_noticed_once_it_can_tell() {
+    let planner = planner(vec![Class::new("c")]);
+    let one = snapshot(vec![run(1, "c", "a1")]);
+    let mut seen = obeyed(one.clone(), &planner.plan(&one));
+    let counted = |at_ms, bps| LinkCount { at_ms, interval_ms: 20_000, bps: [Some(bps), Some(0)] };
+    let off = |seen: &Snapshot| {
+        let settings = planner.plan(seen).settings;
+        settings.first().is_some_and(|setting| setting.off_path)
+    };
+    seen.now_ms += 60_000;
+    let (now, low) = (seen.now_ms, 1_000_000_000);
+    // As it should be; too old; of a time at which it was not there yet; what tells nothing.
+    for (at_ms, bps) in [(now - 1_000, 39_000_000_000), (now - 70_000, low), (now - 40_000, low)] {
+        seen.counts = [("direct".to_owned(), counted(at_ms, bps))].into();
+        assert!(!off(&seen), "{at_ms} {bps}");
+    }
+    seen.counts = [("north".to_owned(), counted(now - 1_000, 0))].into();
+    assert!(!off(&seen));
+    seen.counts = [("direct".to_owned(), counted(now - 1_000, low))].into();
+    let decision = planner.plan(&seen);
+    assert!(decision.settings[0].off_path, "{decision:?}");
+    assert!(decision.notes[0].contains("does not show on link direct"), "{decision:?}");
+    // The other direction is no word about this one.
+    let back = LinkCount { bps: [None, Some(0)], ..counted(now - 1_000, 0) };
+    seen.counts = [("direct".to_owned(), back)].into();
+    assert!(!off(&seen));
 }
 
 #[test]

@@ -36,6 +36,7 @@ pub(super) struct Contents {
     pub(super) marker: Option<PathBuf>,
     pub(super) destinations: Destinations,
     pub(super) reading: Reading,
+    pub(super) connections: Option<NonZeroUsize>,
     pub(super) controller: Option<controller::Config>,
 }
 
@@ -128,6 +129,8 @@ struct HttpTable {
     read: Option<ReadWord>,
     #[serde(default)]
     names: Vec<String>,
+    #[serde(default, deserialize_with = "count")]
+    connections: Option<NonZeroUsize>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -297,6 +300,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
             read: document.http.read.map(|word| word.0).unwrap_or_default(),
             names: document.http.names,
         },
+        connections: document.http.connections,
     })
 }
 

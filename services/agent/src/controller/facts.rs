@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use penstock_mover::agent::Limits;
 use penstock_operations::orders::{Capacity, InterfaceCounters};
-use penstock_sys::net::{CountedDevice, own_addresses, speed_bps};
+use penstock_sys::net::{CountedDevice, preferred_addresses, speed_bps};
 
 use super::Config;
 
@@ -23,7 +23,7 @@ pub(super) fn addresses(given: &[SocketAddr], listening: &[SocketAddr]) -> Vec<S
             false => found.push(*address),
             true => {
                 let family = |ip: &IpAddr| address.is_ipv6() || ip.is_ipv4();
-                let all = own_addresses().into_iter().map(|(_, ip)| ip).filter(family);
+                let all = preferred_addresses().into_iter().map(|(_, ip)| ip).filter(family);
                 found.extend(all.map(|ip| SocketAddr::new(ip, address.port())));
             }
         }
@@ -71,7 +71,7 @@ pub(super) fn interfaces(named: &[String], listening: &[SocketAddr]) -> Vec<Inte
             .iter()
             .any(|at| at.ip() == ip || (at.ip().is_unspecified() && (at.is_ipv6() || ip.is_ipv4())))
     };
-    let all = own_addresses();
+    let all = preferred_addresses();
     let addresses = |name: &str| {
         let own = all.iter().filter(|(of, ip)| of == name && !is_near(*ip) && is_reached(*ip));
         own.take(TOLD_MAX).map(|(_, ip)| ip.to_string()).collect()

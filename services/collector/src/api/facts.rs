@@ -171,14 +171,17 @@ pub(crate) struct InterfaceFacts {
     pub(super) index: u32,
     /// By the exporter's word.
     speed_bps: Option<u64>,
-    /// Whether it is up.
-    up: bool,
+    /// Whether it is up; null where its exporter does not tell.
+    pub(super) up: Option<bool>,
+    /// When its counters came last, in seconds since 1970.
+    #[serde(skip)]
+    pub(super) told_s: Option<f64>,
     /// One of so many packets is sampled; null where nothing was sampled.
     sampling_rate: Option<u32>,
     /// The same with all that was lost.
     effective_sampling_rate: Option<f64>,
     /// How long the last interval of its counters was.
-    interval_s: Option<f64>,
+    pub(super) interval_s: Option<f64>,
     /// What comes in.
     #[serde(rename = "in")]
     pub(super) input: DirectionFacts,
@@ -270,7 +273,8 @@ pub(super) fn all_interfaces(shared: &Shared) -> (Vec<InterfaceFacts>, usize) {
                 site: site.clone(),
                 index,
                 speed_bps: state.speed_bps,
-                up: state.status & STATUS_OPER_UP != 0,
+                up: state.status.map(|status| status & STATUS_OPER_UP != 0),
+                told_s: state.told.map(|told| shared.started_s + told.as_secs_f64()),
                 sampling_rate: source.map(|source| source.sampling_rate),
                 effective_sampling_rate: source.map(|source| source.effective_rate()),
                 interval_s: interval.map(|interval| interval.length.as_secs_f64()),

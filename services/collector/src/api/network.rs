@@ -21,6 +21,9 @@ use crate::shared::{Shared, unix_now};
 /// Samples of so many seconds tell a rate where nothing is counted.
 const SAMPLED_S: i64 = 10;
 
+/// An interface that told nothing for so long is not known to be up or down.
+const STATE_S: f64 = 120.0;
+
 /// A site.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TopologySite)]
@@ -164,6 +167,8 @@ pub(crate) struct Flowing {
     share: Option<f64>,
     /// counters or samples.
     from: Option<&'static str>,
+    /// Over how many seconds; null where it is not known.
+    interval_s: Option<f64>,
 }
 
 /// A link with its use.
@@ -177,6 +182,10 @@ pub(crate) struct LinkUse {
     a_to_b: Flowing,
     /// From b to a.
     b_to_a: Flowing,
+    /// False where the interface at either end says that it is down; null where neither told lately.
+    up: Option<bool>,
+    /// When counters of either end came last, in seconds since 1970.
+    told_unix_seconds: Option<f64>,
 }
 
 /// Links with their use.
@@ -194,8 +203,18 @@ enum At {
     Link(String, String),
 }
 
-/// Rates at ends of links, in and out.
-type Rates = HashMap<At, [Flowing; 2]>;
+/// What an end of a link tells.
+#[derive(Debug)]
+struct Told {
+    /// In and out.
+    flowing: [Flowing; 2],
+    up: Option<bool>,
+    /// When, in seconds since 1970.
+    at_s: Option<f64>,
+}
+
+/// Rates at ends of links.
+type Rates = HashMap<At, Told>;
 
 fn rates(shared: &Shared) -> Rates {
     let (interfaces, _) = all_interfaces(shared);
@@ -233,6 +252,7 @@ fn rates(shared: &Shared) -> Rates {
                 error_bps: Some(0.0),
                 share: None,
                 from: Some("counters"),
+                interval_s: facts.interval_s,
             },
             None => match sampled.get(&facts.key) {
                 Some((bps, error)) => Flowing {
@@ -240,6 +260,7 @@ fn rates(shared: &Shared) -> Rates {
                     error_bps: Some(error.round()),
                     share: None,
                     from: Some("samples"),
+                    interval_s: Some(SAMPLED_S as f64),
                 },
                 None => Flowing::default(),
             },
@@ -248,7 +269,9 @@ fn rates(shared: &Shared) -> Rates {
             flowing(facts.input.counted_bps(), &sampled[0]),
             flowing(facts.output.counted_bps(), &sampled[1]),
         ];
-        rates.insert(at, both);
+        let fresh = facts.told_s.is_some_and(|told| told > now as f64 - STATE_S);
+        let up = facts.up.filter(|_| fresh);
+        rates.insert(at, Told { flowing: both, up, at_s: facts.told_s });
     }
     rates
 }
@@ -274,14 +297,17 @@ pub(crate) fn link_share(shared: &Shared, name: &str) -> Option<f64> {
 fn links_in_use(shared: &Shared) -> Vec<LinkUse> {
     let Some(topology) = &shared.config.topology else { return Vec::new() };
     let rates = rates(shared);
-    let at = |end: End, link: &str, out: usize| {
+    let told = |end: End, link: &str| {
         let node = &topology.nodes[end.node.0];
         let by_link = rates.get(&At::Link(node.name.clone(), link.to_owned()));
         let by_name = || {
             let interface = node.interfaces.get(end.interface?)?;
             rates.get(&At::Interface(node.name.clone(), interface.name.clone()))
         };
-        let found = &by_link.or_else(by_name)?[out];
+        by_link.or_else(by_name)
+    };
+    let at = |end: End, link: &str, out: usize| {
+        let found = &told(end, link)?.flowing[out];
         found.bps.map(|_| found)
     };
     let links = links_of(topology).into_iter().zip(&topology.links).map(|(facts, link)| {
@@ -293,9 +319,19 @@ fn links_in_use(shared: &Shared) -> Vec<LinkUse> {
                 error_bps: flowing.error_bps,
                 share: flowing.bps.map(|bps| bps / link.rate.0 as f64),
                 from: flowing.from,
+                interval_s: flowing.interval_s,
             },
         };
-        LinkUse { facts, a_to_b: flowing(a, b), b_to_a: flowing(b, a) }
+        let ends = [told(a, &link.name), told(b, &link.name)];
+        let states = ends.iter().flatten().filter_map(|told| told.up);
+        let times = ends.iter().flatten().filter_map(|told| told.at_s);
+        LinkUse {
+            facts,
+            a_to_b: flowing(a, b),
+            b_to_a: flowing(b, a),
+            up: states.reduce(|one, other| one && other),
+            told_unix_seconds: times.reduce(f64::max),
+        }
     });
     links.collect()
 }

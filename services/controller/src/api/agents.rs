@@ -27,7 +27,7 @@ fn allowed(shared: &Shared, asking: &Asking, host: &str) -> Result<(), Problem> 
             asking.who.name
         )));
     }
-    if !shared.config.is_host(host) {
+    if !shared.settings().config.is_host(host) {
         return Err(Problem::not_found(format!(
             "the controller's topology has no host '{host}': name the node as it is there"
         )));

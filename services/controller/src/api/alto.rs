@@ -8,11 +8,11 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use penstock_alto::{Maps, directory, media};
 use serde::Serialize;
-use sqlx::Row;
 
 use super::Asking;
 use crate::problem::Problem;
 use crate::shared::Shared;
+use crate::store::read;
 
 /// Where the documents are.
 const BASE: &str = "/api/v1/alto";
@@ -31,15 +31,14 @@ fn readable(asking: &Asking) -> Result<(), Problem> {
 
 /// Maps of the network as it is now: what is down is not gone over.
 async fn maps(shared: &Shared) -> Result<Maps, Problem> {
-    let down = sqlx::query("SELECT name FROM link WHERE down = 1");
-    let down = down.fetch_all(&shared.database.pool).await?;
-    let down: Vec<String> = down.iter().map(|row| row.get(0)).collect();
-    let topology = &shared.config.topology;
+    let down = read::down(&shared.database.pool).await?;
+    let settings = shared.settings();
+    let topology = &settings.config.topology;
     let mut prefixes: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for node in &topology.nodes {
         let Some(site) = node.site else { continue };
         let name = &topology.sites[site.0].name;
-        let networks = shared.config.networks.get(name).cloned();
+        let networks = settings.config.networks.get(name).cloned();
         prefixes.entry(name.clone()).or_insert_with(|| networks.unwrap_or_default());
     }
     Maps::of(topology, &prefixes, |link| !down.contains(&topology.links[link.0].name))

@@ -19,7 +19,7 @@ use crate::shared::Shared;
 pub use crate::store::dispatch::ClassRate;
 use crate::store::report::InterfaceFacts;
 use crate::store::writer::Audit;
-use crate::store::{change, now_ms, read};
+use crate::store::{change, now_ms, read, seen};
 
 /// Most rounds, orders and entries of the audit log in one answer.
 const LIST_MAX: i64 = 1000;
@@ -109,7 +109,8 @@ pub(super) async fn classes(
     let running: HashMap<String, (i64, i64, i64)> =
         running.iter().map(|row| (row.get(0), (row.get(1), row.get(2), row.get(3)))).collect();
     let now_s = now_ms() / 1000;
-    let seen = shared.config.classes.iter().filter(|class| asking.who.may_see(&class.name));
+    let settings = shared.settings();
+    let seen = settings.config.classes.iter().filter(|class| asking.who.may_see(&class.name));
     let classes = seen.map(|class| {
         let (queued_files, queued_bytes) = queued.get(&class.name).copied().unwrap_or_default();
         let (allotted_bps, measured_bps, orders) =
@@ -215,7 +216,8 @@ pub(super) async fn hosts(
     }
     let now = now_ms();
     let alive = shared.alive_ms();
-    let topology = &shared.config.topology;
+    let settings = shared.settings();
+    let topology = &settings.config.topology;
     let hosts = topology.hosts().map(|(_, node)| {
         let site = node.site.map(|site| topology.sites[site.0].name.clone());
         let drain = drained.get(&node.name).or_else(|| drained.get(site.as_deref()?));
@@ -284,7 +286,9 @@ async fn drain(
     on: Option<DrainBody>,
 ) -> Result<Json<Drained>, Problem> {
     operable(shared, asking)?;
-    let known = if site { shared.config.is_site(&name) } else { shared.config.is_host(&name) };
+    let settings = shared.settings();
+    let config = &settings.config;
+    let known = if site { config.is_site(&name) } else { config.is_host(&name) };
     if !known {
         let what = if site { "site" } else { "host" };
         let text = format!(
@@ -292,7 +296,7 @@ async fn drain(
         );
         return Err(Problem::not_found(text));
     }
-    let topology = &shared.config.topology;
+    let topology = &config.topology;
     let there = topology.hosts().filter(|(_, node)| match site {
         true => node.site.is_some_and(|site| topology.sites[site.0].name == name),
         false => node.name == name,
@@ -394,8 +398,16 @@ pub struct LinkState {
     pub name: String,
     /// Of each direction.
     pub capacity_bps: u64,
-    /// It is down.
+    /// It is down: somebody said so, or an interface at its end.
     pub down: bool,
+    /// What its interfaces say, by the collector; null where they say nothing.
+    pub up: Option<bool>,
+    /// What they counted from its first end to the other, in bits per second.
+    pub forward_bps: Option<u64>,
+    /// And back.
+    pub back_bps: Option<u64>,
+    /// Until when they counted it, in seconds since 1970.
+    pub counted_unix_seconds: Option<f64>,
     /// Why, as was said.
     pub reason: Option<String>,
     /// Since when, in seconds since 1970.
@@ -428,6 +440,7 @@ pub(super) async fn links(
     let text = "SELECT name, down, since, why FROM link";
     let said = sqlx::query(text).fetch_all(pool).await?;
     let said: HashMap<String, _> = said.iter().map(|row| (row.get::<String, _>(0), row)).collect();
+    let seen = seen::all(pool).await?;
     let mut used: HashMap<String, (i64, i64, i64)> = HashMap::new();
     let text = "SELECT route, COALESCE(rate_bps, 0), measured_bps FROM run WHERE state < 2";
     for row in sqlx::query(text).fetch_all(pool).await? {
@@ -437,16 +450,31 @@ pub(super) async fn links(
             *used = (used.0 + row.get::<i64, _>(1), used.1 + row.get::<i64, _>(2), used.2 + 1);
         }
     }
-    let links = shared.config.topology.links.iter().map(|link| {
+    let settings = shared.settings();
+    let links = settings.config.topology.links.iter().map(|link| {
         let row = said.get(&link.name);
         let (allotted_bps, measured_bps, orders) =
             used.get(&link.name).copied().unwrap_or_default();
+        let told = seen.get(&link.name).cloned().unwrap_or_default();
+        let said = row.is_some_and(|row| row.get::<i64, _>(1) > 0);
         LinkState {
             name: link.name.clone(),
             capacity_bps: link.rate.0,
-            down: row.is_some_and(|row| row.get::<i64, _>(1) > 0),
-            reason: row.map(|row| row.get(3)),
-            since_unix_seconds: row.map(|row| seconds(row.get(2))),
+            down: said || told.up == Some(false),
+            up: told.up,
+            forward_bps: told.count.and_then(|count| count.bps[0]),
+            back_bps: told.count.and_then(|count| count.bps[1]),
+            counted_unix_seconds: told.count.map(|count| seconds(count.at_ms)),
+            reason: match said {
+                true => row.map(|row| row.get(3)),
+                false if told.up == Some(false) => {
+                    Some("an interface at its end says so".to_owned())
+                }
+                false => row.map(|row| row.get(3)),
+            },
+            since_unix_seconds: row
+                .filter(|_| said || told.up != Some(false))
+                .map(|row| seconds(row.get(2))),
             allotted_bps,
             measured_bps,
             orders,
@@ -478,7 +506,7 @@ pub(super) async fn set_link(
     given: Result<Bytes, BytesRejection>,
 ) -> Result<Json<LinkBody>, Problem> {
     operable(&shared, &asking)?;
-    if shared.config.topology.link(&name).is_none() {
+    if shared.settings().config.topology.link(&name).is_none() {
         let text = format!("the topology has no link '{name}': GET /api/v1/links lists them");
         return Err(Problem::not_found(text));
     }

@@ -19,6 +19,7 @@ use super::objects::{
     Requests, SubmitBody,
 };
 use super::{Asking, Given, Params, body, number};
+use crate::config::Config;
 use crate::paths;
 use crate::problem::Problem;
 use crate::shared::Shared;
@@ -83,7 +84,8 @@ fn taken(files: &[NewFile], file: usize, by: Option<i64>) -> Problem {
 
 /// What was asked, checked.
 fn lower(shared: &Shared, asking: &Asking, asked: SubmitBody) -> Result<Submission, Problem> {
-    let class = class_of(shared, asked.class.as_deref())?;
+    let settings = shared.settings();
+    let class = class_of(&settings.config, asked.class.as_deref())?;
     if !asking.who.may_submit(class) {
         shared.counters.refused();
         return Err(Problem::forbidden(format!(
@@ -95,7 +97,7 @@ fn lower(shared: &Shared, asking: &Asking, asked: SubmitBody) -> Result<Submissi
         )));
     }
     for (pointer, site) in [("/source", &asked.source), ("/destination", &asked.destination)] {
-        if !shared.config.is_site(site) {
+        if !settings.config.is_site(site) {
             let text = format!(
                 "the topology has no site '{site}': GET /api/v1/hosts lists hosts with their sites"
             );
@@ -170,8 +172,8 @@ fn lower(shared: &Shared, asking: &Asking, asked: SubmitBody) -> Result<Submissi
     })
 }
 
-fn class_of<'a>(shared: &'a Shared, given: Option<&str>) -> Result<&'a Class, Problem> {
-    let classes = &shared.config.classes;
+fn class_of<'a>(config: &'a Config, given: Option<&str>) -> Result<&'a Class, Problem> {
+    let classes = &config.classes;
     let Some(name) = given else {
         return match classes.as_slice() {
             [one] => Ok(one),
@@ -184,7 +186,7 @@ fn class_of<'a>(shared: &'a Shared, given: Option<&str>) -> Result<&'a Class, Pr
     let labelled = |class: &&Class| {
         class.label.as_ref().is_some_and(|(owner, activity)| format!("{owner}/{activity}") == name)
     };
-    let found = shared.config.class(name).or_else(|| classes.iter().find(labelled));
+    let found = config.class(name).or_else(|| classes.iter().find(labelled));
     found.ok_or_else(|| {
         Problem::field(
             "/class",

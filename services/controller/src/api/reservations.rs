@@ -1,5 +1,6 @@
 //! Reservations: a rate that a class is promised between two sites for a time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -11,12 +12,14 @@ use penstock_calendar::{END_OF_TIME, RATE_MAX, Refusal};
 use penstock_units::BitRate;
 use serde::{Deserialize, Serialize};
 use sqlx::Row;
+use sqlx::any::AnyRow;
 use utoipa::ToSchema;
 
 use super::objects::seconds;
 use super::{Asking, body, number};
 use crate::problem::Problem;
 use crate::shared::Shared;
+use crate::store::circuit::CircuitState;
 use crate::store::writer::Audit;
 use crate::store::{now_ms, reserve};
 
@@ -36,6 +39,29 @@ pub struct ReserveBody {
     pub begin_unix_seconds: i64,
     /// Until when.
     pub end_unix_seconds: i64,
+    /// A circuit is to be made for it: a path of its own, with a rate that nobody else has.
+    #[serde(default)]
+    pub circuit: bool,
+}
+
+/// A circuit of a reservation.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = Circuit)]
+pub struct CircuitFacts {
+    /// booked, up, broken (it should stand and is tried again), or released.
+    pub state: String,
+    /// Since when, in seconds since 1970.
+    pub since_unix_seconds: f64,
+    /// Why it is broken.
+    pub reason: Option<String>,
+    /// By host, the address that leads over it.
+    pub addresses: BTreeMap<String, String>,
+    /// What its counters showed last, on its links.
+    pub measured_bps: i64,
+    /// When they were read, in seconds since 1970.
+    pub checked_unix_seconds: Option<f64>,
+    /// What orders say that they move shows there; null while they move little.
+    pub verified: Option<bool>,
 }
 
 /// A reservation.
@@ -62,6 +88,8 @@ pub struct ReservationFacts {
     pub path: Vec<String>,
     /// It holds now.
     pub active: bool,
+    /// The circuit that carries it; null where none was asked for.
+    pub circuit: Option<CircuitFacts>,
 }
 
 /// Reservations.
@@ -81,7 +109,8 @@ pub(super) async fn make(
     given: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<ReservationFacts>), Problem> {
     let asked: ReserveBody = body(given)?;
-    let class = shared.config.class(&asked.class).ok_or_else(|| {
+    let settings = shared.settings();
+    let class = settings.config.class(&asked.class).ok_or_else(|| {
         let text = format!("there is no class '{}': GET /api/v1/classes lists them", asked.class);
         Problem::field("/class", text)
     })?;
@@ -91,7 +120,7 @@ pub(super) async fn make(
         return Err(Problem::forbidden(text));
     }
     for (pointer, site) in [("/source", &asked.source), ("/destination", &asked.destination)] {
-        if !shared.config.is_site(site) {
+        if !settings.config.is_site(site) {
             return Err(Problem::field(pointer, format!("the topology has no site '{site}'")));
         }
     }
@@ -107,6 +136,10 @@ pub(super) async fn make(
         let text = "give seconds since 1970, after its begin and after now";
         return Err(Problem::field("/end_unix_seconds", text));
     }
+    if asked.circuit && shared.provider.is_none() {
+        let text = "nobody makes circuits here: leave it out, or add [controller.circuits]";
+        return Err(Problem::field("/circuit", text));
+    }
     let wanted = reserve::Wanted {
         client: asking.who.name.clone(),
         class: Some(class.name.clone()),
@@ -115,6 +148,7 @@ pub(super) async fn make(
         rate_bps: asked.rate_bps as i64,
         begins,
         ends: asked.end_unix_seconds,
+        circuit: asked.circuit,
     };
     let audit = Audit {
         who: asking.who.name,
@@ -122,17 +156,17 @@ pub(super) async fn make(
         what: "reserve",
         object: format!("{} to {}", wanted.source, wanted.destination),
         detail: format!(
-            "{} from {} to {} for {} s",
+            "{}{} from {} to {} for {} s",
+            if wanted.circuit { "a circuit of " } else { "" },
             BitRate(asked.rate_bps),
             wanted.source,
             wanted.destination,
             wanted.ends - wanted.begins
         ),
     };
-    let planner = Arc::clone(&shared.planner);
     let made = shared.writer.apply(move |cx| {
-        let (planner, wanted, audit) = (Arc::clone(&planner), wanted.clone(), audit.clone());
-        Box::pin(async move { reserve::reserve(cx, &planner, &wanted, audit).await })
+        let (wanted, audit) = (wanted.clone(), audit.clone());
+        Box::pin(async move { reserve::reserve(cx, &wanted, audit).await })
     });
     let id = match made.await? {
         Ok(id) => id,
@@ -149,8 +183,11 @@ pub(super) async fn make(
 
 async fn stored(shared: &Shared, id: Option<i64>) -> Result<Vec<ReservationFacts>, Problem> {
     let now = now_ms();
-    let text = "SELECT id, client, class, source, destination, rate_bps, begins, ends, route FROM reservation
-        WHERE ends > $1 AND (id = $2 OR $2 < 0) ORDER BY begins, id";
+    // One that is over is there until its circuit is released.
+    let text = "SELECT r.id, r.client, r.class, r.source, r.destination, r.rate_bps, r.begins, r.ends, r.route, c.state,
+            c.since, c.why, c.addresses, c.measured_bps, c.checked, c.shows
+        FROM reservation r LEFT JOIN circuit c ON c.reservation = r.id
+        WHERE (r.ends > $1 OR c.state < 3) AND (r.id = $2 OR $2 < 0) ORDER BY r.begins, r.id";
     let query = sqlx::query(text).bind(now).bind(id.unwrap_or(-1));
     let rows = query.fetch_all(&shared.database.pool).await?;
     let facts = rows.iter().map(|row| {
@@ -168,9 +205,23 @@ async fn stored(shared: &Shared, id: Option<i64>) -> Result<Vec<ReservationFacts
             end_unix_seconds: seconds(ends),
             path: route.into_iter().map(|(_, link)| link).collect(),
             active: begins <= now && now < ends,
+            circuit: circuit_of(row),
         }
     });
     Ok(facts.collect())
+}
+
+fn circuit_of(row: &AnyRow) -> Option<CircuitFacts> {
+    let state = CircuitState::of(row.get::<Option<i64>, _>(9)?);
+    Some(CircuitFacts {
+        state: state.as_str().to_owned(),
+        since_unix_seconds: seconds(row.get(10)),
+        reason: Some(row.get::<String, _>(11)).filter(|why| !why.is_empty()),
+        addresses: serde_json::from_str(&row.get::<String, _>(12)).unwrap_or_default(),
+        measured_bps: row.get(13),
+        checked_unix_seconds: row.get::<Option<i64>, _>(14).map(seconds),
+        verified: row.get::<Option<i64>, _>(15).map(|shows| shows > 0),
+    })
 }
 
 /// Reservations that have not ended.

@@ -42,7 +42,16 @@ fn what_is_said_is_taken() {
     assert_eq!((class.weight, class.mark_bps), (3, Some(60_000_000_000)));
     assert!(class.scitag.is_some() && class.windows.len() == 1);
     assert!(config.is_site("a") && config.is_host("a1") && !config.is_host("s"));
-    assert_eq!(read("topology = \"network.toml\"").unwrap().classes, [Class::new("default")]);
+    let little = read("topology = \"network.toml\"").unwrap();
+    assert_eq!(little.classes, [Class::new("default")]);
+    assert!(little.circuits.is_none() && little.telemetry.is_none());
+    let more = read(
+        "topology = \"network.toml\"\n[controller.circuits]\nprovider = \"lab\"\nlab = \"/labs/two\"\n\
+         [controller.telemetry]\nurl = \"https://collector.example.org:8621\"\ntoken = \"t\"\n",
+    );
+    let more = more.unwrap();
+    assert_eq!(more.circuits, Some(Provider::Lab("/labs/two".into())));
+    assert!(more.telemetry.is_some_and(|one| one.url.is_encrypted() && one.token.is_some()));
 }
 
 #[test]
@@ -77,6 +86,18 @@ fn a_mistake_is_told_with_its_line() {
         (
             "topology = \"network.toml\"\n[[controller.token]]\nname = \"t\"\nfile = \"f\"\nscopes = [\"agent:b\"]",
             ":5: token t: the topology has no host 'b'",
+        ),
+        (
+            "topology = \"network.toml\"\n[controller.circuits]\nprovider = \"oscars\"",
+            ":5: provider = \"oscars\" makes no circuits here",
+        ),
+        (
+            "topology = \"network.toml\"\n[controller.circuits]\nprovider = \"lab\"",
+            ":5: [controller.circuits] needs lab = \"DIR\"",
+        ),
+        (
+            "topology = \"network.toml\"\n[controller.telemetry]\nurl = \"http://192.0.2.1:8621\"\ntoken = \"t\"",
+            ":5: [controller.telemetry] http://192.0.2.1:8621/ would carry a token in the clear",
         ),
     ] {
         let error = read(table).unwrap_err();

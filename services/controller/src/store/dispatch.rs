@@ -16,7 +16,7 @@ use super::rows::{self, Value};
 use super::settle::{self, Delta, Deltas};
 use super::submit;
 use super::writer::Context;
-use super::{BatchKind, RunState};
+use super::{BatchKind, RunState, circuit, read, seen};
 
 /// Small batches that go into one order, at most.
 const BATCHES_MAX: usize = 512;
@@ -53,8 +53,9 @@ pub(crate) async fn snapshot(
             name,
         });
     }
-    let down = sqlx::query("SELECT name FROM link WHERE down = 1").fetch_all(pool).await?;
-    snapshot.down = down.iter().map(|row| row.get(0)).collect();
+    snapshot.down = read::down(pool).await?;
+    let seen = seen::all(pool).await?.into_iter();
+    snapshot.counts = seen.filter_map(|(link, seen)| Some((link, seen.count?))).collect();
     let runs = sqlx::query(
         "SELECT n.id, n.queue, n.class, n.request, n.from_host, n.to_host, n.priority, n.deadline,
             CASE WHEN r.size_estimate > r.bytes THEN r.size_estimate ELSE r.bytes END - r.bytes_done, n.phase,
@@ -90,13 +91,15 @@ pub(crate) async fn snapshot(
             set_ms: row.get(20),
         });
     }
-    let promises = "SELECT class, source, destination, rate_bps FROM reservation WHERE begins <= $1 AND ends > $1 ORDER BY id";
+    let mut circuits = circuit::standing(pool, now).await?;
+    let promises = "SELECT class, source, destination, rate_bps, id FROM reservation WHERE begins <= $1 AND ends > $1 ORDER BY id";
     for row in sqlx::query(promises).bind(now).fetch_all(pool).await? {
         snapshot.promises.push(Promise {
             class: row.get(0),
             source: row.get(1),
             destination: row.get(2),
             rate_bps: row.get::<i64, _>(3) as u64,
+            circuit: circuits.remove(&row.get::<i64, _>(4)),
         });
     }
     let queues = "SELECT id, class, source, destination, batches, bytes FROM queue WHERE batches > 0 ORDER BY id";
@@ -246,7 +249,7 @@ async fn begin(cx: &mut Context, start: &Start) -> Result<bool, sqlx::Error> {
     let found = sqlx::query(AssertSqlSafe(text)).bind(start.queue).fetch_all(&mut cx.tx).await?;
     let Some(head) = found.first() else { return Ok(false) };
     let lane: String = head.get(7);
-    let limits = cx.config.batch;
+    let limits = cx.settings.config.batch;
     let (mut files, mut bytes) = (0_i64, 0_i64);
     let mut chosen = Vec::new();
     for row in &found {

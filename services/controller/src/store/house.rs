@@ -24,8 +24,9 @@ const AUDIT_MS: i64 = 90 * 86_400_000;
 
 /// Does what there is to do.
 pub(crate) async fn keep(shared: &Shared) -> Result<(), String> {
-    let lost = shared.config.lost_after.as_millis() as i64;
-    let old = shared.config.keep.as_millis() as i64;
+    let settings = shared.settings();
+    let lost = settings.config.lost_after.as_millis() as i64;
+    let old = settings.config.keep.as_millis() as i64;
     if work(&shared.writer, lost, old).await? {
         shared.wake.notify_one();
     }

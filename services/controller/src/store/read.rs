@@ -1,6 +1,6 @@
 //! Questions: what the API shows, without changing anything.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use penstock_operations::orders::{File, Order, Send, Task};
 use penstock_operations::state::{FileState, RequestState, Tally};
@@ -453,4 +453,11 @@ pub(crate) async fn runs(
         why: row.get(23),
     };
     Ok(rows.iter().map(run).collect())
+}
+
+/// Names of links that are down: by the word of an operator or monitor, or by what interfaces tell the collector.
+pub(crate) async fn down(pool: &AnyPool) -> Result<HashSet<String>, sqlx::Error> {
+    let text = "SELECT name FROM link WHERE down = 1 UNION SELECT link FROM seen WHERE up = 0";
+    let rows = sqlx::query(text).fetch_all(pool).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }

@@ -180,7 +180,7 @@ pub(crate) async fn take(
         }
         taking.absent(host, report, &mut runs);
         answers.push(Instructions {
-            lease_seconds: cx.config.lease_seconds,
+            lease_seconds: cx.settings.config.lease_seconds,
             orders: Vec::new(),
             acknowledged,
         });

@@ -7,9 +7,9 @@ use penstock_operations::round::Planner;
 use penstock_units::BitRate;
 use sqlx::Row;
 
-use super::db;
 use super::rows::{self, Value};
 use super::writer::{Audit, Context};
+use super::{circuit, db};
 
 /// What of a link may be reserved: the rest is for work that nobody planned.
 const RESERVABLE_PERCENT: u64 = 80;
@@ -28,23 +28,35 @@ pub(crate) struct Wanted {
     /// Seconds since 1970.
     pub(crate) begins: i64,
     pub(crate) ends: i64,
+    /// It is to be a circuit.
+    pub(crate) circuit: bool,
 }
 
-/// The calendar as it is, in the order in which reservations were made.
-async fn calendar(cx: &mut Context, planner: &Planner) -> Result<Calendar, sqlx::Error> {
+/// Links with what is taken of each: the name of the resource and that of the link.
+pub(crate) type Route = Vec<(String, String)>;
+
+/// The calendar as it is, in the order in which reservations were made, without one of them.
+async fn calendar(
+    cx: &mut Context,
+    planner: &Planner,
+    without: Option<i64>,
+) -> Result<Calendar, sqlx::Error> {
     let mut calendar = Calendar::default();
     for (name, capacity) in planner.link_capacities() {
         let share = BitRate(capacity / 100 * RESERVABLE_PERCENT);
         // Capacities of a topology are within what a calendar takes.
         let _ = calendar.set_reservable(&name, share);
     }
-    let old = "DELETE FROM reservation WHERE ends < $1";
+    // A circuit is forgotten when it is released, not before.
+    let old = "DELETE FROM reservation WHERE ends < $1
+        AND NOT EXISTS (SELECT 1 FROM circuit WHERE circuit.reservation = reservation.id AND circuit.state < 3)";
     sqlx::query(old).bind(cx.now - KEEP_S * 1000).execute(&mut cx.tx).await?;
-    let text =
-        "SELECT id, rate_bps, begins, ends, route FROM reservation WHERE ends > $1 ORDER BY id";
-    for row in sqlx::query(text).bind(cx.now).fetch_all(&mut cx.tx).await? {
-        let route: Vec<(String, String)> =
-            serde_json::from_str(&row.get::<String, _>(4)).unwrap_or_default();
+    let old = "DELETE FROM circuit WHERE reservation NOT IN (SELECT id FROM reservation)";
+    sqlx::query(old).execute(&mut cx.tx).await?;
+    let text = "SELECT id, rate_bps, begins, ends, route FROM reservation WHERE ends > $1 AND id <> $2 ORDER BY id";
+    let rows = sqlx::query(text).bind(cx.now).bind(without.unwrap_or(-1));
+    for row in rows.fetch_all(&mut cx.tx).await? {
+        let route: Route = serde_json::from_str(&row.get::<String, _>(4)).unwrap_or_default();
         let reservation = Reservation {
             name: row.get::<i64, _>(0).to_string(),
             path: route.into_iter().map(|(resource, _)| resource).collect(),
@@ -62,13 +74,18 @@ async fn calendar(cx: &mut Context, planner: &Planner) -> Result<Calendar, sqlx:
 /// Makes a reservation on the first way that has room; refused with what would fit on the best one.
 pub(crate) async fn reserve(
     cx: &mut Context,
-    planner: &Arc<Planner>,
     wanted: &Wanted,
     audit: Audit,
 ) -> Result<Result<i64, Refusal>, sqlx::Error> {
-    let mut calendar = calendar(cx, planner).await?;
+    let settings = Arc::clone(&cx.settings);
+    let planner = &settings.planner;
+    let mut calendar = calendar(cx, planner, None).await?;
     let mut refusal = None;
     for (resources, links) in planner.site_ways(&wanted.source, &wanted.destination) {
+        if wanted.circuit && links.is_empty() {
+            refusal = Some(Refusal::Terms("a circuit needs a link between switches of its sites"));
+            continue;
+        }
         let reservation = Reservation {
             name: "new".to_owned(),
             path: resources.clone(),
@@ -78,6 +95,9 @@ pub(crate) async fn reserve(
         match calendar.reserve(reservation) {
             Ok(()) => {
                 let id = store(cx, wanted, resources.into_iter().zip(links).collect()).await?;
+                if wanted.circuit {
+                    circuit::book(cx, id).await?;
+                }
                 cx.event(
                     None,
                     wanted.class.as_deref(),
@@ -94,6 +114,31 @@ pub(crate) async fn reserve(
     Ok(Err(refusal.unwrap_or(Refusal::Terms("the topology has no way between these sites"))))
 }
 
+/// The ways between two sites that have room for a reservation that was made, the one that it has first.
+pub(crate) async fn ways(
+    cx: &mut Context,
+    (id, seconds): (i64, std::ops::Range<u64>),
+    (source, destination, rate): (&str, &str, BitRate),
+    now: &Route,
+) -> Result<Vec<Route>, sqlx::Error> {
+    let settings = Arc::clone(&cx.settings);
+    let planner = &settings.planner;
+    let mut calendar = calendar(cx, planner, Some(id)).await?;
+    let mut found = Vec::new();
+    for (resources, links) in planner.site_ways(source, destination) {
+        let (name, path) = ("this".to_owned(), resources.clone());
+        let fits = calendar.reserve(Reservation { name, path, rate, seconds: seconds.clone() });
+        calendar.cancel("this", 0);
+        let route: Route = resources.into_iter().zip(links).collect();
+        if route == *now {
+            found.insert(0, route);
+        } else if fits.is_ok() && !route.is_empty() {
+            found.push(route);
+        }
+    }
+    Ok(found)
+}
+
 /// The refusal that offers more.
 fn better(one: Option<Refusal>, other: Refusal) -> Refusal {
     match (one, other) {
@@ -104,11 +149,7 @@ fn better(one: Option<Refusal>, other: Refusal) -> Refusal {
     }
 }
 
-async fn store(
-    cx: &mut Context,
-    wanted: &Wanted,
-    route: Vec<(String, String)>,
-) -> Result<i64, sqlx::Error> {
+async fn store(cx: &mut Context, wanted: &Wanted, route: Route) -> Result<i64, sqlx::Error> {
     let id = db::numbers(&mut cx.tx, "id", 1).await?;
     let row: [Value; 10] = [
         id.into(),

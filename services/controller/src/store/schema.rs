@@ -14,7 +14,8 @@ use super::db::Kind;
 
 /// Each brings a database to the version of its place, counted from 1. What was shipped is never changed; a change is
 /// another one.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = [
+    "
 CREATE TABLE sequence (name TEXT PRIMARY KEY, next BIGINT NOT NULL);
 INSERT INTO sequence (name, next) VALUES ('id', 1), ('event', 1), ('round', 1), ('lock', 0);
 
@@ -92,7 +93,17 @@ CREATE TABLE reservation (
     id BIGINT PRIMARY KEY, client TEXT NOT NULL, class TEXT, source TEXT NOT NULL, destination TEXT NOT NULL,
     rate_bps BIGINT NOT NULL, begins BIGINT NOT NULL, ends BIGINT NOT NULL, route TEXT NOT NULL, made BIGINT NOT NULL);
 CREATE INDEX reservation_ends ON reservation (ends);
-"];
+",
+    "
+CREATE TABLE circuit (
+    reservation BIGINT PRIMARY KEY, state BIGINT NOT NULL, addresses TEXT NOT NULL, since BIGINT NOT NULL,
+    again BIGINT NOT NULL, why TEXT NOT NULL, checked BIGINT, carried BIGINT NOT NULL, measured_bps BIGINT NOT NULL,
+    shows BIGINT);
+CREATE INDEX circuit_live ON circuit (reservation) WHERE state < 3;
+CREATE TABLE seen (
+    link TEXT PRIMARY KEY, at BIGINT NOT NULL, up BIGINT, forward_bps BIGINT, back_bps BIGINT, interval_ms BIGINT);
+",
+];
 
 pub(crate) async fn migrate(connection: &mut AnyConnection, kind: Kind) -> Result<(), String> {
     let failed = |error: sqlx::Error| format!("cannot make the tables of the database: {error}");

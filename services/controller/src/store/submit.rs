@@ -521,7 +521,7 @@ fn first_batches(cx: &Context, id: i64, one: &Submission) -> Vec<NewBatch> {
     if one.directory {
         return vec![NewBatch { kind: BatchKind::List, ..base }];
     }
-    split_into(&base, 0, &one.files, cx.config.batch)
+    split_into(&base, 0, &one.files, cx.settings.config.batch)
 }
 
 /// Batches of these files, the first of which has the number `first`.
@@ -594,7 +594,7 @@ pub(crate) async fn append(
         sized,
         ..super::settle::Delta::default()
     };
-    let batches = split_into(base, start, &files, cx.config.batch);
+    let batches = split_into(base, start, &files, cx.settings.config.batch);
     add_batches(cx, batches).await?;
     super::settle::count(cx, super::settle::Deltas::from([(request, delta)])).await
 }

@@ -21,6 +21,7 @@ use super::report::{self, Contents};
 use super::rows::{self, Value};
 use super::submit::{self, Submission, Submitted};
 use crate::counters::Counters;
+use crate::shared::{Current, Settings};
 
 /// Most changes in one transaction.
 const GROUP: usize = 512;
@@ -80,7 +81,8 @@ pub(crate) struct Context {
     pub(crate) contents: Contents,
     /// Numbers of queues by class, source and destination; they never change.
     pub(crate) queues: HashMap<(String, String, String), i64>,
-    pub(crate) config: Arc<crate::config::Config>,
+    /// What the operator said when the transaction began.
+    pub(crate) settings: Arc<Settings>,
     clock: Clock,
     events: Vec<Event>,
     audits: Vec<Audit>,
@@ -322,7 +324,7 @@ impl Writer {
     /// Starts the task; `wake` is told when a round should look.
     pub(crate) fn start(
         database: Database,
-        config: Arc<crate::config::Config>,
+        current: Arc<Current>,
         wake: Arc<Notify>,
         followers: Arc<Notify>,
         counters: Arc<Counters>,
@@ -331,7 +333,7 @@ impl Writer {
         let (changes, waiting) = mpsc::channel(WAITING);
         let (end, ended) = oneshot::channel();
         tokio::spawn(db::fold(database.clone(), ended));
-        let task = Task { database, config, wake, followers, counters, clock, _end: end };
+        let task = Task { database, current, wake, followers, counters, clock, _end: end };
         tokio::spawn(task.run(waiting));
         Self { changes }
     }
@@ -366,7 +368,7 @@ impl Writer {
 
 struct Task {
     database: Database,
-    config: Arc<crate::config::Config>,
+    current: Arc<Current>,
     wake: Arc<Notify>,
     followers: Arc<Notify>,
     counters: Arc<Counters>,
@@ -413,7 +415,7 @@ impl Task {
                 now: 0,
                 contents: Contents::default(),
                 queues: HashMap::new(),
-                config: Arc::clone(&self.config),
+                settings: self.current.get(),
                 clock: self.clock.clone(),
                 events: Vec::new(),
                 audits: Vec::new(),
@@ -466,6 +468,7 @@ impl Task {
         until: Instant,
     ) -> Result<Answers, sqlx::Error> {
         let cx = self.context(context, until).await?;
+        cx.settings = self.current.get();
         cx.begin().await?;
         let mut submissions = Vec::new();
         let mut reports = Vec::new();

@@ -18,6 +18,9 @@ use penstock_controller::config::Config;
 use penstock_http::server::{self, Traffic};
 use penstock_http::{Caller, Role};
 use penstock_scitags::Registry;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::registry::Registry as Metrics;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -144,6 +147,16 @@ mark = "10G"
     Config::load(Some(&file), Registry::builtin()).unwrap()
 }
 
+/// A controller's numbers, as `/metrics` asks for them.
+#[derive(Debug)]
+struct Told(Arc<Controller>);
+
+impl Collector for Told {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        self.0.metrics(&mut encoder)
+    }
+}
+
 /// A controller that serves HTTP.
 pub struct Running {
     pub runtime: Runtime,
@@ -158,7 +171,10 @@ impl Running {
     pub fn start(config: Config, directory: &Path) -> Self {
         let runtime = Runtime::new().unwrap();
         let controller = Controller::start(config, directory, runtime.handle()).unwrap();
-        let controller = Arc::new(controller);
+        let file = directory.join("penstock.toml");
+        let load =
+            move || Config::load(Some(&file), Registry::builtin()).map_err(|e| e.to_string());
+        let controller = Arc::new(controller.reloading(load));
         let guard = |mut request: Request, next: Next| async move {
             let value = request.headers().get("authorization").cloned();
             let token = value
@@ -184,10 +200,24 @@ impl Running {
         Self { runtime, address, controller, stop, serving: Some(serving) }
     }
 
+    /// What SIGHUP does.
+    pub fn reload(&self) -> Result<(), String> {
+        self.controller.reload()
+    }
+
+    /// Whether it makes the rounds, by its metrics.
+    pub fn leads(&self) -> bool {
+        let mut registry = Metrics::default();
+        registry.register_collector(Box::new(Told(Arc::clone(&self.controller))));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        text.lines().any(|line| line == "penstock_controller_leads 1")
+    }
+
     /// A client with this token.
     pub fn client(&self, name: &str) -> Client {
         let token = if name == "owner" { OWNER.to_owned() } else { token(name) };
-        Client { address: self.address, token, connection: None }
+        Client::new(self.address, &token)
     }
 
     /// Runs a future on the controller's own threads.
@@ -237,11 +267,18 @@ pub struct Client {
     pub address: SocketAddr,
     pub token: String,
     connection: Option<SendRequest<Full<Bytes>>>,
+    /// Of the last answer.
+    pub headers: hyper::HeaderMap,
 }
 
 impl Client {
     pub fn new(address: SocketAddr, token: &str) -> Self {
-        Self { address, token: token.to_owned(), connection: None }
+        Self {
+            address,
+            token: token.to_owned(),
+            connection: None,
+            headers: hyper::HeaderMap::new(),
+        }
     }
 
     /// The controller is at another address.
@@ -276,6 +313,7 @@ impl Client {
             sender.ready().await.map_err(|e| e.to_string())?;
             let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
             let status = answer.status().as_u16();
+            self.headers = answer.headers().clone();
             let body = answer.into_body().collect().await.map_err(|e| e.to_string())?.to_bytes();
             let value = serde_json::from_slice(&body)
                 .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));

@@ -50,9 +50,12 @@ pub struct Node {
     /// The same of all orders together.
     pub most: usize,
     pub transfers: u32,
+    /// Its interface counts what its orders say that they move.
+    pub honest: bool,
     run: u64,
     doing: BTreeMap<OrderId, Doing>,
     sent: u64,
+    reported: std::time::Instant,
     pub last: Instructions,
 }
 
@@ -65,9 +68,11 @@ impl Node {
             speed: 100,
             most: usize::MAX,
             transfers: 16,
+            honest: false,
             run: 1,
             doing: BTreeMap::new(),
             sent: 0,
+            reported: std::time::Instant::now(),
             last: Instructions::default(),
         }
     }
@@ -112,6 +117,11 @@ impl Node {
 
     /// Reports once, and does as it is told; false where the controller does not answer.
     pub async fn turn(&mut self) -> bool {
+        if self.honest {
+            let bps: u64 = self.doing.values().filter_map(|one| one.rate).sum();
+            self.sent += (bps as f64 / 8.0 * self.reported.elapsed().as_secs_f64()) as u64;
+        }
+        self.reported = std::time::Instant::now();
         let answered = self.report().await;
         if answered {
             self.fetch().await;

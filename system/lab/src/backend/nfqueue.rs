@@ -2,7 +2,7 @@
 //!
 //! A thread per direction keeps numbers and times; packets it never sees but for their first bytes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -10,10 +10,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use penstock_sys::event::{Interest, poll};
 use penstock_sys::machine::{self, Wakeful};
-use penstock_sys::net::{CONGESTED, PacketQueue};
+use penstock_sys::net::{CONGESTED, Diversion, PacketQueue};
+use penstock_units::BitRate;
 use std::os::fd::AsFd;
 
-use super::{Place, Wire};
+use super::{Lane, Place, Wire};
 use crate::direction::{Counters, Direction};
 use crate::lateness::Counted;
 use crate::line::{Fate, Impairment, Line, Packet};
@@ -47,6 +48,8 @@ const AGE_MAX: Duration = Duration::from_millis(20);
 /// Of an Ethernet header, which the shaper counts, and of the rest, which it does not.
 const COUNTED_BYTES: u64 = 14;
 const UNCOUNTED_BYTES: u64 = 24;
+/// Queues of lanes come after those of ports: two numbers for each, one for each direction.
+const LANE_QUEUES: u16 = 0x8000;
 
 /// The sending end of a direction: what shapes it there.
 #[derive(Debug)]
@@ -69,12 +72,25 @@ struct Receiver {
 struct Way {
     sender: Sender,
     receiver: Receiver,
-    direction: Arc<Direction>,
+    /// Of all packets but those of lanes.
+    rest: Carrying,
+    /// From the first time that packets have to wait.
+    waits: bool,
     seed: u64,
-    /// Runs from the first time that packets have to wait.
-    thread: Option<JoinHandle<()>>,
+    wanted: Impairment,
+    /// By the number of the queue in which their packets wait.
+    lanes: BTreeMap<u16, (Lane, Carrying)>,
+    /// What lanes counted that are gone.
+    gone: Counters,
     /// How the kernel segments super-packets now.
     segments: u32,
+}
+
+/// A direction, or a lane of it, with its thread where packets wait.
+#[derive(Debug)]
+struct Carrying {
+    direction: Arc<Direction>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// A pair of devices with two directions.
@@ -95,12 +111,12 @@ impl Link {
                     queue: u16::try_from(b.number).unwrap_or(u16::MAX),
                     mtu: b.port.mtu,
                 },
-                direction: Arc::new(Direction::new(
-                    format!("{name}{sign}"),
-                    Impairment::default(),
-                )?),
+                rest: Carrying::new(format!("{name}{sign}"), Impairment::default())?,
+                waits: false,
                 seed,
-                thread: None,
+                wanted: Impairment::default(),
+                lanes: BTreeMap::new(),
+                gone: Counters::default(),
                 segments: SEGMENTS_MAX,
             })
         };
@@ -139,53 +155,119 @@ impl Wire for Link {
     }
 
     fn lateness(&self) -> [Option<Counted>; 2] {
-        self.0.each_ref().map(|way| way.thread.as_ref().map(|_| way.direction.lateness.counted()))
+        self.0.each_ref().map(|way| way.waits.then(|| way.rest.direction.lateness.counted()))
     }
+
+    fn set_lanes(&mut self, number: u16, lanes: Option<[Lane; 2]>) -> io::Result<()> {
+        let [one, other] = lanes.map_or([None, None], |lanes| lanes.map(Some));
+        let [forward, back] = &mut self.0;
+        let queues = lane_queues(number);
+        forward.set_lane(queues[0], one)?;
+        back.set_lane(queues[1], other).inspect_err(|_| {
+            // Both or none.
+            let _ = forward.set_lane(queues[0], None);
+        })
+    }
+
+    fn lane_counters(&self, number: u16) -> Option<[Counters; 2]> {
+        let [forward, back] = &self.0;
+        let counted = |way: &Way, queue| Some(way.lanes.get(&queue)?.1.direction.counters());
+        let queues = lane_queues(number);
+        Some([counted(forward, queues[0])?, counted(back, queues[1])?])
+    }
+}
+
+/// Both directions of a lane may end at one node, on its way in and on its way back.
+fn lane_queues(number: u16) -> [u16; 2] {
+    [0, 1].map(|side| LANE_QUEUES + 2 * (number % (LANE_QUEUES / 2)) + side)
 }
 
 impl Way {
     fn set(&mut self, wanted: Impairment) -> io::Result<()> {
+        let left = self.left_of(&wanted)?;
+        self.wanted = wanted;
         let segments = if wanted.loss > 0.0 { 1 } else { SEGMENTS_MAX };
         if segments != self.segments {
             self.sender.node.network.set_segments_max(self.sender.device, segments)?;
             self.segments = segments;
         }
-        self.direction.set(wanted);
-        if wanted.is_rate_alone() && self.thread.is_none() {
-            return self.sender.shape(&wanted);
+        self.rest.direction.set(left);
+        for (lane, carrying) in self.lanes.values() {
+            carrying.direction.set(in_lane(&wanted, lane));
+        }
+        if left.is_rate_alone() && !self.waits && self.lanes.is_empty() {
+            return self.sender.shape(&left);
         }
         // Once packets wait here they go on doing so: a change of place could let one overtake another.
-        if self.thread.is_none() {
-            self.thread = Some(self.start()?);
-            self.receiver.node.divert(self.receiver.device, Some(self.receiver.queue))?;
+        if !self.waits {
+            let Receiver { node, queue, mtu, .. } = &self.receiver;
+            self.rest.start(node, *queue, *mtu, self.seed)?;
+            self.waits = true;
+            self.divert()?;
             self.sender.node.network.remove_qdisc(self.sender.device)?;
         }
         Ok(())
     }
 
-    fn start(&self) -> io::Result<JoinHandle<()>> {
-        let Receiver { node, queue, mtu, .. } = &self.receiver;
-        let queue = node.namespace.inside(|| PacketQueue::open(*queue, HEAD_BYTES))??;
-        let line = Line::new(self.direction.wanted(), self.seed, &self.direction.name);
-        let keeper = Keeper {
-            direction: Arc::clone(&self.direction),
-            queue,
-            line,
-            mtu: *mtu,
-            held: VecDeque::with_capacity(1 << 14),
-            lost_bytes: 0,
-            since: Instant::now(),
-            awake: Duration::ZERO,
-            wakeful: None,
-            may_wake: true,
-        };
-        thread::Builder::new().name(self.direction.name.clone()).spawn(move || keeper.run())
+    /// What lanes leave to all others.
+    fn left_of(&self, wanted: &Impairment) -> io::Result<Impairment> {
+        let taken: u64 = self.lanes.values().map(|(lane, _)| lane.rate.0).sum();
+        match wanted.rate {
+            Some(rate) if rate.0 <= taken => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "circuits over it have {} of its {rate}: release one first",
+                    BitRate(taken)
+                ),
+            )),
+            rate => Ok(Impairment { rate: rate.map(|rate| BitRate(rate.0 - taken)), ..*wanted }),
+        }
+    }
+
+    fn set_lane(&mut self, queue: u16, lane: Option<Lane>) -> io::Result<()> {
+        // It lives until packets do not come to it any more.
+        let before = self.lanes.remove(&queue);
+        if let Some((_, carrying)) = &before {
+            self.gone = self.gone.with(carrying.direction.counters());
+        }
+        if let Some(lane) = lane {
+            let Receiver { node, mtu, .. } = &self.receiver;
+            let name = format!("{}{queue}", self.rest.direction.name);
+            let mut carrying = Carrying::new(name, in_lane(&self.wanted, &lane))?;
+            if before.is_some() {
+                self.divert()?;
+            }
+            drop(before);
+            carrying.start(node, queue, *mtu, self.seed)?;
+            self.lanes.insert(queue, (lane, carrying));
+        } else if before.is_none() {
+            return Ok(());
+        }
+        let wanted = self.wanted;
+        if let Err(error) = self.set(wanted) {
+            self.lanes.remove(&queue);
+            return Err(error);
+        }
+        self.divert()
+    }
+
+    /// Tells the kernel which packets wait where.
+    fn divert(&self) -> io::Result<()> {
+        let Receiver { node, device, queue, .. } = &self.receiver;
+        let lanes = self.lanes.iter().map(|(queue, (lane, _))| Diversion {
+            device: *device,
+            to: Some(lane.to),
+            queue: *queue,
+        });
+        let rest = Diversion { device: *device, to: None, queue: *queue };
+        node.divert(*device, lanes.chain([rest]).collect())
     }
 
     /// What waited here, and what the kernel sent on before anything did.
     fn counters(&self) -> io::Result<Counters> {
-        if self.thread.is_some() {
-            return Ok(self.direction.counters());
+        if self.waits {
+            let lanes = self.lanes.values().map(|(_, carrying)| carrying.direction.counters());
+            return Ok(lanes.fold(self.rest.direction.counters().with(self.gone), Counters::with));
         }
         let overflowed = self.sender.node.network.qdisc_drops(self.sender.device)?;
         let receiver = self.receiver.node.network.counters(self.receiver.device)?;
@@ -198,7 +280,39 @@ impl Way {
     }
 }
 
-impl Drop for Way {
+/// What a lane does to its packets: what the link does, at the lane's rate and with the queue that goes with it.
+fn in_lane(wanted: &Impairment, lane: &Lane) -> Impairment {
+    Impairment { rate: Some(lane.rate), queue: None, ..*wanted }
+}
+
+impl Carrying {
+    fn new(name: String, wanted: Impairment) -> io::Result<Self> {
+        Ok(Self { direction: Arc::new(Direction::new(name, wanted)?), thread: None })
+    }
+
+    /// Lets packets go that wait in this queue of a node, when their time has come.
+    fn start(&mut self, node: &Node, queue: u16, mtu: u32, seed: u64) -> io::Result<()> {
+        let queue = node.namespace.inside(|| PacketQueue::open(queue, HEAD_BYTES))??;
+        let direction = &self.direction;
+        let keeper = Keeper {
+            direction: Arc::clone(direction),
+            queue,
+            line: Line::new(direction.wanted(), seed, &direction.name),
+            mtu,
+            held: VecDeque::with_capacity(1 << 14),
+            lost_bytes: 0,
+            since: Instant::now(),
+            awake: Duration::ZERO,
+            wakeful: None,
+            may_wake: true,
+        };
+        let thread = thread::Builder::new().name(direction.name.clone());
+        self.thread = Some(thread.spawn(move || keeper.run())?);
+        Ok(())
+    }
+}
+
+impl Drop for Carrying {
     fn drop(&mut self) {
         self.direction.stop();
         if let Some(thread) = self.thread.take() {

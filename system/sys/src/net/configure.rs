@@ -16,7 +16,9 @@ const NEWLINK: u16 = 16;
 const DELLINK: u16 = 17;
 const GETLINK: u16 = 18;
 const NEWADDR: u16 = 20;
+const DELADDR: u16 = 21;
 const NEWROUTE: u16 = 24;
+const DELROUTE: u16 = 25;
 const NEWNEIGH: u16 = 28;
 const NEWRULE: u16 = 32;
 const NEWQDISC: u16 = 36;
@@ -55,7 +57,9 @@ const QDISC_OF_NOTHING: &[u8] = b"noop\0";
 /// include/uapi/linux/if_addr.h, rtnetlink.h, fib_rules.h, neighbour.h.
 const ADDR_ADDRESS: u16 = 1;
 const ADDR_LOCAL: u16 = 2;
+const ADDR_LIFETIMES: u16 = 6;
 const ADDR_FLAGS: u16 = 8;
+const FOR_EVER: u32 = u32::MAX;
 /// No duplicate address detection: the address is there at once.
 const ADDR_NODAD: u32 = 2;
 const ROUTE_TO: u16 = 1;
@@ -300,13 +304,35 @@ impl Configurator {
     /// # Errors
     /// The kernel's refusal.
     pub fn add_address(&self, device: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
-        let (octets, family) = octets(address);
-        let mut body = vec![family, prefix, 0, 0];
-        body.extend(device.to_ne_bytes());
-        put(&mut body, ADDR_LOCAL, &octets);
-        put(&mut body, ADDR_ADDRESS, &octets);
+        let mut body = described_address(device, address, prefix);
         put(&mut body, ADDR_FLAGS, &ADDR_NODAD.to_ne_bytes());
         self.0.change(NEWADDR, CREATE | REPLACE, &body)
+    }
+
+    /// Gives a device an address, usable at once by who binds it and by nobody else (deprecated, RFC 4862 section 5.5.4).
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn add_address_for_who_binds_it(
+        &self,
+        device: u32,
+        address: IpAddr,
+        prefix: u8,
+    ) -> io::Result<()> {
+        let mut body = described_address(device, address, prefix);
+        put(&mut body, ADDR_FLAGS, &ADDR_NODAD.to_ne_bytes());
+        // struct ifa_cacheinfo: preferred and valid for so many seconds, and two times that the kernel fills in.
+        let lifetimes = [0, FOR_EVER, 0, 0].map(u32::to_ne_bytes).concat();
+        put(&mut body, ADDR_LIFETIMES, &lifetimes);
+        self.0.change(NEWADDR, CREATE | REPLACE, &body)
+    }
+
+    /// Takes an address from a device.
+    ///
+    /// # Errors
+    /// `AddrNotAvailable` where it has not got it; else the kernel's refusal.
+    pub fn remove_address(&self, device: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
+        self.0.change(DELADDR, 0, &described_address(device, address, prefix))
     }
 
     /// Says once and for all which Ethernet address a neighbour has, so that nobody asks over the wire.
@@ -329,19 +355,15 @@ impl Configurator {
     /// # Errors
     /// The kernel's refusal.
     pub fn replace_route(&self, route: &Route) -> io::Result<()> {
-        let (to, family) = octets(route.to.0);
-        let mut body = vec![family, route.to.1, 0, 0, 0, PROTOCOL_STATIC, 0, TYPE_UNICAST];
-        body.extend(0_u32.to_ne_bytes());
-        put(&mut body, ROUTE_TO, &to);
-        put(&mut body, ROUTE_DEVICE, &route.device.to_ne_bytes());
-        if let Some(via) = route.via {
-            put(&mut body, ROUTE_VIA, &octets(via).0);
-        }
-        if let Some(source) = route.source {
-            put(&mut body, ROUTE_SOURCE, &octets(source).0);
-        }
-        put(&mut body, ROUTE_TABLE, &route.table.unwrap_or(TABLE_MAIN).to_ne_bytes());
-        self.0.change(NEWROUTE, CREATE | REPLACE, &body)
+        self.0.change(NEWROUTE, CREATE | REPLACE, &described_route(route))
+    }
+
+    /// Removes a route.
+    ///
+    /// # Errors
+    /// The kernel's refusal, as when there is none.
+    pub fn remove_route(&self, route: &Route) -> io::Result<()> {
+        self.0.change(DELROUTE, 0, &described_route(route))
     }
 
     /// Has packets between these addresses routed by a table of their own; either may be any.
@@ -475,6 +497,33 @@ impl Configurator {
             other => other,
         }
     }
+}
+
+/// struct ifaddrmsg.
+fn described_address(device: u32, address: IpAddr, prefix: u8) -> Vec<u8> {
+    let (octets, family) = octets(address);
+    let mut body = vec![family, prefix, 0, 0];
+    body.extend(device.to_ne_bytes());
+    put(&mut body, ADDR_LOCAL, &octets);
+    put(&mut body, ADDR_ADDRESS, &octets);
+    body
+}
+
+/// struct rtmsg.
+fn described_route(route: &Route) -> Vec<u8> {
+    let (to, family) = octets(route.to.0);
+    let mut body = vec![family, route.to.1, 0, 0, 0, PROTOCOL_STATIC, 0, TYPE_UNICAST];
+    body.extend(0_u32.to_ne_bytes());
+    put(&mut body, ROUTE_TO, &to);
+    put(&mut body, ROUTE_DEVICE, &route.device.to_ne_bytes());
+    if let Some(via) = route.via {
+        put(&mut body, ROUTE_VIA, &octets(via).0);
+    }
+    if let Some(source) = route.source {
+        put(&mut body, ROUTE_SOURCE, &octets(source).0);
+    }
+    put(&mut body, ROUTE_TABLE, &route.table.unwrap_or(TABLE_MAIN).to_ne_bytes());
+    body
 }
 
 /// In the words of older and newer kernels.

@@ -5,6 +5,7 @@
 //! packets that came out of the queue with [`CONGESTED`] as their mark.
 
 use std::io;
+use std::net::Ipv6Addr;
 
 use rustix::net::{Protocol, netlink::NETFILTER};
 
@@ -56,6 +57,8 @@ const TARGET_REVISION: u16 = 2;
 const TARGET_INFO: u16 = 3;
 const IMMEDIATE_REGISTER: u16 = 1;
 const IMMEDIATE_DATA: u16 = 2;
+/// nf_tables.h: the base of an expression `payload`.
+const NETWORK_HEADER: u32 = 1;
 
 const TABLE: &[u8] = b"penstock-lab\0";
 const WAITING: &[u8] = b"waiting\0";
@@ -69,6 +72,8 @@ const MARKING_PRIORITY: i32 = -499;
 pub struct Diversion {
     /// Index of the device.
     pub device: u32,
+    /// Only those to this network of 64 bits; all without. Of several diversions of a packet the first counts.
+    pub to: Option<Ipv6Addr>,
     /// Number of the queue ([`PacketQueue`](super::PacketQueue)).
     pub queue: u16,
 }
@@ -110,7 +115,8 @@ fn divert_by(means: Means, diversions: &[Diversion]) -> io::Result<()> {
             messages.push(chain(family, name, priority));
             messages.push(empty(family, name));
         }
-        for diversion in diversions {
+        let meant = |one: &&Diversion| one.to.is_none() || matches!(family, Family::V6);
+        for diversion in diversions.iter().filter(meant) {
             messages.push(rule(family, WAITING, |list| wait(list, means, *diversion)));
         }
         messages.push(rule(family, MARKING, |list| mark_congestion(list, family)));
@@ -166,6 +172,9 @@ fn rule(family: Family, chain: &[u8], fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8
 
 fn wait(list: &mut Vec<u8>, means: Means, diversion: Diversion) {
     when(list, META_INPUT, diversion.device);
+    if let Some(network) = diversion.to {
+        when_to(list, network);
+    }
     match means {
         Means::Queue => expression(list, b"queue\0", |data| {
             put(data, QUEUE_NUMBER, &diversion.queue.to_be_bytes());
@@ -181,10 +190,20 @@ fn wait(list: &mut Vec<u8>, means: Means, diversion: Diversion) {
     }
 }
 
+/// Goes on with the rule where the first 64 bits of the destination (RFC 8200 section 3) are those of this address.
+fn when_to(list: &mut Vec<u8>, network: Ipv6Addr) {
+    const DESTINATION_AT: u32 = 24;
+    expression(list, b"payload\0", |data| {
+        put(data, 1, &REGISTER_1.to_be_bytes());
+        put(data, 2, &NETWORK_HEADER.to_be_bytes());
+        put(data, 3, &DESTINATION_AT.to_be_bytes());
+        put(data, 4, &8_u32.to_be_bytes());
+    });
+    compare(list, &network.octets()[..8]);
+}
+
 /// Sets the two ECN bits of packets with the mark, and takes the mark away.
 fn mark_congestion(list: &mut Vec<u8>, family: Family) {
-    /// nf_tables.h: payload, bitwise.
-    const NETWORK_HEADER: u32 = 1;
     const CHECKSUM_INTERNET: u32 = 1;
     when(list, META_MARK, CONGESTED);
     // Version, header length and type of service; or version, traffic class and the first bits of the flow label.
@@ -229,10 +248,15 @@ fn when(list: &mut Vec<u8>, fact: u32, value: u32) {
         put(data, META_REGISTER, &REGISTER_1.to_be_bytes());
         put(data, META_KEY, &fact.to_be_bytes());
     });
+    compare(list, &value.to_ne_bytes());
+}
+
+/// Goes on with the rule where what was loaded is this.
+fn compare(list: &mut Vec<u8>, value: &[u8]) {
     expression(list, b"cmp\0", |data| {
         put(data, COMPARE_REGISTER, &REGISTER_1.to_be_bytes());
         put(data, COMPARE_OPERATION, &0_u32.to_be_bytes());
-        nest(data, COMPARE_DATA, |data| put(data, DATA_VALUE, &value.to_ne_bytes()));
+        nest(data, COMPARE_DATA, |data| put(data, DATA_VALUE, value));
     });
 }
 

@@ -34,6 +34,26 @@ pub fn own_addresses() -> Vec<(String, IpAddr)> {
     all
 }
 
+/// Those of [`own_addresses`] that are for whoever asks: without what is deprecated (RFC 4862 section 5.5.4), which is kept
+/// for those who name it.
+pub fn preferred_addresses() -> Vec<(String, IpAddr)> {
+    let told = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
+    let deprecated: Vec<Ipv6Addr> = told.lines().filter_map(deprecated).collect();
+    let mut all = own_addresses();
+    all.retain(|(_, ip)| !matches!(ip, IpAddr::V6(ip) if deprecated.contains(ip)));
+    all
+}
+
+/// The address of a line of `if_inet6` (address, index, prefix, scope, flags in hexadecimal, name), if it is deprecated.
+fn deprecated(line: &str) -> Option<Ipv6Addr> {
+    /// IFA_F_DEPRECATED of include/uapi/linux/if_addr.h.
+    const DEPRECATED: u32 = 0x20;
+    let mut words = line.split_whitespace();
+    let address = u128::from_str_radix(words.next()?, 16).ok()?;
+    let flags = u32::from_str_radix(words.nth(3)?, 16).ok()?;
+    (flags & DEPRECATED != 0).then(|| Ipv6Addr::from(address))
+}
+
 /// Name of the interface that has an address.
 fn interface_with(address: IpAddr) -> Option<String> {
     let mut found = None;
@@ -105,5 +125,14 @@ mod tests {
         assert!(is_own_address(Ipv4Addr::new(127, 9, 9, 9).into()));
         assert!(is_own_address(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into()));
         assert!(!is_own_address(Ipv4Addr::new(192, 0, 2, 1).into()));
+        assert!(preferred_addresses().iter().all(|one| own_addresses().contains(one)));
+    }
+
+    #[test]
+    fn deprecated_addresses_are_known_by_their_flag() {
+        let line = "fd706e73800000000000000000000001 02 80 00 a0     eth0";
+        assert_eq!(deprecated(line), Some("fd70:6e73:8000::1".parse().unwrap()));
+        assert_eq!(deprecated("fd706e73000000000000000000000001 02 40 00 82     eth0"), None);
+        assert_eq!(deprecated("nonsense"), None);
     }
 }

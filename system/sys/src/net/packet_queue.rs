@@ -277,7 +277,7 @@ mod tests {
                 lo.set_up(device).unwrap();
                 let mut queue = PacketQueue::open(3, 64).unwrap();
                 assert!(PacketQueue::open(3, 64).is_err());
-                let means = divert(&[Diversion { device, queue: 3 }]).unwrap();
+                let means = divert(&[Diversion { device, to: None, queue: 3 }]).unwrap();
                 println!("by {means:?}");
                 for address in ["127.0.0.1:0", "[::1]:0"] {
                     let there = UdpSocket::bind(address).unwrap();

@@ -1,0 +1,148 @@
+//! `penstock reserve`: rates that a controller promises between two sites for a time.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use penstock_controller::api::reservations::{ReservationFacts, Reservations, ReserveBody};
+use penstock_units::{BitRate, parse_duration};
+
+use super::{Controller, Place, duration, now, print_json, printable, submit};
+use crate::exit::{Code, Failure, OrExit};
+use crate::table::table;
+
+/// Reserve a rate between two sites of a controller for a time, give it back, or list reservations
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+It is admitted where the links of a way have room at every instant; otherwise the answer says the largest rate and the \
+earliest time that would fit. With --circuit the network makes a path of its own for it, where the controller has a \
+provider of circuits: nobody else has its rate, and it is restored over other links when one of its own fails. Without \
+arguments what is reserved is listed.
+
+Examples:
+  penstock reserve
+  penstock reserve cern caltech 10G --class production --for 6h
+  penstock reserve cern caltech 10G --class production --at 2h --for 6h --circuit
+  penstock reserve --cancel 17")]
+pub(crate) struct Args {
+    /// The site where files are
+    #[arg(value_name = "SITE", requires = "to")]
+    from: Option<String>,
+    /// The site where they go
+    #[arg(value_name = "SITE", requires = "rate")]
+    to: Option<String>,
+    /// How much, such as 10G
+    #[arg(requires = "length")]
+    rate: Option<BitRate>,
+    /// For this class of work
+    #[arg(long, requires = "from")]
+    class: Option<String>,
+    /// From when on: a time from now such as 2h, or seconds since 1970 [default: now]
+    #[arg(long, value_name = "TIME", value_parser = submit::deadline, requires = "from")]
+    at: Option<i64>,
+    /// For how long
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration, requires = "from")]
+    length: Option<Duration>,
+    /// With a path of its own
+    #[arg(long, requires = "from")]
+    circuit: bool,
+    /// Give this reservation back
+    #[arg(long, value_name = "ID", conflicts_with = "from")]
+    cancel: Option<u64>,
+    /// Print one JSON object: the reservation, or {"reservations": [...]}
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+    let controller = args.place.open()?;
+    if let Some(id) = args.cancel {
+        let path = format!("/api/v1/reservations/{id}");
+        let one: ReservationFacts = controller.ask("DELETE", &path, None::<&()>)?;
+        return told(&args, &one, "given back");
+    }
+    let (Some(source), Some(destination), Some(rate), Some(length)) =
+        (args.from.clone(), args.to.clone(), args.rate, args.length)
+    else {
+        let all: Reservations = controller.get("/api/v1/reservations")?;
+        if args.json {
+            print_json(&all)?;
+        } else {
+            print!("{}", listing(&all.reservations));
+        }
+        return Ok(Code::Done);
+    };
+    let class = match args.class.clone() {
+        Some(class) => class,
+        None => only_class(&controller)?,
+    };
+    let begin = args.at.unwrap_or_else(|| now() as i64);
+    let seconds = i64::try_from(length.as_secs()).unwrap_or(i64::MAX / 2);
+    let body = ReserveBody {
+        class,
+        source,
+        destination,
+        rate_bps: rate.0,
+        begin_unix_seconds: begin,
+        end_unix_seconds: begin.saturating_add(seconds.max(1)),
+        circuit: args.circuit,
+    };
+    let one = controller.ask("POST", "/api/v1/reservations", Some(&body))?;
+    told(&args, &one, "made")
+}
+
+/// The class of a controller that has one.
+fn only_class(controller: &Controller) -> Result<String, Failure> {
+    let all: penstock_controller::api::network::Classes = controller.get("/api/v1/classes")?;
+    let mut names = all.classes.into_iter().map(|class| class.name);
+    match (names.next(), names.next()) {
+        (Some(one), None) => Ok(one),
+        _ => Err(anyhow!("say which class of work it is for: --class NAME")).or_exit(Code::Usage),
+    }
+}
+
+fn told(args: &Args, one: &ReservationFacts, what: &str) -> Result<Code, Failure> {
+    if args.json {
+        print_json(one)?;
+    } else {
+        println!("reservation {} is {what}: {}", one.id, shown(one));
+    }
+    Ok(Code::Done)
+}
+
+fn shown(one: &ReservationFacts) -> String {
+    let rate = BitRate(one.rate_bps.max(0) as u64);
+    format!("{rate} from {} to {} over {}", one.source, one.destination, one.path.join(", "))
+}
+
+fn listing(all: &[ReservationFacts]) -> String {
+    if all.is_empty() {
+        return "no reservations\n".to_owned();
+    }
+    let headings = ["ID", "CLASS", "FROM", "TO", "RATE", "OVER", "BEGINS", "ENDS", "CIRCUIT"];
+    let mut rows = vec![headings.map(str::to_owned).to_vec()];
+    let time = |at: f64| match at - now() {
+        left if left > 0.0 => format!("in {}", duration(left)),
+        past => format!("{} ago", duration(-past)),
+    };
+    for one in all {
+        let circuit = one.circuit.as_ref().map_or(String::new(), |circuit| match &circuit.reason {
+            Some(reason) => format!("{}: {reason}", circuit.state),
+            None if circuit.verified == Some(false) => format!("{}, not used", circuit.state),
+            None => circuit.state.clone(),
+        });
+        rows.push(vec![
+            one.id.to_string(),
+            printable(one.class.as_deref().unwrap_or("")),
+            one.source.clone(),
+            one.destination.clone(),
+            BitRate(one.rate_bps.max(0) as u64).to_string(),
+            one.path.join(" "),
+            time(one.begin_unix_seconds),
+            time(one.end_unix_seconds),
+            printable(&circuit),
+        ]);
+    }
+    table(&rows)
+}

@@ -1,0 +1,190 @@
+//! The real controller hears of links from the real collector, which hears of them by sFlow: a link that is down is left,
+//! and what its counters do not show is told.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::common::{Agent, Random, penstock, run, until, write_file};
+use crate::node::Node;
+use crate::site::{Collector, Exporter};
+
+const LONG: Duration = Duration::from_secs(120);
+
+const NETWORK: &str = r#"
+name = "two-trunks"
+[[site]]
+name = "a"
+[[site]]
+name = "b"
+[[host]]
+name = "dtn-a"
+site = "a"
+interface = [{ name = "data0", rate = "1G" }]
+[[host]]
+name = "dtn-b"
+site = "b"
+interface = [{ name = "data0", rate = "1G" }]
+[[switch]]
+name = "left"
+[[switch]]
+name = "right"
+[[link]]
+name = "at-a"
+ends = ["dtn-a:data0", "left"]
+[[link]]
+name = "at-b"
+ends = ["dtn-b:data0", "right"]
+[[link]]
+name = "trunk"
+ends = ["left", "right"]
+rate = "40M"
+[[link]]
+name = "other"
+ends = ["left", "right"]
+rate = "40M"
+delay = "5ms"
+"#;
+
+const COLLECTOR: &str = "
+roles = [\"collector\"]
+[agent]
+http = \"127.0.0.1:0\"
+[collector]
+sflow = [\"127.0.0.1:0\"]
+ipfix = []
+fireflies = []
+topology = \"network.toml\"
+[[collector.exporter]]
+address = \"192.0.2.1\"
+name = \"left\"
+links = { 1 = \"trunk\", 2 = \"other\" }
+";
+
+fn token(host: &str) -> String {
+    format!("the-token-of-{host}")
+}
+
+/// A switch that tells of its two trunks each second of its own clock.
+struct Switch {
+    exporter: Exporter,
+    socket: std::net::UdpSocket,
+    uptime_ms: u32,
+}
+
+impl Switch {
+    /// The states of both: 3 is up, 1 is down.
+    fn tell(&mut self, states: [u32; 2]) {
+        self.uptime_ms += 1_000;
+        for (index, state) in (1..).zip(states) {
+            let datagram = self.exporter.state(index, state, self.uptime_ms, 0);
+            self.socket.send(&datagram).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_link_that_interfaces_say_is_down_is_left_and_what_they_do_not_count_is_told() {
+    let mut random = Random::seeded(7_800);
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("network.toml"), NETWORK).unwrap();
+    let collector = Collector::start(dir.path(), COLLECTOR);
+    let mut text = format!(
+        "roles = [\"controller\"]\n[controller]\ntopology = \"network.toml\"\nround = \"500ms\"\n\
+         [controller.telemetry]\nurl = \"http://{}\"\n",
+        collector.agent.http
+    );
+    for host in ["dtn-a", "dtn-b"] {
+        let file = dir.path().join(host);
+        fs::write(&file, token(host)).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        text += &format!(
+            "[[controller.token]]\nname = \"{host}\"\nfile = \"{host}\"\nscopes = [\"agent:{host}\"]\n"
+        );
+    }
+    let file = dir.path().join("controller.toml");
+    fs::write(&file, text).unwrap();
+    let state = dir.path().join("controller");
+    let mut command = penstock(&state);
+    command.env_remove("PENSTOCK_ROLES");
+    command.args(["serve", "--json", "--http", "127.0.0.1:0", "--config"]).arg(&file);
+    let controller = Agent::spawn(command);
+    let node = |host: &str| Node::under(&controller.http, &token(host), host, "127.0.0.1:0", "");
+    let (a, b) = (node("dtn-a"), node("dtn-b"));
+    write_file(&mut random, &a.path("large"), 160 << 20);
+    let ask = |words: &[&str]| {
+        let mut command: Command = penstock(&state);
+        command.args(words).args(["--json", "--controller", &controller.http]);
+        run(command).good().json
+    };
+    let submitted = ask(&["submit", "a:/data", "b:/data/in", "--no-encrypt"]);
+    let request = submitted["id"].to_string();
+    let get = |path: &str| -> Value {
+        let (status, body) = crate::site::ask(&controller.http, path, "127.0.0.1", "");
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
+    };
+    let order = || get(&format!("/api/v1/requests/{request}/why"))["orders"][0].clone();
+    let goes_over = |order: &Value, link: &str| {
+        order["path"].as_array().is_some_and(|path| path.contains(&link.into()))
+    };
+    let link = |name: &str| {
+        let all = get("/api/v1/links");
+        let links = all["links"].as_array().unwrap();
+        links.iter().find(|one| one["name"] == name).unwrap().clone()
+    };
+    let mut switch = Switch {
+        exporter: Exporter::new(1, 1000),
+        socket: collector.socket("sflow"),
+        uptime_ms: 0,
+    };
+    until("it moves", LONG, || {
+        let order = order();
+        (goes_over(&order, "trunk") && order["bits_per_second"].as_i64()? > 10_000_000)
+            .then_some(())
+    });
+    assert_eq!(link("trunk")["up"], Value::Null);
+    switch.tell([3, 3]);
+    switch.tell([3, 3]);
+    until("it is known to be up", LONG, || (link("trunk")["up"] == true).then_some(()));
+    assert_eq!((&link("trunk")["down"], &link("at-a")["up"]), (&false.into(), &Value::Null));
+
+    // The interface says that it is down: the next round leaves it.
+    switch.tell([1, 3]);
+    let left = until("it goes the other way", LONG, || {
+        Some(order()).filter(|one| goes_over(one, "other"))
+    });
+    assert!(!goes_over(&left, "trunk"), "{left}");
+    let trunk = link("trunk");
+    assert_eq!((&trunk["down"], &trunk["up"]), (&true.into(), &false.into()), "{trunk}");
+    let rounds = get("/api/v1/rounds?limit=1000").to_string();
+    assert!(
+        rounds.contains("goes over at-a, other, at-b instead of at-a, trunk, at-b"),
+        "{rounds}"
+    );
+    // Up again, nothing moves back for it.
+    switch.tell([3, 3]);
+    until("it is up again", LONG, || (link("trunk")["down"] == false).then_some(()));
+
+    // Counters of the other trunk stand still, whatever nodes say that they move over it.
+    until("it is told", LONG, || {
+        std::thread::sleep(Duration::from_millis(300));
+        switch.tell([3, 3]);
+        (order()["off_path"] == true).then_some(())
+    });
+    assert_eq!(link("other")["forward_bps"], 0);
+    let rounds = get("/api/v1/rounds?limit=1000").to_string();
+    assert!(rounds.contains("does not show on link other"), "{rounds}");
+
+    // Without its collector the controller goes by what it was told last.
+    switch.tell([3, 1]);
+    until("the other is down", LONG, || (link("other")["down"] == true).then_some(()));
+    drop(collector);
+    until("it goes over the trunk", LONG, || goes_over(&order(), "trunk").then_some(()));
+    assert_eq!(link("other")["down"], true);
+    ask(&["cancel", &request]);
+    drop((a, b));
+}

@@ -1,0 +1,83 @@
+//! Circuits in a lab that runs on this machine: a part of each link, with addresses of their own (`penstock-lab`).
+
+use std::path::PathBuf;
+
+use futures_util::future::BoxFuture;
+use penstock_lab::control::{CircuitReport, ControlError, Request, ask};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{Addresses, Circuit, CircuitError, CircuitProvider, Seen, SeenLink};
+
+/// The lab in a directory.
+#[derive(Debug, Clone)]
+pub struct LabCircuits {
+    directory: PathBuf,
+}
+
+impl LabCircuits {
+    /// Of the lab whose directory this is: `STATE/labs/NAME`.
+    #[must_use]
+    pub fn new(directory: PathBuf) -> Self {
+        Self { directory }
+    }
+
+    /// Asks from a thread that may wait.
+    async fn ask<T>(&self, request: Request) -> Result<T, ControlError>
+    where
+        T: DeserializeOwned + Send + 'static,
+    {
+        let directory = self.directory.clone();
+        let asked = tokio::task::spawn_blocking(move || ask(&directory, &request));
+        asked.await.unwrap_or_else(|_| Err(ControlError::Refused("the controller ends".to_owned())))
+    }
+}
+
+fn refusal(error: ControlError) -> CircuitError {
+    CircuitError(error.to_string())
+}
+
+impl CircuitProvider for LabCircuits {
+    fn name(&self) -> &'static str {
+        "lab"
+    }
+
+    fn make<'a>(&'a self, circuit: &'a Circuit) -> BoxFuture<'a, Result<Addresses, CircuitError>> {
+        let Circuit { name, rate_bps, from, to, links } = circuit.clone();
+        Box::pin(async move {
+            let request = Request::Circuit { name, rate_bps, from, to, links };
+            let report: CircuitReport = self.ask(request).await.map_err(refusal)?;
+            Ok(report.addresses.into_iter().map(|(host, ip)| (host, ip.to_string())).collect())
+        })
+    }
+
+    fn verify<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Seen>, CircuitError>> {
+        Box::pin(async move {
+            let all: Vec<CircuitReport> = match self.ask(Request::Circuits).await {
+                Ok(all) => all,
+                // With a lab everything in it is gone.
+                Err(ControlError::Down(_)) => return Ok(None),
+                Err(error) => return Err(refusal(error)),
+            };
+            let one = all.into_iter().find(|one| one.name == name);
+            Ok(one.map(|one| {
+                let links = one.links.into_iter().map(|link| SeenLink {
+                    link: link.link,
+                    up: !link.is_cut,
+                    bytes: link.forward.wire_bytes,
+                });
+                Seen { links: links.collect() }
+            }))
+        })
+    }
+
+    fn release<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), CircuitError>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            match self.ask::<Value>(Request::Release { name }).await {
+                Ok(_) | Err(ControlError::Down(_)) => Ok(()),
+                Err(error) => Err(refusal(error)),
+            }
+        })
+    }
+}

@@ -1,0 +1,83 @@
+//! What the collector tells of links: whether they are up, and what their interfaces counted.
+
+use std::collections::HashMap;
+
+use penstock_operations::round::LinkCount;
+use sqlx::{AnyPool, Row};
+
+use super::rows::{self, Value};
+use super::writer::Context;
+
+/// A link as it was told last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct SeenLink {
+    /// None where nobody told whether it is up.
+    pub(crate) up: Option<bool>,
+    /// What its counters said, where it is counted.
+    pub(crate) count: Option<LinkCount>,
+}
+
+/// All that is known, by name.
+pub(crate) async fn all(pool: &AnyPool) -> Result<HashMap<String, SeenLink>, sqlx::Error> {
+    let text = "SELECT link, at, up, forward_bps, back_bps, interval_ms FROM seen";
+    let rows = sqlx::query(text).fetch_all(pool).await?;
+    let seen = rows.iter().map(|row| {
+        let bps = |at: usize| row.get::<Option<i64>, _>(at).map(|bps| bps.max(0) as u64);
+        let count = row.get::<Option<i64>, _>(5).map(|interval_ms| LinkCount {
+            at_ms: row.get(1),
+            interval_ms,
+            bps: [bps(3), bps(4)],
+        });
+        let up = row.get::<Option<i64>, _>(2).map(|up| up > 0);
+        (row.get(0), SeenLink { up, count })
+    });
+    Ok(seen.collect())
+}
+
+/// Notes what is new of links; what went down or came up is told, and looked at at once.
+pub(crate) async fn note(cx: &mut Context, news: &[(String, SeenLink)]) -> Result<(), sqlx::Error> {
+    let before: HashMap<String, Option<i64>> = {
+        let rows = sqlx::query("SELECT link, up FROM seen").fetch_all(&mut cx.tx).await?;
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+    };
+    let mut changed: Vec<[Value; 6]> = Vec::with_capacity(news.len());
+    for (link, seen) in news {
+        let was = before.get(link).copied().flatten().map(|up| up > 0);
+        // One that nobody speaks of any more stays as it was told last.
+        let up = seen.up.or(was);
+        if up != was && (up == Some(false) || was == Some(false)) {
+            let state = if up == Some(true) { "up" } else { "down" };
+            let text = format!("{link} is {state}, by the word of its interfaces");
+            cx.event(None, None, "link", text);
+            cx.wake();
+        }
+        let count = seen.count.unwrap_or_default();
+        let bps = |side: usize| count.bps[side].and_then(|bps| i64::try_from(bps).ok());
+        changed.push([
+            link.as_str().into(),
+            count.at_ms.into(),
+            up.map(i64::from).into(),
+            bps(0).into(),
+            bps(1).into(),
+            seen.count.map(|count| count.interval_ms).into(),
+        ]);
+    }
+    rows::execute(
+        &mut cx.tx,
+        "INSERT INTO seen (link, at, up, forward_bps, back_bps, interval_ms)",
+        changed,
+        "ON CONFLICT (link) DO UPDATE SET at = excluded.at, up = excluded.up, forward_bps = excluded.forward_bps,
+            back_bps = excluded.back_bps, interval_ms = excluded.interval_ms",
+    )
+    .await?;
+    Ok(())
+}
+
+/// Forgets all of it: no collector is asked any more.
+pub(crate) async fn forget(cx: &mut Context) -> Result<(), sqlx::Error> {
+    let gone = sqlx::query("DELETE FROM seen").execute(&mut cx.tx).await?.rows_affected();
+    if gone > 0 {
+        cx.wake();
+    }
+    Ok(())
+}
