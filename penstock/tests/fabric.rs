@@ -208,7 +208,7 @@ fn one_run_is_the_same_on_any_number_of_threads() {
             "--time",
             "200us",
             "--fail",
-            "core0-middle0@50us",
+            "middle0-core0@50us",
             "--set",
             "pfc_alpha=0.002",
             "--threads",
