@@ -8,7 +8,7 @@ use crate::table::table;
 mod failing;
 mod hpcc;
 mod network;
-mod page;
+pub(crate) mod page;
 mod parquet;
 mod run;
 mod show;

@@ -28,6 +28,7 @@ mod login;
 mod nettest;
 mod numbers;
 mod plan;
+mod rehearse;
 mod requests;
 mod sample;
 mod serve;
@@ -70,6 +71,7 @@ enum Verb {
     Sample(sample::Args),
     Topology(topology::Args),
     Plan(plan::Args),
+    Rehearse(rehearse::Args),
     Lab(lab::Args),
     Fabric(fabric::Args),
     Experiment(experiment::Args),
@@ -96,6 +98,7 @@ impl Verb {
             Self::Sample(args) => sample::run(args),
             Self::Topology(args) => topology::run(&args),
             Self::Plan(args) => plan::run(&args),
+            Self::Rehearse(args) => rehearse::run(&args),
             Self::Lab(args) => lab::run(&args),
             Self::Fabric(args) => fabric::run(args),
             Self::Experiment(args) => experiment::run(&args),

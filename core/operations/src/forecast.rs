@@ -30,10 +30,15 @@ pub fn seconds_left(left: &Left, rate_bps: u64) -> Option<u64> {
     u64::try_from((bytes * 8).div_ceil(u128::from(rate_bps))).ok()
 }
 
-/// The rate in bits per second that is needed to be done in time; none where there is no time left.
+/// Of the time until a deadline so much is kept for what comes after the last byte: a twentieth, and so many seconds at
+/// least.
+const KEPT_SECONDS: u64 = 2;
+
+/// The rate in bits per second that is needed to be done a little before its time; none where there is no time left.
 #[must_use]
 pub fn needed_bps(bytes: u64, seconds_left: i64) -> Option<u64> {
     let seconds = u64::try_from(seconds_left).ok().filter(|seconds| *seconds > 0)?;
+    let seconds = seconds.saturating_sub(KEPT_SECONDS.max(seconds / 20)).max(1);
     u64::try_from((u128::from(bytes) * 8).div_ceil(u128::from(seconds))).ok()
 }
 
@@ -58,8 +63,9 @@ mod tests {
 
     #[test]
     fn a_deadline_needs_a_rate() {
-        assert_eq!(needed_bps(1_000, 4), Some(2_000));
-        assert_eq!(needed_bps(1, 3), Some(3));
+        assert_eq!(needed_bps(1_000, 4), Some(4_000));
+        assert_eq!(needed_bps(95, 100), Some(8));
+        assert_eq!((needed_bps(1, 2), needed_bps(1, 1)), (Some(8), Some(8)));
         assert_eq!((needed_bps(1, 0), needed_bps(1, -5)), (None, None));
     }
 }

@@ -3,7 +3,7 @@
 //! [`Planner::plan`] is a function of a [`Snapshot`] and of the network; it reads no clock and remembers nothing but
 //! paths, so a round can be made again, by another controller, or in virtual time.
 //!
-//! Each round chooses a path for every transfer ([`route`]), shares what there is of links, interfaces and storage
+//! Each round chooses a path for every transfer ([`route`], [`balance`]), shares what there is of links, interfaces and storage
 //! (`penstock-allocation`, in [`share`]), and takes work from queues where hosts have room ([`start`]). A transfer is
 //! slowed at once; it is sped up when those that were slowed for it have said that they are.
 
@@ -16,6 +16,7 @@ use penstock_topology::{NodeId, Topology};
 use crate::class::Class;
 use crate::orders::{AddressPair, Capacity};
 
+mod balance;
 mod route;
 mod share;
 mod start;
@@ -77,6 +78,13 @@ pub struct RunView {
     pub setting: Setting,
     /// When that was changed last, in milliseconds since 1970.
     pub set_ms: i64,
+}
+
+impl RunView {
+    /// Against other runs of its class: an urgency of one more doubles it.
+    fn weight(&self) -> u32 {
+        1 << self.priority.clamp(1, 5)
+    }
 }
 
 /// Work of a class between two sites that waits.

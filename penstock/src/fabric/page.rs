@@ -112,7 +112,7 @@ fn ports(simulation: &Simulation) -> String {
     text
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
@@ -206,8 +206,13 @@ fn busiest(simulation: &Simulation) -> Vec<(f64, f64)> {
 }
 
 /// Lines over two axes.
-fn plot(title: &str, across: &str, up: &str, lines: &[(&str, Vec<(f64, f64)>)]) -> String {
-    const COLOURS: [&str; 3] = ["#1b6ca8", "#d9822b", "#a82b2b"];
+pub(crate) fn plot(
+    title: &str,
+    across: &str,
+    up: &str,
+    lines: &[(&str, Vec<(f64, f64)>)],
+) -> String {
+    const COLOURS: [&str; 6] = ["#1b6ca8", "#d9822b", "#a82b2b", "#4d9221", "#8073ac", "#777777"];
     let all = || lines.iter().flat_map(|(_, line)| line);
     let (mut low, mut high, mut top) = (f64::INFINITY, f64::NEG_INFINITY, 0.0_f64);
     for (x, y) in all() {

@@ -21,6 +21,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub mod proxy;
+pub mod site;
 
 pub const PENSTOCK: &str = env!("CARGO_BIN_EXE_penstock");
 

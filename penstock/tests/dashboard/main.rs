@@ -9,6 +9,7 @@ mod browser;
 mod feed;
 mod frame;
 mod hostile;
+mod operations;
 mod pictures;
 mod speed;
 mod traffic;

@@ -2,98 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::common::{Agent, Random, Run, penstock, run, until, write_file};
-use crate::node::Node;
-
-const HOSTS: [&str; 3] = ["dtn-a", "dtn-b", "dtn-c"];
-
-/// The controller of three sites with one host each.
-struct Operations {
-    dir: TempDir,
-    state: PathBuf,
-    serve: Option<Agent>,
-    listen: String,
-}
-
-fn topology() -> String {
-    let mut text = "name = \"three\"\n[[switch]]\nname = \"wan\"\n".to_owned();
-    for host in HOSTS {
-        let site = host.trim_start_matches("dtn-");
-        text += &format!(
-            "[[site]]\nname = \"{site}\"\n\
-             [[host]]\nname = \"{host}\"\nsite = \"{site}\"\n\
-             interface = [{{ name = \"eth0\", rate = \"10G\" }}]\n\
-             [[link]]\nname = \"at-{site}\"\nends = [\"{host}:eth0\", \"wan\"]\nrate = \"10G\"\n"
-        );
-    }
-    text
-}
-
-fn token(host: &str) -> String {
-    format!("the-token-of-{host}")
-}
-
-impl Operations {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name);
-        fs::write(path("topology.toml"), topology()).unwrap();
-        let mut text = "roles = [\"controller\"]\n[controller]\ntopology = \"topology.toml\"\n\
-                        lost_after = \"5s\"\nbatch_files = 40\ntransfers_per_pair = 2\n"
-            .to_owned();
-        for host in HOSTS {
-            let file = path(host);
-            fs::write(&file, token(host)).unwrap();
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-            fs::set_permissions(&file, mode).unwrap();
-            text += &format!(
-                "[[controller.token]]\nname = \"{host}\"\nfile = \"{host}\"\nscopes = [\"agent:{host}\"]\n"
-            );
-        }
-        fs::write(path("penstock.toml"), text).unwrap();
-        let state = path("state");
-        let mut operations = Self { dir, state, serve: None, listen: "127.0.0.1:0".into() };
-        operations.restart();
-        operations
-    }
-
-    fn restart(&mut self) {
-        let mut command = penstock(&self.state);
-        command.env_remove("PENSTOCK_ROLES");
-        command.args(["serve", "--json", "--http", &self.listen, "--config"]);
-        let serve = Agent::spawn(command_with(command, &self.dir.path().join("penstock.toml")));
-        self.listen = serve.http.clone();
-        self.serve = Some(serve);
-    }
-
-    fn ask(&self, words: &[&str]) -> Command {
-        let mut command = penstock(&self.state);
-        command.args(words).args(["--controller", &self.listen]);
-        command
-    }
-
-    fn submit(&self, from: &str, to: &str, key: &str) -> u64 {
-        let done =
-            run(self.ask(&["submit", from, to, "--key", key, "--no-encrypt", "--json"])).good();
-        done.number("id")
-    }
-
-    fn facts(&self, request: u64) -> Value {
-        let done = run(self.ask(&["show", &request.to_string(), "--json"]));
-        done.json["request"].clone()
-    }
-}
-
-fn command_with(mut command: Command, file: &Path) -> Command {
-    command.arg(file);
-    command
-}
+use crate::common::site::{HOSTS, Operations};
+use crate::common::{Random, Run, until, write_file};
 
 fn write_set(random: &mut Random, root: &Path, small: usize, large: usize) {
     for number in 0..small + large {
@@ -120,9 +34,8 @@ fn await_done(operations: &Operations, request: u64) -> Value {
 #[test]
 fn a_directory_that_is_submitted_arrives() {
     let mut random = Random::seeded(7_300);
-    let operations = Operations::start();
-    let node = |host: &str| Node::under(&operations.listen, &token(host), host, "127.0.0.1:0", "");
-    let (a, b) = (node("dtn-a"), node("dtn-b"));
+    let operations = Operations::start("");
+    let (a, b) = (operations.node("dtn-a"), operations.node("dtn-b"));
     write_set(&mut random, &a.path("set"), 120, 4);
     let mut watching =
         operations.ask(&["submit", "a:/data/set", "b:/data/in", "--watch", "--json"]);
@@ -154,14 +67,13 @@ fn files_below(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 #[test]
 fn whoever_is_killed_what_was_submitted_arrives() {
     let mut random = Random::seeded(7_301);
-    let mut operations = Operations::start();
-    let mut nodes =
-        HOSTS.map(|host| Node::under(&operations.listen, &token(host), host, "127.0.0.1:0", ""));
+    let mut operations = Operations::start("");
+    let mut nodes = HOSTS.map(|host| operations.node(host));
     for node in &nodes[..2] {
         write_set(&mut random, &node.path("set"), 200, 8);
     }
-    let first = operations.submit("a:/data/set", "c:/data/from-a", "first");
-    let second = operations.submit("b:/data/set", "c:/data/from-b", "second");
+    let first = operations.submit("a:/data/set", "c:/data/from-a", "first", &[]);
+    let second = operations.submit("b:/data/set", "c:/data/from-b", "second", &[]);
     for round in 0..4 {
         let victim = if round < 4 { round } else { random.between(0, 4) as usize };
         let pause = Duration::from_millis(random.between(200, 1_500));

@@ -200,6 +200,10 @@ fn body<T: DeserializeOwned>(given: Result<Bytes, BytesRejection>) -> Result<T, 
         ),
         status => Problem::new(status, rejection.body_text()),
     })?;
+    // Where a fault stands costs as much again to keep track of, so it is looked for where there is one.
+    if let Ok(value) = serde_json::from_slice(&bytes) {
+        return Ok(value);
+    }
     let mut reader = serde_json::Deserializer::from_slice(&bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().clone();

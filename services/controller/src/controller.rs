@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::limiter::Limiter;
 use crate::shared::Shared;
-use crate::store::{Database, Writer};
+use crate::store::{Clock, Database, Writer};
 use crate::{api, metrics, round};
 
 /// In the state directory.
@@ -64,6 +64,7 @@ impl Controller {
                 Arc::clone(&wake),
                 Arc::clone(&followers),
                 Arc::clone(&counters),
+                Clock::System,
             );
             Ok::<_, String>(Arc::new(Shared {
                 limiter: Limiter::new(config.rate_limit),

@@ -23,6 +23,7 @@ mod limiter;
 mod metrics;
 mod paths;
 pub mod problem;
+pub mod rehearsal;
 mod round;
 mod shared;
 mod store;

@@ -36,6 +36,11 @@ pub(crate) struct Shared {
 impl Shared {
     /// A node that was heard within so many milliseconds is up.
     pub(crate) fn alive_ms(&self) -> i64 {
-        (self.config.lost_after.as_millis() as i64 / 4).max(3000)
+        alive_ms(&self.config)
     }
+}
+
+/// A node that was heard within so many milliseconds is up.
+pub(crate) fn alive_ms(config: &Config) -> i64 {
+    (config.lost_after.as_millis() as i64 / 4).max(3000)
 }

@@ -3,7 +3,7 @@
 //! All state is here; what a controller has in memory is a copy that it can do without. Whatever changes something
 //! goes through one task ([`Writer`]) that puts changes which come at the same time into one transaction, so that a
 //! thousand a second cost a few dozen commits. In PostgreSQL a transaction that writes holds a row which all
-//! controllers share ([`db::lock`]): they write one after the other, and never deadlock.
+//! controllers share ([`db::begin`]): they write one after the other, and never deadlock.
 //!
 //! Every statement is written once for both databases: numbered parameters, integers for times (milliseconds since
 //! 1970) and states, `{bytes}` for the type of bytes where tables are made.
@@ -22,7 +22,10 @@ pub(crate) mod submit;
 pub(crate) mod writer;
 
 pub(crate) use db::Database;
-pub(crate) use writer::{WriteError, Writer, now_ms};
+pub(crate) use writer::{Clock, WriteError, Writer, now_ms};
+
+#[cfg(test)]
+mod plans;
 
 use penstock_operations::state::RequestState;
 
@@ -35,7 +38,7 @@ pub(crate) enum BatchKind {
     List = 1,
 }
 
-/// Where a batch stands.
+/// Where a batch stands; one that is over is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchState {
     /// It waits until it is tried again.
@@ -47,8 +50,6 @@ pub(crate) enum BatchState {
     Running = 2,
     /// Its request is paused.
     Held = 3,
-    /// It is over: its files are settled, or in another batch.
-    Ended = 4,
 }
 
 /// Where a run stands.

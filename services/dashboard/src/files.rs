@@ -58,8 +58,10 @@ pub(crate) const REPORTS: &[(&str, &str)] = reports![
     "buffers",
     "heps-fabric",
     "heps-growth",
+    "lossy-path",
     "roce-wan",
     "sc14-single-server",
     "sc23-streams",
-    "sc25-scitags"
+    "sc25-scitags",
+    "ten-sites"
 ];

@@ -1,7 +1,7 @@
 //! Which way a transfer goes.
 //!
 //! Ways between two hosts share no link. A transfer stays on its way while that is up and no other is much better, so
-//! that ways do not change with every little change of load.
+//! that ways do not change with every little change of load; whether one is better is for [`super::balance`] to say.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -9,23 +9,35 @@ use std::sync::{Arc, PoisonError};
 use penstock_topology::paths::{self, Disjoint, Path};
 use penstock_topology::{LinkId, NodeId};
 
-use super::{HostView, Planner, RunView, Snapshot};
+use super::{HostView, Planner, RunView, Snapshot, balance};
 use crate::orders::AddressPair;
 
 /// Ways that are looked at.
 const WAYS_MAX: usize = 8;
 
-/// Another way is taken when it promises so much more, in hundredths.
+/// Where there are too many transfers to balance, another way is taken when it promises so much more, in hundredths.
 const MUCH_BETTER: u64 = 150;
 
 /// A way that was chosen.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Chosen {
-    pub(super) way: Option<Path>,
-    /// There are others, so the way must be told.
-    pub(super) one_of_several: bool,
+    /// Those that there are.
+    pub(super) ways: Arc<Vec<Path>>,
+    /// Which of them.
+    pub(super) at: Option<usize>,
     /// A link that is down, where no way is up.
     pub(super) broken: Option<String>,
+}
+
+impl Chosen {
+    pub(super) fn way(&self) -> Option<&Path> {
+        self.ways.get(self.at?)
+    }
+
+    /// There are others, so the way must be told.
+    pub(super) fn is_one_of_several(&self) -> bool {
+        self.ways.len() > 1
+    }
 }
 
 /// A link in one direction.
@@ -71,12 +83,16 @@ impl Planner {
         whole.collect()
     }
 
+    /// Whether none of its links is down.
+    pub(super) fn is_up(&self, way: &Path, snapshot: &Snapshot) -> bool {
+        way.links.iter().all(|link| !snapshot.down.contains(&self.topology.links[link.0].name))
+    }
+
     /// Chooses ways for runs, in their order.
     pub(super) fn routes(&self, snapshot: &Snapshot, runs: &[&RunView]) -> Vec<Chosen> {
         let mut users: HashMap<Direction, u64> = HashMap::new();
-        let is_up = |way: &Path| {
-            way.links.iter().all(|link| !snapshot.down.contains(&self.topology.links[link.0].name))
-        };
+        let is_balanced = balance::is_tried(runs.len());
+        let is_up = |way: &Path| self.is_up(way, snapshot);
         let names = |way: &Path| -> Vec<&str> {
             way.links.iter().map(|link| self.topology.links[link.0].name.as_str()).collect()
         };
@@ -109,7 +125,8 @@ impl Planner {
             let best = up.max_by_key(|at| (promise(*at), usize::MAX - at));
             let choice = match (current, best) {
                 (Some(current), Some(best))
-                    if promise(best) > promise(current).saturating_mul(MUCH_BETTER) / 100 =>
+                    if !is_balanced
+                        && promise(best) > promise(current).saturating_mul(MUCH_BETTER) / 100 =>
                 {
                     Some(best)
                 }
@@ -127,15 +144,11 @@ impl Planner {
             let broken = match choice {
                 Some(_) => None,
                 None => {
-                    let links = ways.iter().flat_map(names);
-                    links.into_iter().find(|name| snapshot.down.contains(*name)).map(str::to_owned)
+                    let mut links = ways.iter().flat_map(names);
+                    links.find(|name| snapshot.down.contains(*name)).map(str::to_owned)
                 }
             };
-            chosen.push(Chosen {
-                way: choice.map(|at| ways[at].clone()),
-                one_of_several: ways.len() > 1,
-                broken,
-            });
+            chosen.push(Chosen { at: choice, ways, broken });
         }
         chosen
     }

@@ -7,7 +7,7 @@ use penstock_topology::paths::Path;
 use penstock_units::BitRate;
 
 use super::route::Chosen;
-use super::{Decision, HostView, Planner, RunView, Setting, Snapshot};
+use super::{Decision, HostView, Planner, RunView, Setting, Snapshot, balance};
 use crate::forecast;
 
 /// A transfer that has less than so much of its rate, in hundredths, for a reason of its own is slow ...
@@ -39,13 +39,13 @@ impl Planner {
     pub(super) fn share(&self, snapshot: &Snapshot, runs: &[&RunView], decision: &mut Decision) {
         let hosts: HashMap<&str, &HostView> =
             snapshot.hosts.iter().map(|host| (host.name.as_str(), host)).collect();
-        let ways = self.routes(snapshot, runs);
+        let mut ways = self.routes(snapshot, runs);
         let mut slow = Vec::with_capacity(runs.len());
         let mut problem = Problem { classes: self.allocation_classes(), ..Problem::default() };
         let mut resources = Resources::default();
         let promised = self.promised(snapshot, runs);
         for (at, (run, chosen)) in runs.iter().zip(&ways).enumerate() {
-            let paths = match (&chosen.way, &chosen.broken) {
+            let paths = match (chosen.way(), &chosen.broken) {
                 (Some(way), _) => vec![self.resources(run, way, &hosts, &mut resources)],
                 // A pair of hosts without links between them in the topology: their own limits are all that is known.
                 (None, None) => vec![self.ends(run, &hosts, &mut resources)],
@@ -59,14 +59,22 @@ impl Planner {
             problem.demands.push(Demand {
                 name: run.setting.run.to_string(),
                 class: self.class(&run.class).map(|class| class.name.clone()),
-                weight: 1 << run.priority.clamp(1, 5),
+                weight: run.weight(),
                 demand: demand.map(|rate| BitRate(rate.min(RATE_MAX.0))),
                 guarantee: BitRate(promised[at].min(RATE_MAX.0)),
                 cap: None,
                 paths,
             });
         }
+        let others = balance::movable(&ways).map(|at| {
+            let up = ways[at].ways.iter().enumerate().filter(|(_, way)| self.is_up(way, snapshot));
+            let taken =
+                up.map(|(way, path)| (way, self.resources(runs[at], path, &hosts, &mut resources)));
+            (at, taken.collect())
+        });
+        let others = others.collect();
         problem.resources = resources.into_list();
+        self.balance(runs, &others, &mut ways, &mut problem);
         let allotted = match allocation::allocate(&problem) {
             Ok(allotted) => allotted.allotments,
             Err(error) => {
@@ -85,16 +93,16 @@ impl Planner {
                 .flatten()
                 .any(|name| waits.get(name.as_str()).is_some_and(|by| *by != run.setting.run));
             let rate = follow(run.setting.rate_bps, allotment.rate.0, held);
-            let route = chosen.way.as_ref().map(|way| {
+            let route = chosen.way().map(|way| {
                 way.links.iter().map(|link| self.topology.links[link.0].name.clone()).collect()
             });
-            let path = match (&chosen.way, hosts.get(run.from.as_str()), hosts.get(run.to.as_str()))
-            {
-                (Some(way), Some(from), Some(to)) if chosen.one_of_several => {
-                    self.pairs(way, from, to)
-                }
-                _ => Vec::new(),
-            };
+            let path =
+                match (chosen.way(), hosts.get(run.from.as_str()), hosts.get(run.to.as_str())) {
+                    (Some(way), Some(from), Some(to)) if chosen.is_one_of_several() => {
+                        self.pairs(way, from, to)
+                    }
+                    _ => Vec::new(),
+                };
             let setting = Setting {
                 run: run.setting.run,
                 rate_bps: Some(rate),
@@ -224,10 +232,9 @@ impl Planner {
         let mut at: BTreeMap<(&str, &str), (u64, Vec<i64>)> = BTreeMap::new();
         for (run, chosen) in runs.iter().zip(ways) {
             // One that was only just told is not there yet.
-            let settled = chosen
-                .way
-                .as_ref()
-                .filter(|_| run.moving && chosen.one_of_several && now_ms - run.set_ms > OBEY_MS);
+            let settled = chosen.way().filter(|_| {
+                run.moving && chosen.is_one_of_several() && now_ms - run.set_ms > OBEY_MS
+            });
             let Some((first, _)) = settled.and_then(|way| self.interfaces(way)) else { continue };
             let entry = at.entry((&run.from, first)).or_default();
             entry.0 += run.measured_bps;

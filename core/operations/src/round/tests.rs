@@ -116,12 +116,52 @@ fn transfers_take_both_ways_and_classes_have_their_weights() {
     let both = snapshot(vec![run(1, "big", "a1"), run(2, "small", "a2")]);
     let decision = planner.plan(&both);
     let both = obeyed(both, &decision);
-    // The second one finds 20 Gb/s on the direct way and 10 on the other.
-    assert_eq!(rates(&both), [30, 10], "{decision:?}");
+    // Both would have 30 and 10 on the direct way; the small one loses nothing on the other.
+    assert_eq!(rates(&both), [40, 10], "{decision:?}");
     assert_eq!(both.runs[0].setting.route[1], "direct");
     assert!(both.runs[0].setting.reason.contains("direct from sa is full"), "{decision:?}");
     assert!(planner.plan(&both).settings.is_empty(), "nothing changes while nothing changes");
-    assert_eq!(decision.classes["big"].0, 30_000_000_000);
+    assert_eq!(decision.classes["big"].0, 40_000_000_000);
+}
+
+/// The weighted shares of one pool that is as large as both ways, which no choice of ways can better.
+#[test]
+fn ways_are_chosen_for_fair_shares_whatever_was_before() {
+    let mark = |name: &str, weight, gigabits: u64| Class {
+        weight,
+        mark_bps: Some(gigabits * 1_000_000_000),
+        ..Class::new(name)
+    };
+    let planner =
+        planner(vec![mark("production", 4, 20), mark("analysis", 2, 20), mark("urgent", 8, 25)]);
+    let names = ["production", "analysis", "urgent"];
+    let mut all = snapshot((0..12).map(|id| run(id, names[id as usize % 3], "a1")).collect());
+    all.down.insert("direct".into());
+    all = obeyed(all.clone(), &planner.plan(&all));
+    all = obeyed(all.clone(), &planner.plan(&all));
+    assert!(all.runs.iter().all(|run| run.setting.route.contains(&"north".to_owned())));
+    all.down.clear();
+    all.now_ms += 10_000;
+    for _ in 0..2 {
+        all = obeyed(all.clone(), &planner.plan(&all));
+    }
+    let near = |all: &Snapshot, exact: &[(&str, f64)]| {
+        for (class, exact) in exact {
+            let runs = all.runs.iter().filter(|run| run.class == *class);
+            let rate = runs.map(|run| run.setting.rate_bps.unwrap_or(0)).sum::<u64>() as f64 / 1e9;
+            assert!((rate - exact).abs() / 50.0 < 0.05, "{class}: {rate} and not {exact}");
+        }
+    };
+    // 50 Gb/s: the urgent class is at its mark, the others have 2 to 1 of the rest.
+    near(&all, &[("production", 50.0 / 3.0), ("analysis", 25.0 / 3.0), ("urgent", 25.0)]);
+    let decision = planner.plan(&all);
+    assert!(decision.notes.is_empty(), "ways go on changing: {:?}", decision.notes);
+    // Both that are left have their marks, and 2 to 1 of the rest.
+    all.runs.retain(|run| run.class != "urgent");
+    for _ in 0..2 {
+        all = obeyed(all.clone(), &planner.plan(&all));
+    }
+    near(&all, &[("production", 80.0 / 3.0), ("analysis", 70.0 / 3.0)]);
 }
 
 #[test]
@@ -191,7 +231,7 @@ fn a_deadline_has_its_rate_and_a_closed_class_stops() {
     let windows = vec!["mon 10:00-12:00".parse().unwrap()];
     let planner = planner(vec![Class::new("c"), Class { windows, ..Class::new("nights") }]);
     let mut urgent = run(1, "c", "a1");
-    urgent.deadline = Some((NOW + 100_000, 375_000_000_000));
+    urgent.deadline = Some((NOW + 100_000, 356_250_000_000));
     let mut all = snapshot(vec![urgent, run(2, "c", "a2"), run(3, "nights", "a1")]);
     all.down.insert("north".into());
     let decision = planner.plan(&all);

@@ -233,4 +233,49 @@ mod tests {
         spool.pop();
         assert_eq!(spool.forget(), Dropped { batches: 59, rows: 177 });
     }
+
+    /// A file system of its own that is gone with the test.
+    struct Disk(tempfile::TempDir);
+
+    impl Disk {
+        /// None where nothing may be mounted.
+        fn of_kib(kib: u32) -> Option<Self> {
+            let dir = tempfile::tempdir().unwrap();
+            let size = format!("size={kib}k");
+            let mut mount = std::process::Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", &size, "none"]).arg(dir.path());
+            let mounted = mount.output().is_ok_and(|output| output.status.success());
+            mounted.then_some(Self(dir))
+        }
+    }
+
+    impl Drop for Disk {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+        }
+    }
+
+    #[test]
+    fn on_a_full_disk_nothing_is_lost_and_the_order_stays() {
+        let Some(disk) = Disk::of_kib(64) else {
+            return println!("skipped: nothing may be mounted here");
+        };
+        let path = disk.0.path().join("spool");
+        let mut spool = Spool::open(&path, 1 << 20).unwrap();
+        let put = |spool: &mut Spool, number| spool.put(number, (0, 0), 1, vec![b'x'; 16 << 10]);
+        let kept = (0..8).filter(|number| put(&mut spool, *number).1.is_ok()).count();
+        assert!((1..=4).contains(&kept), "{kept}");
+        let error = put(&mut spool, 8).1.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        // What could not be written leaves nothing half.
+        assert_eq!(fs::read_dir(&path).unwrap().count(), kept);
+        for number in 0..9 {
+            assert_eq!(spool.front().unwrap().number, number);
+            assert_eq!(spool.lines().unwrap(), vec![b'x'; 16 << 10]);
+            spool.pop();
+        }
+        // With room again it is on the disk again.
+        put(&mut spool, 9).1.unwrap();
+        assert_eq!(Spool::open(&path, 1 << 20).unwrap().len(), 1);
+    }
 }

@@ -52,9 +52,9 @@ pub(super) async fn submit(
     let asked: SubmitBody = body(given)?;
     let submission = lower(&shared, &asking, asked)?;
     let files = submission.files.clone();
-    let (status, id) = match shared.writer.submit(submission).await? {
-        Submitted::New(id) => (StatusCode::CREATED, id),
-        Submitted::Same(id) => (StatusCode::OK, id),
+    let id = match shared.writer.submit(submission).await? {
+        Submitted::New(stored) => return Ok((StatusCode::CREATED, Json((*stored).into()))),
+        Submitted::Same(id) => id,
         Submitted::Other(id) => {
             return Err(Problem::at(
                 StatusCode::CONFLICT,
@@ -66,7 +66,7 @@ pub(super) async fn submit(
     };
     let stored = read::request(&shared.database.pool, id).await?;
     let stored = stored.ok_or_else(|| Problem::not_found(STORED))?;
-    Ok((status, Json(stored.into())))
+    Ok((StatusCode::OK, Json(stored.into())))
 }
 
 fn taken(files: &[NewFile], file: usize, by: Option<i64>) -> Problem {

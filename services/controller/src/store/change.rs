@@ -68,7 +68,7 @@ pub(crate) async fn change(
     if let Some(priority) = wanted.priority {
         for text in [
             "UPDATE request SET priority = $1, changed = $3 WHERE id = $2",
-            "UPDATE batch SET priority = $1 WHERE request = $2 AND state < 4 AND $3 > 0",
+            "UPDATE batch SET priority = $1 WHERE request = $2 AND $3 > 0",
             "UPDATE run SET priority = $1 WHERE state < 2 AND $3 > 0 AND id IN (SELECT run FROM batch WHERE request = $2 AND state = 2)",
         ] {
             sqlx::query(text).bind(priority).bind(id).bind(now).execute(&mut cx.tx).await?;
@@ -77,7 +77,7 @@ pub(crate) async fn change(
     if let Some(deadline) = wanted.deadline {
         for text in [
             "UPDATE request SET deadline = $1, changed = $3 WHERE id = $2",
-            "UPDATE batch SET deadline = $1 WHERE request = $2 AND state < 4 AND $3 > 0",
+            "UPDATE batch SET deadline = $1 WHERE request = $2 AND $3 > 0",
             "UPDATE run SET deadline = $1 WHERE state < 2 AND $3 > 0 AND id IN (SELECT run FROM batch WHERE request = $2 AND state = 2)",
         ] {
             sqlx::query(text).bind(deadline).bind(id).bind(now).execute(&mut cx.tx).await?;
@@ -199,6 +199,7 @@ pub(crate) async fn append(
             queue: cx.queues.get(&queue).copied().unwrap_or_default(),
             kind: BatchKind::Copy,
             first: 0,
+            last: -1,
             seqs: None,
             files: 0,
             bytes: 0,

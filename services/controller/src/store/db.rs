@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, ConnectOptions, Connection, Row};
+use tokio::sync::oneshot;
 
 use super::schema;
 
@@ -12,6 +13,12 @@ const BUSY_MS: u32 = 10_000;
 
 /// A transaction of a controller that stands still is ended by PostgreSQL after so long.
 const IDLE_MS: u32 = 10_000;
+
+/// Pages in SQLite's log at which whoever commits copies them into the file itself; [`fold`] keeps them far below.
+const LOG_PAGES_MAX: i64 = 65_536;
+
+/// Between two times at which the log is copied beside the writer.
+const FOLD: Duration = Duration::from_secs(1);
 
 /// Connections that read.
 const READERS: u32 = 4;
@@ -48,7 +55,8 @@ impl Database {
         let kind = kind(url)?;
         let failed = |error: sqlx::Error| format!("cannot use the database: {error}");
         let options: AnyConnectOptions = url.parse().map_err(failed)?;
-        let options = options.disable_statement_logging();
+        // A test looks at the plans of all statements.
+        let options = if cfg!(test) { options } else { options.disable_statement_logging() };
         let pool = AnyPoolOptions::new()
             .max_connections(READERS)
             .acquire_timeout(Duration::from_secs(10))
@@ -74,7 +82,7 @@ async fn prepare(connection: &mut AnyConnection, kind: Kind) -> Result<(), sqlx:
         // What was accepted survives a power failure, so FULL.
         Kind::Sqlite => format!(
             "PRAGMA busy_timeout = {BUSY_MS}; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
-             PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 4000"
+             PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = {LOG_PAGES_MAX}"
         ),
         Kind::Postgres => format!(
             "SET idle_in_transaction_session_timeout = {IDLE_MS}; SET lock_timeout = {BUSY_MS};
@@ -85,10 +93,48 @@ async fn prepare(connection: &mut AnyConnection, kind: Kind) -> Result<(), sqlx:
     Ok(())
 }
 
-/// Takes the right to write until the transaction ends.
-pub(crate) async fn lock(tx: &mut AnyConnection, kind: Kind) -> Result<(), sqlx::Error> {
-    if kind == Kind::Postgres {
-        sqlx::query("SELECT next FROM sequence WHERE name = 'lock' FOR UPDATE").execute(tx).await?;
+/// Begins a transaction and takes the right to write until it ends.
+pub(crate) async fn begin(tx: &mut AnyConnection, kind: Kind) -> Result<(), sqlx::Error> {
+    let begin = match kind {
+        Kind::Sqlite => "BEGIN IMMEDIATE",
+        Kind::Postgres => "BEGIN; SELECT next FROM sequence WHERE name = 'lock' FOR UPDATE",
+    };
+    sqlx::raw_sql(begin).execute(tx).await?;
+    Ok(())
+}
+
+/// Copies what was written from SQLite's log into its file until the other end of `ended` is gone, on a connection of its
+/// own: no transaction waits for it.
+pub(crate) async fn fold(database: Database, mut ended: oneshot::Receiver<()>) {
+    if database.kind != Kind::Sqlite {
+        return;
+    }
+    let mut connection: Option<AnyConnection> = None;
+    loop {
+        tokio::select! {
+            _ = &mut ended => return,
+            () = tokio::time::sleep(FOLD) => {}
+        }
+        if connection.is_none() {
+            connection = database.connect().await.ok();
+        }
+        let Some(open) = &mut connection else { continue };
+        if let Err(error) = copy_log(open).await {
+            tracing::debug!("the log of the database is not copied: {error}");
+            connection = None;
+        }
+    }
+}
+
+async fn copy_log(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+    // The log begins anew once all of it is copied; what was written meanwhile is little.
+    for _ in 0..4 {
+        let passive = sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").fetch_one(&mut *connection);
+        let row = passive.await?;
+        let (log, copied): (i64, i64) = (row.get(1), row.get(2));
+        if copied >= log {
+            break;
+        }
     }
     Ok(())
 }

@@ -6,7 +6,6 @@ use penstock_operations::orders::{Capacity, FILES_MAX, Phase};
 use penstock_operations::round::{
     Decision, HostView, InterfaceView, Promise, QueueView, RunView, Setting, Snapshot, Start,
 };
-use penstock_operations::state::FileState;
 use serde::{Deserialize, Serialize};
 use sqlx::{AnyPool, AssertSqlSafe, Row};
 use utoipa::ToSchema;
@@ -61,7 +60,7 @@ pub(crate) async fn snapshot(
             CASE WHEN r.size_estimate > r.bytes THEN r.size_estimate ELSE r.bytes END - r.bytes_done, n.phase,
             n.measured_bps, n.applied_bps, n.bound_by, n.rate_bps, n.streams, n.path, n.route, n.reason, n.slow_since,
             n.off_path, n.settings_at
-         FROM run n JOIN request r ON r.id = n.request WHERE n.state = 0 ORDER BY n.id",
+         FROM run n JOIN request r ON r.id = n.request WHERE n.state < 2 AND n.state = 0 ORDER BY n.id",
     );
     for row in runs.fetch_all(pool).await? {
         let left = u64::try_from(row.get::<i64, _>(8)).unwrap_or(0);
@@ -192,17 +191,16 @@ async fn set(cx: &mut Context, settings: &[Setting]) -> Result<i64, sqlx::Error>
         })
         .collect();
     let now = cx.now;
-    let changed = rows::with(
+    let changed = rows::with_numbers(
         &mut cx.tx,
+        &[now],
         "i, r, s, p, u, w, l, o",
         rows,
-        &format!(
-            "UPDATE run SET rate_bps = v.r, streams = v.s, path = v.p, route = v.u, reason = v.w, slow_since = v.l,
-                off_path = v.o,
-                settings_at = CASE WHEN COALESCE(run.rate_bps, -1) <> COALESCE(v.r, -1) OR run.path <> v.p THEN {now}
-                    ELSE run.settings_at END
-             FROM v WHERE run.id = v.i AND run.state = 0 RETURNING id"
-        ),
+        "UPDATE run SET rate_bps = v.r, streams = v.s, path = v.p, route = v.u, reason = v.w, slow_since = v.l,
+            off_path = v.o,
+            settings_at = CASE WHEN COALESCE(run.rate_bps, -1) <> COALESCE(v.r, -1) OR run.path <> v.p THEN $1
+                ELSE run.settings_at END
+         FROM v WHERE run.id = v.i AND run.state = 0 RETURNING id",
     )
     .await?;
     Ok(changed.len() as i64)
@@ -217,7 +215,7 @@ pub(crate) async fn withdraw(
 ) -> Result<u64, sqlx::Error> {
     let text = format!(
         "UPDATE run SET state = $1, why = $2, from_gone = 0, to_gone = CASE WHEN kind = 1 THEN 2 ELSE 0 END
-         WHERE state = $3 AND {which}"
+         WHERE state < 2 AND state = $3 AND {which}"
     );
     let query = sqlx::query(AssertSqlSafe(text))
         .bind(RunState::Ending as i64)
@@ -241,20 +239,20 @@ fn ticket() -> String {
 /// Takes batches from a queue and makes a run of them; false where there are none any more.
 async fn begin(cx: &mut Context, start: &Start) -> Result<bool, sqlx::Error> {
     let text = format!(
-        "SELECT id, request, kind, first, seqs, files, bytes, priority, deadline, lane FROM batch
+        "SELECT id, request, kind, files, bytes, priority, deadline, lane FROM batch
          WHERE queue = $1 AND state = 1 ORDER BY priority DESC, id LIMIT {BATCHES_MAX}{}",
         db::skip_locked(cx.kind)
     );
     let found = sqlx::query(AssertSqlSafe(text)).bind(start.queue).fetch_all(&mut cx.tx).await?;
     let Some(head) = found.first() else { return Ok(false) };
-    let lane: String = head.get(9);
+    let lane: String = head.get(7);
     let limits = cx.config.batch;
     let (mut files, mut bytes) = (0_i64, 0_i64);
     let mut chosen = Vec::new();
     for row in &found {
-        let (more, size): (i64, i64) = (row.get(5), row.get(6));
+        let (more, size): (i64, i64) = (row.get(3), row.get(4));
         let alike =
-            row.get::<String, _>(9) == lane && row.get::<i64, _>(2) == head.get::<i64, _>(2);
+            row.get::<String, _>(7) == lane && row.get::<i64, _>(2) == head.get::<i64, _>(2);
         let fits = files + more <= limits.files.min(FILES_MAX) as i64
             && bytes.saturating_add(size) <= limits.bytes as i64;
         let list = row.get::<i64, _>(2) == BatchKind::List as i64;
@@ -281,22 +279,21 @@ async fn begin(cx: &mut Context, start: &Start) -> Result<bool, sqlx::Error> {
     let run = db::numbers(&mut cx.tx, "id", 1).await?;
     let batches: Vec<[Value; 2]> =
         chosen.iter().map(|(row, place)| [row.get::<i64, _>(0).into(), (*place).into()]).collect();
-    rows::with(
+    rows::with_numbers(
         &mut cx.tx,
+        &[run],
         "i, p",
         batches,
-        &format!(
-            "UPDATE batch SET state = 2, run = {run}, place = v.p FROM v WHERE batch.id = v.i"
-        ),
+        "UPDATE batch SET state = 2, run = $1, place = v.p FROM v WHERE batch.id = v.i",
     )
     .await?;
     let taken = (-(chosen.len() as i64), -files, -bytes);
     submit::count_queues(cx, [(start.queue, taken)].into()).await?;
     let mut deltas = Deltas::new();
     for (row, _) in &chosen {
-        let active = activate(cx, row.get(1), row.get(3), row.get(4), row.get(5)).await?;
+        // Files are active as long as their batch runs: nothing is written of each.
         let delta: &mut Delta = deltas.entry(row.get(1)).or_default();
-        delta.active += active as i64;
+        delta.active += row.get::<i64, _>(3);
     }
     settle::count(cx, deltas).await?;
     let text = match start.to.as_str() {
@@ -319,8 +316,8 @@ async fn begin(cx: &mut Context, start: &Start) -> Result<bool, sqlx::Error> {
         ticket().into(),
         addresses.into(),
         fingerprint.into(),
-        head.get::<i64, _>(7).into(),
-        head.get::<Option<i64>, _>(8).into(),
+        head.get::<i64, _>(5).into(),
+        head.get::<Option<i64>, _>(6).into(),
         files.into(),
         bytes.into(),
         (RunState::Standing as i64).into(),
@@ -358,31 +355,4 @@ async fn begin(cx: &mut Context, start: &Start) -> Result<bool, sqlx::Error> {
     )
     .await?;
     Ok(true)
-}
-
-/// Files of a batch become part of an order.
-async fn activate(
-    cx: &mut Context,
-    request: i64,
-    first: i64,
-    seqs: Option<String>,
-    files: i64,
-) -> Result<u64, sqlx::Error> {
-    let seqs: Option<Vec<i64>> = seqs.and_then(|seqs| serde_json::from_str(&seqs).ok());
-    let (active, queued) = (FileState::Active as i64, FileState::Queued as i64);
-    match seqs {
-        None => {
-            let set = "UPDATE file SET state = $1 WHERE request = $2 AND seq >= $3 AND seq < $4 AND state = $5";
-            let set = sqlx::query(set).bind(active).bind(request).bind(first).bind(first + files);
-            Ok(set.bind(queued).execute(&mut cx.tx).await?.rows_affected())
-        }
-        Some(seqs) => {
-            let rows = seqs.into_iter().map(|seq| -> [Value; 1] { [seq.into()] }).collect();
-            let text = format!(
-                "UPDATE file SET state = {active} FROM v WHERE file.request = {request} AND file.seq = v.q
-                 AND file.state = {queued} RETURNING seq"
-            );
-            Ok(rows::with(&mut cx.tx, "q", rows, &text).await?.len() as u64)
-        }
-    }
 }

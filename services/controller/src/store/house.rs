@@ -1,16 +1,20 @@
 //! What is done now and then: batches that are due, requests that were cancelled, nodes that are lost, what is old.
 
 use penstock_operations::state::FileState;
+use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row};
 
-use super::rows::Value;
+use super::rows::{self, Value};
 use super::settle::{self, Delta, Deltas, End};
 use super::writer::Context;
-use super::{RunState, dispatch, submit};
+use super::{BatchState, RunState, Writer, dispatch, submit};
 use crate::shared::Shared;
 
-/// Batches that become due in one transaction; files that are cancelled or removed in one.
+/// Batches that become due in one transaction; files that are cancelled in one.
 const MOST: i64 = 10_000;
+
+/// Files, and requests, that are removed in one: few enough that others do not notice.
+const REMOVED: i64 = 4_000;
 
 /// Rounds, and events of no request, are kept so long.
 const HISTORY_MS: i64 = 7 * 86_400_000;
@@ -22,7 +26,15 @@ const AUDIT_MS: i64 = 90 * 86_400_000;
 pub(crate) async fn keep(shared: &Shared) -> Result<(), String> {
     let lost = shared.config.lost_after.as_millis() as i64;
     let old = shared.config.keep.as_millis() as i64;
-    let again = shared.writer.apply(move |cx| {
+    if work(&shared.writer, lost, old).await? {
+        shared.wake.notify_one();
+    }
+    Ok(())
+}
+
+/// The same, where nodes are lost after `lost` and requests are kept for `old` milliseconds; true where there is more to do.
+pub(crate) async fn work(writer: &Writer, lost: i64, old: i64) -> Result<bool, String> {
+    let again = writer.apply(move |cx| {
         Box::pin(async move {
             due(cx).await?;
             let more = cancel(cx).await?;
@@ -30,10 +42,7 @@ pub(crate) async fn keep(shared: &Shared) -> Result<(), String> {
             Ok(more | forget(cx, old).await?)
         })
     });
-    if again.await.map_err(|error| error.to_string())? {
-        shared.wake.notify_one();
-    }
-    Ok(())
+    again.await.map_err(|error| error.to_string())
 }
 
 /// Batches whose wait is over are queued.
@@ -51,6 +60,9 @@ async fn due(cx: &mut Context) -> Result<(), sqlx::Error> {
     }
     submit::count_queues(cx, counts).await
 }
+
+/// Batches of a request that are cancelled in one transaction.
+const BATCHES: usize = 500;
 
 /// Works at requests that were cancelled; true where there is more to do.
 async fn cancel(cx: &mut Context) -> Result<bool, sqlx::Error> {
@@ -82,26 +94,31 @@ async fn cancel_one(
         "a request in it was cancelled",
     )
     .await?;
-    let waiting = "UPDATE batch SET state = 4 WHERE request = $1 AND state IN (0, 3) RETURNING id";
-    sqlx::query(waiting).bind(request).fetch_all(&mut cx.tx).await?;
-    let queued =
-        "UPDATE batch SET state = 4 WHERE request = $1 AND state = 1 RETURNING queue, files, bytes";
-    let mut counts = std::collections::HashMap::new();
-    for row in sqlx::query(queued).bind(request).fetch_all(&mut cx.tx).await? {
-        let count: &mut (i64, i64, i64) = counts.entry(row.get::<i64, _>(0)).or_default();
-        *count = (count.0 - 1, count.1 - row.get::<i64, _>(1), count.2 - row.get::<i64, _>(2));
-    }
-    submit::count_queues(cx, counts).await?;
+    let mut cancelled = 0;
     let text = format!(
-        "UPDATE file SET state = {}, changed = $1 WHERE request = $2 AND seq IN
-            (SELECT seq FROM file WHERE request = $2 AND state = {} ORDER BY seq LIMIT $3)",
-        FileState::Cancelled as i64,
-        FileState::Queued as i64
+        "SELECT id, state, queue, first, last, seqs, files, bytes FROM batch
+         WHERE request = $1 AND state <> 2 ORDER BY id LIMIT {BATCHES}"
     );
-    let query = sqlx::query(AssertSqlSafe(text)).bind(cx.now).bind(request).bind(*left);
-    let cancelled = query.execute(&mut cx.tx).await?.rows_affected() as i64;
-    let more = cancelled == *left;
-    *left -= cancelled;
+    let waiting = sqlx::query(AssertSqlSafe(text)).bind(request).fetch_all(&mut cx.tx).await?;
+    let mut counts = std::collections::HashMap::new();
+    let mut over: Vec<[Value; 1]> = Vec::new();
+    for row in &waiting {
+        if *left <= 0 {
+            break;
+        }
+        let files: i64 = row.get(6);
+        if row.get::<i64, _>(1) == BatchState::Queued as i64 {
+            let count: &mut (i64, i64, i64) = counts.entry(row.get::<i64, _>(2)).or_default();
+            *count = (count.0 - 1, count.1 - files, count.2 - row.get::<i64, _>(7));
+        }
+        cancelled += cancel_files(cx, request, row).await?;
+        *left -= files.max(1);
+        over.push([row.get::<i64, _>(0).into()]);
+    }
+    let more = over.len() < waiting.len() || waiting.len() == BATCHES;
+    let delete = "DELETE FROM batch WHERE id IN (SELECT i FROM v)";
+    rows::with(&mut cx.tx, "i", over, delete).await?;
+    submit::count_queues(cx, counts).await?;
     if open && !more {
         let text = "SELECT COUNT(*) FROM batch WHERE request = $1 AND state = 2 AND kind = 1";
         let listing: i64 = sqlx::query(text).bind(request).fetch_one(&mut cx.tx).await?.get(0);
@@ -113,6 +130,28 @@ async fn cancel_one(
     let delta = Delta { cancelled, ..Delta::default() };
     settle::count(cx, Deltas::from([(request, delta)])).await?;
     Ok(more)
+}
+
+/// Cancels the files of a batch: state, queue, first, last and seqs are the columns from 1 on.
+async fn cancel_files(cx: &mut Context, request: i64, batch: &AnyRow) -> Result<i64, sqlx::Error> {
+    let now = cx.now;
+    let cancelled = FileState::Cancelled as i64;
+    let seqs: Option<Vec<i64>> =
+        batch.get::<Option<String>, _>(5).and_then(|text| serde_json::from_str(&text).ok());
+    let set = "UPDATE file SET state = $1, destination = NULL, changed = $2";
+    let Some(seqs) = seqs else {
+        let text = format!("{set} WHERE request = $3 AND seq >= $4 AND seq <= $5 AND state < 2");
+        let query = sqlx::query(AssertSqlSafe(text)).bind(cancelled).bind(now).bind(request);
+        let query = query.bind(batch.get::<i64, _>(3)).bind(batch.get::<i64, _>(4));
+        return Ok(query.execute(&mut cx.tx).await?.rows_affected() as i64);
+    };
+    let seqs = seqs.into_iter().map(|seq| -> [Value; 1] { [seq.into()] }).collect();
+    let text = format!(
+        "{set} FROM v WHERE file.request = $3 AND file.seq = v.q AND file.state < 2 RETURNING seq"
+    );
+    let changed =
+        rows::with_numbers(&mut cx.tx, &[cancelled, now, request], "q", seqs, &text).await?;
+    Ok(changed.len() as i64)
 }
 
 /// Takes back orders of nodes that are lost, once the other node has stopped.
@@ -159,35 +198,52 @@ async fn lose(cx: &mut Context, lost_ms: i64) -> Result<(), sqlx::Error> {
 /// Removes what ended long ago; true where there is more to do.
 async fn forget(cx: &mut Context, keep_ms: i64) -> Result<bool, sqlx::Error> {
     let before = cx.now - keep_ms;
-    let text = "SELECT id, files FROM request WHERE ended < $1 ORDER BY ended LIMIT 100";
-    let rows = sqlx::query(text).bind(before).fetch_all(&mut cx.tx).await?;
-    let mut left = MOST;
-    for row in &rows {
-        let request: i64 = row.get(0);
-        let text = "DELETE FROM file WHERE request = $1 AND seq IN (SELECT seq FROM file WHERE request = $1 ORDER BY seq LIMIT $2)";
-        let query = sqlx::query(text).bind(request).bind(left);
-        left -= query.execute(&mut cx.tx).await?.rows_affected() as i64;
+    let text =
+        format!("SELECT id, files FROM request WHERE ended < $1 ORDER BY ended LIMIT {REMOVED}");
+    let old = sqlx::query(AssertSqlSafe(text)).bind(before).fetch_all(&mut cx.tx).await?;
+    let mut left = REMOVED;
+    let mut over: Vec<[Value; 1]> = Vec::new();
+    for row in &old {
+        let (request, files): (i64, i64) = (row.get(0), row.get(1));
+        if files > left {
+            // It is removed in pieces, and then with those that come after it.
+            let text = "DELETE FROM file WHERE request = $1 AND seq IN (SELECT seq FROM file WHERE request = $1 ORDER BY seq LIMIT $2)";
+            let query = sqlx::query(text).bind(request).bind(left);
+            if query.execute(&mut cx.tx).await?.rows_affected() as i64 == left {
+                left = 0;
+                break;
+            }
+        }
+        left -= files.max(1);
+        over.push([request.into()]);
         if left <= 0 {
-            return Ok(true);
+            break;
         }
-        for text in [
-            "DELETE FROM batch WHERE request = $1",
-            "DELETE FROM event WHERE request = $1",
-            "DELETE FROM request WHERE id = $1",
-        ] {
-            sqlx::query(text).bind(request).execute(&mut cx.tx).await?;
-        }
+    }
+    for text in [
+        "DELETE FROM file WHERE request IN (SELECT i FROM v)",
+        "DELETE FROM event WHERE request IN (SELECT i FROM v)",
+        "DELETE FROM request WHERE id IN (SELECT i FROM v)",
+    ] {
+        rows::with(&mut cx.tx, "i", over.clone(), text).await?;
     }
     for (text, before) in [
         (
             "DELETE FROM run WHERE ended < $1 AND NOT EXISTS (SELECT 1 FROM batch WHERE batch.run = run.id)",
             before,
         ),
-        ("DELETE FROM round WHERE at < $1", cx.now - HISTORY_MS),
         ("DELETE FROM event WHERE at < $1 AND request IS NULL", cx.now - HISTORY_MS),
-        ("DELETE FROM audit WHERE at < $1", cx.now - AUDIT_MS),
+        // The oldest are those with the smallest numbers.
+        (
+            "DELETE FROM round WHERE at < $1 AND id IN (SELECT id FROM round ORDER BY id LIMIT 1000)",
+            cx.now - HISTORY_MS,
+        ),
+        (
+            "DELETE FROM audit WHERE at < $1 AND id IN (SELECT id FROM audit ORDER BY id LIMIT 1000)",
+            cx.now - AUDIT_MS,
+        ),
     ] {
         sqlx::query(text).bind(before).execute(&mut cx.tx).await?;
     }
-    Ok(!rows.is_empty())
+    Ok(left <= 0)
 }

@@ -173,30 +173,93 @@ pub(crate) struct StoredFile {
     pub(crate) changed: i64,
 }
 
+/// Numbers of files in one batch.
+struct Span {
+    first: i64,
+    last: i64,
+    /// Where they are not one after the other.
+    seqs: Option<Vec<i64>>,
+}
+
+impl Span {
+    /// From three columns: first, last, seqs.
+    fn of(row: &AnyRow, at: usize) -> Self {
+        let seqs: Option<String> = row.get(at + 2);
+        Self {
+            first: row.get(at),
+            last: row.get(at + 1),
+            seqs: seqs.and_then(|seqs| serde_json::from_str(&seqs).ok()),
+        }
+    }
+
+    fn has(&self, seq: i64) -> bool {
+        (self.first..=self.last).contains(&seq)
+            && self.seqs.as_ref().is_none_or(|seqs| seqs.binary_search(&seq).is_ok())
+    }
+}
+
+/// Files of a request by number, after one, and perhaps only those in a state.
 pub(crate) async fn files(
     pool: &AnyPool,
     request: i64,
     state: Option<FileState>,
-    after: i64,
+    mut after: i64,
     limit: i64,
 ) -> Result<Vec<StoredFile>, sqlx::Error> {
-    let of_state = state.map_or(String::new(), |state| format!("AND state = {}", state as i64));
+    // A file is active while its batch runs; what is stored of it is that it is not settled.
+    let running = "SELECT first, last, seqs FROM batch WHERE request = $1 AND state = 2";
+    let running = sqlx::query(running).bind(request).fetch_all(pool).await?;
+    let running: Vec<Span> = running.iter().map(|row| Span::of(row, 0)).collect();
+    let text = match state {
+        None => "AND state >= $4",
+        Some(FileState::Queued | FileState::Active) => "AND state < 2 AND state >= $4",
+        Some(_) => "AND state = $4",
+    };
     let text = format!(
         "SELECT seq, path, size, digest, state, attempt, fault, changed FROM file
-         WHERE request = $1 AND seq > $2 {of_state} ORDER BY seq LIMIT {limit}"
+         WHERE request = $1 AND seq > $2 {text} ORDER BY seq LIMIT $3"
     );
-    let rows = sqlx::query(AssertSqlSafe(text)).bind(request).bind(after).fetch_all(pool).await?;
-    let file = |row: &AnyRow| StoredFile {
-        seq: row.get(0),
-        path: row.get(1),
-        size: row.get(2),
-        digest: row.get(3),
-        state: FileState::ALL[row.get::<i64, _>(4).clamp(0, 4) as usize],
-        attempt: row.get(5),
-        fault: row.get(6),
-        changed: row.get(7),
-    };
-    Ok(rows.iter().map(file).collect())
+    let stored = state.filter(|state| state.is_final()).map_or(0, |state| state as i64);
+    let mut files = Vec::new();
+    loop {
+        if state == Some(FileState::Active) {
+            // None before the next number that is part of an order.
+            let next = running.iter().filter(|span| span.last > after);
+            let Some(first) = next.map(|span| span.first).min() else { break };
+            after = after.max(first - 1);
+        }
+        let query = sqlx::query(AssertSqlSafe(text.clone())).bind(request).bind(after);
+        let rows = query.bind(limit).bind(stored).fetch_all(pool).await?;
+        for row in &rows {
+            let seq: i64 = row.get(0);
+            let settled = FileState::ALL[row.get::<i64, _>(4).clamp(0, 4) as usize];
+            let file = StoredFile {
+                seq,
+                path: row.get(1),
+                size: row.get(2),
+                digest: row.get(3),
+                state: match settled.is_final() {
+                    true => settled,
+                    false if running.iter().any(|span| span.has(seq)) => FileState::Active,
+                    false => FileState::Queued,
+                },
+                attempt: row.get(5),
+                fault: row.get(6),
+                changed: row.get(7),
+            };
+            after = seq;
+            if state.is_none_or(|state| state == file.state) {
+                files.push(file);
+            }
+            if files.len() as i64 == limit {
+                return Ok(files);
+            }
+        }
+        if (rows.len() as i64) < limit {
+            break;
+        }
+    }
+    Ok(files)
 }
 
 /// An event as it is stored.
@@ -217,11 +280,16 @@ pub(crate) async fn events(
     after: i64,
     limit: i64,
 ) -> Result<Vec<StoredEvent>, sqlx::Error> {
-    let of = request.map_or(String::new(), |id| format!("AND request = {id}"));
+    let of = if request.is_some() { "AND request = $3" } else { "" };
     let text = format!(
-        "SELECT id, at, request, class, kind, text FROM event WHERE id > $1 {of} ORDER BY id LIMIT {limit}"
+        "SELECT id, at, request, class, kind, text FROM event WHERE id > $1 {of} ORDER BY id LIMIT $2"
     );
-    let rows = sqlx::query(AssertSqlSafe(text)).bind(after).fetch_all(pool).await?;
+    let query = sqlx::query(AssertSqlSafe(text)).bind(after).bind(limit);
+    let query = match request {
+        Some(request) => query.bind(request),
+        None => query,
+    };
+    let rows = query.fetch_all(pool).await?;
     let event = |row: &AnyRow| StoredEvent {
         id: row.get(0),
         at: row.get(1),
@@ -294,30 +362,18 @@ async fn batch_name(pool: &AnyPool, run: i64) -> Result<Option<String>, sqlx::Er
 
 /// The files of a run, in the order of its list.
 async fn order_files(pool: &AnyPool, run: i64) -> Result<Vec<File>, sqlx::Error> {
-    let text = "SELECT request, first, seqs, files FROM batch WHERE run = $1 ORDER BY place";
-    let mut files = Vec::new();
-    for batch in sqlx::query(text).bind(run).fetch_all(pool).await? {
-        let (request, first, count): (i64, i64, i64) = (batch.get(0), batch.get(1), batch.get(3));
-        let seqs: Option<String> = batch.get(2);
-        let seqs: Option<Vec<i64>> = seqs.and_then(|seqs| serde_json::from_str(&seqs).ok());
-        let all = seqs.as_ref().map(|seqs| {
-            (seqs.iter().min().copied().unwrap_or(0), seqs.iter().max().copied().unwrap_or(-1))
-        });
-        let (low, high) = all.unwrap_or((first, first + count - 1));
-        let text = "SELECT seq, path, digest FROM file WHERE request = $1 AND seq >= $2 AND seq <= $3 ORDER BY seq";
-        let query = sqlx::query(text).bind(request).bind(low).bind(high);
-        let file = |row: &AnyRow| File { path: row.get(1), digest: row.get(2) };
-        let rows = query.fetch_all(pool).await?;
-        match seqs {
-            None => files.extend(rows.iter().map(file)),
-            Some(seqs) => {
-                let by_seq: HashMap<i64, &AnyRow> =
-                    rows.iter().map(|row| (row.get(0), row)).collect();
-                files.extend(seqs.iter().filter_map(|seq| by_seq.get(seq)).map(|row| file(row)));
-            }
-        }
-    }
-    Ok(files)
+    let text = "SELECT id, first, last, seqs FROM batch WHERE run = $1";
+    let spans = sqlx::query(text).bind(run).fetch_all(pool).await?;
+    let spans: HashMap<i64, Span> =
+        spans.iter().map(|row| (row.get(0), Span::of(row, 1))).collect();
+    // Numbers grow within a batch.
+    let text = "SELECT b.id, f.seq, f.path, f.digest
+         FROM batch b JOIN file f ON f.request = b.request AND f.seq >= b.first AND f.seq <= b.last
+         WHERE b.run = $1 ORDER BY b.place, f.seq";
+    let rows = sqlx::query(text).bind(run).fetch_all(pool).await?;
+    let wanted = |row: &&AnyRow| spans.get(&row.get(0)).is_some_and(|span| span.has(row.get(1)));
+    let file = |row: &AnyRow| File { path: row.get(2), digest: row.get(3) };
+    Ok(rows.iter().filter(wanted).map(file).collect())
 }
 
 /// A run, as people see it.
@@ -355,15 +411,21 @@ pub(crate) async fn runs(
     request: Option<i64>,
     limit: i64,
 ) -> Result<Vec<StoredRun>, sqlx::Error> {
-    let of = request.map_or(String::new(), |id| {
-        format!("AND id IN (SELECT run FROM batch WHERE request = {id} AND state = 2)")
-    });
+    let of = match request {
+        Some(_) => "AND id IN (SELECT run FROM batch WHERE request = $2 AND state = 2)",
+        None => "",
+    };
     let text = format!(
         "SELECT id, kind, class, from_host, to_host, files, bytes, state, phase, rate_bps, applied_bps, measured_bps,
             live_streams, route, reason, bound_by, label, waiting, off_path, settled_files, moved, started, seen, why
-         FROM run WHERE state < 2 {of} ORDER BY id LIMIT {limit}"
+         FROM run WHERE state < 2 {of} ORDER BY id LIMIT $1"
     );
-    let rows = sqlx::query(AssertSqlSafe(text)).fetch_all(pool).await?;
+    let query = sqlx::query(AssertSqlSafe(text)).bind(limit);
+    let query = match request {
+        Some(request) => query.bind(request),
+        None => query,
+    };
+    let rows = query.fetch_all(pool).await?;
     let run = |row: &AnyRow| StoredRun {
         id: row.get(0),
         kind: row.get(1),

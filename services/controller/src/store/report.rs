@@ -31,8 +31,9 @@ pub(crate) struct Part {
     pub(crate) request: i64,
     /// Place of its first file in the order's list.
     pub(crate) place: i64,
-    /// Number of its first file in the request.
+    /// Numbers of its first and its last file in the request.
     pub(crate) first: i64,
+    pub(crate) last: i64,
     /// Numbers of its files where they are not one after the other.
     pub(crate) seqs: Option<Vec<i64>>,
     pub(crate) files: i64,
@@ -78,7 +79,7 @@ pub(crate) async fn content(cx: &mut Context, run: i64) -> Result<Arc<Vec<Part>>
         return Ok(Arc::clone(parts));
     }
     let found = sqlx::query(
-        "SELECT b.id, b.request, b.place, b.first, b.seqs, b.files, r.policy
+        "SELECT b.id, b.request, b.place, b.first, b.seqs, b.files, r.policy, b.last
          FROM batch b JOIN request r ON r.id = b.request WHERE b.run = $1 ORDER BY b.place",
     )
     .bind(run)
@@ -92,6 +93,7 @@ pub(crate) async fn content(cx: &mut Context, run: i64) -> Result<Arc<Vec<Part>>
             request: row.get(1),
             place: row.get::<Option<i64>, _>(2).unwrap_or(0),
             first: row.get(3),
+            last: row.get(7),
             seqs: seqs.and_then(|seqs| serde_json::from_str(&seqs).ok()),
             files: row.get(5),
             attempts: policy.map_or(1, |policy| policy.attempts),
@@ -497,14 +499,13 @@ async fn found(
     let first: i64 = row.get(4);
     let mut known = HashSet::new();
     if again && first > 0 {
-        let seen = sqlx::query("SELECT destination FROM file WHERE request = $1").bind(request);
+        let seen = sqlx::query("SELECT path FROM file WHERE request = $1").bind(request);
         let seen = seen.fetch_all(&mut cx.tx).await?;
-        known.extend(seen.into_iter().filter_map(|row| row.get::<Option<Vec<u8>>, _>(0)));
+        known.extend(seen.into_iter().map(|row| row.get::<String, _>(0)));
     }
     let mut files = Vec::with_capacity(entries.len());
     for entry in entries {
-        let destination = submit::destination(&site, &to, &entry.path);
-        if crate::paths::relative(&entry.path).is_ok() && known.insert(destination) {
+        if crate::paths::relative(&entry.path).is_ok() && known.insert(entry.path.clone()) {
             let (path, size) = (entry.path.clone(), Some(entry.bytes));
             files.push(NewFile { path, size, digest: None });
         }
@@ -517,6 +518,7 @@ async fn found(
         queue: cx.queues.get(&queue).copied().unwrap_or_default(),
         kind: BatchKind::Copy,
         first: 0,
+        last: -1,
         seqs: None,
         files: 0,
         bytes: 0,

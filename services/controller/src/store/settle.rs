@@ -1,6 +1,6 @@
 //! What becomes of files, of the requests that they belong to, and of runs that end.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use penstock_operations::orders::{Fault, FaultKind};
 use penstock_operations::retry;
@@ -80,7 +80,7 @@ pub(crate) async fn files(
             }
             // It stays part of its order until that ends.
             Some(fault) if retry::again(fault.kind, attempt as u32, one.attempts) => {
-                FileState::Active
+                FileState::Queued
             }
             Some(_) => {
                 delta.failed += 1;
@@ -106,14 +106,15 @@ pub(crate) async fn files(
         ]);
     }
     let now = cx.now;
-    rows::with(
+    rows::with_numbers(
         &mut cx.tx,
+        &[now],
         "r, q, s, z, d, f, a",
         changed,
-        &format!(
-            "UPDATE file SET state = v.s, size = v.z, digest = COALESCE(v.d, file.digest), fault = v.f, attempt = v.a,
-                changed = {now} FROM v WHERE file.request = v.r AND file.seq = v.q"
-        ),
+        // What is settled holds its destination no longer.
+        "UPDATE file SET state = v.s, size = v.z, digest = COALESCE(v.d, file.digest), fault = v.f, attempt = v.a,
+            destination = CASE WHEN v.s < 2 THEN file.destination END, changed = $1
+         FROM v WHERE file.request = v.r AND file.seq = v.q",
     )
     .await?;
     Ok(settled)
@@ -156,14 +157,15 @@ pub(crate) async fn count(cx: &mut Context, deltas: Deltas) -> Result<(), sqlx::
         })
         .collect();
     let now = cx.now;
-    let found = rows::with(
+    let found = rows::with_numbers(
         &mut cx.tx,
+        &[now],
         "i, n, a, d, f, c, b, e, z",
         rows,
         &format!(
             "UPDATE request SET files = files + v.n, active = active + v.a, done = done + v.d, failed = failed + v.f,
                 cancelled = cancelled + v.c, bytes = bytes + v.b, bytes_done = bytes_done + v.e, sized = sized + v.z,
-                changed = {now} FROM v WHERE request.id = v.i RETURNING id, state, class, {TALLY}"
+                changed = $1 FROM v WHERE request.id = v.i RETURNING id, state, class, {TALLY}"
         ),
     )
     .await?;
@@ -185,7 +187,9 @@ async fn restate(cx: &mut Context, found: Vec<AnyRow>) -> Result<(), sqlx::Error
         let tally = tally(&row, 3);
         let next = tally.state();
         let before = RequestState::ALL.get(old as usize).copied();
-        if before == Some(next) {
+        // What began has begun, though all its files wait for another attempt.
+        let waits_again = before == Some(RequestState::Active) && !next.is_final();
+        if before == Some(next) || waits_again {
             continue;
         }
         if let Some(before) = before.filter(|before| !before.may_become(next)) {
@@ -222,6 +226,22 @@ pub(crate) enum End {
     Withdrawn(String),
 }
 
+/// Where a part of a run goes on: what its batch and its request say now.
+struct Base {
+    batch: NewBatch,
+    cancelled: bool,
+    paused: bool,
+}
+
+/// What changes when the parts of a run end.
+#[derive(Default)]
+struct Ending {
+    files: Vec<[Value; 5]>,
+    troubles: Vec<[Value; 2]>,
+    batches: Vec<NewBatch>,
+    deltas: Deltas,
+}
+
 /// A file of a run that is not settled.
 struct Rest {
     seq: i64,
@@ -238,22 +258,23 @@ pub(crate) async fn end_run(cx: &mut Context, run: i64, end: &End) -> Result<(),
         End::Told(Some(fault)) => Some(fault.text.clone()),
         End::Withdrawn(why) => Some(why.clone()),
     };
-    let now = cx.now;
-    sqlx::query("UPDATE run SET state = $1, ended = $2, why = COALESCE($3, why), measured_bps = 0 WHERE id = $4")
-        .bind(RunState::Ended as i64)
-        .bind(now)
-        .bind(why.clone())
-        .bind(run)
-        .execute(&mut cx.tx)
-        .await?;
-    for part in parts.iter() {
-        end_part(cx, run, part, end).await?;
+    let row = sqlx::query(
+        "UPDATE run SET state = $1, ended = $2, why = COALESCE($3, why), measured_bps = 0 WHERE id = $4
+         RETURNING kind, files, settled_files",
+    )
+    .bind(RunState::Ended as i64)
+    .bind(cx.now)
+    .bind(why.clone())
+    .bind(run)
+    .fetch_one(&mut cx.tx)
+    .await?;
+    let (kind, files, settled): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
+    // Where every file is settled nothing is left to look for.
+    if kind == BatchKind::List as i64 || settled < files {
+        end_parts(cx, run, &parts, kind, end).await?;
     }
-    sqlx::query("UPDATE batch SET state = $1 WHERE run = $2")
-        .bind(BatchState::Ended as i64)
-        .bind(run)
-        .execute(&mut cx.tx)
-        .await?;
+    let over = "DELETE FROM batch WHERE run = $1";
+    sqlx::query(over).bind(run).execute(&mut cx.tx).await?;
     if let (Some(why), Some(part)) = (why, parts.first()) {
         cx.event(Some(part.request), None, "order_ended", format!("order {}: {why}", run * 2));
     }
@@ -262,142 +283,175 @@ pub(crate) async fn end_run(cx: &mut Context, run: i64, end: &End) -> Result<(),
     Ok(())
 }
 
-async fn end_part(cx: &mut Context, run: i64, part: &Part, end: &End) -> Result<(), sqlx::Error> {
-    let row = sqlx::query(
-        "SELECT b.queue, b.priority, b.deadline, b.lane, b.attempt, r.cancel, r.paused, r.class, r.files, b.kind, b.root
-         FROM batch b JOIN request r ON r.id = b.request WHERE b.id = $1",
-    )
-    .bind(part.batch)
-    .fetch_one(&mut cx.tx)
-    .await?;
-    let cancelled = row.get::<i64, _>(5) > 0;
-    let paused = row.get::<i64, _>(6) > 0;
-    let base = NewBatch {
-        root: Some(row.get(10)),
-        request: part.request,
-        queue: row.get(0),
-        kind: BatchKind::Copy,
-        first: 0,
-        seqs: None,
-        files: 0,
-        bytes: 0,
-        priority: row.get(1),
-        deadline: row.get(2),
-        lane: row.get(3),
-        attempt: row.get::<i64, _>(4) + i64::from(matches!(end, End::Told(_))),
-        state: BatchState::Queued,
-        not_before: 0,
-    };
-    if row.get::<i64, _>(9) == BatchKind::List as i64 {
-        return end_listing(cx, part, end, NewBatch { kind: BatchKind::List, ..base }, cancelled)
-            .await;
-    }
-    let rest = rest(cx, part).await?;
-    let mut again = Vec::new();
-    let mut settled: Vec<[Value; 5]> = Vec::new();
-    let mut delta = Delta { active: -(rest.len() as i64), ..Delta::default() };
-    let mut trouble = None;
-    for file in rest {
-        let (fault, attempt) = match end {
-            _ if cancelled => (None, file.attempt),
-            End::Withdrawn(_) => (None, file.attempt),
-            // It had its outcome in this order, and may be tried again.
-            End::Told(None) if file.attempt >= base.attempt => (None, file.attempt),
-            End::Told(fault) => {
-                let fault = fault.clone().unwrap_or_else(|| Fault {
-                    kind: FaultKind::Passing,
-                    text: "the order ended without a word about this file".to_owned(),
-                });
-                (Some(fault), file.attempt + 1)
-            }
-        };
-        let state = match &fault {
-            _ if cancelled => FileState::Cancelled,
-            Some(fault) if !retry::again(fault.kind, attempt as u32, part.attempts) => {
-                FileState::Failed
-            }
-            _ => FileState::Queued,
-        };
-        match state {
-            FileState::Cancelled => delta.cancelled += 1,
-            FileState::Failed => delta.failed += 1,
-            _ => again.push((file.seq, file.size, attempt)),
+async fn end_parts(
+    cx: &mut Context,
+    run: i64,
+    parts: &[Part],
+    kind: i64,
+    end: &End,
+) -> Result<(), sqlx::Error> {
+    let mut bases = bases(cx, run, end).await?;
+    if kind == BatchKind::List as i64 {
+        for part in parts {
+            let Some(base) = bases.remove(&part.batch) else { continue };
+            let batch = NewBatch { kind: BatchKind::List, ..base.batch };
+            end_listing(cx, part, end, batch, base.cancelled).await?;
         }
-        let text = fault.map(|fault| fault.text).or(file.fault);
-        trouble = trouble.or_else(|| text.clone());
-        settled.push([
-            part.request.into(),
-            file.seq.into(),
-            (state as i64).into(),
-            attempt.into(),
-            text.into(),
-        ]);
+        return Ok(());
     }
-    let now = cx.now;
-    rows::with(
+    let mut ending = Ending::default();
+    for (at, rest) in rest(cx, parts).await? {
+        let part = &parts[at];
+        if let Some(base) = bases.remove(&part.batch) {
+            ending.part(cx.now, run, part, base, rest, end);
+        }
+    }
+    rows::with_numbers(
         &mut cx.tx,
+        &[cx.now],
         "r, q, s, a, f",
-        settled,
-        &format!(
-            "UPDATE file SET state = v.s, attempt = v.a, fault = v.f, changed = {now} FROM v
-             WHERE file.request = v.r AND file.seq = v.q AND file.state < 2"
-        ),
+        ending.files,
+        "UPDATE file SET state = v.s, attempt = v.a, fault = v.f,
+            destination = CASE WHEN v.s < 2 THEN file.destination END, changed = $1
+         FROM v WHERE file.request = v.r AND file.seq = v.q AND file.state < 2",
     )
     .await?;
-    if let Some(trouble) = trouble {
-        sqlx::query("UPDATE request SET trouble = $1 WHERE id = $2")
-            .bind(trouble)
-            .bind(part.request)
-            .execute(&mut cx.tx)
-            .await?;
+    let set = "UPDATE request SET trouble = v.t FROM v WHERE request.id = v.i";
+    rows::with(&mut cx.tx, "i, t", ending.troubles, set).await?;
+    submit::add_batches(cx, ending.batches).await?;
+    count(cx, ending.deltas).await
+}
+
+/// What the batches of a run become, by their numbers.
+async fn bases(cx: &mut Context, run: i64, end: &End) -> Result<HashMap<i64, Base>, sqlx::Error> {
+    let found = sqlx::query(
+        "SELECT b.id, b.request, b.queue, b.priority, b.deadline, b.lane, b.attempt, b.root, r.cancel, r.paused
+         FROM batch b JOIN request r ON r.id = b.request WHERE b.run = $1",
+    )
+    .bind(run)
+    .fetch_all(&mut cx.tx)
+    .await?;
+    let base = |row: &AnyRow| Base {
+        cancelled: row.get::<i64, _>(8) > 0,
+        paused: row.get::<i64, _>(9) > 0,
+        batch: NewBatch {
+            root: Some(row.get(7)),
+            request: row.get(1),
+            queue: row.get(2),
+            kind: BatchKind::Copy,
+            first: 0,
+            last: -1,
+            seqs: None,
+            files: 0,
+            bytes: 0,
+            priority: row.get(3),
+            deadline: row.get(4),
+            lane: row.get(5),
+            attempt: row.get::<i64, _>(6) + i64::from(matches!(end, End::Told(_))),
+            state: BatchState::Queued,
+            not_before: 0,
+        },
+    };
+    Ok(found.iter().map(|row| (row.get(0), base(row))).collect())
+}
+
+/// The files of a run that are not settled, by the place of their part.
+async fn rest(cx: &mut Context, parts: &[Part]) -> Result<BTreeMap<usize, Vec<Rest>>, sqlx::Error> {
+    let spans = parts.iter().enumerate().map(|(at, part)| -> [Value; 4] {
+        [(at as i64).into(), part.request.into(), part.first.into(), part.last.into()]
+    });
+    let found = rows::with(
+        &mut cx.tx,
+        "n, r, a, z",
+        spans.collect(),
+        "SELECT v.n, f.seq, f.size, f.attempt, f.fault FROM v
+         JOIN file f ON f.request = v.r AND f.seq >= v.a AND f.seq <= v.z
+         WHERE f.state < 2 ORDER BY v.n, f.seq",
+    )
+    .await?;
+    let mut rest: BTreeMap<usize, Vec<Rest>> = BTreeMap::new();
+    for row in found {
+        let (at, seq) = (row.get::<i64, _>(0) as usize, row.get(1));
+        let seqs = parts.get(at).and_then(|part| part.seqs.as_ref());
+        if seqs.is_none_or(|seqs| seqs.binary_search(&seq).is_ok()) {
+            let file = Rest { seq, size: row.get(2), attempt: row.get(3), fault: row.get(4) };
+            rest.entry(at).or_default().push(file);
+        }
     }
-    if !again.is_empty() {
+    Ok(rest)
+}
+
+impl Ending {
+    /// Ends a part of a run, of which these files are not settled.
+    fn part(&mut self, now: i64, run: i64, part: &Part, base: Base, rest: Vec<Rest>, end: &End) {
+        let Base { batch, cancelled, paused } = base;
+        let delta = self.deltas.entry(part.request).or_default();
+        delta.active -= rest.len() as i64;
+        let mut again: Vec<(i64, Option<i64>, i64)> = Vec::new();
+        let mut trouble = None;
+        for file in rest {
+            let (fault, attempt) = match end {
+                _ if cancelled => (None, file.attempt),
+                End::Withdrawn(_) => (None, file.attempt),
+                // It had its outcome in this order, and may be tried again.
+                End::Told(None) if file.attempt >= batch.attempt => (None, file.attempt),
+                End::Told(fault) => {
+                    let fault = fault.clone().unwrap_or_else(|| Fault {
+                        kind: FaultKind::Passing,
+                        text: "the order ended without a word about this file".to_owned(),
+                    });
+                    (Some(fault), file.attempt + 1)
+                }
+            };
+            let state = match &fault {
+                _ if cancelled => FileState::Cancelled,
+                Some(fault) if !retry::again(fault.kind, attempt as u32, part.attempts) => {
+                    FileState::Failed
+                }
+                _ => FileState::Queued,
+            };
+            match state {
+                FileState::Cancelled => delta.cancelled += 1,
+                FileState::Failed => delta.failed += 1,
+                _ => again.push((file.seq, file.size, attempt)),
+            }
+            let changes = state != FileState::Queued || fault.is_some();
+            let text = fault.map(|fault| fault.text).or(file.fault);
+            trouble = trouble.or_else(|| text.clone());
+            if changes {
+                self.files.push([
+                    part.request.into(),
+                    file.seq.into(),
+                    (state as i64).into(),
+                    attempt.into(),
+                    text.into(),
+                ]);
+            }
+        }
+        if let Some(trouble) = trouble {
+            self.troubles.push([part.request.into(), trouble.into()]);
+        }
+        let (Some(first), Some(last)) = (again.first(), again.last()) else { return };
+        let (first, last) = (first.0, last.0);
         let tried = again.iter().map(|(_, _, attempt)| *attempt).max().unwrap_or(0);
         let waits = matches!(end, End::Told(_)) && tried > 0;
         let wait = retry::wait(tried as u32, run as u64).as_millis() as i64;
-        let batch = NewBatch {
-            first: again[0].0,
-            files: again.len() as i64,
+        let files = again.len() as i64;
+        self.batches.push(NewBatch {
+            first,
+            last,
+            files,
             bytes: again.iter().filter_map(|(_, size, _)| *size).sum(),
-            seqs: Some(again.into_iter().map(|(seq, ..)| seq).collect()),
+            seqs: (files <= last - first).then(|| again.into_iter().map(|(seq, ..)| seq).collect()),
             state: match (paused, waits) {
                 (true, _) => BatchState::Held,
                 (false, true) => BatchState::Waiting,
                 (false, false) => BatchState::Queued,
             },
-            not_before: if waits { cx.now + wait } else { 0 },
-            ..base
-        };
-        submit::add_batches(cx, vec![batch]).await?;
+            not_before: if waits { now + wait } else { 0 },
+            ..batch
+        });
     }
-    count(cx, Deltas::from([(part.request, delta)])).await
-}
-
-/// The files of a part of a run that are not settled.
-async fn rest(cx: &mut Context, part: &Part) -> Result<Vec<Rest>, sqlx::Error> {
-    let last = part.seqs.as_ref().and_then(|seqs| seqs.iter().max().copied());
-    let last = last.unwrap_or(part.first + part.files - 1);
-    let first = part.seqs.as_ref().and_then(|seqs| seqs.iter().min().copied());
-    let found = sqlx::query(
-        "SELECT seq, size, attempt, fault FROM file
-         WHERE request = $1 AND seq >= $2 AND seq <= $3 AND state < 2 ORDER BY seq",
-    )
-    .bind(part.request)
-    .bind(first.unwrap_or(part.first))
-    .bind(last)
-    .fetch_all(&mut cx.tx)
-    .await?;
-    let wanted: Option<HashSet<i64>> =
-        part.seqs.as_ref().map(|seqs| seqs.iter().copied().collect());
-    let rest = found.into_iter().map(|row| Rest {
-        seq: row.get(0),
-        size: row.get(1),
-        attempt: row.get(2),
-        fault: row.get(3),
-    });
-    Ok(rest
-        .filter(|file| wanted.as_ref().is_none_or(|wanted| wanted.contains(&file.seq)))
-        .collect())
 }
 
 async fn end_listing(

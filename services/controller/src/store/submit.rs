@@ -1,6 +1,6 @@
 //! Requests and their files, in.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use penstock_operations::batch::{self, Limits};
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use sqlx::Row;
 
 use super::db;
+use super::read::StoredRequest;
 use super::rows::{self, Value};
 use super::writer::{Audit, Context};
 use super::{BatchKind, BatchState, state_number};
@@ -60,10 +61,10 @@ pub(crate) struct Submission {
 }
 
 /// What became of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Submitted {
     /// It is this request.
-    New(i64),
+    New(Box<StoredRequest>),
     /// It was asked before, and is this request.
     Same(i64),
     /// Something else was asked before under the same key.
@@ -77,15 +78,55 @@ pub(crate) enum Submitted {
     },
 }
 
-/// What keeps two requests from writing one file.
+/// Bytes of a destination's key that tell its directory.
+const DIRECTORY_BYTES: usize = 6;
+
+/// What keeps two requests from writing one file: a hash of its directory, and one of its whole path.
+///
+/// Files of one directory are neighbours in the index of destinations. Were all keys spread evenly, 10,000 files would
+/// change as many pages of it, and the more the more files wait.
 pub(crate) fn destination(site: &str, to: &str, path: &str) -> Vec<u8> {
-    let mut text = Vec::with_capacity(site.len() + to.len() + path.len() + 2);
-    text.extend_from_slice(site.as_bytes());
-    text.push(0);
-    text.extend_from_slice(to.trim_end_matches('/').as_bytes());
-    text.push(b'/');
-    text.extend_from_slice(path.as_bytes());
-    digest(&SHA256, &text).as_ref()[..16].to_vec()
+    Destinations::new(site, to).of(path)
+}
+
+/// Keys of files below one directory.
+#[derive(Debug)]
+pub(crate) struct Destinations {
+    /// Site and directory, as far as they are common to all.
+    text: Vec<u8>,
+    common: usize,
+    /// The directory of the last file, and its hash.
+    last: Option<(String, [u8; DIRECTORY_BYTES])>,
+}
+
+impl Destinations {
+    pub(crate) fn new(site: &str, to: &str) -> Self {
+        let mut text = Vec::with_capacity(site.len() + to.len() + 256);
+        text.extend_from_slice(site.as_bytes());
+        text.push(0);
+        text.extend_from_slice(to.trim_end_matches('/').as_bytes());
+        text.push(b'/');
+        Self { common: text.len(), text, last: None }
+    }
+
+    pub(crate) fn of(&mut self, path: &str) -> Vec<u8> {
+        let (directory, _) = path.rsplit_once('/').unwrap_or_default();
+        self.text.truncate(self.common);
+        self.text.extend_from_slice(path.as_bytes());
+        let file = digest(&SHA256, &self.text);
+        if self.last.as_ref().is_none_or(|(last, _)| last != directory) {
+            self.text.truncate(self.common);
+            self.text.extend_from_slice(directory.as_bytes());
+            // The same directory however it is divided between `to` and the path.
+            let whole = self.text.strip_suffix(b"/").unwrap_or(&self.text);
+            let hash = digest(&SHA256, whole);
+            let mut first = [0; DIRECTORY_BYTES];
+            first.copy_from_slice(&hash.as_ref()[..DIRECTORY_BYTES]);
+            self.last = Some((directory.to_owned(), first));
+        }
+        let (_, first) = self.last.as_ref().expect("it was set");
+        [&first[..], &file.as_ref()[..16 - DIRECTORY_BYTES]].concat()
+    }
 }
 
 /// What batches that may run together have in common.
@@ -104,7 +145,9 @@ pub(crate) struct NewBatch {
     pub(crate) request: i64,
     pub(crate) queue: i64,
     pub(crate) kind: BatchKind,
+    /// Numbers of its first and its last file in the request.
     pub(crate) first: i64,
+    pub(crate) last: i64,
     /// Its files where they are not one after the other.
     pub(crate) seqs: Option<Vec<i64>>,
     pub(crate) files: i64,
@@ -141,6 +184,7 @@ pub(crate) async fn add_batches(
             batch.queue.into(),
             (batch.kind as i64).into(),
             batch.first.into(),
+            batch.last.into(),
             seqs.into(),
             batch.files.into(),
             batch.bytes.into(),
@@ -152,7 +196,7 @@ pub(crate) async fn add_batches(
             batch.not_before.into(),
         ]);
     }
-    let into = "INSERT INTO batch (id, root, request, queue, kind, first, seqs, files, bytes, priority, deadline, lane, attempt, state, not_before)";
+    let into = "INSERT INTO batch (id, root, request, queue, kind, first, last, seqs, files, bytes, priority, deadline, lane, attempt, state, not_before)";
     rows::execute(&mut cx.tx, into, rows, "").await?;
     count_queues(cx, counts).await?;
     cx.wake();
@@ -212,32 +256,39 @@ pub(crate) async fn queues(
     Ok(())
 }
 
+/// A row of a file as it comes: request, number, path, size, digest, state, fault, destination, time.
+pub(crate) type FileRow = [Value; 9];
+
 /// Rows of files. What is in the way of another request is left out by the database.
-pub(crate) async fn add_files(cx: &mut Context, rows: Vec<[Value; 9]>) -> Result<u64, sqlx::Error> {
-    let into = "INSERT INTO file (request, seq, path, size, digest, state, attempt, fault, destination, changed)";
-    let now = cx.now;
-    let rows: Vec<[Value; 10]> = rows
-        .into_iter()
-        .map(|[request, seq, path, size, digest, state, attempt, fault, destination]| {
-            [request, seq, path, size, digest, state, attempt, fault, destination, now.into()]
-        })
-        .collect();
+pub(crate) async fn add_files(cx: &mut Context, rows: Vec<FileRow>) -> Result<u64, sqlx::Error> {
+    let into =
+        "INSERT INTO file (request, seq, path, size, digest, state, fault, destination, changed)";
     rows::execute(&mut cx.tx, into, rows, "ON CONFLICT DO NOTHING").await
 }
 
-/// A row of a file that waits.
-pub(crate) fn file_row(request: i64, seq: i64, site: &str, to: &str, file: &NewFile) -> [Value; 9] {
-    [
-        request.into(),
-        seq.into(),
-        file.path.clone().into(),
-        file.size.map(|size| size as i64).into(),
-        file.digest.clone().into(),
-        (FileState::Queued as i64).into(),
-        0.into(),
-        None::<String>.into(),
-        Value::Bytes(Some(destination(site, to, &file.path))),
-    ]
+/// Rows of files that wait, from the number `first` on.
+pub(crate) fn file_rows<'a>(
+    cx: &Context,
+    request: i64,
+    first: i64,
+    (site, to): (&str, &str),
+    files: &'a [NewFile],
+) -> impl Iterator<Item = FileRow> + use<'a> {
+    let now = cx.now;
+    let mut destinations = Destinations::new(site, to);
+    (first..).zip(files).map(move |(seq, file)| {
+        [
+            request.into(),
+            seq.into(),
+            file.path.clone().into(),
+            file.size.map(|size| size as i64).into(),
+            file.digest.clone().into(),
+            (FileState::Queued as i64).into(),
+            None::<String>.into(),
+            Value::Bytes(Some(destinations.of(&file.path))),
+            now.into(),
+        ]
+    })
 }
 
 /// The file whose destination is taken, and by whom.
@@ -280,37 +331,40 @@ pub(crate) async fn submit(
     queues(cx, wanted).await?;
     let first = db::numbers(&mut cx.tx, "id", all.len()).await?;
     let rows = (first..).zip(all).map(|(id, one)| request_row(cx, id, one)).collect();
-    let made = rows::run(
+    let made = rows::execute(
         &mut cx.tx,
         "INSERT INTO request (id, client, client_key, body, class, source, destination, from_path, to_path, policy, lane,
             queue, priority, deadline, size_estimate, state, paused, cancel, open, broken, files, active, done, failed,
             cancelled, bytes, bytes_done, sized, submitted, changed)",
         rows,
-        "ON CONFLICT DO NOTHING RETURNING id",
+        "ON CONFLICT DO NOTHING",
     )
     .await?;
-    let mut answers: Vec<Option<Submitted>> = vec![None; all.len()];
-    for row in made {
-        let id: i64 = row.get(0);
-        answers[(id - first) as usize] = Some(Submitted::New(id));
+    // Rare: some were asked before.
+    let mut new: HashSet<i64> = (first..first + all.len() as i64).collect();
+    if made < all.len() as u64 {
+        let there = sqlx::query("SELECT id FROM request WHERE id >= $1 AND id < $2");
+        let there = there.bind(first).bind(first + all.len() as i64);
+        new = there.fetch_all(&mut cx.tx).await?.iter().map(|row| row.get(0)).collect();
     }
-    for (answer, one) in answers.iter_mut().zip(all) {
-        if answer.is_none() {
-            *answer = Some(asked_before(cx, one).await?);
-        }
+    let mut answers = Vec::with_capacity(all.len());
+    for (id, one) in (first..).zip(all) {
+        answers.push(match new.contains(&id) {
+            true => Submitted::New(Box::new(stored(cx, id, one))),
+            false => asked_before(cx, one).await?,
+        });
     }
-    let mut answers: Vec<Submitted> = answers.into_iter().flatten().collect();
     refuse_taken(cx, all, &mut answers).await?;
     let mut batches = Vec::new();
     for (answer, one) in answers.iter().zip(all) {
-        let Submitted::New(id) = answer else { continue };
-        batches.extend(first_batches(cx, *id, one));
-        cx.event(Some(*id), Some(&one.class), "submitted", told(one));
+        let Submitted::New(stored) = answer else { continue };
+        batches.extend(first_batches(cx, stored.id, one));
+        cx.event(Some(stored.id), Some(&one.class), "submitted", told(one));
         cx.audit(Audit {
             who: one.client.clone(),
             peer: one.peer.clone(),
             what: "submit",
-            object: format!("request {id}"),
+            object: format!("request {}", stored.id),
             detail: told(one),
         });
     }
@@ -332,10 +386,44 @@ fn queue_of(one: &Submission) -> (String, String, String) {
     (one.class.clone(), one.source.clone(), to)
 }
 
+/// What is counted of a new request.
+fn first_tally(one: &Submission) -> Tally {
+    let open = one.open || one.directory;
+    Tally { files: one.files.len() as u64, open, ..Tally::default() }
+}
+
+/// A new request, as it is read back.
+fn stored(cx: &Context, id: i64, one: &Submission) -> StoredRequest {
+    let (bytes, sized) = sums(&one.files);
+    let tally = first_tally(one);
+    StoredRequest {
+        id,
+        client: one.client.clone(),
+        key: one.key.clone(),
+        class: one.class.clone(),
+        source: one.source.clone(),
+        destination: one.destination.clone(),
+        from: one.from.clone(),
+        to: one.to.clone(),
+        priority: one.priority,
+        deadline: one.deadline,
+        size_estimate: one.size_estimate,
+        state: tally.state(),
+        paused: false,
+        tally,
+        bytes,
+        bytes_done: 0,
+        sized,
+        submitted: cx.now,
+        changed: cx.now,
+        ended: None,
+        trouble: None,
+    }
+}
+
 fn request_row(cx: &Context, id: i64, one: &Submission) -> [Value; 30] {
     let (bytes, sized) = sums(&one.files);
-    let open = one.open || one.directory;
-    let tally = Tally { files: one.files.len() as u64, open, ..Tally::default() };
+    let tally = first_tally(one);
     let queue = cx.queues.get(&queue_of(one)).copied().unwrap_or_default();
     [
         id.into(),
@@ -356,7 +444,7 @@ fn request_row(cx: &Context, id: i64, one: &Submission) -> [Value; 30] {
         state_number(tally.state()).into(),
         0.into(),
         0.into(),
-        i64::from(open).into(),
+        i64::from(tally.open).into(),
         0.into(),
         (one.files.len() as i64).into(),
         0.into(),
@@ -389,18 +477,16 @@ async fn refuse_taken(
 ) -> Result<(), sqlx::Error> {
     let mut rows = Vec::new();
     for (answer, one) in answers.iter().zip(all) {
-        let Submitted::New(id) = answer else { continue };
-        let files = one.files.iter().enumerate();
-        rows.extend(
-            files.map(|(seq, file)| file_row(*id, seq as i64, &one.destination, &one.to, file)),
-        );
+        let Submitted::New(stored) = answer else { continue };
+        rows.extend(file_rows(cx, stored.id, 0, (&one.destination, &one.to), &one.files));
     }
     let expected = rows.len() as u64;
     if add_files(cx, rows).await? == expected {
         return Ok(());
     }
     for (answer, one) in answers.iter_mut().zip(all) {
-        let Submitted::New(id) = *answer else { continue };
+        let Submitted::New(stored) = &*answer else { continue };
+        let id = stored.id;
         let place = (one.destination.as_str(), one.to.as_str());
         if let Some((file, by)) = taken(cx, id, 0, place, &one.files).await? {
             for text in ["DELETE FROM file WHERE request = $1", "DELETE FROM request WHERE id = $1"]
@@ -421,6 +507,7 @@ fn first_batches(cx: &Context, id: i64, one: &Submission) -> Vec<NewBatch> {
         queue,
         kind: BatchKind::Copy,
         first: 0,
+        last: -1,
         seqs: None,
         files: 0,
         bytes: 0,
@@ -447,6 +534,7 @@ pub(crate) fn split_into(
     let sizes: Vec<_> = files.iter().map(|file| file.size).collect();
     let batches = batch::split(&sizes, limits).into_iter().map(|range| NewBatch {
         first: first + range.start as i64,
+        last: first + range.end as i64 - 1,
         files: range.len() as i64,
         bytes: sums(&files[range]).0,
         ..base.clone()
@@ -466,8 +554,7 @@ pub(crate) async fn append(
     let mut taken_files = Vec::new();
     let mut start = first;
     loop {
-        let rows = (start..).zip(&files).map(|(seq, file)| file_row(request, seq, site, to, file));
-        let rows: Vec<_> = rows.collect();
+        let rows: Vec<_> = file_rows(cx, request, start, (site, to), &files).collect();
         let expected = rows.len() as u64;
         if add_files(cx, rows).await? == expected {
             break;
@@ -488,12 +575,11 @@ pub(crate) async fn append(
             at += 1;
             keep
         });
-        let failed: Vec<_> = (start..)
-            .zip(&taken_files)
-            .map(|(seq, file)| {
-                let mut row = file_row(request, seq, site, to, file);
+        let failed: Vec<_> = file_rows(cx, request, start, (site, to), &taken_files)
+            .map(|mut row| {
                 row[5] = (FileState::Failed as i64).into();
-                row[7] = "another request is writing this file".into();
+                row[6] = "another request is writing this file".into();
+                row[7] = Value::Bytes(None);
                 row
             })
             .collect();
@@ -519,12 +605,12 @@ async fn missing(
     request: i64,
     first: i64,
     count: usize,
-) -> Result<std::collections::HashSet<usize>, sqlx::Error> {
+) -> Result<HashSet<usize>, sqlx::Error> {
     let there = sqlx::query("SELECT seq FROM file WHERE request = $1 AND seq >= $2")
         .bind(request)
         .bind(first)
         .fetch_all(&mut cx.tx)
         .await?;
-    let there: std::collections::HashSet<i64> = there.iter().map(|row| row.get(0)).collect();
+    let there: HashSet<i64> = there.iter().map(|row| row.get(0)).collect();
     Ok((0..count).filter(|at| !there.contains(&(first + *at as i64))).collect())
 }

@@ -1,12 +1,14 @@
 //! The one task of a controller that writes.
 //!
-//! What comes while a transaction is on its way goes into the next one. When a transaction fails, each of its changes
+//! What comes while a transaction is on its way goes into the next one, so that a thousand a second cost a few dozen commits;
+//! long lists of files take turns with what nodes report. When a transaction fails, each of its changes
 //! is tried once more in one of its own, so that one that cannot be made takes no other with it. When the database is
 //! away, changes wait for it as long as [`PATIENCE`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::BoxFuture;
@@ -22,6 +24,12 @@ use crate::counters::Counters;
 
 /// Most changes in one transaction.
 const GROUP: usize = 512;
+
+/// Files of submissions in one transaction: whoever comes next waits for no more than that.
+const GROUP_FILES: usize = 10_000;
+
+/// The same where nodes report.
+const GROUP_FILES_BESIDE: usize = 500;
 
 /// Changes that wait; whoever brings more waits.
 const WAITING: usize = 4096;
@@ -73,6 +81,7 @@ pub(crate) struct Context {
     /// Numbers of queues by class, source and destination; they never change.
     pub(crate) queues: HashMap<(String, String, String), i64>,
     pub(crate) config: Arc<crate::config::Config>,
+    clock: Clock,
     events: Vec<Event>,
     audits: Vec<Audit>,
     wakes: bool,
@@ -109,13 +118,8 @@ impl Context {
         self.events.clear();
         self.audits.clear();
         self.wakes = false;
-        self.now = now_ms();
-        let begin = match self.kind {
-            Kind::Sqlite => "BEGIN IMMEDIATE",
-            Kind::Postgres => "BEGIN",
-        };
-        sqlx::raw_sql(begin).execute(&mut self.tx).await?;
-        db::lock(&mut self.tx, self.kind).await
+        self.now = self.clock.now_ms();
+        db::begin(&mut self.tx, self.kind).await
     }
 
     async fn commit(&mut self) -> Result<(), sqlx::Error> {
@@ -167,6 +171,24 @@ impl Context {
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+}
+
+/// What time it is for a controller.
+#[derive(Debug, Clone)]
+pub(crate) enum Clock {
+    /// The system's.
+    System,
+    /// What a rehearsal says, in milliseconds since 1970.
+    Set(Arc<AtomicI64>),
+}
+
+impl Clock {
+    fn now_ms(&self) -> i64 {
+        match self {
+            Self::System => now_ms(),
+            Self::Set(now) => now.load(Ordering::Relaxed),
+        }
+    }
 }
 
 /// A change that is made inside a transaction, perhaps more than once until one is committed.
@@ -224,6 +246,66 @@ impl Change {
     }
 }
 
+/// Changes that came and are not made.
+#[derive(Debug, Default)]
+struct Backlog {
+    changes: VecDeque<Change>,
+    /// A submission was left for the next transaction.
+    left: bool,
+}
+
+impl Backlog {
+    /// Takes what has come, and waits for it where there is nothing to do; false at the end.
+    async fn fill(&mut self, waiting: &mut mpsc::Receiver<Change>) -> bool {
+        if self.changes.is_empty() {
+            match waiting.recv().await {
+                Some(change) => self.changes.push_back(change),
+                None => return false,
+            }
+        }
+        while self.changes.len() < WAITING
+            && let Ok(change) = waiting.try_recv()
+        {
+            self.changes.push_back(change);
+        }
+        true
+    }
+
+    /// The changes of the next transaction. Long lists of files take turns with what nodes report.
+    fn next(&mut self) -> Vec<Change> {
+        let reports = self.changes.iter().any(|change| !matches!(change, Change::Submit(..)));
+        let most = if reports && !self.left { GROUP_FILES_BESIDE } else { GROUP_FILES };
+        let mut part = Vec::new();
+        let mut later = VecDeque::new();
+        let mut hosts = HashSet::new();
+        let mut files = 0;
+        self.left = false;
+        for change in self.changes.drain(..) {
+            let fits = part.len() < GROUP
+                && match &change {
+                    // Two reports of one host in one transaction would overwrite each other.
+                    Change::Report(host, ..) => hosts.insert(host.clone()),
+                    Change::Submit(submission, _) => {
+                        let brings = submission.files.len();
+                        let fits = files + brings <= most || (files == 0 && most == GROUP_FILES);
+                        let fits = fits && !self.left;
+                        files += if fits { brings } else { 0 };
+                        self.left |= !fits;
+                        fits
+                    }
+                    Change::Other(_) => true,
+                };
+            if fits {
+                part.push(change);
+            } else {
+                later.push_back(change);
+            }
+        }
+        self.changes = later;
+        part
+    }
+}
+
 /// Where changes are handed in.
 #[derive(Debug, Clone)]
 pub(crate) struct Writer {
@@ -244,9 +326,12 @@ impl Writer {
         wake: Arc<Notify>,
         followers: Arc<Notify>,
         counters: Arc<Counters>,
+        clock: Clock,
     ) -> Self {
         let (changes, waiting) = mpsc::channel(WAITING);
-        let task = Task { database, config, wake, followers, counters };
+        let (end, ended) = oneshot::channel();
+        tokio::spawn(db::fold(database.clone(), ended));
+        let task = Task { database, config, wake, followers, counters, clock, _end: end };
         tokio::spawn(task.run(waiting));
         Self { changes }
     }
@@ -285,15 +370,18 @@ struct Task {
     wake: Arc<Notify>,
     followers: Arc<Notify>,
     counters: Arc<Counters>,
+    clock: Clock,
+    /// When it goes, so does the task that copies the log.
+    _end: oneshot::Sender<()>,
 }
 
 impl Task {
     async fn run(self, mut waiting: mpsc::Receiver<Change>) {
         let mut context: Option<Context> = None;
-        let mut group = Vec::new();
-        while waiting.recv_many(&mut group, GROUP).await > 0 {
+        let mut backlog = Backlog::default();
+        while backlog.fill(&mut waiting).await {
             let begun = Instant::now();
-            self.settle(&mut context, std::mem::take(&mut group)).await;
+            self.settle(&mut context, backlog.next(), begun + PATIENCE).await;
             self.counters.committed(begun.elapsed());
         }
         if let Some(context) = context {
@@ -326,6 +414,7 @@ impl Task {
                 contents: Contents::default(),
                 queues: HashMap::new(),
                 config: Arc::clone(&self.config),
+                clock: self.clock.clone(),
                 events: Vec::new(),
                 audits: Vec::new(),
                 wakes: false,
@@ -334,32 +423,7 @@ impl Task {
         Ok(context.as_mut().expect("it was made"))
     }
 
-    async fn settle(&self, context: &mut Option<Context>, group: Vec<Change>) {
-        let until = Instant::now() + PATIENCE;
-        // Two reports of one host in one transaction would overwrite each other: the later waits for the next.
-        let mut parts: Vec<Vec<Change>> = vec![Vec::new()];
-        let mut hosts = std::collections::HashSet::new();
-        for change in group {
-            if let Change::Report(host, ..) = &change
-                && !hosts.insert(host.clone())
-            {
-                hosts.clear();
-                hosts.insert(host.clone());
-                parts.push(Vec::new());
-            }
-            parts.last_mut().expect("there is one").push(change);
-        }
-        for part in parts {
-            self.settle_part(context, part, until).await;
-        }
-    }
-
-    async fn settle_part(
-        &self,
-        context: &mut Option<Context>,
-        mut part: Vec<Change>,
-        until: Instant,
-    ) {
+    async fn settle(&self, context: &mut Option<Context>, mut part: Vec<Change>, until: Instant) {
         loop {
             let error = match self.attempt(context, &mut part, until).await {
                 Ok(answers) => return answers.send(part),
@@ -386,7 +450,7 @@ impl Task {
                 }
                 _ => {
                     for change in part {
-                        Box::pin(self.settle_part(context, vec![change], until)).await;
+                        Box::pin(self.settle(context, vec![change], until)).await;
                     }
                     return;
                 }

@@ -45,8 +45,10 @@ pub struct Node {
     pub name: String,
     pub client: Client,
     pub world: Shared,
-    /// Files that it does between two reports.
+    /// Files of an order that it does between two reports.
     pub speed: usize,
+    /// The same of all orders together.
+    pub most: usize,
     pub transfers: u32,
     run: u64,
     doing: BTreeMap<OrderId, Doing>,
@@ -61,6 +63,7 @@ impl Node {
             client: Client::new(address, &token(name)),
             world: Arc::clone(world),
             speed: 100,
+            most: usize::MAX,
             transfers: 16,
             run: 1,
             doing: BTreeMap::new(),
@@ -77,7 +80,7 @@ impl Node {
         self.run += 1;
     }
 
-    fn report(&self) -> Report {
+    fn told(&self) -> Report {
         let orders = self.doing.iter().map(|(id, doing)| OrderReport {
             order: *id,
             run: self.run,
@@ -109,7 +112,16 @@ impl Node {
 
     /// Reports once, and does as it is told; false where the controller does not answer.
     pub async fn turn(&mut self) -> bool {
-        let report = serde_json::to_vec(&self.report()).unwrap();
+        let answered = self.report().await;
+        if answered {
+            self.fetch().await;
+        }
+        answered
+    }
+
+    /// Reports once, and forgets what need not be told again.
+    pub async fn report(&mut self) -> bool {
+        let report = serde_json::to_vec(&self.told()).unwrap();
         let path = format!("/api/v1/agents/{}/report", self.name);
         let instructions: Instructions = match self.client.try_ask("POST", &path, &report).await {
             Ok((200, answer)) => serde_json::from_value(answer).unwrap(),
@@ -125,8 +137,14 @@ impl Node {
                 self.end(known.order);
             }
         }
+        self.last = instructions;
+        true
+    }
+
+    /// Does as the last answer told it.
+    pub async fn fetch(&mut self) {
         let standing: HashMap<OrderId, _> =
-            instructions.orders.iter().map(|one| (one.order, one.settings.clone())).collect();
+            self.last.orders.iter().map(|one| (one.order, one.settings.clone())).collect();
         let gone: Vec<_> =
             self.doing.keys().filter(|id| !standing.contains_key(id)).copied().collect();
         for id in gone {
@@ -144,9 +162,7 @@ impl Node {
                 Ok(other) => panic!("{}: {other:?}", self.name),
             }
         }
-        self.last = instructions;
         self.work();
-        true
     }
 
     fn begin(&mut self, order: Value, rate: Option<u64>) {
@@ -182,6 +198,7 @@ impl Node {
 
     fn work(&mut self) {
         let mut world = self.world.lock().unwrap();
+        let mut left = self.most;
         for (id, doing) in &mut self.doing {
             if doing.ended {
                 continue;
@@ -199,8 +216,9 @@ impl Node {
                     doing.ended = true;
                 }
                 Task::Send(send) => {
-                    for _ in 0..self.speed {
+                    for _ in 0..self.speed.min(left) {
                         let Some(file) = send.files.get(doing.next) else { break };
+                        left -= 1;
                         let place = format!("{}/{}", send.to, file.path);
                         let writer = *world.busy.entry(place.clone()).or_insert(*id);
                         assert_eq!(writer, *id, "two orders write {place}");

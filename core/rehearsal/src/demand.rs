@@ -1,0 +1,344 @@
+//! What arrives: requests by class and pair of sites, more of them at some hours than at others, and what fails when.
+
+use std::time::Duration;
+
+use penstock_fabric::random::Random;
+use penstock_units::{ByteCount, parse_duration};
+use serde::{Deserialize, Deserializer, de};
+
+use crate::desk::Asked;
+
+/// Seconds of a day.
+pub const DAY_S: u32 = 86_400;
+
+/// Most files of a request: as many as one submission carries.
+const FILES_MAX: u32 = 10_000;
+
+/// Smallest file.
+const BYTES_MIN: f64 = 1e6;
+
+/// A day of work for a controller.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Demand {
+    /// What it is called.
+    pub name: String,
+    /// Files that arrive in a day, on average.
+    pub files_per_day: f64,
+    /// The same seed gives the same day.
+    #[serde(default)]
+    pub seed: u64,
+    /// Files that fail once, in thousandths.
+    #[serde(default)]
+    pub faults_permille: u32,
+    /// Where files come from and go to.
+    #[serde(rename = "site")]
+    pub sites: Vec<SiteShare>,
+    /// Kinds of work.
+    #[serde(rename = "flow")]
+    pub flows: Vec<Flow>,
+    /// What fails.
+    #[serde(default, rename = "failure")]
+    pub failures: Vec<Failure>,
+}
+
+/// What part of all files a site sends and receives; only ratios matter.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SiteShare {
+    /// Its name in the topology.
+    pub name: String,
+    /// How much comes from it.
+    pub sends: f64,
+    /// How much goes to it.
+    pub receives: f64,
+}
+
+/// A kind of work.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Flow {
+    /// The class of its requests.
+    pub class: String,
+    /// Its part of all files; only ratios matter.
+    pub share: f64,
+    /// Files of a request, at least and at most; small ones are as many as large ones on a logarithmic scale.
+    pub files: [u32; 2],
+    /// Mean size of a file; sizes are exponentially distributed.
+    pub size: ByteCount,
+    /// The hour of the day, in UTC, at which most arrives.
+    #[serde(default)]
+    pub peak_hour: f64,
+    /// How much more that is than the mean, as a part of it: 0 to 1.
+    #[serde(default)]
+    pub swing: f64,
+}
+
+/// A time from the beginning of the day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct At(pub u32);
+
+impl<'de> Deserialize<'de> for At {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let time = parse_duration(&text).map_err(de::Error::custom)?;
+        u32::try_from(time.as_secs()).map(Self).map_err(de::Error::custom)
+    }
+}
+
+/// Something that is down for a while.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Failure {
+    /// From when.
+    pub from: At,
+    /// Until when.
+    pub until: At,
+    /// A link; or
+    pub link: Option<String>,
+    /// a host, which loses what it had in memory.
+    pub host: Option<String>,
+}
+
+impl Demand {
+    /// Reads it from TOML.
+    ///
+    /// # Errors
+    /// With one line that says where and what is wrong.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let read: Self = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let line = text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
+            format!("line {line}: {}", error.message().replace('\n', " "))
+        })?;
+        read.check().map(|()| read)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let share = |value: f64| value.is_finite() && value >= 0.0;
+        if !(self.files_per_day > 0.0 && self.files_per_day <= 1e10) {
+            return Err("files_per_day is above 0 and at most 10,000,000,000".to_owned());
+        }
+        let (sends, receives) = self.sites.iter().fold((0, 0), |(sends, receives), site| {
+            (sends + u32::from(site.sends > 0.0), receives + u32::from(site.receives > 0.0))
+        });
+        if !self.sites.iter().all(|site| share(site.sends) && share(site.receives))
+            || sends == 0
+            || receives == 0
+            || self.sites.len() < 2
+        {
+            return Err("[[site]]: give at least two with sends and receives of 0 or more, and one of each above 0".to_owned());
+        }
+        for flow in &self.flows {
+            let [least, most] = flow.files;
+            if !(1..=most).contains(&least) || most > FILES_MAX {
+                return Err(format!(
+                    "flow {}: files are [at least, at most], from 1 to {FILES_MAX}",
+                    flow.class
+                ));
+            }
+            if !(flow.share > 0.0 && share(flow.share) && (0.0..=1.0).contains(&flow.swing)) {
+                return Err(format!("flow {}: share is above 0 and swing from 0 to 1", flow.class));
+            }
+        }
+        if self.flows.is_empty() {
+            return Err("[[flow]]: give at least one".to_owned());
+        }
+        for failure in &self.failures {
+            if failure.link.is_some() == failure.host.is_some() || failure.from >= failure.until {
+                return Err(
+                    "[[failure]]: give link or host, and an end after its beginning".to_owned()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Links and hosts that are down at this second: names of links, names of hosts.
+    #[must_use]
+    pub fn down(&self, second: u32) -> (Vec<&str>, Vec<&str>) {
+        let now = self.failures.iter().filter(|one| (one.from.0..one.until.0).contains(&second));
+        let links = now.clone().filter_map(|one| one.link.as_deref()).collect();
+        (links, now.filter_map(|one| one.host.as_deref()).collect())
+    }
+}
+
+/// Requests, second by second.
+#[derive(Debug)]
+pub struct Arrivals {
+    demand: Demand,
+    flows: Vec<Stream>,
+    pairs: Pairs,
+}
+
+/// Requests of one kind.
+#[derive(Debug)]
+struct Stream {
+    random: Random,
+    /// Requests in a second, on average over the day.
+    mean: f64,
+    /// When the next comes, in seconds.
+    next: f64,
+}
+
+/// Pairs of sites, each with the sum of the shares up to it.
+#[derive(Debug)]
+struct Pairs(Vec<(f64, usize, usize)>);
+
+impl Pairs {
+    fn new(sites: &[SiteShare]) -> Self {
+        let mut sum = 0.0;
+        let mut pairs = Vec::new();
+        for (from, source) in sites.iter().enumerate() {
+            for (to, destination) in sites.iter().enumerate().filter(|(to, _)| *to != from) {
+                let share = source.sends * destination.receives;
+                if share > 0.0 {
+                    sum += share;
+                    pairs.push((sum, from, to));
+                }
+            }
+        }
+        Self(pairs)
+    }
+
+    fn choose(&self, random: &mut Random) -> (usize, usize) {
+        let at = random.unit() * self.0.last().map_or(0.0, |last| last.0);
+        let found = self.0.partition_point(|(sum, ..)| *sum <= at).min(self.0.len() - 1);
+        (self.0[found].1, self.0[found].2)
+    }
+}
+
+impl Flow {
+    /// Mean number of files of a request: that of the logarithmic distribution.
+    fn mean_files(&self) -> f64 {
+        let [least, most] = self.files.map(f64::from);
+        if most - least < 0.5 { least } else { (most - least) / (most / least).ln() }
+    }
+
+    /// How much arrives at this second, as a part of the mean.
+    fn shape(&self, second: f64) -> f64 {
+        let turn = (second / f64::from(DAY_S) - self.peak_hour / 24.0) * std::f64::consts::TAU;
+        1.0 + self.swing * turn.cos()
+    }
+}
+
+impl Arrivals {
+    /// From this second of the day on.
+    #[must_use]
+    pub fn new(demand: Demand, begin: u32) -> Self {
+        let shares: f64 = demand.flows.iter().map(|flow| flow.share).sum();
+        let streams = demand.flows.iter().enumerate().map(|(number, flow)| {
+            let files = demand.files_per_day * flow.share / shares;
+            let mean = files / flow.mean_files() / f64::from(DAY_S);
+            let mut random = Random::new(demand.seed, "arrivals", number as u64);
+            let next = f64::from(begin) + random.exponential(1.0 / mean);
+            Stream { random, mean, next }
+        });
+        Self { flows: streams.collect(), pairs: Pairs::new(&demand.sites), demand }
+    }
+
+    /// What comes before the end of this second.
+    pub fn until(&mut self, second: u32) -> Vec<Asked> {
+        let mut asked = Vec::new();
+        let end = f64::from(second) + 1.0;
+        for (stream, flow) in self.flows.iter_mut().zip(&self.demand.flows) {
+            let fastest = stream.mean * (1.0 + flow.swing);
+            while stream.next < end {
+                // Thinning (Lewis and Shedler 1979): of those at the highest rate the part that belongs to this hour.
+                let at = stream.next;
+                stream.next += stream.random.exponential(1.0 / fastest);
+                if stream.random.unit() * (1.0 + flow.swing) > flow.shape(at) {
+                    continue;
+                }
+                let random = &mut stream.random;
+                let [least, most] = flow.files.map(f64::from);
+                let files = least * (most / least).powf(random.unit());
+                let size = |_| random_size(random, flow.size.0 as f64);
+                let files: Vec<u64> = (0..files.round() as u32).map(size).collect();
+                let (from, to) = self.pairs.choose(&mut stream.random);
+                asked.push(Asked {
+                    class: flow.class.clone(),
+                    source: self.demand.sites[from].name.clone(),
+                    destination: self.demand.sites[to].name.clone(),
+                    files,
+                });
+            }
+        }
+        asked
+    }
+}
+
+fn random_size(random: &mut Random, mean: f64) -> u64 {
+    random.exponential(mean).max(BYTES_MIN.min(mean)) as u64
+}
+
+/// A time of the day as people write it.
+#[must_use]
+pub fn clock(second: u32) -> String {
+    let time = Duration::from_secs(u64::from(second)).as_secs();
+    format!("{:02}:{:02}", time / 3600, time / 60 % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: &str = r#"
+name = "a day"
+files_per_day = 1_000_000
+seed = 7
+site = [{ name = "a", sends = 3, receives = 1 }, { name = "b", sends = 1, receives = 1 }]
+flow = [
+    { class = "big", share = 3, files = [100, 1000], size = "200MB", peak_hour = 14, swing = 0.5 },
+    { class = "small", share = 1, files = [1, 1], size = "10MB" },
+]
+failure = [{ from = "1h", until = "2h", host = "a1" }, { from = "90m", until = "3h", link = "x" }]
+"#;
+
+    #[test]
+    fn a_day_brings_what_was_said() {
+        let demand = Demand::read(DAY).unwrap();
+        let mut arrivals = Arrivals::new(demand.clone(), 0);
+        let (mut files, mut big, mut at_peak, mut at_night, mut from_a) = (0, 0, 0, 0, 0);
+        for second in 0..DAY_S {
+            for asked in arrivals.until(second) {
+                let count = asked.files.len();
+                files += count;
+                if asked.class == "big" {
+                    big += count;
+                    at_peak += if (13..15).contains(&(second / 3600)) { count } else { 0 };
+                    at_night += if (1..3).contains(&(second / 3600)) { count } else { 0 };
+                }
+                from_a += if asked.source == "a" { count } else { 0 };
+            }
+        }
+        let near = |is: usize, wanted: f64| (is as f64 / wanted - 1.0).abs() < 0.05;
+        assert!(near(files, 1e6) && near(big, 7.5e5), "{files} {big}");
+        assert!(near(from_a, 7.5e5), "{from_a}");
+        assert!(at_peak as f64 > 2.0 * at_night as f64, "{at_peak} {at_night}");
+        assert_eq!(demand.down(5400), (vec!["x"], vec!["a1"]));
+        assert_eq!(demand.down(7200), (vec!["x"], vec![]));
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_day() {
+        let day = || {
+            let mut arrivals = Arrivals::new(Demand::read(DAY).unwrap(), 0);
+            (0..600).flat_map(|second| arrivals.until(second)).collect::<Vec<_>>()
+        };
+        assert_eq!(day(), day());
+    }
+
+    #[test]
+    fn faults_of_the_file_are_told() {
+        for (from, to, words) in [
+            ("files = [1, 1]", "files = [2, 1]", "at least"),
+            ("name = \"a day\"", "name = \"a\"\nnmae = 1", "line 3"),
+            ("host = \"a1\"", "host = \"a1\", link = \"y\"", "link or host"),
+            ("sends = 3", "sends = -3", "[[site]]"),
+        ] {
+            let error = Demand::read(&DAY.replace(from, to)).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Requests and classes in the browser: a real controller over real nodes that move files.
+
+use std::fs;
+
+use crate::browser::{Browser, WITHIN};
+use crate::common::site::Operations;
+use crate::common::{Random, until, write_file};
+
+/// So slow that what is asked for runs for as long as it is looked at.
+const CLASSES: &str = r#"
+[[controller.class]]
+name = "production"
+weight = 3
+mark = "3M"
+cap = "4M"
+[[controller.class]]
+name = "analysis"
+weight = 1
+floor = "1M"
+cap = "2M"
+"#;
+
+#[test]
+fn requests_and_classes_are_shown_and_with_the_token_changed() {
+    let mut random = Random::seeded(7_400);
+    let operations = Operations::start(CLASSES);
+    let (a, _b) = (operations.node("dtn-a"), operations.node("dtn-b"));
+    fs::create_dir(a.path("set")).unwrap();
+    for number in 0..8 {
+        // A name as people have them, and one that is markup.
+        let name = if number == 0 { "<b>r\u{fc}n<i>".to_owned() } else { format!("run {number}") };
+        write_file(&mut random, &a.path("set").join(name), 8 << 20);
+    }
+    let submit = |to: &str, class: &str| {
+        operations.submit("a:/data/set", &format!("b:/data/{to}"), to, &["--class", class])
+    };
+    let (first, second) = (submit("one", "production"), submit("two", "analysis"));
+
+    let mut browser = Browser::start(1500, 1000);
+    let page = |page: &str| format!("http://{}/#/{page}", operations.listen);
+    browser.open(&page("requests"));
+    browser.until("document.querySelectorAll('[aria-labelledby=requests] tbody tr').length === 2");
+    browser.click(&format!("request {first}"));
+    browser.until(&format!("location.hash.includes('request={first}')"));
+    // Each order with its rate and the reason of it, each file, and what happened.
+    browser.until("document.querySelectorAll('[aria-labelledby=why] tbody tr').length > 0");
+    browser.sees("production");
+    browser.sees("dtn-a");
+    browser.until("document.querySelectorAll('[aria-labelledby=files] tbody tr').length === 8");
+    browser.sees("<b>r\u{fc}n<i>");
+    browser.until("document.querySelectorAll('[aria-labelledby=history] tbody tr').length > 0");
+    assert_eq!(
+        browser.ask("document.querySelectorAll('[aria-labelledby=why] .actions').length"),
+        0
+    );
+    browser.until("document.querySelector('[aria-labelledby=why]').innerText.includes('class production is at its cap')");
+    browser.picture("requests");
+
+    // With the token it is steered.
+    browser.press("k");
+    browser.until("document.activeElement?.name === 'token'");
+    browser.write(fs::read_to_string(operations.state.join("token")).unwrap().trim());
+    browser.press("Enter");
+    browser.until("document.querySelector('dialog') === null");
+    browser.click("Pause");
+    browser.click(&format!("Pause request {first}"));
+    let is = |request: u64, what: &str, value: serde_json::Value| {
+        until(what, WITHIN, || (operations.facts(request)[what] == value).then_some(()));
+    };
+    is(first, "paused", true.into());
+    browser.sees("paused");
+    browser.click("Resume");
+    browser.click(&format!("Resume request {first}"));
+    is(first, "paused", false.into());
+    browser.click("Priority");
+    browser.until("document.activeElement?.name === 'priority'");
+    browser.ask("document.querySelector('input[name=priority]').value = ''");
+    browser.write("5");
+    browser.press("Enter");
+    is(first, "priority", 5.into());
+    browser.until("document.querySelector('dialog') === null");
+
+    browser.press("9");
+    browser.until("location.hash.startsWith('#/classes')");
+    browser.until("document.querySelectorAll('[aria-labelledby=classes] tbody tr').length === 2");
+    // What it has stands against its marks, and the words say the same.
+    browser.until(
+        "[...document.querySelectorAll('[aria-labelledby=classes] .marks')].every((one) => \
+         /measured .*, allotted [1-9].*, .*cap [24]/.test(one.getAttribute('aria-label')))",
+    );
+    browser.until("document.querySelectorAll('[aria-labelledby=over-time] canvas').length > 0");
+    browser.until("document.querySelectorAll('[aria-labelledby=links] tbody tr').length === 3");
+    browser.until("document.querySelectorAll('[aria-labelledby=rounds] tbody tr').length > 0");
+    browser.sees("nothing is reserved");
+    browser.picture("classes");
+
+    browser.open(&page(&format!("requests?request={second}")));
+    browser.click("Cancel");
+    browser.click(&format!("Cancel request {second}"));
+    is(second, "state", "cancelled".into());
+    browser.until("document.querySelectorAll('[aria-labelledby=requests] tbody tr').length === 1");
+    browser.click("Ended");
+    browser.sees("cancelled");
+    browser.assert_clean(&[]);
+}

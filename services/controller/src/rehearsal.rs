@@ -1,0 +1,242 @@
+//! The controller's store in a rehearsal: the same statements and transactions as in service, at a time that is said.
+//!
+//! HTTP is left out, nothing else: requests and reports go to the task that writes, orders are read as nodes read them, and
+//! each round does what is done now and then, reads what there is and writes what was decided.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use futures_util::future::{join_all, try_join_all};
+use penstock_operations::orders::{Instructions, OrderId, Overwrite, Report, Task, Verify};
+use penstock_operations::retry;
+use penstock_operations::round::{Decision, Snapshot};
+use penstock_rehearsal::desk::{Asked, Desk, Work};
+use sqlx::Row;
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::shared::alive_ms;
+use crate::store::db::Kind;
+use crate::store::submit::{NewFile, Policy, Submission, Submitted};
+use crate::store::writer::Audit;
+use crate::store::{Clock, Database, Writer, change, dispatch, house, read};
+
+/// A store that is asked in virtual time.
+#[derive(Debug)]
+pub struct StoreDesk {
+    config: Arc<Config>,
+    pub(crate) database: Database,
+    pub(crate) writer: Writer,
+    clock: Arc<AtomicI64>,
+    pub(crate) runtime: Runtime,
+    /// Requests so far: each has a directory of its own.
+    requests: u64,
+}
+
+/// What the store holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Requests and files.
+    pub requests: u64,
+    /// Files.
+    pub files: u64,
+    /// Bytes of the whole database.
+    pub bytes: u64,
+    /// Bytes of each table with its indexes.
+    pub tables: BTreeMap<String, u64>,
+}
+
+impl StoreDesk {
+    /// Opens the database at `url`, which should be empty.
+    ///
+    /// # Errors
+    /// With one line when it cannot be used.
+    pub fn open(config: Config, url: &str) -> Result<Self, String> {
+        let runtime = Runtime::new().map_err(|error| error.to_string())?;
+        let clock = Arc::new(AtomicI64::new(0));
+        let config = Arc::new(config);
+        let (database, writer) = runtime.block_on(async {
+            let database = Database::open(url).await?;
+            let writer = Writer::start(
+                database.clone(),
+                Arc::clone(&config),
+                Arc::new(Notify::new()),
+                Arc::new(Notify::new()),
+                Arc::new(Counters::default()),
+                Clock::Set(Arc::clone(&clock)),
+            );
+            Ok::<_, String>((database, writer))
+        })?;
+        Ok(Self { config, database, writer, clock, runtime, requests: 0 })
+    }
+
+    fn submission(&mut self, asked: Asked) -> Submission {
+        self.requests += 1;
+        let scitag = self.config.class(&asked.class).and_then(|class| class.scitag);
+        let number = self.requests;
+        // A hundred files in a directory; nodes read sizes from names.
+        let name = |(at, size): (usize, u64)| NewFile {
+            path: format!("run-{number:07}/{:03}/file-{at:06}-{size}.raw", at / 100),
+            size: Some(size),
+            digest: Some(format!("crc32c:{:08x}", size as u32)),
+        };
+        Submission {
+            client: asked.class.clone(),
+            peer: "::1".to_owned(),
+            key: Some(format!("rehearsal-{number}")),
+            body: format!("{number:032x}"),
+            class: asked.class,
+            source: asked.source,
+            destination: asked.destination,
+            from: "/store/data".to_owned(),
+            to: "/store/data".to_owned(),
+            policy: Policy {
+                verify: Verify::Transfer,
+                overwrite: Overwrite::Changed,
+                encrypt: true,
+                attempts: retry::ATTEMPTS,
+                scitag,
+            },
+            priority: 3,
+            deadline: None,
+            size_estimate: None,
+            files: asked.files.into_iter().enumerate().map(name).collect(),
+            directory: false,
+            open: false,
+        }
+    }
+
+    /// What the database holds now.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    pub fn held(&self) -> Result<Held, String> {
+        self.runtime.block_on(self.ask()).map_err(|error| error.to_string())
+    }
+
+    async fn ask(&self) -> Result<Held, sqlx::Error> {
+        let pool = &self.database.pool;
+        let mut held = Held::default();
+        for (count, text) in [
+            (&mut held.requests, "SELECT COUNT(*) FROM request"),
+            (&mut held.files, "SELECT COUNT(*) FROM file"),
+        ] {
+            *count = sqlx::query(text).fetch_one(pool).await?.get::<i64, _>(0) as u64;
+        }
+        let text = match self.database.kind {
+            // An index is named for its table: file_destination; that of a key has the table in its name, too.
+            Kind::Sqlite => {
+                "SELECT COALESCE(m.tbl_name, d.name), CAST(SUM(d.pgsize) AS BIGINT) FROM dbstat d
+                 LEFT JOIN sqlite_schema m ON m.name = d.name GROUP BY 1"
+            }
+            Kind::Postgres => {
+                "SELECT CAST(relname AS TEXT), CAST(pg_total_relation_size(oid) AS BIGINT) FROM pg_class
+                 WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+            }
+        };
+        for row in sqlx::query(text).fetch_all(pool).await? {
+            held.tables.insert(row.get(0), row.get::<i64, _>(1) as u64);
+        }
+        held.bytes = held.tables.values().sum();
+        Ok(held)
+    }
+
+    fn at(&self, now_ms: i64) {
+        self.clock.store(now_ms, Ordering::Relaxed);
+    }
+}
+
+impl Desk for StoreDesk {
+    fn submit(&mut self, now_ms: i64, asked: Vec<Asked>) -> Result<(), String> {
+        self.at(now_ms);
+        let all: Vec<_> = asked.into_iter().map(|one| self.submission(one)).collect();
+        let all = all.into_iter().map(|one| self.writer.submit(one));
+        for submitted in self.runtime.block_on(join_all(all)) {
+            match submitted.map_err(|error| error.to_string())? {
+                Submitted::New(_) => {}
+                other => return Err(format!("a new request came to {other:?}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn report(
+        &mut self,
+        now_ms: i64,
+        reports: Vec<(String, Report)>,
+    ) -> Result<Vec<Instructions>, String> {
+        self.at(now_ms);
+        let all = reports.into_iter().map(|(host, report)| self.writer.report(host, report));
+        self.runtime.block_on(try_join_all(all)).map_err(|error| error.to_string())
+    }
+
+    fn order(&mut self, host: &str, order: OrderId) -> Result<Option<Work>, String> {
+        let found = read::order(&self.database.pool, host, order);
+        let found = self.runtime.block_on(found).map_err(|error| error.to_string())?;
+        let size = |path: &str| {
+            let (_, size) = path.strip_suffix(".raw")?.rsplit_once('-')?;
+            size.parse().ok()
+        };
+        Ok(found.map(|order| match order.task {
+            Task::Send(send) => {
+                let sizes = send.files.iter().map(|file| size(&file.path).unwrap_or(0));
+                Work::Send(sizes.collect())
+            }
+            Task::Receive { .. } | Task::List { .. } => Work::Receive,
+        }))
+    }
+
+    fn round(
+        &mut self,
+        now_ms: i64,
+        decide: &mut dyn FnMut(&Snapshot) -> Decision,
+    ) -> Result<(), String> {
+        self.at(now_ms);
+        self.runtime.block_on(async {
+            let lost = self.config.lost_after.as_millis() as i64;
+            house::work(&self.writer, lost, self.config.keep.as_millis() as i64).await?;
+            let is_site = |name: &str| self.config.is_site(name);
+            let pool = &self.database.pool;
+            let snapshot = dispatch::snapshot(pool, now_ms, alive_ms(&self.config), is_site).await;
+            let snapshot = snapshot.map_err(|error| error.to_string())?;
+            let decision = decide(&snapshot);
+            let runs = snapshot.runs.len() as i64;
+            let written = self.writer.apply(move |cx| {
+                let decision = decision.clone();
+                Box::pin(
+                    async move { dispatch::write(cx, &decision, (now_ms, "timer", 0, runs)).await },
+                )
+            });
+            written.await.map(|_| ()).map_err(|error| error.to_string())
+        })
+    }
+
+    fn link(&mut self, now_ms: i64, name: &str, down: bool) -> Result<(), String> {
+        self.at(now_ms);
+        let name = name.to_owned();
+        let changed = self.writer.apply(move |cx| {
+            let name = name.clone();
+            Box::pin(async move {
+                let audit = Audit {
+                    who: "rehearsal".to_owned(),
+                    peer: "::1".to_owned(),
+                    what: "link",
+                    object: name.clone(),
+                    detail: String::new(),
+                };
+                change::link(cx, &name, down, "a rehearsal", audit).await
+            })
+        });
+        self.runtime.block_on(changed).map_err(|error| error.to_string())
+    }
+
+    fn open(&mut self) -> Result<u64, String> {
+        let text = "SELECT COUNT(*) FROM request WHERE ended IS NULL";
+        let count = sqlx::query(text).fetch_one(&self.database.pool);
+        let row = self.runtime.block_on(count).map_err(|error| error.to_string())?;
+        Ok(row.get::<i64, _>(0) as u64)
+    }
+}

@@ -1,0 +1,269 @@
+//! The plan of every statement that a controller makes: none reads a whole table that grows.
+//!
+//! The statements are those of a day with everything in it, noted as the database gets them.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use penstock_operations::batch::Limits;
+use penstock_operations::class::Class;
+use penstock_operations::orders::{FaultKind, Outcome, Phase};
+use penstock_operations::round::Planner;
+use penstock_operations::state::FileState;
+use penstock_rehearsal::desk::{Asked, Desk};
+use penstock_rehearsal::nodes::{NodeSpec, Nodes};
+use penstock_topology::Topology;
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row};
+use tracing::field::{Field, Visit};
+
+use super::change::{self, Wanted};
+use super::read::{self, Filter};
+use super::writer::Audit;
+use crate::config::Config;
+use crate::rehearsal::StoreDesk;
+
+const NETWORK: &str = r#"
+name = "two-sites"
+[[site]]
+name = "cern"
+[[site]]
+name = "caltech"
+[[host]]
+name = "c1"
+site = "cern"
+interface = [{ name = "eth0", rate = "100G" }]
+[[host]]
+name = "t1"
+site = "caltech"
+interface = [{ name = "eth0", rate = "100G" }]
+[[host]]
+name = "t2"
+site = "caltech"
+interface = [{ name = "eth0", rate = "100G" }]
+[[switch]]
+name = "between"
+[[link]]
+ends = ["c1:eth0", "between"]
+rate = "100G"
+[[link]]
+ends = ["t1:eth0", "between"]
+rate = "100G"
+[[link]]
+ends = ["t2:eth0", "between"]
+rate = "100G"
+"#;
+
+static STATEMENTS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Takes what sqlx tells of each statement.
+struct Listener;
+
+#[derive(Default)]
+struct Words {
+    summary: String,
+    statement: String,
+}
+
+impl Visit for Words {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "summary" => value.clone_into(&mut self.summary),
+            "db.statement" => value.clone_into(&mut self.statement),
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
+}
+
+impl tracing::Subscriber for Listener {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "sqlx::query"
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut words = Words::default();
+        event.record(&mut words);
+        // A short statement is its own summary.
+        let text = if words.statement.is_empty() { words.summary } else { words.statement };
+        STATEMENTS.lock().unwrap_or_else(PoisonError::into_inner).insert(text.trim().to_owned());
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+fn audit() -> Audit {
+    Audit {
+        who: "test".to_owned(),
+        peer: String::new(),
+        what: "test",
+        object: String::new(),
+        detail: String::new(),
+    }
+}
+
+fn asked(files: usize) -> Asked {
+    Asked {
+        class: "default".to_owned(),
+        source: "cern".to_owned(),
+        destination: "caltech".to_owned(),
+        files: vec![1_000_000; files],
+    }
+}
+
+/// Requests, failures, a lost host, changes, questions, retention.
+fn a_day(desk: &mut StoreDesk, config: &Config) {
+    let planner = Planner::new(config.topology.clone(), config.classes.clone(), config.rules);
+    let node = |name: &str| NodeSpec {
+        name: name.to_owned(),
+        interface: "eth0".to_owned(),
+        rate_bps: 100_000_000_000,
+        transfers: 4,
+    };
+    let mut nodes = Nodes::new(["c1", "t1", "t2"].map(node).into(), 100);
+    let mut now = 1_795_392_000_000;
+    for second in 0..400 {
+        now += 1000;
+        if second < 4 {
+            desk.submit(now, vec![asked(1), asked(3), asked(40)]).unwrap();
+        }
+        nodes.set_down(if (3..100).contains(&second) { &["t1"] } else { &[] });
+        nodes.pass(if second < 100 { 1 } else { 1000 });
+        let mut reports = nodes.reports();
+        for order in reports.iter_mut().flat_map(|(_, report)| &mut report.orders) {
+            // One that ends before its files have outcomes, and one that fails for good.
+            if second == 110 && order.order.is_multiple_of(2) {
+                order.phase = Phase::Ended;
+            }
+            let broken = |outcome: &mut Outcome| {
+                if let Some(fault) = &mut outcome.fault {
+                    fault.kind = FaultKind::Lasting;
+                }
+            };
+            if second > 200 {
+                order.outcomes.iter_mut().for_each(broken);
+            }
+        }
+        let hosts: Vec<String> = reports.iter().map(|(host, _)| host.clone()).collect();
+        let told = desk.report(now, reports).unwrap();
+        for (host, told) in hosts.iter().zip(&told) {
+            nodes.obey(host, told, |host, order| desk.order(host, order)).unwrap();
+        }
+        if second == 1 || second == 4 {
+            change_all(desk);
+        }
+        desk.round(now, &mut |snapshot| planner.plan(snapshot)).unwrap();
+    }
+    desk.link(now, "between", true).unwrap();
+}
+
+fn change_all(desk: &StoreDesk) {
+    let change = |id: i64, wanted: Wanted| {
+        let done = desk.writer.apply(move |cx| {
+            let wanted = wanted.clone();
+            Box::pin(async move { change::change(cx, id, &wanted, audit()).await })
+        });
+        desk.runtime.block_on(done).unwrap();
+    };
+    desk.runtime.block_on(async {
+        let pool = &desk.database.pool;
+        let all = Filter { limit: 100, ..Filter::default() };
+        let found = read::requests(pool, &all).await.unwrap();
+        let id = found.last().expect("there are some").id;
+        for state in FileState::ALL {
+            read::files(pool, id, Some(state), -1, 10).await.unwrap();
+        }
+        read::files(pool, id, None, -1, 10).await.unwrap();
+        read::events(pool, Some(id), 0, 10).await.unwrap();
+        read::events(pool, None, 0, 10).await.unwrap();
+        read::last_event(pool).await.unwrap();
+        read::runs(pool, Some(id), 10).await.unwrap();
+        read::runs(pool, None, 10).await.unwrap();
+    });
+    let requests = desk.runtime.block_on(async {
+        let all = Filter { limit: 100, ..Filter::default() };
+        read::requests(&desk.database.pool, &all).await.unwrap()
+    });
+    let open: Vec<i64> =
+        requests.iter().filter(|one| one.ended.is_none()).map(|one| one.id).collect();
+    let [first, second, third, ..] = open[..] else { return };
+    let (deadline, priority) = (Some(Some(1_900_000_000_000)), Some(5));
+    change(first, Wanted { priority, deadline, paused: Some(true) });
+    change(first, Wanted { paused: Some(false), ..Wanted::default() });
+    change(second, Wanted { paused: Some(true), ..Wanted::default() });
+    change(second, Wanted { paused: Some(false), ..Wanted::default() });
+    let done = desk
+        .writer
+        .apply(move |cx| Box::pin(async move { change::cancel(cx, third, audit()).await }));
+    desk.runtime.block_on(done).unwrap();
+    let drained = desk.writer.apply(|cx| {
+        Box::pin(async move {
+            let hosts = ["t2".to_owned()];
+            change::drain(cx, "t2", &hosts, Some(("test", true)), audit()).await?;
+            change::drain(cx, "t2", &hosts, None, audit()).await
+        })
+    });
+    desk.runtime.block_on(drained).unwrap();
+}
+
+/// Tables that grow with what waits or with what was, and what statements call them.
+const GROWING: [&str; 10] =
+    ["file", "batch", "request", "run", "event", "audit", "f", "b", "r", "n"];
+
+/// Indexes of what is live alone.
+const LIVE: [&str; 5] = ["run_live", "run_from", "run_to", "batch_queued", "batch_waiting"];
+
+async fn plan(connection: &mut AnyConnection, text: &str) -> Vec<String> {
+    let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {text}"));
+    let rows = sqlx::raw_sql(explain).fetch_all(connection).await.unwrap();
+    rows.iter().map(|row| row.get::<String, _>(3)).collect()
+}
+
+#[test]
+fn no_statement_reads_a_whole_table_that_grows() {
+    tracing::subscriber::set_global_default(Listener).expect("it is the only one");
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/plans.db?mode=rwc", directory.path().display());
+    let mut config = Config::new(Topology::read(NETWORK).unwrap(), vec![Class::new("default")]);
+    config.batch = Limits { files: 20, ..Limits::default() };
+    config.lost_after = std::time::Duration::from_secs(5);
+    config.keep = std::time::Duration::from_secs(100);
+    let mut desk = StoreDesk::open(config.clone(), &url).unwrap();
+    a_day(&mut desk, &config);
+    let mut statements =
+        std::mem::take(&mut *STATEMENTS.lock().unwrap_or_else(PoisonError::into_inner));
+    statements.retain(|text| {
+        let first = text.split_whitespace().next().unwrap_or_default();
+        ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"].contains(&first)
+    });
+    // What is counted for the figures of a rehearsal, and the list of all requests, which ends after so many.
+    statements.retain(|text| !text.contains("COUNT(*) FROM request"));
+    assert!(statements.len() > 60, "{} statements were noted", statements.len());
+    let mut wrong = Vec::new();
+    desk.runtime.block_on(async {
+        let mut connection = AnyConnection::connect(&url).await.unwrap();
+        for text in &statements {
+            for step in plan(&mut connection, text).await {
+                let words: Vec<&str> = step.split_whitespace().collect();
+                let whole = words.first() == Some(&"SCAN")
+                    && words.get(1).is_some_and(|table| GROWING.contains(table))
+                    && !words.iter().any(|word| LIVE.contains(word));
+                let ends = text.contains("ORDER BY id LIMIT") || text.contains("DESC LIMIT");
+                if whole && !ends {
+                    wrong.push(format!("{step}: {text}"));
+                }
+            }
+        }
+    });
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
