@@ -121,6 +121,8 @@ static void Tcp(uint64_t segments, const std::string& queue) {
   Config::SetDefault("ns3::TcpSocket::SndBufSize", UintegerValue(1 << 30));
   Config::SetDefault("ns3::TcpSocket::RcvBufSize", UintegerValue(1 << 30));
   Config::SetDefault("ns3::TcpSocketBase::MinRto", TimeValue(MilliSeconds(200)));
+  // A segment is one packet in queues: with 1500 each would be two.
+  Config::SetDefault("ns3::PointToPointNetDevice::Mtu", UintegerValue(1536));
   Row row("1Gbps", "100Mbps", "5ms", (queue + "p").c_str());
   PacketSinkHelper sink("ns3::TcpSocketFactory", InetSocketAddress(Ipv4Address::GetAny(), 9));
   ApplicationContainer sinks = sink.Install(row.nodes.Get(2));

@@ -190,6 +190,57 @@ fn what_fails_is_told_by_name() {
     assert_eq!(stormed["cyclic_waits"], Value::Array(Vec::new()));
 }
 
+/// Everything but what the wall clock says, with a link that fails on the way; and the page says how many threads there were.
+#[test]
+fn one_run_is_the_same_on_any_number_of_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |threads: &str| {
+        let out = folder.path().join(threads);
+        let mut run = json(&[
+            "fabric",
+            "run",
+            "--fat-tree",
+            "4",
+            "--workload",
+            "poisson",
+            "--load",
+            "0.6",
+            "--time",
+            "200us",
+            "--fail",
+            "middle0-core0@50us",
+            "--set",
+            "pfc_alpha=0.002",
+            "--threads",
+            threads,
+            "--out",
+            out.to_str().unwrap(),
+            "--json",
+        ]);
+        assert_eq!(run["threads"].to_string(), threads);
+        let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+        assert!(page.contains(&format!("on {threads} thread")), "{page}");
+        let keys = ["threads", "wall_seconds", "events_per_second", "hops_per_second"];
+        for key in keys.into_iter().chain(["memory_peak_bytes"]) {
+            assert!(run.as_object_mut().unwrap().remove(key).is_some(), "{key}");
+        }
+        let files = ["flows.csv", "ports.csv", "fct.txt", "pfc.txt"];
+        let files = files.map(|file| std::fs::read_to_string(out.join(file)).unwrap());
+        assert!(files.iter().all(|text| text.lines().count() > 1), "there were pauses, too");
+        (run, files)
+    };
+    let one = run("1");
+    for threads in ["2", "3", "4"] {
+        assert!(run(threads) == one, "{threads} threads");
+    }
+    // One switch cannot be divided.
+    let star =
+        json(&["fabric", "run", "--star", "3", "--workload", "incast", "--threads", "4", "--json"]);
+    assert_eq!(star["threads"], 1);
+    let refused = penstock(&["fabric", "run", "--star", "3", "--threads", "0"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
 /// Same bytes for any number of threads, and after a sweep was cut off in the middle of a line.
 #[test]
 fn sweeps_are_the_same_for_any_number_of_threads_and_go_on() {

@@ -1,6 +1,7 @@
-//! How fast the simulator is: packets over links per second on one core, in the cases of SPECIFICATION.md.
+//! How fast the simulator is: packets over links per second on one core and on several, in the cases of SPECIFICATION.md.
 //!
-//! `cargo run --release -p penstock-fabric --example speed [k] [milliseconds of simulated time] [congestion control]`, or
+//! `cargo run --release -p penstock-fabric --example speed [k] [milliseconds of simulated time] [congestion control] [threads]
+//! [regions]`, or
 //! `plain [packets]`: 1000 bytes each over two links, as `bench/ns3/peer.cc` has them. `cargo xtask bench fabric` runs it
 //! and keeps the result.
 
@@ -15,6 +16,18 @@ fn processor_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let nanoseconds = text.split(' ').next().and_then(|word| word.parse::<u64>().ok());
     nanoseconds.unwrap_or(0) as f64 / 1e9
+}
+
+/// As [`Simulation::run_to_end`], by so many threads.
+fn run(simulation: &mut Simulation, until_ps: u64, threads: usize) {
+    let mut workers = simulation.workers(threads, until_ps, u64::MAX);
+    let own = workers.pop().expect("a worker");
+    std::thread::scope(|scope| {
+        for worker in workers {
+            scope.spawn(|| worker.run());
+        }
+        own.run()
+    });
 }
 
 /// Packets over two links and nothing else.
@@ -48,6 +61,9 @@ fn main() {
     let k = arguments.next().and_then(|word| word.parse().ok()).unwrap_or(8);
     let milliseconds: u64 = arguments.next().and_then(|word| word.parse().ok()).unwrap_or(2);
     let control = arguments.next().unwrap_or_else(|| "dcqcn".to_owned());
+    let threads: usize = arguments.next().and_then(|word| word.parse().ok()).unwrap_or(1);
+    let regions = arguments.next().and_then(|word| word.parse().ok());
+    let regions = regions.unwrap_or(if threads == 1 { 1 } else { 4 * threads });
     let rate = 100_000_000_000;
     let network = Network::new(&generate::fat_tree(k, 1.0, rate, 1000)).expect("a network");
     let hosts: Vec<u32> = network.hosts().collect();
@@ -57,16 +73,22 @@ fn main() {
     let count = flows.len();
     let mut parameters = Parameters::default();
     parameters.set("cc", &control).expect("a congestion control");
-    let mut simulation = Simulation::new(network, parameters, flows).expect("a simulation");
+    let mut simulation =
+        Simulation::divided(network, parameters, flows, regions).expect("a simulation");
     let (began, processor) = (Instant::now(), processor_seconds());
-    simulation.run_to_end(until_ps);
+    if threads == 1 && regions == 1 {
+        simulation.run_to_end(until_ps);
+    } else {
+        run(&mut simulation, until_ps, threads);
+    }
     let took = began.elapsed().as_secs_f64();
     let processor = processor_seconds() - processor;
     let counts = simulation.counts();
     simulation.audit().expect("all is counted");
     println!(
-        "{{\"k\":{k},\"cc\":\"{control}\",\"flows\":{count},\"simulated_seconds\":{},\"wall_seconds\":{took:.3},\"processor_seconds\":{processor:.3},\"hops\":{},\
+        "{{\"k\":{k},\"cc\":\"{control}\",\"threads\":{threads},\"regions\":{},\"flows\":{count},\"simulated_seconds\":{},\"wall_seconds\":{took:.3},\"processor_seconds\":{processor:.3},\"hops\":{},\
          \"events\":{},\"hops_per_second\":{:.0},\"hops_per_processor_second\":{:.0},\"events_per_hop\":{:.3},\"packets_peak\":{},\"dropped\":{},\"digest\":\"{:016x}\"}}",
+        simulation.regions(),
         seconds(simulation.now_ps()),
         counts.arrivals,
         counts.events,

@@ -1,7 +1,8 @@
 //! What happens when: an event is a time and who acts, and everything else is in that one.
 //!
 //! Events of one time are ordered by what they are and by whom, never by when they were put in. An entity has at
-//! most one event of a kind ahead, so that this order is total.
+//! most one event of a kind ahead, so that this order is total. Entities are numbered in each region in the order that they
+//! have in the whole run, so that the events of a region have the same order whatever else is in it.
 
 /// What happens, in the order in which it happens at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,21 +18,23 @@ pub(crate) enum Kind {
     Sent,
     /// A packet reaches the far end of a port's link.
     Arrives,
-    /// A queue pair may send again.
+    /// A sender may send again.
     Paced,
-    /// A queue pair looks whether it waited too long for an acknowledgement.
+    /// A sender looks whether it waited too long for an acknowledgement.
     Timeout,
+    /// A reader looks whether it waited too long for what it asked for.
+    AskTimeout,
     /// The next flow begins.
     Starts,
-    /// Links, switches and hosts change.
-    Changes,
     /// Queues are looked at.
     Samples,
-    /// Pauses are looked at, whether they wait for each other.
+    /// Links, switches and hosts change, which concerns all regions.
+    Changes,
+    /// Pauses of all regions are looked at, whether they wait for each other.
     Looks,
 }
 
-const KINDS: [Kind; 11] = [
+const KINDS: [Kind; 12] = [
     Kind::PauseArrives,
     Kind::PauseTimer,
     Kind::PauseRefresh,
@@ -39,9 +42,10 @@ const KINDS: [Kind; 11] = [
     Kind::Arrives,
     Kind::Paced,
     Kind::Timeout,
+    Kind::AskTimeout,
     Kind::Starts,
-    Kind::Changes,
     Kind::Samples,
+    Kind::Changes,
     Kind::Looks,
 ];
 
@@ -65,11 +69,6 @@ impl Event {
 
     pub(crate) const fn entity(self) -> u32 {
         self.0 as u32
-    }
-
-    /// Kind and entity, for digests.
-    pub(crate) const fn who(self) -> u64 {
-        self.0 as u64
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! For: what a fabric does with traffic, exactly to the byte and the picosecond under the model of docs/fabric.md: links,
 //! store-and-forward switches with shared memory, pausing, marking, scheduling and multiple ways, hosts with queue pairs
-//! and congestion control. Not for: moving real packets, reading clocks or files, running in parallel; a caller does
-//! several runs at once.
+//! and congestion control. Not for: moving real packets, reading clocks or files, starting threads; several of a caller's can
+//! work on one run ([`Simulation::workers`]).
 //!
 //! Same network, parameters and flows, same result to the last bit ([`Simulation::digest`]). Fails before it begins, with
 //! what cannot be ([`SetupError`], [`NetworkError`], [`ParameterError`]).
@@ -37,6 +37,6 @@ pub use parameters::{
 pub use routes::Routes;
 pub use simulation::{
     Change, Counts, CyclicWait, Part, PauseRecord, PortResult, Progress, SetupError, Simulation,
-    SwitchResult,
+    SwitchResult, Worker,
 };
 pub use wire::Wire;

@@ -30,7 +30,7 @@ pub(crate) enum Content {
 pub(crate) struct Packet {
     /// The next of the list in which it is.
     pub(crate) next: PacketId,
-    /// The queue pair to which it belongs.
+    /// The sender or receiver for which it is, by its number in the region of its host.
     pub(crate) flow: u32,
     /// Number of the packet in its direction of the queue pair, or what [`Content`] says.
     pub(crate) psn: u64,
@@ -80,6 +80,17 @@ impl Packet {
             packets: 0,
             hash: 0,
         }
+    }
+
+    /// Addresses it to the line of a port in another region, at whose end it will be at a time.
+    pub(crate) const fn address(&mut self, line: u32, at_ps: u64) {
+        self.ingress = line;
+        self.behind_ps = at_ps;
+    }
+
+    /// What [`Self::address`] was told.
+    pub(crate) const fn addressed(&self) -> (u32, u64) {
+        (self.ingress, self.behind_ps)
     }
 }
 

@@ -20,8 +20,11 @@ impl EventQueue {
         self.heap.push(Reverse(event));
     }
 
-    /// Takes the next event out.
-    pub(crate) fn pop(&mut self) -> Option<Event> {
+    /// Takes the next event out, unless it is later than this.
+    pub(crate) fn pop(&mut self, until_ps: u64) -> Option<Event> {
+        if self.heap.peek()?.0.time_ps() > until_ps {
+            return None;
+        }
         self.heap.pop().map(|event| event.0)
     }
 

@@ -1,48 +1,53 @@
 //! A network and what it is asked to move, event after event.
 //!
-//! [`Simulation`] is one value without threads, files or clocks: [`Simulation::run`] goes on for so many events and gives
-//! back where it is, so that a caller can show progress or stop. Its parts are in files of their own: ports with their
-//! queues and lines, switches with their memory, hosts with their queue pairs.
+//! [`Simulation`] is one value without threads of its own, files or clocks: [`Simulation::run`] goes on for so many events and
+//! gives back where it is, so that a caller can show progress or stop. It is divided into regions, each with its own events
+//! and packets, on which threads of the caller can work together ([`Simulation::workers`]). Its parts are in files of their
+//! own: ports with their queues and lines, switches with their memory, hosts with both ends of queue pairs.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 
-use crate::congestion::{Needs, needs};
-use crate::event::{Event, Kind};
+use crate::event::Kind;
 use crate::flow::{Flow, FlowResult, Operation};
 use crate::network::{Marking, Network};
-use crate::packet::{Arena, Hops, NONE, Packet, PacketId};
-use crate::parameters::{CongestionControl, Parameters};
-use crate::queue::EventQueue;
-use crate::random::{Random, mix};
+use crate::parameters::Parameters;
+use crate::random::mix;
 use crate::routes::Routes;
 use crate::wire::Wire;
 
+mod asker;
 mod audit;
 mod change;
+mod control;
+mod crew;
 mod deadlock;
-mod host;
+mod division;
 mod ideal;
 mod memory;
-mod pair;
+mod model;
 mod port;
+mod receiver;
+mod receiving;
 mod recovery;
+mod region;
 mod results;
 mod scoreboard;
+mod sender;
+mod sending;
 mod setup;
 mod switch;
 mod ways;
 
 pub use change::{Change, Part};
+pub use crew::Worker;
 pub use deadlock::CyclicWait;
 pub use port::PortResult;
 pub use results::SwitchResult;
 
-use deadlock::Deadlocks;
-use host::Line;
-use memory::{Ingress, Memory, Thresholds};
-use pair::Pair;
-use port::Port;
-use switch::Held;
+use crate::congestion::needs;
+use control::{Control, Next, Whole};
+use model::Model;
+use region::Region;
 
 /// Why a simulation cannot begin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -115,75 +120,65 @@ pub enum Progress {
     Stopped,
 }
 
-/// Everything that happened, as one number.
-#[derive(Debug, Clone, Copy)]
+impl Counts {
+    const fn add(&mut self, other: Self) {
+        self.events += other.events;
+        self.arrivals += other.arrivals;
+        self.created += other.created;
+        self.consumed += other.consumed;
+        self.dropped += other.dropped;
+        self.lost += other.lost;
+        self.early_timeouts += other.early_timeouts;
+    }
+}
+
+/// Everything that happened, as one number: a sum, so that it does not matter in which region it was. Times and entities
+/// say the order.
+#[derive(Debug, Clone, Copy, Default)]
 struct Digest(u64);
 
 impl Digest {
-    const fn add(&mut self, value: u64) {
-        self.0 = (self.0 ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+    const fn add(&mut self, time_ps: u64, kind: Kind, who: u32, what: u64) {
+        let when = time_ps.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let whose = ((kind as u64) << 32 | who as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        let what = what.wrapping_mul(0xA076_1D64_78BD_642F);
+        self.0 = self.0.wrapping_add(mix(when ^ whose.rotate_left(21) ^ what.rotate_left(43)));
     }
 }
 
 /// A network in motion.
 #[derive(Debug)]
 pub struct Simulation {
-    network: Network,
-    routes: Routes,
-    parameters: Parameters,
-    wire: Wire,
-    needs: Needs,
-    recovers_selectively: bool,
-    thresholds: Thresholds,
-    /// Priorities that are paused rather than dropped, and that have no weight.
-    lossless: u8,
-    strict: u8,
-    longest_frame: u32,
-    timeout_ps: u64,
-    base_rtt_ps: u64,
-
-    now_ps: u64,
-    events: EventQueue,
-    packets: Arena<Packet>,
-    telemetry: Arena<Hops>,
-    ports: Vec<Port>,
-    ingress: Vec<[Ingress; 8]>,
-    held: Vec<Held>,
-    ready: Vec<[Line; 8]>,
-    memories: Vec<Memory>,
-    flows: Vec<Flow>,
-    pairs: Vec<Pair>,
-    /// Flows in the order of their start, and the next of them.
-    order: Vec<u32>,
-    next_start: u32,
-    active: u64,
-    /// Of a switch and a hash: when a packet came last, and by what its way was chosen.
-    flowlets: HashMap<(u32, u32), ways::Flowlet>,
-    changes: Vec<(u64, change::Step)>,
-    next_change: u32,
-    links_down: Vec<bool>,
-    switches_down: Vec<bool>,
-    deadlocks: Deadlocks,
-    counts: Counts,
-    digest: Digest,
-    pause_records: Option<Vec<PauseRecord>>,
-    samples: Option<results::Samples>,
+    model: Arc<Model>,
+    control: Control,
+    regions: Vec<Region>,
 }
 
 impl Simulation {
-    /// Goes on until all flows are over, the time is reached, or so many events were handled.
+    /// Goes on until all flows are over, the time is reached, or so many events were handled; with several regions at
+    /// least so many.
+    ///
+    /// A run in which all flows are over goes on for as long as the longest link takes, but its time is that of the end
+    /// of the last flow.
     pub fn run(&mut self, until_ps: u64, events: u64) -> Progress {
-        for _ in 0..events {
-            if self.active == 0 {
-                return Progress::Done;
+        if self.regions.len() > 1 {
+            return self.workers(1, until_ps, events).pop().map_or(Progress::Stopped, Worker::run);
+        }
+        let mut left = events;
+        while left > 0 {
+            let mut regions: Vec<&mut Region> = self.regions.iter_mut().collect();
+            let (model, control) = (&*self.model, &mut self.control);
+            let mut whole = Whole { model, control, regions: &mut regions };
+            match whole.next(until_ps) {
+                Next::End(progress) => return progress,
+                Next::Again => left -= 1,
+                Next::Window => {
+                    left -= whole.regions[0].run_window(left).min(left);
+                    if left == 0 {
+                        whole.rest();
+                    }
+                }
             }
-            let Some(next_ps) = self.events.next_time_ps() else { return Progress::Stopped };
-            if next_ps > until_ps {
-                self.now_ps = until_ps;
-                return Progress::Stopped;
-            }
-            let Some(event) = self.events.pop() else { return Progress::Stopped };
-            self.handle(event);
         }
         Progress::Running
     }
@@ -193,94 +188,57 @@ impl Simulation {
         self.run(until_ps, u64::MAX)
     }
 
-    fn handle(&mut self, event: Event) {
-        debug_assert!(event.time_ps() >= self.now_ps, "an event in the past");
-        self.now_ps = event.time_ps();
-        self.counts.events += 1;
-        self.digest.add(self.now_ps ^ event.who().rotate_left(32));
-        let entity = event.entity();
-        match event.kind() {
-            Kind::Arrives => self.arrive(entity),
-            Kind::Sent => {
-                self.ports[entity as usize].is_due = false;
-                self.transmit(entity);
-            }
-            Kind::Paced => self.paced(entity),
-            Kind::Timeout => self.timeout(entity),
-            Kind::Starts => self.start_next(),
-            Kind::PauseArrives => self.arrive_pause(entity),
-            Kind::PauseTimer => self.pause_timer(entity),
-            Kind::PauseRefresh => self.refresh_pause(entity),
-            Kind::Samples => self.sample(),
-            Kind::Changes => self.take_step(entity),
-            Kind::Looks => self.look_for_deadlocks(),
-        }
-    }
-
-    fn start_next(&mut self) {
-        let flow = self.order[self.next_start as usize];
-        self.next_start += 1;
-        if let Some(next) = self.order.get(self.next_start as usize) {
-            let start_ps = self.flows[*next as usize].start_ps;
-            self.events.push(Event::new(start_ps, Kind::Starts, self.next_start));
-        }
-        self.start(flow);
-    }
-
-    /// A packet ceases to be.
-    fn remove_packet(&mut self, id: PacketId) {
-        let telemetry = self.packets[id].telemetry;
-        if telemetry != NONE {
-            self.telemetry.remove(telemetry);
-        }
-        self.packets.remove(id);
+    /// How many regions there are.
+    #[must_use]
+    pub const fn regions(&self) -> usize {
+        self.regions.len()
     }
 
     /// The simulated time.
     #[must_use]
     pub const fn now_ps(&self) -> u64 {
-        self.now_ps
+        self.control.now_ps
     }
 
     /// How many flows are not over.
     #[must_use]
-    pub const fn active(&self) -> u64 {
-        self.active
+    pub fn active(&self) -> u64 {
+        self.regions.iter().map(|region| region.active).sum()
     }
 
     /// What was counted so far.
     #[must_use]
-    pub const fn counts(&self) -> Counts {
-        self.counts
+    pub fn counts(&self) -> Counts {
+        let mut counts = self.control.counts;
+        self.regions.iter().for_each(|region| counts.add(region.counts));
+        counts
     }
 
     /// A number that is the same for runs in which the same happened, and hardly ever for others.
     #[must_use]
-    pub const fn digest(&self) -> u64 {
-        mix(self.digest.0)
+    pub fn digest(&self) -> u64 {
+        let sum = self
+            .regions
+            .iter()
+            .fold(self.control.digest.0, |sum, region| sum.wrapping_add(region.digest.0));
+        mix(sum ^ mix(self.model.parameters.seed))
     }
 
     /// The network.
     #[must_use]
-    pub const fn network(&self) -> &Network {
-        &self.network
+    pub fn network(&self) -> &Network {
+        &self.model.network
     }
 
     /// The parameters.
     #[must_use]
-    pub const fn parameters(&self) -> &Parameters {
-        &self.parameters
+    pub fn parameters(&self) -> &Parameters {
+        &self.model.parameters
     }
 
     /// The flows, in the order in which they were given.
     #[must_use]
     pub fn flows(&self) -> &[Flow] {
-        &self.flows
-    }
-
-    /// What became of a flow so far.
-    #[must_use]
-    pub fn flow_result(&self, flow: usize) -> FlowResult {
-        self.pairs[flow].result
+        &self.model.flows
     }
 }

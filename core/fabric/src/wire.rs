@@ -104,6 +104,14 @@ impl Wire {
         payload + self.data_headers + more
     }
 
+    /// No frame is shorter than this.
+    #[must_use]
+    pub fn shortest(&self) -> u32 {
+        let data = self.data_headers + 1;
+        let others = [self.acknowledgement, self.notification, self.read_request, self.pause];
+        others.into_iter().fold(data, u32::min)
+    }
+
     /// The longest frame there is.
     #[must_use]
     pub const fn longest(&self, mtu: u32) -> u32 {

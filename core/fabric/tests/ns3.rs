@@ -79,9 +79,9 @@ fn timing_and_tcp_are_those_of_ns3() {
         assert_eq!(number(&theirs, "hops"), 2 * packets);
     }
 
-    // A bandwidth-delay product is 162 packets. With queues of a third of it and less times are further apart; why is not
-    // known.
-    for queue in [400_u64, 150] {
+    // A bandwidth-delay product is 162 packets. With a sixth of it ns-3 loses again in the burst with which its recovery ends
+    // and, without the Reno-friendly region of RFC 9438, takes seconds to fill the line again.
+    for queue in [400_u64, 150, 80, 50] {
         let segments = 40_000_u64;
         let theirs = ask(&peer, &["tcp", &segments.to_string(), &queue.to_string()]);
         let limit = (queue * 1518).to_string();
@@ -91,9 +91,9 @@ fn timing_and_tcp_are_those_of_ns3() {
         let ours = run(&row(GBPS, GBPS / 10, 5_000_000), &parameters, all);
         let theirs_ps = number(&theirs, "last_ps") - number(&theirs, "first_ps");
         let ours_ps = ours.flow_result(0).arrived_ps.expect("it arrived");
-        assert!(ours.counts().dropped > 100, "slow start ends in losses");
+        assert!(ours.counts().dropped > 40, "slow start ends in losses");
         let apart = (ours_ps as f64 / theirs_ps as f64 - 1.0).abs();
-        assert!(apart < 0.03, "{queue} packets: {ours_ps} ps and ns-3 {theirs_ps} ps");
+        assert!(apart < 0.005, "{queue} packets: {ours_ps} ps and ns-3 {theirs_ps} ps");
     }
     std::fs::remove_file(&peer).expect("it was built");
 }

@@ -3,82 +3,10 @@
 
 mod common;
 
-use common::{GBPS, US, set};
-use penstock_fabric::{Flow, Network, Operation, Progress, Simulation, generate, random::Random};
-use penstock_topology::Topology;
+use common::US;
+use common::case::{CONTROLS, RDMA, ROUTINGS, cases};
+use penstock_fabric::{Network, Progress, Simulation};
 use proptest::prelude::*;
-
-/// Those of RDMA first.
-const CONTROLS: [&str; 9] =
-    ["none", "dcqcn", "dcqcn-paper", "hpcc", "dctcp", "timely", "swift", "cubic", "bbr"];
-const RDMA: usize = 7;
-const ROUTINGS: [&str; 5] = ["ecmp", "ecmp-polarised", "spray", "flowlet", "adaptive"];
-
-#[derive(Debug, Clone)]
-struct Case {
-    topology: usize,
-    rate: usize,
-    delay_ns: u64,
-    control: usize,
-    flows: usize,
-    bytes_max: u64,
-    seed: u64,
-    settings: Vec<(&'static str, String)>,
-}
-
-impl Case {
-    fn topology(&self) -> Topology {
-        let rate = [10, 25, 40, 100, 400][self.rate] * GBPS;
-        match self.topology {
-            0 => generate::star(5, rate, self.delay_ns),
-            1 => generate::dumbbell(3, rate, rate / 4, self.delay_ns),
-            2 => generate::spine_leaf(2, 3, 3, rate, rate / 2, self.delay_ns),
-            3 => generate::spine_leaf(3, 2, 4, rate, 2 * rate, self.delay_ns),
-            _ => generate::fat_tree(4, 1.0, rate, self.delay_ns),
-        }
-    }
-
-    fn simulation(&self) -> Simulation {
-        let mut parameters = set(&[("cc", CONTROLS[self.control])]);
-        parameters.seed = self.seed;
-        for (name, value) in &self.settings {
-            parameters.set(name, value).unwrap();
-        }
-        let network = Network::new(&self.topology()).unwrap();
-        let hosts = network.hosts().count() as u64;
-        let mut random = Random::new(self.seed, "case", 0);
-        // A few receivers, so that there is something to pause for.
-        let flows = (0..self.flows).map(|_| {
-            let to = random.below(2.min(hosts));
-            let from = (to + 1 + random.below(hosts - 1)) % hosts;
-            let start = random.below(50 * US);
-            let mut flow =
-                Flow::new(from as u32, to as u32, start, 1 + random.below(self.bytes_max));
-            flow.messages = 1 + random.below(4);
-            flow.depth = 1 + random.below(3);
-            if CONTROLS[self.control].starts_with('d') && CONTROLS[self.control] != "dctcp" {
-                flow.operation =
-                    [Operation::Write, Operation::Send, Operation::Read][random.below(3) as usize];
-            }
-            flow
-        });
-        Simulation::new(network, parameters, flows.collect()).unwrap()
-    }
-}
-
-fn cases(controls: usize) -> impl Strategy<Value = Case> {
-    (0_usize..5, 0_usize..5, 1_u64..3000, 0..controls, 1_usize..24, 1_u64..300_000, any::<u64>())
-        .prop_map(|(topology, rate, delay_ns, control, flows, bytes_max, seed)| Case {
-            topology,
-            rate,
-            delay_ns,
-            control,
-            flows,
-            bytes_max,
-            seed,
-            settings: Vec::new(),
-        })
-}
 
 /// In steps, each audited.
 fn finish(simulation: &mut Simulation) -> Result<(), TestCaseError> {

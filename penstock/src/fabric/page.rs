@@ -35,7 +35,7 @@ pub(crate) fn write(
         ("ports.csv", ports(simulation)),
         ("fct.txt", hpcc::completions(simulation)),
         ("pfc.txt", hpcc::pauses(simulation)),
-        ("report.html", page(name, simulation, summary)),
+        ("report.html", page(name, simulation, summary, object)),
     ];
     if (0..simulation.network().ports.len() as u32)
         .any(|port| !simulation.queue_bins(port).is_empty())
@@ -116,7 +116,7 @@ pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-fn page(name: &str, simulation: &Simulation, summary: &Summary) -> String {
+fn page(name: &str, simulation: &Simulation, summary: &Summary, object: &Value) -> String {
     let changed: Vec<String> = simulation
         .parameters()
         .rows()
@@ -128,7 +128,8 @@ fn page(name: &str, simulation: &Simulation, summary: &Summary) -> String {
     let changed =
         if changed.is_empty() { "all at their defaults".to_owned() } else { changed.join(", ") };
     let mut body = format!(
-        "<h1>{}</h1>\n<p>{} flows, {} done; {} in sum; {} dropped, {} pauses, longest queue {}. Parameters: {}.</p>\n",
+        "<h1>{}</h1>\n<p>{} flows, {} done; {} in sum; {} dropped, {} pauses, longest queue {}. Parameters: {}.</p>\n\
+         <p>{:.6} s simulated in {:.2} s, on {} threads, which change no result; digest {}.</p>\n",
         escaped(name),
         simulation.flows().len(),
         summary.finished,
@@ -136,7 +137,11 @@ fn page(name: &str, simulation: &Simulation, summary: &Summary) -> String {
         simulation.counts().dropped,
         summary.pauses,
         ByteCount(summary.queue_bytes_max),
-        escaped(&changed)
+        escaped(&changed),
+        summary.seconds,
+        object["wall_seconds"].as_f64().unwrap_or(0.0),
+        object["threads"],
+        object["digest"].as_str().unwrap_or_default()
     );
     let mut times: Vec<f64> = simulation
         .flows()

@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 
 use super::failing::Failing;
 use super::network::Choice;
+use super::threads::Threads;
 use super::traffic::Traffic;
 use super::{hpcc, page, show};
 use crate::exit::{Code, Failure, OrExit};
 
-/// Events between two looks at the clock: some ten milliseconds.
-const EVENTS: u64 = 100_000;
+/// Events of a thread between two looks at the clock: some tens of milliseconds.
+const EVENTS: u64 = 300_000;
 /// Between two looks at queues, as in the HPCC simulator.
 const QUEUE_SAMPLES_PS: u64 = 100 * time::NANOSECOND;
 const TELL_EVERY: Duration = Duration::from_millis(500);
@@ -32,6 +33,8 @@ pub(crate) struct Args {
     settings: Settings,
     #[command(flatten)]
     failing: Failing,
+    #[command(flatten)]
+    threads: Threads,
     /// Network, flows and parameters of a configuration of the HPCC simulator instead
     #[arg(long, value_name = "CONFIG")]
     hpcc: Option<PathBuf>,
@@ -85,8 +88,10 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
         let mut setup = hpcc::read(config)?;
         args.settings.set_in(&mut setup.parameters)?;
         let until_ps = setup.until_ps.min(args.settings.until_ps());
+        let regions = args.threads.regions();
         let mut simulation =
-            Simulation::new(setup.network, setup.parameters, setup.flows).or_exit(Code::Usage)?;
+            Simulation::divided(setup.network, setup.parameters, setup.flows, regions)
+                .or_exit(Code::Usage)?;
         simulation.record_pauses();
         simulation.change(&setup.changes);
         if let Some((from, until)) = setup.queue_times_ns {
@@ -94,7 +99,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
             simulation.sample_queues(QUEUE_SAMPLES_PS, ps(from), ps(until).min(until_ps));
         }
         let name = config.display().to_string();
-        return finish(&name, simulation, until_ps, args.out.as_ref(), json);
+        return finish(&name, simulation, until_ps, args, json);
     }
     let (name, network) = args.network.network()?;
     let parameters = args.settings.parameters()?;
@@ -103,17 +108,19 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
     }
     let flows = args.traffic.flows(&network, None, parameters.seed)?;
     let is_single = args.traffic.workload.perftest();
-    let mut simulation = Simulation::new(network, parameters, flows).or_exit(Code::Usage)?;
+    let regions = args.threads.regions();
+    let mut simulation =
+        Simulation::divided(network, parameters, flows, regions).or_exit(Code::Usage)?;
     simulation.change(&args.failing.changes(simulation.network())?);
     if args.out.is_some() {
         simulation.record_pauses();
     }
     if let (Some((_, is_latency)), None) = (is_single, &args.out) {
-        let wall = drive(&mut simulation, args.settings.until_ps())?;
+        let wall = drive(&mut simulation, args.settings.until_ps(), args.threads)?;
         let row = show::perftest_row(&simulation, is_latency);
-        return show::perftest(&name, &[(simulation, row, wall)], is_latency, json);
+        return show::perftest(&name, &[(simulation, row, wall)], is_latency, args.threads, json);
     }
-    finish(&name, simulation, args.settings.until_ps(), args.out.as_ref(), json)
+    finish(&name, simulation, args.settings.until_ps(), args, json)
 }
 
 fn perftest(
@@ -134,36 +141,40 @@ fn perftest(
     let mut rows = Vec::new();
     for size in sizes {
         let flows = args.traffic.flows(network, Some(*size), parameters.seed)?;
+        let (network, parameters) = (network.clone(), parameters.clone());
         let mut simulation =
-            Simulation::new(network.clone(), parameters.clone(), flows).or_exit(Code::Usage)?;
-        let wall = drive(&mut simulation, args.settings.until_ps())?;
+            Simulation::divided(network, parameters, flows, args.threads.regions())
+                .or_exit(Code::Usage)?;
+        let wall = drive(&mut simulation, args.settings.until_ps(), args.threads)?;
         let row = show::perftest_row(&simulation, is_latency);
         rows.push((simulation, row, wall));
     }
-    show::perftest(name, &rows, is_latency, json)
+    show::perftest(name, &rows, is_latency, args.threads, json)
 }
 
 fn finish(
     name: &str,
     mut simulation: Simulation,
     until_ps: u64,
-    out: Option<&PathBuf>,
+    args: &Args,
     json: bool,
 ) -> Result<Code, Failure> {
-    let wall = drive(&mut simulation, until_ps)?;
+    let wall = drive(&mut simulation, until_ps, args.threads)?;
+    let threads = args.threads.of(&simulation);
     let summary = report::summarise(&simulation);
     let mut object = show::object(name, &simulation, &summary);
+    object["threads"] = json!(threads);
     object["wall_seconds"] = json!(wall.as_secs_f64());
     object["events_per_second"] = json!(rate(simulation.counts().events, wall));
     object["hops_per_second"] = json!(rate(simulation.counts().arrivals, wall));
     object["memory_peak_bytes"] = json!(memory_peak_bytes());
-    if let Some(folder) = out {
+    if let Some(folder) = &args.out {
         page::write(folder, name, &simulation, &summary, &object)?;
     }
     if json {
         show::print(&format!("{object}\n"))?;
     } else {
-        show::print(&show::text(name, &simulation, &summary, wall))?;
+        show::print(&show::text(name, &simulation, &summary, wall, threads))?;
     }
     Ok(code(&simulation))
 }
@@ -187,12 +198,16 @@ pub(crate) fn rate(count: u64, wall: Duration) -> f64 {
 }
 
 /// Runs to the end and tells on a terminal where it is; gives the time that it took.
-fn drive(simulation: &mut Simulation, until_ps: u64) -> Result<Duration, Failure> {
+fn drive(
+    simulation: &mut Simulation,
+    until_ps: u64,
+    threads: Threads,
+) -> Result<Duration, Failure> {
     let tells = io::stderr().is_terminal();
     let began = Instant::now();
     let mut told = began;
     let total: u64 = simulation.flows().iter().map(penstock_fabric::Flow::bytes).sum();
-    while simulation.run(until_ps, EVENTS) == Progress::Running {
+    while threads.run(simulation, until_ps, EVENTS) == Progress::Running {
         if tells && told.elapsed() >= TELL_EVERY {
             told = Instant::now();
             tell(simulation, until_ps, total, began.elapsed());

@@ -10,6 +10,7 @@ use penstock_units::{BitRate, ByteCount, display_latency};
 use serde_json::{Value, json};
 
 use super::run::{code, rate};
+use super::threads::Threads;
 use crate::exit::{Code, Failure};
 use crate::table::table;
 
@@ -176,6 +177,7 @@ pub(crate) fn text(
     simulation: &Simulation,
     summary: &Summary,
     wall: Duration,
+    threads: usize,
 ) -> String {
     let counts = simulation.counts();
     let mut text = format!(
@@ -222,11 +224,12 @@ pub(crate) fn text(
     }
     let _ = writeln!(
         text,
-        "\n{} events and {} packets over links in {:.2} s ({:.2} M a second); digest {:016x}",
+        "\n{} events and {} packets over links in {:.2} s ({:.2} M a second) on {threads} {}; digest {:016x}",
         counts.events,
         counts.arrivals,
         wall.as_secs_f64(),
         rate(counts.arrivals, wall) / 1e6,
+        if threads == 1 { "thread" } else { "threads" },
         simulation.digest()
     );
     text
@@ -330,6 +333,7 @@ pub(crate) fn perftest(
     name: &str,
     runs: &[PerftestRun],
     is_latency: bool,
+    threads: Threads,
     json: bool,
 ) -> Result<Code, Failure> {
     let worst = runs.iter().map(|(simulation, ..)| code(simulation));
@@ -347,6 +351,7 @@ pub(crate) fn perftest(
                 "lost": counts.lost,
                 "timeouts": simulation.flow_result(0).timeouts,
                 "packet_hops": counts.arrivals,
+                "threads": threads.of(simulation),
                 "wall_seconds": wall.as_secs_f64(),
                 "digest": format!("{:016x}", simulation.digest()),
                 "warnings": warnings(simulation),

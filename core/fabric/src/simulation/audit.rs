@@ -1,6 +1,7 @@
 //! Whether all counters are what is there: for tests, and at the end of each run.
 
 use super::Simulation;
+use super::region::Region;
 use crate::packet::{List, NONE};
 
 impl Simulation {
@@ -9,13 +10,30 @@ impl Simulation {
     /// # Errors
     /// With the first thing that is not as it was counted.
     pub fn audit(&self) -> Result<(), String> {
-        let counts = self.counts;
+        let counts = self.counts();
         let gone = counts.consumed + counts.dropped + counts.lost;
+        let mut resident = 0;
+        for region in &self.regions {
+            resident += region.audit()?;
+        }
+        if counts.created != gone + resident {
+            return Err(format!(
+                "{} packets were made, {gone} are gone and {resident} are there",
+                counts.created
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Region {
+    /// Counts everything again, and gives the number of packets that are neither pauses nor gone.
+    fn audit(&self) -> Result<u64, String> {
         let (mut resident, mut pauses) = (0, 0);
-        let mut memory = vec![0_u64; self.network.nodes.len()];
+        let mut memory = vec![0_u64; self.model.network.nodes.len()];
         let mut accounts = vec![[0_u64; 8]; self.ports.len()];
         for (id, port) in self.ports.iter().enumerate() {
-            let name = || self.network.show_port(id as u32);
+            let name = || self.model.network.show_port(self.names[id]);
             let mut queued = 0;
             for (priority, queue) in port.queues.iter().enumerate() {
                 let (count, bytes) = self.walk(queue, |packet| {
@@ -51,12 +69,6 @@ impl Simulation {
             pauses +=
                 self.walk(&port.pauses, |_| ()).0 + self.walk(port.pauses_on_line.list(), |_| ()).0;
         }
-        if counts.created != gone + resident {
-            return Err(format!(
-                "{} packets were made, {gone} are gone and {resident} are there",
-                counts.created
-            ));
-        }
         if self.packets.in_use() as u64 != resident + pauses {
             return Err(format!(
                 "{} packets are in use and {} found",
@@ -66,7 +78,7 @@ impl Simulation {
         }
         for (node, found) in memory.iter().enumerate() {
             let counted = self.memories[node];
-            let name = &self.network.nodes[node].name;
+            let name = &self.model.network.nodes[node].name;
             if counted.used != *found {
                 return Err(format!("{name}: {found} bytes are held, counted {}", counted.used));
             }
@@ -77,12 +89,17 @@ impl Simulation {
                 ));
             }
         }
-        for (number, pair) in self.pairs.iter().enumerate() {
-            if pair.selective.as_ref().is_some_and(|selective| !selective.board.audit()) {
-                return Err(format!("flow {number} has other bytes under way than it counts"));
+        for sender in &self.senders {
+            if sender.selective.as_ref().is_some_and(|selective| !selective.board.audit()) {
+                let flow = sender.flow;
+                return Err(format!("flow {flow} has other bytes under way than it counts"));
             }
         }
-        self.audit_accounts(&accounts)
+        if self.outbox.iter().chain(&self.inbox).any(|mail| !mail.is_empty()) {
+            return Err("packets are between regions".to_owned());
+        }
+        self.audit_accounts(&accounts)?;
+        Ok(resident)
     }
 
     fn audit_accounts(&self, found: &[[u64; 8]]) -> Result<(), String> {
@@ -90,8 +107,8 @@ impl Simulation {
             for (priority, found) in found.iter().enumerate() {
                 let account = &self.ingress[port][priority];
                 let counted = account.bytes + u64::from(account.headroom_used);
-                if self.lossless & (1 << priority) != 0 && counted != *found {
-                    let name = self.network.show_port(port as u32);
+                if self.model.lossless & (1 << priority) != 0 && counted != *found {
+                    let name = self.model.network.show_port(self.names[port]);
                     return Err(format!(
                         "{name}: {found} bytes came in by {priority}, counted {counted}"
                     ));

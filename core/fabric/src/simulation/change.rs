@@ -3,9 +3,13 @@
 //! What is on a line, or waits for it, is gone with it; a switch takes all its lines along. Switches find other ways after a
 //! time; until then they send into the hole.
 
-use super::{Event, Kind, Simulation};
+use std::sync::Arc;
+
+use super::Simulation;
+use super::control::Whole;
+use super::region::Region;
+use crate::event::Kind;
 use crate::packet::{List, OnLine};
-use crate::routes::Routes;
 
 /// What can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,36 +48,34 @@ impl Simulation {
     /// Has parts fail and come back, with other ways `reroute` later (a parameter). Call before the run, with numbers that
     /// are there.
     pub fn change(&mut self, changes: &[Change]) {
+        let reroute_ps = self.model.parameters.reroute.0;
+        let steps = &mut self.control.changes;
         for change in changes {
             let step = Step::Part { part: change.part, is_up: change.is_up };
-            self.changes.push((change.at_ps, step));
+            steps.push((change.at_ps, step));
             if !matches!(change.part, Part::Host(_)) {
-                self.changes.push((change.at_ps + self.parameters.reroute.0, Step::Routes));
+                steps.push((change.at_ps + reroute_ps, Step::Routes));
             }
         }
-        self.changes.sort_by_key(|(at_ps, _)| *at_ps);
-        let first = self.next_change as usize;
-        if let Some((at_ps, _)) = self.changes.get(first) {
-            self.events.push(Event::new(*at_ps, Kind::Changes, self.next_change));
-        }
+        steps.sort_by_key(|(at_ps, _)| *at_ps);
     }
+}
 
-    pub(super) fn take_step(&mut self, entity: u32) {
-        if entity != self.next_change {
-            return;
-        }
-        let Some((_, step)) = self.changes.get(entity as usize).copied() else { return };
-        self.next_change += 1;
-        if let Some((at_ps, _)) = self.changes.get(self.next_change as usize) {
-            self.events.push(Event::new(*at_ps, Kind::Changes, self.next_change));
-        }
+impl Whole<'_, '_> {
+    /// The next change happens.
+    pub(super) fn take_step(&mut self) {
+        let number = self.control.next_change;
+        let Some((at_ps, step)) = self.control.changes.get(number).copied() else { return };
+        self.control.next_change += 1;
+        self.control.counts.events += 1;
+        self.control.digest.add(at_ps, Kind::Changes, number as u32, 0);
         match step {
             Step::Part { part: Part::Link(link), is_up } => {
-                self.links_down[link as usize] = !is_up;
+                self.control.links_down[link as usize] = !is_up;
                 self.bring_ports();
             }
             Step::Part { part: Part::Switch(node), is_up } => {
-                self.switches_down[node as usize] = !is_up;
+                self.control.switches_down[node as usize] = !is_up;
                 self.bring_ports();
             }
             Step::Part { part: Part::Host(node), is_up } => self.storm(node, !is_up),
@@ -82,63 +84,91 @@ impl Simulation {
     }
 
     fn find_ways(&mut self) {
-        let (ports, seed, routing) = (&self.ports, self.parameters.seed, self.parameters.routing);
-        self.routes = Routes::new(
-            &self.network,
-            |port| ports[port as usize].is_up,
-            |node| super::setup::salt(routing, seed, node),
-        );
+        let routes = Arc::new(self.model.routes(|port| self.is_up(port)));
+        for region in self.regions.iter_mut() {
+            region.routes = Arc::clone(&routes);
+        }
+    }
+
+    fn is_up(&self, port: u32) -> bool {
+        let place = self.model.places[port as usize];
+        self.regions[self.model.owner(port) as usize].ports[place as usize].is_up
     }
 
     /// Every port is up whose link and ends are.
     fn bring_ports(&mut self) {
-        for port in 0..self.ports.len() as u32 {
-            let of = &self.network.ports[port as usize];
-            let is_down = self.links_down[of.link as usize]
-                || self.switches_down[of.node as usize]
-                || self.switches_down[self.network.across(port) as usize];
-            self.set_port(port, !is_down);
+        for port in 0..self.model.network.ports.len() as u32 {
+            let of = &self.model.network.ports[port as usize];
+            let is_down = self.control.links_down[of.link as usize]
+                || self.control.switches_down[of.node as usize]
+                || self.control.switches_down[self.model.network.across(port) as usize];
+            if is_down == self.is_up(port) {
+                self.set_port(port, !is_down);
+            }
         }
     }
 
     fn set_port(&mut self, port: u32, is_up: bool) {
-        let state = &mut self.ports[port as usize];
-        if state.is_up == is_up {
-            return;
-        }
-        state.is_up = is_up;
+        let (owner, place) = (self.model.owner(port), self.model.places[port as usize]);
+        let region = &mut *self.regions[owner as usize];
         if is_up {
-            return self.kick(port);
+            return region.bring_up(place);
         }
+        // The packets on a line are where it ends.
+        let (end, line) = region.ports[place as usize].far().unwrap_or((owner, place));
+        let lost = self.regions[end as usize].clear_line(line);
+        self.regions[owner as usize].take_down(place, lost);
+    }
+
+    /// A host pauses data that is sent to it, or no more.
+    fn storm(&mut self, node: u32, is_on: bool) {
+        let priority = self.model.parameters.priority;
+        let region = &mut self.regions[self.model.owners[node as usize] as usize];
+        for port in self.model.network.nodes[node as usize].ports.clone() {
+            let place = self.model.places[port as usize];
+            region.ingress[place as usize][usize::from(priority)].is_pausing = is_on;
+            region.pause(place, priority, is_on);
+        }
+    }
+}
+
+impl Region {
+    fn bring_up(&mut self, port: u32) {
+        self.ports[port as usize].is_up = true;
+        self.kick(port);
+    }
+
+    /// What is on the line of a port is gone; says how many packets.
+    fn clear_line(&mut self, port: u32) -> u64 {
+        let state = &mut self.ports[port as usize];
         let mut on_line = *std::mem::replace(&mut state.on_line, OnLine::EMPTY).list();
-        let mut pauses = [
-            std::mem::replace(&mut state.pauses, List::EMPTY),
-            *std::mem::replace(&mut state.pauses_on_line, OnLine::EMPTY).list(),
-        ];
+        let mut pauses = *std::mem::replace(&mut state.pauses_on_line, OnLine::EMPTY).list();
+        let mut lost = 0;
         while let Some(id) = on_line.pop(&self.packets) {
-            self.ports[port as usize].result.lost += 1;
-            self.counts.lost += 1;
+            lost += 1;
             self.remove_packet(id);
         }
-        for list in &mut pauses {
-            while let Some(id) = list.pop(&self.packets) {
-                self.packets.remove(id);
-            }
+        while let Some(id) = pauses.pop(&self.packets) {
+            self.packets.remove(id);
+        }
+        lost
+    }
+
+    /// A port works no more, and so many packets were lost on its line.
+    fn take_down(&mut self, port: u32, lost: u64) {
+        let state = &mut self.ports[port as usize];
+        state.is_up = false;
+        state.result.lost += lost;
+        self.counts.lost += lost;
+        let mut pauses = std::mem::replace(&mut state.pauses, List::EMPTY);
+        while let Some(id) = pauses.pop(&self.packets) {
+            self.packets.remove(id);
         }
         for priority in 0..8 {
             // Both ends forget what they had told each other.
             self.ingress[port as usize][usize::from(priority)].is_pausing = false;
             self.hold(port, priority, 0);
             self.throw_away(port, priority);
-        }
-    }
-
-    /// A host pauses data that is sent to it, or no more.
-    fn storm(&mut self, node: u32, is_on: bool) {
-        let priority = self.parameters.priority;
-        for port in self.network.nodes[node as usize].ports.clone() {
-            self.ingress[port as usize][usize::from(priority)].is_pausing = is_on;
-            self.pause(port, priority, is_on);
         }
     }
 }

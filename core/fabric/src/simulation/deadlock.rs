@@ -5,7 +5,11 @@
 //! again and again. A host at the other end can end its pause at any time and makes nothing stuck. What remains has
 //! a cycle, which is told; a watchdog, or a failure, ends it.
 
-use super::{Event, EventQueue, Kind, Simulation};
+use super::Simulation;
+use super::control::Whole;
+use super::port::Port;
+use super::region::Region;
+use crate::event::Kind;
 use crate::packet::NONE;
 
 /// So many intervals are between two looks at most, while the answer stays the same.
@@ -25,26 +29,38 @@ pub struct CyclicWait {
 }
 
 /// What is known of cyclic waits.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Deadlocks {
     /// From one look to the next; 0: none is made.
     interval_ps: u64,
     next_ps: u64,
-    is_watching: bool,
+    /// When the next look is; none while nothing is paused.
+    pub(super) look_ps: Option<u64>,
     found: Vec<CyclicWait>,
 }
 
 impl Deadlocks {
-    pub(super) fn new(interval_ps: u64) -> Self {
-        Self { interval_ps, ..Self::default() }
+    pub(super) const fn new(interval_ps: u64) -> Self {
+        Self { interval_ps, next_ps: 0, look_ps: None, found: Vec::new() }
     }
 
-    /// Something was paused.
-    pub(super) fn watch(&mut self, now_ps: u64, events: &mut EventQueue) {
-        if !self.is_watching && self.interval_ps > 0 {
-            self.is_watching = true;
+    /// Something was paused then.
+    pub(super) fn watch(&mut self, from_ps: u64) {
+        if self.look_ps.is_none() {
             self.next_ps = self.interval_ps;
-            events.push(Event::new(now_ps + self.interval_ps, Kind::Looks, 0));
+            self.look_ps = Some(from_ps + self.interval_ps);
+        }
+    }
+}
+
+impl Region {
+    /// Something was paused.
+    pub(super) fn watch(&mut self) {
+        let interval_ps = self.model.parameters.deadlock_check.0;
+        if !self.is_watched && interval_ps > 0 {
+            self.is_watched = true;
+            self.look_from_ps = Some(self.now_ps);
+            self.end_ps = self.end_ps.min(self.now_ps.saturating_add(interval_ps));
         }
     }
 }
@@ -53,20 +69,28 @@ impl Simulation {
     /// Queues that waited for each other, in the order in which that was found.
     #[must_use]
     pub fn cyclic_waits(&self) -> &[CyclicWait] {
-        &self.deadlocks.found
+        &self.control.deadlocks.found
     }
+}
 
+impl Whole<'_, '_> {
     pub(super) fn look_for_deadlocks(&mut self) {
+        self.control.counts.events += 1;
+        self.control.digest.add(self.control.now_ps, Kind::Looks, 0, 0);
         let mut paused = self.paused_queues();
         if paused.is_empty() {
             self.end_cycle(None);
-            self.deadlocks.is_watching = false;
+            self.control.deadlocks.look_ps = None;
+            for region in self.regions.iter_mut() {
+                region.is_watched = false;
+            }
             return;
         }
         self.keep_stuck(&mut paused);
         let cycle = self.cycle_of(&paused);
         let stays = self.end_cycle(cycle.as_ref());
-        let deadlocks = &mut self.deadlocks;
+        let found_ps = self.control.now_ps;
+        let deadlocks = &mut self.control.deadlocks;
         let most_ps = INTERVALS_MAX * deadlocks.interval_ps;
         deadlocks.next_ps = if stays || cycle.is_none() {
             (2 * deadlocks.next_ps).min(most_ps)
@@ -74,22 +98,31 @@ impl Simulation {
             deadlocks.interval_ps
         };
         if let (Some((priority, ports)), false) = (cycle, stays) {
-            let found_ps = self.now_ps;
             deadlocks.found.push(CyclicWait { found_ps, ended_ps: None, priority, ports });
         }
-        self.events.push(Event::new(self.now_ps + deadlocks.next_ps, Kind::Looks, 0));
+        deadlocks.look_ps = Some(found_ps + deadlocks.next_ps);
+    }
+
+    fn port(&self, port: u32) -> (&Region, &Port) {
+        let region = &*self.regions[self.model.owner(port) as usize];
+        (region, &region.ports[self.model.places[port as usize] as usize])
+    }
+
+    fn peer(&self, port: u32) -> u32 {
+        self.model.network.ports[port as usize].peer
     }
 
     /// Ends the last cycle unless it is this one; true where it is.
     fn end_cycle(&mut self, cycle: Option<&(u8, Vec<u32>)>) -> bool {
-        let Some(last) = self.deadlocks.found.last_mut() else { return false };
+        let now_ps = self.control.now_ps;
+        let Some(last) = self.control.deadlocks.found.last_mut() else { return false };
         if last.ended_ps.is_some() {
             return false;
         }
         let stays = cycle
             .is_some_and(|(priority, ports)| last.priority == *priority && last.ports == *ports);
         if !stays {
-            last.ended_ps = Some(self.now_ps);
+            last.ended_ps = Some(now_ps);
         }
         stays
     }
@@ -97,11 +130,11 @@ impl Simulation {
     /// Ports of switches and priorities that have something to send and may not.
     fn paused_queues(&self) -> Vec<(u32, u8)> {
         let mut queues = Vec::new();
-        for (port, state) in self.ports.iter().enumerate() {
+        for port in 0..self.model.network.ports.len() as u32 {
+            let (_, state) = self.port(port);
             let held_up =
                 if state.is_host { 0 } else { state.paused & state.waiting & !state.defiant };
-            queues
-                .extend((0..8).filter(|bit| held_up & 1 << bit != 0).map(|bit| (port as u32, bit)));
+            queues.extend((0..8).filter(|bit| held_up & 1 << bit != 0).map(|bit| (port, bit)));
         }
         queues
     }
@@ -112,8 +145,10 @@ impl Simulation {
             let before = queues.len();
             let all = queues.clone();
             queues.retain(|(port, priority)| {
-                let ingress = self.ports[*port as usize].peer;
-                let account = &self.ingress[ingress as usize][usize::from(*priority)];
+                let ingress = self.peer(*port);
+                let (region, _) = self.port(ingress);
+                let place = self.model.places[ingress as usize];
+                let account = &region.ingress[place as usize][usize::from(*priority)];
                 let waiting = account.bytes + u64::from(account.headroom_used);
                 let stuck: u64 =
                     self.waits_for(*port, *priority, &all).map(|(_, bytes)| bytes).sum();
@@ -132,17 +167,20 @@ impl Simulation {
         priority: u8,
         among: &'a [(u32, u8)],
     ) -> impl Iterator<Item = (u32, u64)> + 'a {
-        let ingress = self.ports[port as usize].peer;
-        let node = self.ports[ingress as usize].node;
+        let ingress = self.peer(port);
+        let place = self.model.places[ingress as usize];
+        let node_of = |port: u32| self.model.network.ports[port as usize].node;
+        let node = node_of(ingress);
         among
             .iter()
-            .filter(move |(other, of)| *of == priority && self.ports[*other as usize].node == node)
+            .filter(move |(other, of)| *of == priority && node_of(*other) == node)
             .map(move |(other, _)| {
                 let mut bytes = 0;
-                let mut id = self.ports[*other as usize].queues[usize::from(priority)].head();
+                let (region, state) = self.port(*other);
+                let mut id = state.queues[usize::from(priority)].head();
                 while id != NONE {
-                    let packet = &self.packets[id];
-                    if packet.ingress == ingress {
+                    let packet = &region.packets[id];
+                    if packet.ingress == place {
                         bytes += u64::from(packet.bytes);
                     }
                     id = packet.next;

@@ -1,6 +1,7 @@
 //! How long things take in an empty network.
 
-use super::{Flow, Operation, Simulation};
+use super::model::Model;
+use super::{Flow, Operation};
 use crate::time::transmission_ps;
 
 /// Bytes on the line of the packets of a flow: the first, one in the middle, all in the middle, and the last.
@@ -12,7 +13,7 @@ struct Train {
     packets: u64,
 }
 
-impl Simulation {
+impl Model {
     /// A full packet there and its acknowledgement back.
     pub(super) fn round_trip_ps(&self, way: &[u32], back: &[u32]) -> u64 {
         let around = self.wire.around_frame;
@@ -26,17 +27,15 @@ impl Simulation {
             Operation::Read => self.wire.read_request,
             _ => self.wire.acknowledgement,
         };
-        let delays: u64 = way.iter().map(|port| self.ports[*port as usize].delay_ps).sum();
+        let delays: u64 = way.iter().map(|port| self.delay_ps(*port)).sum();
         let lines = self.train_ps(way, &self.train(flow));
         lines + delays + self.pass_ps(back, back_frame + self.wire.around_frame)
     }
 
     /// A frame on its way through ports.
     fn pass_ps(&self, way: &[u32], on_line: u32) -> u64 {
-        way.iter()
-            .map(|port| &self.ports[*port as usize])
-            .map(|port| port.delay_ps + port.line.transmission_ps(on_line))
-            .sum()
+        let line = |port: u32| self.network.ports[port as usize].line;
+        way.iter().map(|port| self.delay_ps(*port) + line(*port).transmission_ps(on_line)).sum()
     }
 
     fn train(&self, flow: &Flow) -> Train {
@@ -71,7 +70,7 @@ impl Simulation {
     /// the last one at some link, and down with that one. Exact for a message; for several it takes all packets in
     /// the middle as alike where they go down.
     fn train_ps(&self, way: &[u32], train: &Train) -> u64 {
-        let line = |link: usize| self.ports[way[link] as usize].line;
+        let line = |link: usize| self.network.ports[way[link] as usize].line;
         let took = |links: std::ops::Range<usize>, bytes: u32| -> u64 {
             links.map(|link| line(link).transmission_ps(bytes)).sum()
         };

@@ -4,7 +4,8 @@ use crate::event::{Event, Kind};
 use crate::network::Marking;
 use crate::packet::{Content, Hop, List, NONE, OnLine, PacketId};
 use crate::random::Random;
-use crate::simulation::Simulation;
+use crate::simulation::model::Model;
+use crate::simulation::region::Region;
 use crate::time::LineRate;
 
 /// Counters of a port.
@@ -51,8 +52,8 @@ pub(super) struct Port {
     pub(super) ready: u8,
     pub(super) paused: u8,
     pub(super) defiant: u8,
-    /// Whose turn it is among weighted priorities.
-    turn: u8,
+    /// Its link ends in another region.
+    crosses: bool,
     pub(super) is_up: bool,
     pub(super) on_line: OnLine,
     /// From the last bit sent until the packet is where it is handled.
@@ -69,41 +70,57 @@ pub(super) struct Port {
     loss_burst: f64,
     is_losing: bool,
     deficits: [i64; 8],
+    /// Whose turn it is among weighted priorities.
+    turn: u8,
     random: Random,
+    /// Where its link ends: the region, and what this port is there.
+    pub(super) far_region: u32,
+    pub(super) far_port: u32,
 }
 
 impl Port {
-    pub(super) fn new(network: &crate::Network, id: u32, seed: u64) -> Self {
-        let port = &network.ports[id as usize];
+    /// A port of the network in a region, where these are the numbers of itself and its peer; `far` is the region in which
+    /// its link ends, and its number there, where that is another one.
+    pub(super) fn new(model: &Model, id: u32, peer: u32, far: Option<(u32, u32)>) -> Self {
+        let port = &model.network.ports[id as usize];
+        let (far_region, far_port) = far.unwrap_or((NONE, NONE));
         Self {
             busy_until_ps: 0,
             is_due: false,
-            is_host: network.nodes[port.node as usize].is_host,
+            is_host: model.is_host(port.node),
             waiting: 0,
             ready: 0,
             paused: 0,
             defiant: 0,
-            turn: 0,
+            crosses: far.is_some(),
             is_up: true,
             node: port.node,
-            peer: port.peer,
+            peer,
             line: port.line,
-            delay_ps: port.delay_ps,
-            pause_delay_ps: port.delay_ps,
+            delay_ps: model.delay_ps(id),
+            pause_delay_ps: model.pause_delay_ps(id),
             on_line: OnLine::EMPTY,
             queued_bytes: 0,
             queues: [List::EMPTY; 8],
             pauses: List::EMPTY,
             pauses_on_line: OnLine::EMPTY,
-            marking: None,
+            marking: model.marking(id),
             queue_limit_bytes: port.queue_bytes,
             loss: port.loss,
             loss_burst: port.loss_burst,
             is_losing: false,
             deficits: [0; 8],
-            random: Random::new(seed, "port", u64::from(id)),
+            turn: 0,
+            random: Random::new(model.parameters.seed, "port", u64::from(id)),
             result: PortResult::default(),
+            far_region,
+            far_port,
         }
+    }
+
+    /// Where its link ends: the region, and what the port is there; none where that is its own region.
+    pub(super) fn far(&self) -> Option<(u32, u32)> {
+        self.crosses.then_some((self.far_region, self.far_port))
     }
 
     /// Priorities that may send.
@@ -144,7 +161,7 @@ impl Port {
     }
 }
 
-impl Simulation {
+impl Region {
     /// Something to send is new at a port.
     pub(super) fn kick(&mut self, port: u32) {
         let state = &mut self.ports[port as usize];
@@ -210,7 +227,7 @@ impl Simulation {
 
     /// Strict priorities by their number, then weighted ones by deficit round robin (Shreedhar and Varghese 1995).
     fn choose(&mut self, port: u32, eligible: u8) -> u8 {
-        let strict = eligible & self.strict;
+        let strict = eligible & self.model.strict;
         if strict != 0 {
             return 7 - strict.leading_zeros() as u8;
         }
@@ -220,7 +237,7 @@ impl Simulation {
             if eligible & (1 << turn) != 0 {
                 let head = state.queues[turn].head();
                 let bytes = if head == NONE {
-                    i64::from(self.longest_frame)
+                    i64::from(self.model.longest_frame)
                 } else {
                     i64::from(self.packets[head].bytes)
                 };
@@ -234,8 +251,8 @@ impl Simulation {
             state.turn = ((turn + 1) % 8) as u8;
             let next = usize::from(state.turn);
             if eligible & (1 << next) != 0 {
-                state.deficits[next] +=
-                    i64::from(self.parameters.weights[next]) * i64::from(self.longest_frame);
+                state.deficits[next] += i64::from(self.model.parameters.weights[next])
+                    * i64::from(self.model.longest_frame);
             }
         }
     }
@@ -265,7 +282,7 @@ impl Simulation {
     pub(super) fn launch(&mut self, port: u32, id: PacketId) {
         let packet = &mut self.packets[id];
         let state = &mut self.ports[port as usize];
-        let took = state.line.transmission_ps(packet.bytes + self.wire.around_frame);
+        let took = state.line.transmission_ps(packet.bytes + self.model.wire.around_frame);
         state.busy_until_ps = self.now_ps + took;
         state.result.busy_ps += took;
         state.result.sent_packets += 1;
@@ -277,6 +294,9 @@ impl Simulation {
             return;
         }
         let arrives_ps = state.busy_until_ps + state.delay_ps;
+        if state.crosses {
+            return self.post(port, id, arrives_ps);
+        }
         if state.on_line.push(id, arrives_ps, &mut self.packets) {
             self.events.push(Event::new(arrives_ps, Kind::Arrives, port));
         }
@@ -285,10 +305,13 @@ impl Simulation {
     fn launch_pause(&mut self, port: u32, id: PacketId) {
         let packet = &mut self.packets[id];
         let state = &mut self.ports[port as usize];
-        let took = state.line.transmission_ps(packet.bytes + self.wire.around_frame);
+        let took = state.line.transmission_ps(packet.bytes + self.model.wire.around_frame);
         state.busy_until_ps = self.now_ps + took;
         state.result.busy_ps += took;
         let arrives_ps = state.busy_until_ps + state.pause_delay_ps;
+        if state.crosses {
+            return self.post(port, id, arrives_ps);
+        }
         if state.pauses_on_line.push(id, arrives_ps, &mut self.packets) {
             self.events.push(Event::new(arrives_ps, Kind::PauseArrives, port));
         }
@@ -305,8 +328,8 @@ impl Simulation {
         }
         self.counts.arrivals += 1;
         let packet = &self.packets[id];
-        self.digest.add(u64::from(packet.flow) << 32 | u64::from(packet.content as u8));
-        self.digest.add(packet.psn);
+        let what = u64::from(packet.hash) << 32 | u64::from(packet.content as u8) << 28;
+        self.note(Kind::Arrives, self.name(port), what ^ packet.psn);
         if self.ports[peer as usize].is_host {
             self.receive(peer, id);
         } else {

@@ -1,4 +1,4 @@
-//! Queue pairs and connections that send single packets again: what they have beside the rest of a pair, and what they do
+//! Queue pairs and connections that send single packets again: what they have beside the rest, and what they do
 //! with data and acknowledgements.
 //!
 //! RDMA as IRN (Mittal et al., SIGCOMM 2018): at most a bandwidth-delay product under way, a short time-out while few
@@ -9,19 +9,18 @@ use crate::congestion::{Ack, Needs, Path};
 use crate::flow::Operation;
 use crate::packet::{Content, NONE, PacketId};
 use crate::parameters::Parameters;
-use crate::simulation::Simulation;
-use crate::simulation::pair::State;
-use crate::simulation::scoreboard::{Held, Scoreboard, Sizes};
+use crate::simulation::region::Region;
+use crate::simulation::scoreboard::{Scoreboard, Sizes};
+use crate::simulation::sender::State;
 use crate::time::SECOND;
 
 /// A retransmission time-out doubles no more than so often (RFC 6298, 5.5: at most 60 s and more).
 const DOUBLINGS_MAX: u32 = 6;
 
-/// What such a pair has at both ends.
+/// What such a sender has beside the rest.
 #[derive(Debug)]
 pub(super) struct Selective {
     pub(super) board: Scoreboard,
-    held: Held,
     /// No more payload is under way, whatever congestion control allows.
     pub(super) window_bytes: u64,
     patience: Patience,
@@ -77,7 +76,6 @@ impl Selective {
         let window = parameters.selective_window.map(|window| window.0);
         Self {
             board: Scoreboard::new(sizes, reorder, needs.samples),
-            held: Held::default(),
             window_bytes: match window {
                 _ if needs.tcp => u64::MAX,
                 Some(0) => u64::MAX,
@@ -101,12 +99,10 @@ impl Selective {
         }
     }
 
-    /// How long it waits. Who reads does not know how much is under way.
-    pub(super) fn patience_ps(&self, is_read: bool) -> u64 {
+    /// How long it waits. (Who reads does not know how much is under way, and waits the longer time.)
+    pub(super) fn patience_ps(&self) -> u64 {
         match &self.patience {
-            Patience::Fixed { few, low_ps, .. } if !is_read && self.board.outstanding() <= *few => {
-                *low_ps
-            }
+            Patience::Fixed { few, low_ps, .. } if self.board.outstanding() <= *few => *low_ps,
             Patience::Fixed { high_ps, .. } => *high_ps,
             Patience::Measured(round_trips) => round_trips.timeout_ps(),
         }
@@ -127,61 +123,54 @@ impl Selective {
     }
 }
 
-impl Simulation {
+impl Region {
     /// A data packet is at its host: in order, behind a gap, or there already.
-    pub(super) fn receive_selectively(&mut self, flow: u32, id: PacketId) {
+    pub(super) fn receive_selectively(&mut self, number: u32, id: PacketId) {
         let packet = &self.packets[id];
         let (psn, is_marked) = (packet.psn, packet.marks > 0);
         let every = self.ack_every();
         let now_ps = self.now_ps;
-        let pair = &mut self.pairs[flow as usize];
-        pair.marks += u32::from(is_marked);
-        pair.since_ack += 1;
-        let is_read = pair.operation == Operation::Read;
-        let sizes = pair.sizes();
-        let Some(selective) = &mut pair.selective else { return self.remove_packet(id) };
-        let held = &mut selective.held;
+        let receiver = &mut self.receivers[number as usize];
+        receiver.marks += u32::from(is_marked);
+        receiver.since_ack += 1;
         let mut ahead = 0;
         // Whatever is not simply the next is told at once (RFC 5681, section 4.2).
-        let mut is_told = psn != pair.expected || !held.is_empty();
+        let mut is_told = psn != receiver.expected || !receiver.held.is_empty();
         let mut is_whole = false;
-        if psn >= pair.expected {
-            let is_new = held.keep(psn - pair.expected);
-            if is_new && is_read {
-                (pair.progress_ps, pair.retries) = (now_ps, 0);
+        if psn >= receiver.expected {
+            let is_new = receiver.held.keep(psn - receiver.expected);
+            if is_new && receiver.is_read {
+                receiver.asker.hear(now_ps);
             }
-            let mut count = 0;
-            while held.pop() {
-                count += 1;
+            while receiver.held.pop() {
+                let bytes = receiver.sizes.of(receiver.expected) as u32;
+                is_whole |= receiver.accept(bytes, now_ps);
             }
-            for _ in 0..count {
-                is_whole |= pair.accept(sizes.of(pair.expected) as u32, now_ps);
-            }
-            ahead = psn.saturating_sub(pair.expected) as u32;
+            ahead = psn.saturating_sub(receiver.expected) as u32;
         }
-        is_told |= is_whole || pair.since_ack >= every;
+        is_told |= is_whole || receiver.since_ack >= every;
         if is_whole {
-            self.message_arrived(flow, is_read);
+            self.message_arrived(number);
         }
         self.counts.consumed += 1;
         if is_told {
             let content = if ahead > 0 { Content::Nak } else { Content::Ack };
-            self.answer(flow, id, content, ahead);
+            self.answer(number, id, content, ahead);
         } else {
             self.remove_packet(id);
         }
     }
 
     /// An acknowledgement is at the sender: of all before a number, and perhaps of one packet above it.
-    pub(super) fn acknowledged_selectively(&mut self, flow: u32, id: PacketId) {
+    pub(super) fn acknowledged_selectively(&mut self, number: u32, id: PacketId) {
         let now_ps = self.now_ps;
         let packet = &self.packets[id];
-        let pair = &mut self.pairs[flow as usize];
-        let Some(selective) = &mut pair.selective else { return };
-        if pair.state == State::Over {
+        let sender = &mut self.senders[number as usize];
+        let Some(selective) = &mut sender.selective else { return };
+        if sender.state == State::Over {
             return;
         }
-        let (psn, before) = (packet.psn, pair.result.completed);
+        let (psn, before) = (packet.psn, sender.asker.completed);
         let single = (packet.payload > 0).then(|| psn + u64::from(packet.payload));
         let board = &mut selective.board;
         let news = board.acknowledge(now_ps, psn, single);
@@ -190,23 +179,23 @@ impl Simulation {
         let is_recovering = board.is_recovering();
         let round_trip_ps = now_ps - packet.sent_ps;
         selective.hear(round_trip_ps);
-        if psn > pair.unacknowledged {
-            pair.acknowledge(psn);
+        if psn > sender.unacknowledged {
+            sender.acknowledge(psn);
         }
-        let is_read = pair.operation == Operation::Read;
-        if news.bytes > 0 && !is_read {
-            (pair.progress_ps, pair.retries) = (now_ps, 0);
+        let is_read = sender.operation == Operation::Read;
+        if news.bytes > 0 {
+            sender.asker.hear(now_ps);
         }
-        pair.result.marks += u64::from(packet.marks);
-        if let Some(congestion) = &mut pair.congestion {
+        sender.marks += u64::from(packet.marks);
+        if let Some(congestion) = &mut sender.congestion {
             let hops = match packet.telemetry {
                 NONE => &[],
                 place => self.telemetry[place].as_slice(),
             };
             let ack = Ack {
                 now_ps,
-                acknowledged: pair.unacknowledged,
-                next: pair.next,
+                acknowledged: sender.unacknowledged,
+                next: sender.next,
                 packets: u32::from(packet.packets),
                 marks: u32::from(packet.marks),
                 round_trip_ps,
@@ -218,16 +207,16 @@ impl Simulation {
                 sample: news.sample,
             };
             if is_event {
-                congestion.on_loss(&ack, &mut pair.pace);
+                congestion.on_loss(&ack, &mut sender.pace);
             }
-            congestion.on_ack(&ack, &mut pair.pace);
+            congestion.on_ack(&ack, &mut sender.pace);
         }
-        if !is_read && pair.unacknowledged < pair.next {
+        if !is_read && sender.unacknowledged < sender.next {
             // Fewer packets under way can mean less patience.
-            let heard_ps = pair.progress_ps;
-            self.set_timer(flow, heard_ps);
+            let heard_ps = sender.asker.progress_ps;
+            self.set_timer(number, heard_ps);
         }
-        self.completed(flow, before);
+        self.completed(number, before);
     }
 }
 

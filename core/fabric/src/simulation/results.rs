@@ -1,6 +1,8 @@
 //! What a run gives: counters of ports and switches, queues by samples, pauses.
 
-use super::{Event, Kind, PauseRecord, PortResult, Simulation};
+use super::region::Region;
+use super::{FlowResult, Operation, PauseRecord, PortResult, Simulation};
+use crate::event::{Event, Kind};
 
 /// A bin of the histogram of queues: 1000 bytes, as the HPCC simulator has it.
 const BIN_BYTES: u64 = 1000;
@@ -25,23 +27,14 @@ pub struct SwitchResult {
     pub used_bytes_max: u64,
 }
 
-impl Simulation {
-    /// Looks at all queues of switches in intervals between two times.
-    pub fn sample_queues(&mut self, interval_ps: u64, from_ps: u64, until_ps: u64) {
-        let interval_ps = interval_ps.max(1);
-        let from_ps = from_ps.max(self.now_ps);
-        self.samples =
-            Some(Samples { interval_ps, until_ps, bins: vec![Vec::new(); self.ports.len()] });
-        self.events.push(Event::new(from_ps, Kind::Samples, 0));
-    }
-
+impl Region {
     pub(super) fn sample(&mut self) {
         let Some(samples) = &mut self.samples else { return };
-        for (port, bins) in self.ports.iter().zip(&mut samples.bins) {
-            if port.is_host {
+        for (port, (state, bins)) in self.ports.iter().zip(&mut samples.bins).enumerate() {
+            if state.is_host || self.model.owner(self.names[port]) != self.number {
                 continue;
             }
-            let bin = ((port.queued_bytes / BIN_BYTES) as usize).min(BINS_MAX - 1);
+            let bin = ((state.queued_bytes / BIN_BYTES) as usize).min(BINS_MAX - 1);
             if bins.len() <= bin {
                 bins.resize(bin + 1, 0);
             }
@@ -52,11 +45,31 @@ impl Simulation {
             self.events.push(Event::new(next, Kind::Samples, 0));
         }
     }
+}
+
+impl Simulation {
+    /// Looks at all queues of switches in intervals between two times.
+    pub fn sample_queues(&mut self, interval_ps: u64, from_ps: u64, until_ps: u64) {
+        let interval_ps = interval_ps.max(1);
+        let from_ps = from_ps.max(self.control.now_ps);
+        for region in &mut self.regions {
+            let bins = vec![Vec::new(); region.ports.len()];
+            region.samples = Some(Samples { interval_ps, until_ps, bins });
+            region.events.push(Event::new(from_ps, Kind::Samples, 0));
+        }
+    }
+
+    /// The region of a port, and its number there.
+    fn place(&self, port: u32) -> (&Region, usize) {
+        let region = &self.regions[self.model.owner(port) as usize];
+        (region, self.model.places[port as usize] as usize)
+    }
 
     /// How often the queue of a port was in each kilobyte; nothing without samples.
     #[must_use]
     pub fn queue_bins(&self, port: u32) -> &[u64] {
-        self.samples.as_ref().map_or(&[], |samples| &samples.bins[port as usize])
+        let (region, place) = self.place(port);
+        region.samples.as_ref().map_or(&[], |samples| &samples.bins[place])
     }
 
     /// The queue of a port that so large a share of samples was not above, in bytes.
@@ -68,10 +81,12 @@ impl Simulation {
     /// Counters of a port, with a pause that goes on counted until now.
     #[must_use]
     pub fn port_result(&self, port: u32) -> PortResult {
-        let state = &self.ports[port as usize];
+        let (region, place) = self.place(port);
+        let state = &region.ports[place];
         let mut result = state.result;
         for priority in (0..8_u8).filter(|priority| state.paused & (1 << priority) != 0) {
-            result.paused_ps += self.now_ps - self.held[port as usize].since(priority);
+            let since_ps = region.held[place].since(priority);
+            result.paused_ps += self.control.now_ps.saturating_sub(since_ps);
         }
         result
     }
@@ -79,36 +94,76 @@ impl Simulation {
     /// Counters of a switch; none of a host.
     #[must_use]
     pub fn switch_result(&self, node: u32) -> Option<SwitchResult> {
-        let memory = self.memories[node as usize];
-        (!self.network.nodes[node as usize].is_host).then_some(SwitchResult {
+        let region = &self.regions[self.model.owners[node as usize] as usize];
+        let memory = region.memories[node as usize];
+        (!self.model.is_host(node)).then_some(SwitchResult {
             buffer_bytes: memory.buffer,
             used_bytes_max: memory.used_max,
         })
     }
 
+    /// What became of a flow so far.
+    #[must_use]
+    pub fn flow_result(&self, flow: usize) -> FlowResult {
+        let of = &self.model.flows[flow];
+        let (from, to) = of.data_way();
+        let [sender, receiver] = self.model.ends[flow].map(|number| number as usize);
+        let region = |host: u32| &self.regions[self.model.owners[host as usize] as usize];
+        let (sender, receiver) = (&region(from).senders[sender], &region(to).receivers[receiver]);
+        let asker = if of.operation == Operation::Read { &receiver.asker } else { &sender.asker };
+        FlowResult {
+            finished_ps: asker.finished_ps,
+            arrived_ps: receiver.arrived_ps,
+            failed_ps: asker.failed_ps,
+            delivered_bytes: receiver.delivered_bytes,
+            completed: asker.completed,
+            packets_sent: sender.packets_sent,
+            packets_again: sender.packets_again,
+            timeouts: asker.timeouts,
+            marks: sender.marks,
+            stalled_ps_max: receiver.stalled_ps_max,
+            ideal_ps: asker.ideal_ps,
+        }
+    }
+
+    /// How long a flow takes alone in the network; see [`Flow`].
+    #[must_use]
+    pub fn ideal_ps(&self, flow: usize) -> u64 {
+        self.flow_result(flow).ideal_ps
+    }
+
+    /// Keeps every pause that arrives, for [`Self::pause_records`].
+    pub fn record_pauses(&mut self) {
+        for region in &mut self.regions {
+            region.pause_records = Some(Vec::new());
+        }
+    }
+
     /// Pauses that arrived, where they are recorded.
     #[must_use]
     pub fn pause_records(&self) -> &[PauseRecord] {
-        self.pause_records.as_deref().unwrap_or_default()
+        &self.control.pause_records
     }
 
     /// Bytes of lossless memory that came in by a port and wait, at one priority.
     #[must_use]
     pub fn ingress_bytes(&self, port: u32, priority: u8) -> u64 {
-        let account = &self.ingress[port as usize][usize::from(priority)];
+        let (region, place) = self.place(port);
+        let account = &region.ingress[place][usize::from(priority)];
         account.bytes + u64::from(account.headroom_used)
     }
 
     /// Bytes that wait at a port.
     #[must_use]
     pub fn queue_bytes(&self, port: u32) -> u64 {
-        self.ports[port as usize].queued_bytes
+        let (region, place) = self.place(port);
+        region.ports[place].queued_bytes
     }
 
-    /// Packets that were on their way at most.
+    /// Packets for which there was place at the end: with one region, those that were on their way at most.
     #[must_use]
-    pub const fn packets_peak(&self) -> usize {
-        self.packets.peak()
+    pub fn packets_peak(&self) -> usize {
+        self.regions.iter().map(|region| region.packets.peak()).sum()
     }
 }
 

@@ -3,8 +3,9 @@
 use crate::event::{Event, Kind};
 use crate::packet::{Content, NONE, Packet, PacketId};
 use crate::parameters::WatchdogAction;
+use crate::simulation::PauseRecord;
 use crate::simulation::memory::Thresholds;
-use crate::simulation::{PauseRecord, Simulation};
+use crate::simulation::region::Region;
 use crate::time::transmission_ps;
 
 /// How a port is held up by the other end, by priority.
@@ -26,7 +27,7 @@ impl Held {
     }
 }
 
-impl Simulation {
+impl Region {
     /// A packet came into a switch by a port.
     pub(super) fn forward(&mut self, ingress: u32, id: PacketId) {
         let packet = &mut self.packets[id];
@@ -40,21 +41,21 @@ impl Simulation {
             return self.drop_packet(out, id);
         }
         let memory = &mut self.memories[node as usize];
-        if self.lossless & (1 << priority) == 0 {
+        if self.model.lossless & (1 << priority) == 0 {
             let state = &self.ports[out as usize];
             let queue = state.queues[usize::from(priority)].bytes;
             let limit =
-                self.parameters.queue_limit.map(|limit| limit.0).or(state.queue_limit_bytes);
-            if !self.thresholds.admit_lossy(memory, queue, limit, bytes) {
+                self.model.parameters.queue_limit.map(|limit| limit.0).or(state.queue_limit_bytes);
+            if !self.model.thresholds.admit_lossy(memory, queue, limit, bytes) {
                 return self.drop_packet(out, id);
             }
             return self.enqueue(out, id);
         }
         let account = &mut self.ingress[ingress as usize][usize::from(priority)];
-        if !self.thresholds.admit(memory, account, bytes) {
+        if !self.model.thresholds.admit(memory, account, bytes) {
             return self.drop_packet(out, id);
         }
-        if self.thresholds.must_pause(memory, account) {
+        if self.model.thresholds.must_pause(memory, account) {
             account.is_pausing = true;
             self.pause(ingress, priority, true);
         }
@@ -71,12 +72,12 @@ impl Simulation {
     pub(super) fn release(&mut self, ingress: u32, priority: u8, bytes: u32) {
         let node = self.ports[ingress as usize].node;
         let memory = &mut self.memories[node as usize];
-        if self.lossless & (1 << priority) == 0 {
+        if self.model.lossless & (1 << priority) == 0 {
             return Thresholds::free_lossy(memory, bytes);
         }
         let account = &mut self.ingress[ingress as usize][usize::from(priority)];
-        self.thresholds.free(memory, account, bytes);
-        if self.thresholds.may_resume(memory, account) {
+        self.model.thresholds.free(memory, account, bytes);
+        if self.model.thresholds.may_resume(memory, account) {
             account.is_pausing = false;
             self.pause(ingress, priority, false);
         }
@@ -84,17 +85,20 @@ impl Simulation {
 
     /// Tells the other end of a port to stop or to go on.
     pub(super) fn pause(&mut self, port: u32, priority: u8, stop: bool) {
-        let quanta =
-            if self.parameters.pfc_quanta == 0 { 65_535 } else { self.parameters.pfc_quanta };
+        let quanta = if self.model.parameters.pfc_quanta == 0 {
+            65_535
+        } else {
+            self.model.parameters.pfc_quanta
+        };
         let mut packet = Packet::new(Content::Pause, NONE, NONE, priority);
-        packet.bytes = self.wire.pause;
+        packet.bytes = self.model.wire.pause;
         packet.psn = if stop { u64::from(quanta) } else { 0 };
         let id = self.packets.insert(packet);
         let state = &mut self.ports[port as usize];
         state.pauses.push(id, &mut self.packets);
         if stop {
             state.result.pauses_sent += 1;
-            if self.parameters.pfc_quanta > 0 {
+            if self.model.parameters.pfc_quanta > 0 {
                 let half = quanta_ps(u64::from(quanta), state.line.bits_per_second()) / 2;
                 let refresh_ps = self.now_ps + half.max(1);
                 self.ingress[port as usize][usize::from(priority)].refresh_ps = refresh_ps;
@@ -129,10 +133,10 @@ impl Simulation {
         let packet = &self.packets[id];
         let (priority, quanta) = (packet.priority, packet.psn);
         self.packets.remove(id);
-        self.digest.add(quanta << 8 | u64::from(priority));
+        self.note(Kind::PauseArrives, self.name(port), quanta << 8 | u64::from(priority));
+        let (time_ps, port, is_pause) = (self.now_ps, self.name(peer), quanta > 0);
         if let Some(records) = &mut self.pause_records {
-            let is_pause = quanta > 0;
-            records.push(PauseRecord { time_ps: self.now_ps, port: peer, priority, is_pause });
+            records.push(PauseRecord { time_ps, port, priority, is_pause });
         }
         self.hold(peer, priority, quanta);
     }
@@ -154,19 +158,19 @@ impl Simulation {
         if is_new {
             state.paused |= bit;
             held.since_ps[usize::from(priority)] = self.now_ps;
-            if !state.is_host {
-                self.deadlocks.watch(self.now_ps, &mut self.events);
-            }
         }
         let entity = port * 8 + u32::from(priority);
-        if self.parameters.pfc_quanta > 0 {
+        if self.model.parameters.pfc_quanta > 0 {
             let until = self.now_ps + quanta_ps(quanta, state.line.bits_per_second());
             held.until_ps[usize::from(priority)] = until;
             self.events.push(Event::new(until, Kind::PauseTimer, entity));
         }
-        let detect = self.parameters.watchdog_detect.0;
-        if is_new && detect > 0 && !state.is_host {
-            self.events.push(Event::new(self.now_ps + detect, Kind::PauseTimer, entity));
+        let detect = self.model.parameters.watchdog_detect.0;
+        if is_new && !state.is_host {
+            if detect > 0 {
+                self.events.push(Event::new(self.now_ps + detect, Kind::PauseTimer, entity));
+            }
+            self.watch();
         }
     }
 
@@ -176,13 +180,13 @@ impl Simulation {
         let (bit, slot) = (1_u8 << priority, usize::from(priority));
         let held = self.held[port as usize];
         let state = &mut self.ports[port as usize];
-        if self.parameters.pfc_quanta > 0
+        if self.model.parameters.pfc_quanta > 0
             && state.paused & bit != 0
             && self.now_ps >= held.until_ps[slot]
         {
             return self.hold(port, priority, 0);
         }
-        let detect = self.parameters.watchdog_detect.0;
+        let detect = self.model.parameters.watchdog_detect.0;
         if detect == 0 || state.is_host {
             return;
         }
@@ -205,12 +209,12 @@ impl Simulation {
             self.events.push(Event::new(self.now_ps + detect, Kind::PauseTimer, entity));
             return;
         }
-        let restore = self.now_ps + self.parameters.watchdog_restore.0.max(1);
+        let restore = self.now_ps + self.model.parameters.watchdog_restore.0.max(1);
         state.defiant |= bit;
         state.result.watchdog += 1;
         self.held[port as usize].defiant_until_ps[slot] = restore;
         self.events.push(Event::new(restore, Kind::PauseTimer, entity));
-        if self.parameters.watchdog_action == WatchdogAction::Drop {
+        if self.model.parameters.watchdog_action == WatchdogAction::Drop {
             let before = self.counts.dropped;
             self.throw_away(port, priority);
             self.ports[port as usize].result.watchdog_dropped += self.counts.dropped - before;

@@ -3,7 +3,7 @@
 use crate::packet::PacketId;
 use crate::parameters::Routing;
 use crate::random::mix;
-use crate::simulation::Simulation;
+use crate::simulation::region::Region;
 
 /// Packets of a queue pair that followed each other closely.
 #[derive(Debug, Clone, Copy)]
@@ -12,12 +12,12 @@ pub(super) struct Flowlet {
     hash: u32,
 }
 
-impl Simulation {
+impl Region {
     /// By which port a switch sends a packet; none where no way leads to its host.
     pub(super) fn way_of(&mut self, node: u32, id: PacketId) -> Option<u32> {
         let packet = &self.packets[id];
         let (to, hash) = (packet.to, packet.hash);
-        let hash = match self.parameters.routing {
+        let hash = match self.model.parameters.routing {
             Routing::Ecmp | Routing::EcmpPolarised => hash,
             // What is sent again may go another way.
             Routing::Spray => chance(hash, packet.sent_ps ^ packet.psn << 32),
@@ -31,12 +31,13 @@ impl Simulation {
                 hash
             }
         };
-        self.routes.port(&self.network, node, to, hash)
+        let port = self.routes.port(&self.model.network, node, to, hash)?;
+        Some(self.model.places[port as usize])
     }
 
     /// LetFlow (Vanini et al., NSDI 2017): by chance after each gap.
     fn flowlet(&mut self, node: u32, hash: u32) -> u32 {
-        let (now_ps, gap_ps) = (self.now_ps, self.parameters.flowlet_gap.0);
+        let (now_ps, gap_ps) = (self.now_ps, self.model.parameters.flowlet_gap.0);
         let flowlet =
             self.flowlets.entry((node, hash)).or_insert(Flowlet { last_ps: now_ps, hash });
         if now_ps - flowlet.last_ps > gap_ps {
@@ -52,7 +53,8 @@ impl Simulation {
         let count = ports.len();
         let first = (u64::from(start) * count as u64) >> 32;
         let turn = (0..count).map(|at| ports[(first as usize + at) % count]);
-        turn.filter(|port| self.ports[*port as usize].is_up).min_by_key(|port| {
+        let here = turn.map(|port| self.model.places[port as usize]);
+        here.filter(|port| self.ports[*port as usize].is_up).min_by_key(|port| {
             let state = &self.ports[*port as usize];
             (state.paused & 1 << priority != 0, state.queued_bytes)
         })

@@ -1,8 +1,10 @@
 //! What the tests of the simulator share.
 #![allow(dead_code, reason = "each test uses a part")]
 
-use penstock_fabric::{Flow, Network, Parameters, Simulation};
+use penstock_fabric::{Flow, Network, Parameters, Progress, Simulation};
 use penstock_topology::Topology;
+
+pub(crate) mod case;
 
 /// Picoseconds.
 pub(crate) const US: u64 = 1_000_000;
@@ -37,4 +39,21 @@ pub(crate) fn run(topology: &Topology, parameters: &Parameters, flows: Vec<Flow>
     simulation.run_to_end(100_000_000 * US);
     assert_eq!(simulation.audit(), Ok(()));
     simulation
+}
+
+/// Goes on as [`Simulation::run`] does, by so many threads.
+pub(crate) fn run_by(
+    threads: usize,
+    simulation: &mut Simulation,
+    until_ps: u64,
+    events: u64,
+) -> Progress {
+    let mut workers = simulation.workers(threads, until_ps, events);
+    let own = workers.pop().unwrap();
+    std::thread::scope(|scope| {
+        for worker in workers {
+            scope.spawn(|| worker.run());
+        }
+        own.run()
+    })
 }

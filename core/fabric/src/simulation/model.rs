@@ -1,0 +1,311 @@
+//! What does not change while a simulation runs: the network, what is asked of it, what follows from both, and which region
+//! has which node, port and flow.
+
+use super::memory::Thresholds;
+use super::{Flow, Marking, Network, Operation, Parameters, Routes, SetupError, Wire, mix, needs};
+use crate::congestion::Needs;
+use crate::parameters::{CongestionControl, Recovery, Routing};
+use crate::time::NANOSECOND;
+
+/// Buffer of a switch for each 50 Gb/s of its fastest port (HPCC simulator, run.py).
+const BUFFER_PER_50G: u64 = 16 << 20;
+/// Acknowledgement time-outs count in this unit (InfiniBand 9.7.6.1.3).
+const TIMEOUT_UNIT_NS: u64 = 4096;
+/// More flows, ports or packets have no number.
+const FLOWS_MAX: usize = 1 << 24;
+
+/// What all regions read and none writes.
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) network: Network,
+    pub(super) parameters: Parameters,
+    pub(super) flows: Vec<Flow>,
+    pub(super) wire: Wire,
+    pub(super) needs: Needs,
+    pub(super) recovers_selectively: bool,
+    pub(super) thresholds: Thresholds,
+    /// Priorities that are paused rather than dropped, and that have no weight.
+    pub(super) lossless: u8,
+    pub(super) strict: u8,
+    pub(super) longest_frame: u32,
+    pub(super) timeout_ps: u64,
+    /// The longest of all flows.
+    pub(super) base_rtt_ps: u64,
+
+    /// Of each node: its region.
+    pub(super) owners: Vec<u32>,
+    /// Of each port: its number in its region.
+    pub(super) places: Vec<u32>,
+    /// Of each flow: the numbers of who sends and who receives data, each in its region.
+    pub(super) ends: Vec<[u32; 2]>,
+}
+
+/// What a node adds to hashes.
+pub(super) const fn salt(routing: Routing, seed: u64, node: u32) -> u32 {
+    match routing {
+        Routing::EcmpPolarised => mix(seed) as u32,
+        _ => mix(seed ^ (node as u64) << 20) as u32,
+    }
+}
+
+impl Model {
+    /// Everything but what depends on regions.
+    ///
+    /// # Errors
+    /// When parameters or flows are what cannot be.
+    pub(super) fn new(
+        network: Network,
+        parameters: Parameters,
+        flows: Vec<Flow>,
+    ) -> Result<Self, SetupError> {
+        parameters.check().map_err(SetupError::Parameters)?;
+        let needs = needs(parameters.cc);
+        let telemetry = if needs.telemetry { parameters.telemetry_bytes } else { 0 };
+        let wire = Wire::new(&parameters, telemetry);
+        let data = flows
+            .iter()
+            .map(|flow| flow.priority.unwrap_or(parameters.priority).min(7))
+            .fold(1_u8 << parameters.priority, |all, priority| all | 1 << priority);
+        let lossless = match (parameters.pfc, parameters.ack_priority) {
+            _ if needs.tcp => 0,
+            (false, _) => 0,
+            (true, None) => data,
+            (true, Some(priority)) => data | 1 << priority,
+        };
+        let strict = (0..8)
+            .filter(|priority| parameters.weights[*priority] == 0)
+            .fold(0_u8, |all, priority| all | 1 << priority);
+        let model = Self {
+            needs,
+            recovers_selectively: needs.tcp || parameters.recovery == Recovery::Selective,
+            thresholds: Thresholds::new(&parameters),
+            lossless,
+            strict,
+            longest_frame: wire.longest(parameters.mtu),
+            timeout_ps: match parameters.timeout_exponent {
+                0 => 0,
+                exponent => (TIMEOUT_UNIT_NS * NANOSECOND) << exponent,
+            },
+            base_rtt_ps: 0,
+            owners: Vec::new(),
+            places: Vec::new(),
+            ends: Vec::new(),
+            network,
+            parameters,
+            flows,
+            wire,
+        };
+        model.check_flows()?;
+        Ok(model)
+    }
+
+    /// The ways of the network as long as these ports are up.
+    pub(super) fn routes(&self, is_up: impl Fn(u32) -> bool) -> Routes {
+        let (routing, seed) = (self.parameters.routing, self.parameters.seed);
+        Routes::new(&self.network, is_up, |node| salt(routing, seed, node))
+    }
+
+    pub(super) fn is_host(&self, node: u32) -> bool {
+        self.network.nodes[node as usize].is_host
+    }
+
+    /// The region of a port.
+    pub(super) fn owner(&self, port: u32) -> u32 {
+        self.owners[self.network.ports[port as usize].node as usize]
+    }
+
+    /// From the last bit sent by a port until the packet is where it is handled.
+    pub(super) fn delay_ps(&self, port: u32) -> u64 {
+        let parameters = &self.parameters;
+        let more = if self.is_host(self.network.across(port)) {
+            parameters.nic_latency
+        } else {
+            parameters.switch_latency
+        };
+        self.network.ports[port as usize].delay_ps + more.0
+    }
+
+    /// The same of a pause.
+    pub(super) fn pause_delay_ps(&self, port: u32) -> u64 {
+        self.network.ports[port as usize].delay_ps + self.parameters.pfc_response.0
+    }
+
+    /// Nothing that begins to leave by a port is at the other end before so long has passed.
+    pub(super) fn lookahead_ps(&self, port: u32) -> u64 {
+        let line = self.network.ports[port as usize].line;
+        let delay_ps = self.delay_ps(port).min(self.pause_delay_ps(port));
+        line.transmission_ps(self.wire.shortest() + self.wire.around_frame) + delay_ps
+    }
+
+    /// From which queue on a port marks: what is given, what the link says, or what the congestion control wants.
+    pub(super) fn marking(&self, port: u32) -> Option<Marking> {
+        let parameters = &self.parameters;
+        let of = &self.network.ports[port as usize];
+        if self.is_host(of.node) {
+            return None;
+        }
+        if let (None, Some(marking)) = (parameters.ecn_kmin, of.marking) {
+            return Some(marking);
+        }
+        if !self.needs.marks && parameters.ecn_kmin.is_none() {
+            return None;
+        }
+        let (least, most, probability) = match parameters.cc {
+            CongestionControl::Dctcp => (3_000, 3_000, 1.0),
+            _ => (4_000, 16_000, 0.2),
+        };
+        let bits_per_second = u128::from(of.line.bits_per_second());
+        let scaled = |bytes: u128| (bytes * bits_per_second / 1_000_000_000) as u64;
+        let least_bytes = parameters.ecn_kmin.map_or(scaled(least), |bytes| bytes.0);
+        let most_bytes = parameters.ecn_kmax.map_or(scaled(most), |bytes| bytes.0);
+        Some(Marking {
+            least_bytes,
+            most_bytes: most_bytes.max(least_bytes),
+            probability: parameters.ecn_pmax.unwrap_or(probability),
+        })
+    }
+
+    /// The memory of a switch, and what of it all its ports share.
+    ///
+    /// # Errors
+    /// When reserves and headroom leave nothing.
+    pub(super) fn memory(&self, node: u32) -> Result<(u64, u64), SetupError> {
+        let of = &self.network.nodes[node as usize];
+        let host_bps = self
+            .fastest(node, true)
+            .or_else(|| self.network.hosts().filter_map(|host| self.fastest(host, false)).max());
+        let usual = BUFFER_PER_50G as u128 * u128::from(host_bps.unwrap_or(0)) / 50_000_000_000;
+        let given = self.parameters.buffer.map(|buffer| buffer.0).or(of.buffer_bytes);
+        let buffer = given.unwrap_or((usual as u64).max(1 << 20));
+        let classes = u64::from(self.lossless.count_ones());
+        let own: u64 = of
+            .ports
+            .clone()
+            .map(|port| classes * (u64::from(self.headroom(port)) + self.thresholds.reserve()))
+            .sum();
+        if own >= buffer {
+            return Err(SetupError::Buffer { switch: of.name.clone(), buffer, needed: own });
+        }
+        Ok((buffer, buffer - own))
+    }
+
+    /// Rate of the fastest port of a node, or of those to hosts alone.
+    fn fastest(&self, node: u32, hosts_alone: bool) -> Option<u64> {
+        let ports = self.network.nodes[node as usize].ports.clone();
+        ports
+            .filter(|port| !hosts_alone || self.is_host(self.network.across(*port)))
+            .map(|port| self.network.ports[port as usize].line.bits_per_second())
+            .max()
+    }
+
+    /// Memory for what comes by a port after its other end was told to pause: a frame that was the first over the
+    /// threshold, one before which the pause had to wait, one that had begun when the pause arrived, and what is on
+    /// the line and in the pipeline meanwhile.
+    pub(super) fn headroom(&self, port: u32) -> u32 {
+        if let Some(headroom) = self.parameters.pfc_headroom {
+            return u32::try_from(headroom.0).unwrap_or(u32::MAX);
+        }
+        let of = &self.network.ports[port as usize];
+        let delays_ps =
+            2 * of.delay_ps + self.parameters.pfc_response.0 + self.parameters.switch_latency.0;
+        let bits = u128::from(of.line.bits_per_second()) * u128::from(delays_ps);
+        let under_way = (bits.div_ceil(8 * 1_000_000_000_000)) as u64;
+        let frames = 3 * (self.longest_frame + self.wire.around_frame);
+        let pause = self.wire.pause + self.wire.around_frame;
+        u32::try_from(under_way + u64::from(frames + pause)).unwrap_or(u32::MAX)
+    }
+
+    fn check_flows(&self) -> Result<(), SetupError> {
+        let refused = |number, reason: String| Err(SetupError::Flow { number, reason });
+        if self.flows.len() > FLOWS_MAX {
+            return refused(
+                FLOWS_MAX,
+                format!("there are {} flows; {FLOWS_MAX} is the most", self.flows.len()),
+            );
+        }
+        let mut releases = vec![false; self.flows.len()];
+        for (number, flow) in self.flows.iter().enumerate() {
+            if let Err(reason) = self.check_flow(flow) {
+                return refused(number, reason);
+            }
+            let Some(other) = flow.released_by else { continue };
+            let Some(before) = self.flows.get(other as usize) else {
+                return refused(
+                    number,
+                    format!("it is released by flow {other}, which is not there"),
+                );
+            };
+            if std::mem::replace(&mut releases[other as usize], true) {
+                return refused(number, format!("flow {other} releases another one already"));
+            }
+            if before.data_way().1 != flow.from {
+                return refused(
+                    number,
+                    format!(
+                        "it is released by flow {other}, whose messages arrive at another host: a host knows of its own alone"
+                    ),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn check_flow(&self, flow: &Flow) -> Result<(), String> {
+        for node in [flow.from, flow.to] {
+            match self.network.nodes.get(node as usize) {
+                None => return Err(format!("there is no node {node}")),
+                Some(node) if !node.is_host => {
+                    return Err(format!("'{}' is no host", node.name));
+                }
+                Some(_) => {}
+            }
+        }
+        if flow.from == flow.to {
+            let name = &self.network.nodes[flow.from as usize].name;
+            return Err(format!("from '{name}' to itself"));
+        }
+        if flow.message_bytes == 0 || flow.messages == 0 {
+            return Err("it has nothing to move: give it a size and a number above 0".to_owned());
+        }
+        if flow.message_bytes.checked_mul(flow.messages).is_none_or(|bytes| bytes > 1 << 60) {
+            return Err("it moves more than 2^60 bytes".to_owned());
+        }
+        if flow.depth == 0 && flow.released_by.is_none() {
+            return Err("its depth is 0, so that nothing begins: give it 1 or more".to_owned());
+        }
+        if flow.priority.is_some_and(|priority| priority > 7) {
+            return Err("priorities are 0 to 7".to_owned());
+        }
+        if flow.operation == Operation::Read && self.needs.tcp {
+            return Err("TCP has no reads: use write_bw or send_bw".to_owned());
+        }
+        let is_heard = !self.needs.acknowledgements || self.recovers_selectively;
+        if flow.operation == Operation::Read && !is_heard {
+            return Err(format!(
+                "nobody acknowledges a read, and {:?} lives on acknowledgements: use dcqcn, dcqcn-paper or none, or recovery=selective",
+                self.parameters.cc
+            ));
+        }
+        Ok(())
+    }
+
+    /// The longest round trip of all flows, with these hashes.
+    ///
+    /// # Errors
+    /// When no way leads to the other end of a flow.
+    pub(super) fn find_base_rtt(&self, routes: &Routes, hashes: &[u32]) -> Result<u64, SetupError> {
+        let mut longest = 0;
+        for (number, (flow, hash)) in self.flows.iter().zip(hashes).enumerate() {
+            let (from, to) = flow.data_way();
+            let way = routes.way(&self.network, from, to, *hash);
+            let back = routes.way(&self.network, to, from, *hash);
+            let (Some(way), Some(back)) = (way, back) else {
+                let name = |node: u32| &self.network.nodes[node as usize].name;
+                let reason = format!("no way leads from '{}' to '{}'", name(from), name(to));
+                return Err(SetupError::Flow { number, reason });
+            };
+            longest = longest.max(self.round_trip_ps(&way, &back));
+        }
+        Ok(longest)
+    }
+}
