@@ -90,7 +90,7 @@ function One({ id, params, onChange }) {
   };
   const tools = known && data && !hasEnded(data) && html`<span class="actions">
     <button type="button" onClick=${() => ask("paused")}>${data.paused ? "Resume" : "Pause"}</button>
-    <button type="button" onClick=${() => ask("priority")}>Priority</button>
+    <button type="button" onClick=${() => ask("priority")}>Change priority</button>
     <button type="button" class="danger" onClick=${() => ask("cancel")}>Cancel</button></span>`;
   const orders = why.data?.orders ?? [];
   return html`

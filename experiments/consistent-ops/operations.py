@@ -99,6 +99,10 @@ lost = sum(one["files"] - one["files_done"] for one in facts)
 
 # From CERN to Fermilab go 200 Mb/s directly and 100 Mb/s by way of SPRACE.
 EVENTS = [(0.0, 300e6, WORK), (burst, 300e6, [*WORK, BURST]), (cut, 100e6, [*WORK, BURST]), (mended, 300e6, [*WORK, BURST])]
+# What is urgent ends when it is done, which is an event, too.
+done = next((at for at, rates in samples if at > mended and rates[BURST[0]][2] == 0), end)
+if done < end:
+    EVENTS.append((done, 300e6, WORK))
 phases = []
 worst_share = worst_told = worst_mark = 0.0
 for number, (begin, capacity, work) in enumerate(EVENTS):

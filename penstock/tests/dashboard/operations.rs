@@ -72,7 +72,7 @@ fn requests_and_classes_are_shown_and_with_the_token_changed() {
     browser.click("Resume");
     browser.click(&format!("Resume request {first}"));
     is(first, "paused", false.into());
-    browser.click("Priority");
+    browser.click("Change priority");
     browser.until("document.activeElement?.name === 'priority'");
     browser.ask("document.querySelector('input[name=priority]').value = ''");
     browser.write("5");

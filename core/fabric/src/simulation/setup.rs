@@ -19,6 +19,9 @@ use crate::packet::{Arena, NONE};
 use crate::queue::EventQueue;
 use crate::random::Random;
 
+/// What a region of so many hosts has at hand fits into a processor's caches, which is worth more than its windows cost.
+const HOSTS_PER_REGION: usize = 16;
+
 impl Simulation {
     /// A simulation at time zero.
     ///
@@ -32,8 +35,8 @@ impl Simulation {
         Self::divided(network, parameters, flows, 1)
     }
 
-    /// The same in so many regions at most, on which several threads can work ([`Self::workers`]). The number of regions
-    /// changes nothing that happens.
+    /// The same in so many regions, on which several threads can work ([`Self::workers`]), or in more where the network is
+    /// large, or in fewer where it cannot be divided so. The number of regions changes nothing that happens.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -49,6 +52,7 @@ impl Simulation {
         let hashes: Vec<u32> = model.flows.iter().map(|_| seeds.next_bits() as u32).collect();
         model.base_rtt_ps = model.find_base_rtt(&routes, &hashes)?;
 
+        let regions = regions.max(model.network.hosts().count() / HOSTS_PER_REGION);
         model.owners = divide(&model.network, |port| model.lookahead_ps(port), regions);
         let count = model.owners.iter().max().map_or(1, |most| *most as usize + 1);
         let ports = model.network.ports.len() as u32;

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 use penstock_topology::paths::{self, Disjoint, Path};
 use penstock_topology::{LinkId, NodeId};
 
-use super::{HostView, Planner, Promise, RunView, Snapshot, balance};
+use super::{HostView, Planner, Promise, RunView, Snapshot, Ways, balance};
 use crate::orders::AddressPair;
 
 /// Ways that are looked at.
@@ -85,6 +85,19 @@ impl Planner {
         whole.collect()
     }
 
+    /// The ways between two hosts; where none of them is up, another one about what is down, which shares links with them.
+    fn ways_now(&self, snapshot: &Snapshot, from: NodeId, to: NodeId) -> Arc<Vec<Path>> {
+        let ways = self.ways(from, to);
+        if ways.iter().any(|way| self.is_up(way, snapshot)) {
+            return ways;
+        }
+        let may_use = |link: LinkId| !snapshot.down.contains(&self.topology.links[link.0].name);
+        match paths::shortest(&self.topology, from, to, may_use) {
+            Some(detour) => Arc::new([ways.as_slice(), &[detour]].concat()),
+            None => ways,
+        }
+    }
+
     /// Whether none of its links is down.
     pub(super) fn is_up(&self, way: &Path, snapshot: &Snapshot) -> bool {
         way.links.iter().all(|link| !snapshot.down.contains(&self.topology.links[link.0].name))
@@ -99,13 +112,15 @@ impl Planner {
             way.links.iter().map(|link| self.topology.links[link.0].name.as_str()).collect()
         };
         let mut all = Vec::with_capacity(runs.len());
+        let mut found: Ways = HashMap::new();
         for run in runs {
             let ends = (self.topology.node(&run.from), self.topology.node(&run.to));
             let (Some(from), Some(to)) = ends else {
                 all.push((Arc::new(Vec::new()), None));
                 continue;
             };
-            let ways = self.ways(from, to);
+            let ways = found.entry((from, to)).or_insert_with(|| self.ways_now(snapshot, from, to));
+            let ways = Arc::clone(ways);
             let current = ways.iter().position(|way| is_up(way) && names(way) == run.setting.route);
             for direction in current.iter().flat_map(|at| self.directions(&ways[*at])) {
                 *users.entry(direction).or_default() += 1;

@@ -26,7 +26,7 @@ const SLOW_MS: i64 = 3_000;
 const LEAST_BPS: u64 = 10_000_000;
 
 /// Nodes have so long to say that they obey a lower rate before others wait for them no longer.
-const OBEY_MS: i64 = 3_000;
+const OBEY_MS: i64 = 2_000;
 
 /// A raise by less than this is left out, in thousandths.
 const RAISE_LEAST: u64 = 50;

@@ -185,6 +185,40 @@ fn a_broken_link_is_gone_around_in_one_round_and_come_back_to() {
     assert_eq!(rates(&back), [40]);
 }
 
+/// Ways that share no link are not all that there are: from sa to sd two lead over sb, by one link each, and a third shares a
+/// link with the first.
+#[test]
+fn where_all_ways_are_down_a_detour_over_parts_of_them_is_found() {
+    let more = r#"
+[[host]]
+name = "d1"
+site = "b"
+interface = [{ name = "eth0", rate = "100G" }]
+[[switch]]
+name = "sd"
+[[link]]
+ends = ["d1:eth0", "sd"]
+rate = "100G"
+[[link]]
+name = "last"
+ends = ["sb", "sd"]
+rate = "40G"
+"#;
+    let topology = Topology::read(&format!("{NETWORK}{more}")).unwrap();
+    let rules = Rules { usable_permille: 1000, ..Rules::default() };
+    let planner = Planner::new(topology, vec![Class::new("c")], rules);
+    let to_d1 = RunView { to: "d1".into(), ..run(1, "c", "a1") };
+    let mut before = snapshot(vec![to_d1]);
+    before.hosts.push(host("d1"));
+    let mut before = obeyed(before.clone(), &planner.plan(&before));
+    assert_eq!((rates(&before)[0], &before.runs[0].setting.route[1]), (40, &"direct".to_owned()));
+    before.down.insert("direct".into());
+    let around = obeyed(before.clone(), &planner.plan(&before));
+    assert_eq!(rates(&around), [10], "{around:?}");
+    assert_eq!(around.runs[0].setting.route[1..4], ["north", "south", "last"]);
+    assert!(planner.plan(&around).settings.is_empty(), "it stays there");
+}
+
 #[test]
 fn nobody_is_sped_up_before_others_have_slowed_down() {
     let planner = planner(vec![Class::new("c")]);

@@ -93,7 +93,8 @@ fn booked(row: &AnyRow) -> Booked {
 pub(crate) async fn live(pool: &AnyPool) -> Result<Vec<Booked>, sqlx::Error> {
     let text = "SELECT r.id, r.class, r.source, r.destination, r.rate_bps, r.begins, r.ends, r.route, c.state, c.addresses,
             c.again, c.why, c.checked, c.carried, c.shows
-        FROM circuit c JOIN reservation r ON r.id = c.reservation WHERE c.state < 3 ORDER BY r.id";
+        FROM circuit c CROSS JOIN reservation r
+        WHERE r.id = c.reservation AND c.state < 3 ORDER BY c.reservation";
     Ok(sqlx::query(text).fetch_all(pool).await?.iter().map(booked).collect())
 }
 
