@@ -56,6 +56,7 @@ pub(crate) const FILES: &[(&str, &[u8])] = files![
 /// Name of each experiment that has a report, in order, and the report.
 pub(crate) const REPORTS: &[(&str, &str)] = reports![
     "buffers",
+    "consistent-ops",
     "heps-fabric",
     "heps-growth",
     "lossy-path",
