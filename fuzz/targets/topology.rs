@@ -32,7 +32,7 @@ fuzz_target!(|bytes: &[u8]| {
     let last = NodeId(topology.nodes.len().saturating_sub(1));
     for by in [Disjoint::Links, Disjoint::Nodes, Disjoint::Risks] {
         if !topology.nodes.is_empty() {
-            disjoint(&topology, NodeId(0), last, 3, by);
+            let _ = disjoint(&topology, NodeId(0), last, 3, by);
         }
     }
 });
