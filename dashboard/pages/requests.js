@@ -164,6 +164,8 @@ function History({ id, seconds }) {
 function Change({ of, what, onClose, onDone }) {
   const [error, fail] = useState(null);
   const [busy, wait] = useState(false);
+  // Kept here: news of the request must not undo what is being typed.
+  const [priority, choose] = useState(String(of.priority));
   const words = {
     paused: of.paused ? ["Resume", "It goes on from where it was."] : ["Pause", "What runs is stopped; what is in place stays, and it goes on from there later."],
     priority: ["Change the priority of", "5 is the most urgent; it counts among requests of its class."],
@@ -176,7 +178,7 @@ function Change({ of, what, onClose, onDone }) {
     try {
       if (what === "cancel") await call(`${PATH}/${of.id}`, { method: "DELETE" });
       else if (what === "paused") await call(`${PATH}/${of.id}`, { method: "PATCH", body: { paused: !of.paused } });
-      else await call(`${PATH}/${of.id}`, { method: "PATCH", body: { priority: Number(new FormData(event.target).get("priority")) } });
+      else await call(`${PATH}/${of.id}`, { method: "PATCH", body: { priority: Number(priority) } });
       onDone();
     } catch (problem) {
       fail(problem);
@@ -187,7 +189,7 @@ function Change({ of, what, onClose, onDone }) {
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <form onSubmit=${submit}>
       <p>${told}</p>
-      ${what === "priority" && html`<label>Priority, 1 to 5 <input name="priority" type="number" min="1" max="5" value=${of.priority} autofocus /></label>`}
+      ${what === "priority" && html`<label>Priority, 1 to 5 <input name="priority" type="number" min="1" max="5" required value=${priority} onInput=${(event) => choose(event.target.value)} autofocus /></label>`}
       <div class="buttons"><button type="button" onClick=${onClose}>Leave it</button><button type="submit" class=${what === "cancel" ? "danger" : "main"} disabled=${busy}>${title}</button></div>
     </form>
     <${Problem} error=${error} />

@@ -99,14 +99,17 @@ lost = sum(one["files"] - one["files_done"] for one in facts)
 
 # From CERN to Fermilab go 200 Mb/s directly and 100 Mb/s by way of SPRACE.
 EVENTS = [(0.0, 300e6, WORK), (burst, 300e6, [*WORK, BURST]), (cut, 100e6, [*WORK, BURST]), (mended, 300e6, [*WORK, BURST])]
-# What is urgent ends when it is done, which is an event, too.
+# What is urgent ends when it is done, which is an event, too. Before that it cannot use its share: from where it has no more
+# than that of two seconds, as files count when they are whole.
 done = next((at for at, rates in samples if at > mended and rates[BURST[0]][2] == 0), end)
+ending = next((at for at, _, left in urgent_left if at > mended and left <= 2 * MARKS["urgent"] / 8), end)
 if done < end:
     EVENTS.append((done, 300e6, WORK))
 phases = []
 worst_share = worst_told = worst_mark = 0.0
 for number, (begin, capacity, work) in enumerate(EVENTS):
     until = EVENTS[number + 1][0] if number + 1 < len(EVENTS) else end
+    until = ending if begin < ending < until else until
     inside = [rates for at, rates in samples if begin + SETTLED_AFTER <= at < until]
     # A class that has nothing left to send has no share.
     active = {name for name, *_ in work if inside and sum(rates[name][2] for rates in inside) > len(inside) / 2}

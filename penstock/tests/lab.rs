@@ -29,6 +29,7 @@ const NETWORK: &str = r#"
     ends = ["s", "t"]
     rate = "1G"
     delay = "5ms"
+    vlan = 2026
     [[link]]
     name = "detour"
     ends = ["s", "t"]
@@ -193,6 +194,31 @@ fn hosts_know_each_other_by_name_and_links_change_while_it_runs() {
     );
     house.ok(&["mend", "detour"]);
     assert!(house.ok(&["status"]).contains("detour"));
+}
+
+#[test]
+fn packets_of_a_vlan_carry_its_tag() {
+    let Some(house) = House::new("packets_of_a_vlan_carry_its_tag") else { return };
+    house.up();
+    for (link, end, tag) in [("wan", "s", true), ("wan", "t", true), ("near", "s", false)] {
+        let words = ["capture", link, "--at", end, "--", "-e", "-n", "-l", "-c", "2"];
+        let mut capture = house.lab(&words);
+        let mut capture = capture.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = std::io::BufReader::new(capture.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with("listening") {
+            line.clear();
+            assert!(std::io::BufRead::read_line(&mut said, &mut line).unwrap() > 0, "no tcpdump?");
+        }
+        // There and back, with payload that arrives.
+        house.round_trip_ms("a", "b", "b");
+        let seen = capture.wait_with_output().unwrap().stdout;
+        let seen = String::from_utf8_lossy(&seen);
+        assert_eq!(seen.lines().count(), 2, "{seen}");
+        for packet in seen.lines() {
+            assert_eq!(packet.contains("802.1Q") && packet.contains("vlan 2026,"), tag, "{packet}");
+        }
+    }
 }
 
 #[test]

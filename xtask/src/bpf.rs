@@ -17,9 +17,10 @@ pub struct Program {
 }
 
 /// All of them.
-pub const PROGRAMS: [Program; 2] = [
+pub const PROGRAMS: [Program; 3] = [
     Program { folder: "system/marker/bpf", source: "marker.bpf.c", object: "marker.bpfel.o" },
     Program { folder: "system/sampler/bpf", source: "sampler.bpf.c", object: "sampler.bpfel.o" },
+    Program { folder: "system/lab/bpf", source: "tag.bpf.c", object: "tag.bpfel.o" },
 ];
 
 /// The clang of the committed objects, as it says itself (Debian 12).

@@ -177,6 +177,8 @@ pub struct Setting {
     pub path: Vec<AddressPair>,
     /// Names of the links of its path.
     pub route: Vec<String>,
+    /// When it was given that path for fairness' sake, in milliseconds since 1970; 0 where there was no choice.
+    pub moved_ms: i64,
     /// Why it has this rate.
     pub reason: String,
     /// Since when it stays well below its rate, in milliseconds since 1970.

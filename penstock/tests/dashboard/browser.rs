@@ -238,9 +238,18 @@ impl Browser {
         self.call("Input.insertText", json!({ "text": text }));
     }
 
-    /// Presses the first button or link whose text or label is `name`, with the mouse, once it is there.
+    /// Presses the first button or link whose text or label is `name`, with the mouse, once it is there; again, where
+    /// the page moved it away under the mouse.
     #[track_caller]
     pub(crate) fn click(&mut self, name: &str) {
+        let begun = Instant::now();
+        while !self.click_once(name) {
+            assert!(begun.elapsed() < WITHIN, "the button {name:?} is never hit");
+        }
+    }
+
+    #[track_caller]
+    fn click_once(&mut self, name: &str) -> bool {
         let place = self.until(&format!(
             "(() => {{
                 const named = (one) => one.getAttribute('aria-label') === {0} || one.innerText.trim() === {0};
@@ -251,6 +260,8 @@ impl Browser {
                 const box = one.getBoundingClientRect();
                 // Not there yet, or in a dialog that is not open yet.
                 if (box.width === 0) return null;
+                window.hit = false;
+                one.addEventListener('click', () => {{ window.hit = true; }}, {{ once: true, capture: true }});
                 return [box.x + box.width / 2, box.y + box.height / 2];
             }})()",
             json!(name)
@@ -258,6 +269,8 @@ impl Browser {
         let (x, y) = (place[0].as_f64().unwrap(), place[1].as_f64().unwrap());
         self.mouse("mousePressed", x, y);
         self.mouse("mouseReleased", x, y);
+        // Another page has no such word, as it was left by the click.
+        self.ask("window.hit ?? true") == json!(true)
     }
 
     pub(crate) fn mouse(&mut self, kind: &str, x: f64, y: f64) {

@@ -128,7 +128,7 @@ fn over(ip: &str, rate_bps: u64) -> Settings {
 }
 
 #[test]
-fn streams_move_to_another_path_and_nothing_is_sent_twice() {
+fn streams_move_to_another_path_and_hardly_anything_is_sent_twice() {
     let mut random = Random::seeded(7_102);
     let controller = Controller::start();
     let (a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
@@ -137,18 +137,47 @@ fn streams_move_to_another_path_and_nothing_is_sent_twice() {
     let mut send = b.files_to("/data/in", TICKET, &["file"]);
     send.addresses.extend([one.address.to_string(), other.address.to_string()]);
     controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
-    controller.order("a", 2, Task::Send(Box::new(send)), over("127.0.0.2", 40_000_000));
+    controller.order("a", 2, Task::Send(Box::new(send)), over("127.0.0.2", 80_000_000));
     until("bytes on the first", LONG, || (one.passed() > 4 << 20).then_some(()));
     // The control connection may have been elsewhere before the path was chosen; data never is.
     assert!(other.passed() < 1 << 20);
-    controller.set("a", 2, over("127.0.0.3", 40_000_000));
+    controller.set("a", 2, over("127.0.0.3", 80_000_000));
     until("bytes on the other", LONG, || (other.passed() > 4 << 20).then_some(()));
     controller.set("a", 2, over("127.0.0.3", 400_000_000));
     assert_eq!(controller.await_end("a", 2).fault, None);
     assert!(other.passed() > 16 << 20, "data goes on over the first path");
     assert_eq!(fs::read(b.path("in/file")).unwrap(), fs::read(a.path("file")).unwrap());
     let moved = one.passed() + other.passed();
-    assert!(moved < (48 << 20) + (3 << 20), "{moved} bytes for a file of {}", 48 << 20);
+    // A block of each stream at most, on a machine that is too slow for its rate.
+    assert!(moved < (48 << 20) + (5 << 20), "{moved} bytes for a file of {}", 48 << 20);
+}
+
+#[test]
+fn slow_streams_leave_a_path_within_seconds() {
+    let mut random = Random::seeded(7_104);
+    let controller = Controller::start();
+    let (a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
+    let [one, other] = ways(&b);
+    write_file(&mut random, &a.path("file"), 48 << 20);
+    let mut send = b.files_to("/data/in", TICKET, &["file"]);
+    send.addresses = vec![one.address.to_string(), other.address.to_string()];
+    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
+    controller.order("a", 2, Task::Send(Box::new(send)), over("127.0.0.2", 80_000_000));
+    // Each has carried a block.
+    until("bytes on the first", LONG, || (one.passed() > 16 << 20).then_some(()));
+    controller.set("a", 2, over("127.0.0.2", 400_000));
+    when(&controller, "the low rate", |last| {
+        last.rate_bps == Some(400_000) && last.bits_per_second < 4_000_000
+    });
+    // What a stream carries would take it 84 seconds, and no stream waits for all others.
+    let begun = Instant::now();
+    controller.set("a", 2, over("127.0.0.3", 400_000));
+    until("data on the other", LONG, || (other.passed() > 200 << 10).then_some(()));
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(45), "{took:?}");
+    controller.set("a", 2, over("127.0.0.3", 400_000_000));
+    assert_eq!(controller.await_end("a", 2).fault, None);
+    assert_eq!(fs::read(b.path("in/file")).unwrap(), fs::read(a.path("file")).unwrap());
 }
 
 #[test]

@@ -102,6 +102,26 @@ pub struct Filters {
     pub priorities: RangeInclusive<u16>,
 }
 
+/// A program at a device, which goes from there when this is dropped.
+#[derive(Debug)]
+pub enum Attached {
+    /// By a link of TCX, which the kernel takes away with the process that has it.
+    Tcx(FdLink),
+    /// By a filter.
+    Clsact(Filter),
+}
+
+impl Attached {
+    /// `tcx` or `clsact`.
+    #[must_use]
+    pub const fn by(&self) -> &'static str {
+        match self {
+            Self::Tcx(_) => "tcx",
+            Self::Clsact(_) => "clsact",
+        }
+    }
+}
+
 /// A filter at clsact, removed when this is dropped.
 #[derive(Debug)]
 pub struct Filter(SchedClassifierLink);
@@ -114,6 +134,31 @@ impl Filter {
 }
 
 impl Filters {
+    /// Attaches by TCX, in this order among others, or where the kernel has none by a filter.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn attach_how(
+        &self,
+        program: &mut SchedClassifier,
+        device: &str,
+        kind: TcAttachType,
+        order: LinkOrder,
+        how: Attach,
+    ) -> Result<Attached, KernelError> {
+        if how != Attach::Clsact {
+            match attach_tcx(program, device, kind, order) {
+                Ok(link) => return Ok(Attached::Tcx(link)),
+                Err(error) if how == Attach::Tcx || !is_unsupported(&error) => {
+                    let what = format!("attach to {device} ({})", direction(kind));
+                    return Err(KernelError::new(what, error));
+                }
+                Err(_) => {}
+            }
+        }
+        self.attach(program, device, kind).map(Attached::Clsact)
+    }
+
     /// Attaches at the clsact qdisc, which is made if there is none, or takes the place of the filter that has the
     /// handle.
     ///

@@ -26,6 +26,7 @@ use crate::plan::Port;
 
 mod netem;
 mod nfqueue;
+mod tag;
 mod tap;
 
 /// Which way.

@@ -87,17 +87,17 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// From the first bytes of an IP packet, its length, and the longest packet of its link. What cannot be read
-    /// counts as one packet.
+    /// From the first bytes of an IP packet, its length, the longest packet of its link, and what Ethernet adds to each
+    /// ([`ETHERNET_BYTES`], and a tag). What cannot be read counts as one packet.
     #[must_use]
-    pub fn of(head: &[u8], bytes: u32, mtu: u32) -> Self {
+    pub fn of(head: &[u8], bytes: u32, mtu: u32, ethernet_bytes: u64) -> Self {
         let headers = header_bytes(head).unwrap_or(0).min(mtu / 2);
         let (room, payload) = (mtu - headers, bytes.saturating_sub(headers));
         let segments = if bytes <= mtu { 1 } else { u64::from(payload.div_ceil(room.max(1))) };
         Self {
             wire_bytes: u64::from(bytes)
                 + (segments - 1) * u64::from(headers)
-                + segments * ETHERNET_BYTES,
+                + segments * ethernet_bytes,
             markable: ecn(head).is_some_and(|bits| bits != 0),
         }
     }

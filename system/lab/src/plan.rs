@@ -34,6 +34,8 @@ pub struct Port {
     pub hardware: [u8; 6],
     /// Its longest packet.
     pub mtu: u32,
+    /// The VLAN of its link.
+    pub vlan: Option<u16>,
     /// Its addresses.
     pub addresses: Addresses,
 }
@@ -345,6 +347,7 @@ fn port(topology: &Topology, id: LinkId, side: usize) -> Port {
         // Locally administered.
         hardware: [0x02, 0x70, 0x6E, number[0], number[1], side as u8 + 1],
         mtu: mtu(topology, id),
+        vlan: topology.links[id.0].vlan,
         addresses: Addresses::of(id, side),
     }
 }

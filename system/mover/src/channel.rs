@@ -110,6 +110,15 @@ impl Channel {
         }
     }
 
+    /// Whether the connection was shut down or is gone, by whichever end.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    pub fn is_broken(&self) -> io::Result<bool> {
+        let fds = [(self.transport.as_fd(), Interest::NONE)];
+        Ok(event::poll(&fds, Some(Duration::ZERO))?[0].any())
+    }
+
     /// Whether TLS holds bytes that the socket has not taken.
     #[must_use]
     pub fn wants_write(&self) -> bool {

@@ -29,17 +29,17 @@ impl FrameWriter {
     /// Writes one frame, asking `pace` before each part of `part_bytes` of it.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// When the connection is gone, or of `pace`.
     pub fn write(
         &mut self,
         header: &Header,
         payload: &[u8],
         part_bytes: usize,
-        pace: impl Fn(usize),
+        pace: impl Fn(&Channel, usize) -> io::Result<()>,
     ) -> io::Result<()> {
         let header = header.encode();
         let (first, rest) = payload.split_at(payload.len().min(part_bytes));
-        pace(header.len() + first.len());
+        pace(&self.channel, header.len() + first.len())?;
         match &mut self.authenticator {
             None => self.channel.write_two(&header, first)?,
             Some(authenticator) => {
@@ -50,7 +50,7 @@ impl FrameWriter {
             }
         }
         for part in rest.chunks(part_bytes) {
-            pace(part.len());
+            pace(&self.channel, part.len())?;
             self.channel.write_two(&[], part)?;
         }
         Ok(())
@@ -58,7 +58,7 @@ impl FrameWriter {
 
     /// Ends the stream in order.
     pub fn finish(&mut self) {
-        let _ = self.write(&Header::end(), &[], 1, |_| {});
+        let _ = self.write(&Header::end(), &[], 1, |_, _| Ok(()));
         self.channel.finish_writing();
     }
 

@@ -314,7 +314,7 @@ impl ReceiverEnd {
             };
             let payload = buffer.as_deref_mut().unwrap_or_default();
             if self.session.shared_pace.is_some() {
-                self.session.wait_for_pace(bytes);
+                self.session.wait_for_pace(bytes, reader.channel())?;
             }
             reader.payload(&header, &mut payload[..bytes])?;
             meter.network_bytes.fetch_add(bytes as u64, Ordering::Relaxed);

@@ -471,6 +471,9 @@ impl SenderEnd {
             if start.elapsed() > DEAD_AFTER {
                 return Err(io::ErrorKind::TimedOut.into());
             }
+            if self.session.is_broken(stream) {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
             machine = wait(&self.work, machine, Duration::from_millis(100));
         }
         Ok(())
@@ -504,9 +507,10 @@ impl SenderEnd {
                 meter.network_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
             };
             let part = session.part_bytes();
-            writer.write(&header, payload, part, |bytes| {
-                session.wait_for_pace(bytes);
+            writer.write(&header, payload, part, |channel, bytes| {
+                session.wait_for_pace(bytes, channel)?;
                 count(bytes);
+                Ok(())
             })?;
             count(payload.len());
             if meter.waited_rate_us.load(Ordering::Relaxed) == paused {

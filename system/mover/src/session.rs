@@ -4,6 +4,7 @@
 //! [`crate::sending`] and [`crate::receiving`]. Locks here are held for moments, never across I/O.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +20,7 @@ use penstock_sys::event::Event;
 use penstock_sys::machine;
 use penstock_sys::net::TcpInfo;
 
+use crate::channel::Channel;
 use crate::firefly::{Fireflies, Sent};
 use crate::transport::Transport;
 
@@ -136,6 +138,21 @@ pub fn add_since(counter: &AtomicU64, start: Instant) {
     counter.fetch_add(elapsed, Ordering::Relaxed);
 }
 
+/// A data stream that is connected.
+#[derive(Debug)]
+struct Stream {
+    transport: Transport,
+    /// What it carries is to be sent again.
+    broken: bool,
+}
+
+impl Stream {
+    fn break_up(&mut self) {
+        self.broken = true;
+        self.transport.abort();
+    }
+}
+
 /// State that the threads of one session share.
 #[derive(Debug)]
 pub struct Session {
@@ -161,7 +178,7 @@ pub struct Session {
     pub wanted_streams: AtomicU16,
     streams_peak: AtomicU16,
     key: SessionKey,
-    streams: Mutex<BTreeMap<StreamId, Transport>>,
+    streams: Mutex<BTreeMap<StreamId, Stream>>,
     ending: Mutex<Option<Ending>>,
     over: AtomicBool,
     peer: Mutex<Report>,
@@ -257,7 +274,7 @@ impl Session {
         self.over.store(true, Ordering::SeqCst);
         if abrupt {
             self.pool.close();
-            lock(&self.streams).values().for_each(Transport::shut_down);
+            lock(&self.streams).values().for_each(|stream| stream.transport.shut_down());
         }
         self.wake_control();
     }
@@ -284,7 +301,7 @@ impl Session {
         if self.is_over() || streams.contains_key(&stream) {
             return Ok(false);
         }
-        streams.insert(stream, handle);
+        streams.insert(stream, Stream { transport: handle, broken: false });
         let count = u16::try_from(streams.len()).unwrap_or(u16::MAX);
         self.streams_peak.fetch_max(count, Ordering::Relaxed);
         Ok(true)
@@ -294,7 +311,7 @@ impl Session {
     pub fn remove_stream(&self, stream: StreamId) {
         let mut streams = lock(&self.streams);
         let removed = streams.remove(&stream);
-        if let Some(Ok(info)) = removed.map(|transport| TcpInfo::of(&transport)) {
+        if let Some(Ok(info)) = removed.map(|stream| TcpInfo::of(&stream.transport)) {
             let mut ended = lock(&self.meter.ended);
             *ended = ended.and(&info);
         }
@@ -302,33 +319,34 @@ impl Session {
 
     /// Breaks every stream, as a test or an operator may want.
     pub fn break_streams(&self) {
-        lock(&self.streams).values().for_each(Transport::shut_down);
+        lock(&self.streams).values_mut().for_each(Stream::break_up);
     }
 
     /// Breaks the stream that came last, for others; what it carried is sent again on another.
     pub fn break_a_stream(&self) {
-        if let Some((_, transport)) = lock(&self.streams).last_key_value() {
-            transport.shut_down();
+        if let Some(mut last) = lock(&self.streams).last_entry() {
+            last.get_mut().break_up();
         }
     }
 
     /// Bytes of a stream that its peer has, as TCP knows, and whether there are others on their way to it.
     #[must_use]
     pub fn progress_of(&self, stream: StreamId) -> Option<(u64, bool)> {
-        let info = TcpInfo::of(lock(&self.streams).get(&stream)?).ok()?;
+        let info = TcpInfo::of(&lock(&self.streams).get(&stream)?.transport).ok()?;
         Some((info.bytes_acked, info.unacked_segments > 0 || info.notsent_bytes > 0))
     }
 
     /// Breaks streams whose path is gone while that of others is not, so that what they carried is sent again there
     /// and does not wait until [`DEAD_AFTER`].
     pub fn break_silent_streams(&self) {
-        let streams = lock(&self.streams);
-        let of = |transport| TcpInfo::of(transport).unwrap_or_default();
+        let mut streams = lock(&self.streams);
+        let of = |stream: &Stream| TcpInfo::of(&stream.transport).unwrap_or_default();
         let infos: Vec<_> = streams.values().map(of).collect();
-        for (silent, transport) in silent(&infos).into_iter().zip(streams.values()) {
-            if silent {
-                tracing::info!("nothing is acknowledged by {}: its stream ends", transport.peer());
-                transport.shut_down();
+        for (silent, stream) in silent(&infos).into_iter().zip(streams.values_mut()) {
+            if silent && !stream.broken {
+                let peer = stream.transport.peer();
+                tracing::info!("nothing is acknowledged by {peer}: its stream ends");
+                stream.break_up();
             }
         }
     }
@@ -345,8 +363,11 @@ impl Session {
         u16::try_from(lock(&self.streams).len()).unwrap_or(u16::MAX)
     }
 
-    /// Waits until `bytes` may be sent or taken, by both rates, or the session is over.
-    pub fn wait_for_pace(&self, bytes: usize) {
+    /// Waits until `bytes` may be sent or taken over this channel, by both rates, or the session is over.
+    ///
+    /// # Errors
+    /// When the channel was broken meanwhile.
+    pub fn wait_for_pace(&self, bytes: usize, channel: &Channel) -> io::Result<()> {
         let own = self.pace.enter(bytes);
         let shared = self.shared_pace.as_ref().map(|pace| (pace, pace.enter(bytes)));
         let left = || {
@@ -355,15 +376,19 @@ impl Session {
         };
         let mut wait = left();
         if wait.is_zero() {
-            return;
+            return Ok(());
         }
         let start = Instant::now();
         while !wait.is_zero() && !self.is_over() {
-            // Short steps, so that another rate or the end of the session is noticed.
+            // Short steps, so that another rate, the end of the session or of the stream is noticed.
             std::thread::sleep(wait.min(Duration::from_millis(100)));
+            if channel.is_broken()? {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
             wait = left();
         }
         add_since(&self.meter.waited_rate_us, start);
+        Ok(())
     }
 
     /// How many bytes to ask [`Session::wait_for_pace`] for at a time: little where the rate is low, so that they
@@ -380,9 +405,15 @@ impl Session {
 
     /// Breaks this stream; what it carried is sent again on another.
     pub fn break_stream(&self, stream: StreamId) {
-        if let Some(transport) = lock(&self.streams).get(&stream) {
-            transport.shut_down();
+        if let Some(stream) = lock(&self.streams).get_mut(&stream) {
+            stream.break_up();
         }
+    }
+
+    /// Whether a stream was broken here: nothing is to be heard of what it carries any more.
+    #[must_use]
+    pub fn is_broken(&self, stream: StreamId) -> bool {
+        lock(&self.streams).get(&stream).is_some_and(|stream| stream.broken)
     }
 
     /// Names the storage engine, or adds one where files lie on several file systems.
@@ -446,7 +477,7 @@ impl Session {
         // In this order everywhere: streams, then what has ended.
         let streams = lock(&self.streams);
         let ended = *lock(&self.meter.ended);
-        let live = streams.values().filter_map(|transport| TcpInfo::of(transport).ok());
+        let live = streams.values().filter_map(|stream| TcpInfo::of(&stream.transport).ok());
         live.fold(ended, |sum, info| sum.and(&info))
     }
 

@@ -41,6 +41,14 @@ impl Transport {
         };
     }
 
+    /// Ends the connection as [`Self::shut_down`] does; what TCP has not sent is thrown away with the last handle.
+    pub fn abort(&self) {
+        if let Self::Tcp(tcp) = self {
+            let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
+        }
+        self.shut_down();
+    }
+
     /// Bounds how long one read or write may block.
     ///
     /// # Errors

@@ -7,14 +7,11 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::maps::{MapData, PerCpuHashMap, PerCpuValues, RingBuf};
-use aya::programs::links::FdLink;
 use aya::programs::tc::TcHandle;
 use aya::programs::{LinkOrder, TcAttachType};
 use aya::util::nr_cpus;
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
-use penstock_hooks::{
-    Attach, Filter, Filters, KernelError, attach_tcx, classifier, is_unsupported,
-};
+use penstock_hooks::{Attach, Filters, KernelError, classifier};
 
 use crate::record::Record;
 
@@ -105,15 +102,9 @@ pub(crate) struct Counted {
     pub(crate) drops: u64,
 }
 
-#[allow(dead_code, reason = "held for what dropping them does")]
-enum Held {
-    Tcx(FdLink),
-    Clsact(Filter),
-}
-
 /// The loaded programs.
 pub(crate) struct Programs {
-    links: Vec<Held>,
+    links: Vec<penstock_hooks::Attached>,
     sources: PerCpuHashMap<MapData, SourceKey, SourceValue>,
     ring: RingBuf<MapData>,
     ebpf: Ebpf,
@@ -164,24 +155,10 @@ impl Programs {
             .map_err(|error| KernelError::new(format!("prepare {device}"), error))?;
         self.sources.insert(source_key(index, direction), values, 0).map_err(failed)?;
         let program = classifier(&mut self.ebpf, direction.program())?;
-        let mut by = "clsact";
-        if how != Attach::Clsact {
-            match attach_tcx(program, device, direction.kind(), direction.order()) {
-                Ok(link) => {
-                    self.links.push(Held::Tcx(link));
-                    by = "tcx";
-                }
-                Err(error) if how == Attach::Tcx || !is_unsupported(&error) => {
-                    let what = format!("attach to {device} ({})", direction.as_str());
-                    return Err(KernelError::new(what, error));
-                }
-                Err(_) => {}
-            }
-        }
-        if by == "clsact" {
-            let filter = FILTERS.attach(program, device, direction.kind())?;
-            self.links.push(Held::Clsact(filter));
-        }
+        let (kind, order) = (direction.kind(), direction.order());
+        let link = FILTERS.attach_how(program, device, kind, order, how)?;
+        let by = link.by();
+        self.links.push(link);
         Ok(Attached { interface: device.to_owned(), direction, by })
     }
 

@@ -75,6 +75,8 @@ impl Interest {
     pub const READ: Self = Self { read: true, write: false };
     /// To write.
     pub const WRITE: Self = Self { read: false, write: true };
+    /// For errors and hang-ups alone.
+    pub const NONE: Self = Self { read: false, write: false };
 }
 
 /// What a descriptor is ready for.

@@ -24,10 +24,8 @@ const MTU: u32 = 9000;
 /// Of IPv6 and of TCP with timestamps.
 const HEADER_BYTES: f64 = 72.0;
 const ETHERNET_BYTES: f64 = 38.0;
-/// Until a stream at the rate of its link is as fast as it gets, and until one without a cap is: after the slow start,
-/// which ends early on a path so long, cubic adds some 0.1 Gb/s in the first second and more in each that follows.
+/// Until a stream is as fast as it gets.
 const GROWTH_S: u32 = 6;
-const GROWTH_WITHOUT_CAP_S: u32 = 30;
 /// Room for 30 Gb/s at 65 ms, twice.
 const TCP_MEMORY: &str = "4096 131072 1073741824";
 const TOPOLOGY: &str = r#"
@@ -206,7 +204,7 @@ fn losses(lab: &Lab, loss: f64) -> Result<Row> {
 fn rate_of(lab: &Lab, rate_bps: u64, delay_ms: u32, seconds: u32) -> Result<Row> {
     lab.set(&format!("delay={delay_ms}ms rate={rate_bps}b/s loss=0 queue=none"))?;
     let seconds = if rate_bps <= 10_000_000 { seconds * 5 } else { seconds };
-    let (bps, _) = lab.iperf(GROWTH_S, seconds, 2)?;
+    let (bps, _) = lab.iperf(seconds, 2)?;
     let segment = f64::from(MTU);
     let wire = bps * (segment + ETHERNET_BYTES) / (segment - HEADER_BYTES);
     let share = wire / rate_bps as f64;
@@ -230,16 +228,18 @@ fn speed(
 ) -> Result<Row> {
     let rate = cap.map_or("none".to_owned(), |cap| format!("{cap}b/s"));
     lab.set(&format!("delay=32500us rate={rate} loss=0 queue=none"))?;
-    let growth = if cap.is_some() { GROWTH_S } else { GROWTH_WITHOUT_CAP_S };
+    // Without a cap no queue tells cubic when to end its slow start: chance would.
+    let hystart = if cap.is_none() { Some(WithoutHystart::begin()?) } else { None };
     let (mut ours, mut theirs, mut late) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..options.rounds {
-        let (bps, late_ms) = lab.iperf(growth, options.seconds, streams)?;
+        let (bps, late_ms) = lab.iperf(options.seconds, streams)?;
         ours.push(bps / 1e9);
         late.push(late_ms);
         if let Some(rattan) = rattan {
-            theirs.push(rattan.iperf(65, cap, growth, options.seconds, streams)? / 1e9);
+            theirs.push(rattan.iperf(65, cap, options.seconds, streams)? / 1e9);
         }
     }
+    drop(hystart);
     let middle = |values: &[f64]| median(values.iter().copied()).unwrap_or_default();
     let got = middle(&ours);
     let cap =
@@ -252,6 +252,26 @@ fn speed(
             .then(|| format!("{:.2} Gb/s ({})", middle(&theirs), list(&theirs))),
         kept: got >= wanted,
     })
+}
+
+/// Cubic ends its slow start where the first packet is a little late (HyStart), and takes minutes to grow from there; so
+/// not while this lives.
+struct WithoutHystart(String);
+
+impl WithoutHystart {
+    const FILE: &str = "/sys/module/tcp_cubic/parameters/hystart";
+
+    fn begin() -> Result<Self> {
+        let before = std::fs::read_to_string(Self::FILE).context(Self::FILE)?;
+        std::fs::write(Self::FILE, "0").context(Self::FILE)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for WithoutHystart {
+    fn drop(&mut self) {
+        let _ = std::fs::write(Self::FILE, &self.0);
+    }
 }
 
 fn list(values: &[f64]) -> String {
@@ -305,8 +325,8 @@ impl Lab {
     }
 
     /// Bits per second that arrived after some seconds to grow, and how late the link was: milliseconds, p99.
-    fn iperf(&self, growth: u32, seconds: u32, streams: u32) -> Result<(f64, f64)> {
-        let line = format!("iperf3 -c b -C cubic -P {streams} -O {growth} -t {seconds} -l 1M -J");
+    fn iperf(&self, seconds: u32, streams: u32) -> Result<(f64, f64)> {
+        let line = format!("iperf3 -c b -C cubic -P {streams} -O {GROWTH_S} -t {seconds} -l 1M -J");
         let received = received_bps(&self.exec("a", &line)?)?;
         let status: Value = serde_json::from_str(&self.penstock(&["status", "--json"])?)?;
         let late = &status["links"][0]["directions"][0]["late_p99_seconds"];
@@ -355,16 +375,9 @@ impl Rattan {
         output(command.args(["--net", "sh", "-c", &far, &near]).env("RUST_LOG", "error"))
     }
 
-    fn iperf(
-        &self,
-        rtt_ms: u32,
-        rate_bps: Option<u64>,
-        growth: u32,
-        seconds: u32,
-        streams: u32,
-    ) -> Result<f64> {
+    fn iperf(&self, rtt_ms: u32, rate_bps: Option<u64>, seconds: u32, streams: u32) -> Result<f64> {
         let line =
-            format!("iperf3 -c $PEER -C cubic -P {streams} -O {growth} -t {seconds} -l 1M -J");
+            format!("iperf3 -c $PEER -C cubic -P {streams} -O {GROWTH_S} -t {seconds} -l 1M -J");
         received_bps(&self.exec(rtt_ms, rate_bps, &line)?)
     }
 }
@@ -383,7 +396,7 @@ fn output(command: &mut Command) -> Result<String> {
 fn write(folder: &Path, facts: &machine::Facts, rows: &[Row], options: &Options) -> Result<()> {
     let mut page = format!(
         "# The lab's links, {}\n\n{}, {} cores, {} GiB, Linux {}; commit {}; load at the end {}\n\n\
-         iperf3 with cubic for {} s after {GROWTH_S} s to grow, {GROWTH_WITHOUT_CAP_S} s without a cap; MTU {MTU}, tcp_rmem and tcp_wmem to 1 GiB; speeds are medians of \
+         iperf3 with cubic (without a cap also without HyStart) for {} s after {GROWTH_S} s to grow; MTU {MTU}, tcp_rmem and tcp_wmem to 1 GiB; speeds are medians of \
          {}.\n\n| what | wanted | got | rattan | kept |\n|---|---|---|---|---|\n",
         facts.date,
         facts.cpu,

@@ -18,6 +18,10 @@ const WAYS_MAX: usize = 8;
 /// Where there are too many transfers to balance, another way is taken when it promises so much more, in hundredths.
 const MUCH_BETTER: u64 = 150;
 
+/// A run that was moved for fairness' sake stays where it is for so long: before it has settled nobody knows what its
+/// way gives.
+const STAY_MS: i64 = 10_000;
+
 /// A way that was chosen.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Chosen {
@@ -103,6 +107,11 @@ impl Planner {
         way.links.iter().all(|link| !snapshot.down.contains(&self.topology.links[link.0].name))
     }
 
+    /// Whether a run may go another way for fairness' sake alone.
+    pub(super) fn may_move(snapshot: &Snapshot, run: &RunView) -> bool {
+        snapshot.now_ms - run.setting.moved_ms >= STAY_MS
+    }
+
     /// Chooses ways for runs, in their order.
     pub(super) fn routes(&self, snapshot: &Snapshot, runs: &[&RunView]) -> Vec<Chosen> {
         let mut users: HashMap<Direction, u64> = HashMap::new();
@@ -127,8 +136,9 @@ impl Planner {
             }
             all.push((ways, current));
         }
+        let is_held = |run: &RunView| is_balanced || !Self::may_move(snapshot, run);
         let mut chosen = Vec::with_capacity(runs.len());
-        for (ways, current) in all {
+        for ((ways, current), run) in all.into_iter().zip(runs) {
             let promise = |at: usize| {
                 let mine = current == Some(at);
                 let of = |direction: Direction| {
@@ -142,7 +152,7 @@ impl Planner {
             let best = up.max_by_key(|at| (promise(*at), usize::MAX - at));
             let choice = match (current, best) {
                 (Some(current), Some(best))
-                    if !is_balanced
+                    if !is_held(run)
                         && promise(best) > promise(current).saturating_mul(MUCH_BETTER) / 100 =>
                 {
                     Some(best)

@@ -76,7 +76,8 @@ impl Planner {
                 paths,
             });
         }
-        let others = balance::movable(&ways).map(|at| {
+        let free = |at: &usize| Self::may_move(snapshot, runs[*at]);
+        let others = balance::movable(&ways).filter(free).map(|at| {
             let up = ways[at].ways.iter().enumerate().filter(|(_, way)| self.is_up(way, snapshot));
             let taken =
                 up.map(|(way, path)| (way, self.resources(runs[at], path, &hosts, &mut resources)));
@@ -116,12 +117,20 @@ impl Planner {
                     }
                     _ => Vec::new(),
                 };
+            let route: Vec<String> = route.unwrap_or_default();
+            let was_up = || !run.setting.route.iter().any(|link| snapshot.down.contains(link));
+            let moved_ms = match route == run.setting.route {
+                true => run.setting.moved_ms,
+                false if run.setting.route.is_empty() || !was_up() => 0,
+                false => snapshot.now_ms,
+            };
             let setting = Setting {
                 run: run.setting.run,
                 rate_bps: Some(rate),
                 streams: self.rules.streams,
                 path,
-                route: route.unwrap_or_default(),
+                route,
+                moved_ms,
                 reason: reason(run, chosen, allotment, promised[at], slow[at], snapshot.now_ms),
                 slow_since_ms: slow[at],
                 off_path: off_path.contains_key(&run.setting.run),
@@ -326,6 +335,10 @@ impl Resources {
 /// Since when a run is slower than it may be, for a reason of its own.
 fn slow_since(run: &RunView, now_ms: i64) -> Option<i64> {
     let rate = run.setting.rate_bps.filter(|rate| *rate > LEAST_BPS && run.moving)?;
+    // Its streams are on their way to another path.
+    if now_ms - run.setting.moved_ms < SLOW_MS {
+        return None;
+    }
     // What its limit holds back is not slow; what has no word about it is not known to be.
     if matches!(run.bound_by.as_str(), "rate" | "") {
         return None;

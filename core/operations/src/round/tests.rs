@@ -185,6 +185,27 @@ fn a_broken_link_is_gone_around_in_one_round_and_come_back_to() {
     assert_eq!(rates(&back), [40]);
 }
 
+#[test]
+fn what_was_moved_for_fairness_stays_for_a_while() {
+    let planner = planner(vec![Class::new("c")]);
+    let mut five = snapshot((1..=5).map(|id| run(id, "c", "a1")).collect());
+    five.down.insert("north".into());
+    let mut five = obeyed(five.clone(), &planner.plan(&five));
+    assert_eq!(rates(&five), [8; 5]);
+    five.down.clear();
+    let moved = |snapshot: &Snapshot| {
+        let told = planner.plan(snapshot).settings;
+        told.into_iter().filter(|one| one.moved_ms == snapshot.now_ms).count()
+    };
+    assert_eq!(moved(&five), 1, "one has the other way for itself");
+    for run in &mut five.runs {
+        run.setting.moved_ms = five.now_ms - 9_000;
+    }
+    assert_eq!(moved(&five), 0);
+    five.now_ms += 1_000;
+    assert_eq!(moved(&five), 1);
+}
+
 /// Ways that share no link are not all that there are: from sa to sd two lead over sb, by one link each, and a third shares a
 /// link with the first.
 #[test]

@@ -60,7 +60,7 @@ pub(crate) async fn snapshot(
         "SELECT n.id, n.queue, n.class, n.request, n.from_host, n.to_host, n.priority, n.deadline,
             CASE WHEN r.size_estimate > r.bytes THEN r.size_estimate ELSE r.bytes END - r.bytes_done, n.phase,
             n.measured_bps, n.applied_bps, n.bound_by, n.rate_bps, n.streams, n.path, n.route, n.reason, n.slow_since,
-            n.off_path, n.settings_at
+            n.off_path, n.settings_at, n.path_at
          FROM run n JOIN request r ON r.id = n.request WHERE n.state < 2 AND n.state = 0 ORDER BY n.id",
     );
     for row in runs.fetch_all(pool).await? {
@@ -87,6 +87,7 @@ pub(crate) async fn snapshot(
                 reason: row.get(17),
                 slow_since_ms: row.get(18),
                 off_path: row.get::<i64, _>(19) > 0,
+                moved_ms: row.get(21),
             },
             set_ms: row.get(20),
         });
@@ -178,7 +179,7 @@ pub(crate) async fn write(
 
 /// Stores how runs are to go on; gives how many it is news to.
 async fn set(cx: &mut Context, settings: &[Setting]) -> Result<i64, sqlx::Error> {
-    let rows: Vec<[Value; 8]> = settings
+    let rows: Vec<[Value; 9]> = settings
         .iter()
         .map(|one| {
             [
@@ -190,6 +191,7 @@ async fn set(cx: &mut Context, settings: &[Setting]) -> Result<i64, sqlx::Error>
                 one.reason.clone().into(),
                 one.slow_since_ms.into(),
                 i64::from(one.off_path).into(),
+                one.moved_ms.into(),
             ]
         })
         .collect();
@@ -197,10 +199,10 @@ async fn set(cx: &mut Context, settings: &[Setting]) -> Result<i64, sqlx::Error>
     let changed = rows::with_numbers(
         &mut cx.tx,
         &[now],
-        "i, r, s, p, u, w, l, o",
+        "i, r, s, p, u, w, l, o, m",
         rows,
         "UPDATE run SET rate_bps = v.r, streams = v.s, path = v.p, route = v.u, reason = v.w, slow_since = v.l,
-            off_path = v.o,
+            off_path = v.o, path_at = v.m,
             settings_at = CASE WHEN COALESCE(run.rate_bps, -1) <> COALESCE(v.r, -1) OR run.path <> v.p THEN $1
                 ELSE run.settings_at END
          FROM v WHERE run.id = v.i AND run.state = 0 RETURNING id",

@@ -14,7 +14,7 @@ use super::db::Kind;
 
 /// Each brings a database to the version of its place, counted from 1. What was shipped is never changed; a change is
 /// another one.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     "
 CREATE TABLE sequence (name TEXT PRIMARY KEY, next BIGINT NOT NULL);
 INSERT INTO sequence (name, next) VALUES ('id', 1), ('event', 1), ('round', 1), ('lock', 0);
@@ -102,6 +102,9 @@ CREATE TABLE circuit (
 CREATE INDEX circuit_live ON circuit (reservation) WHERE state < 3;
 CREATE TABLE seen (
     link TEXT PRIMARY KEY, at BIGINT NOT NULL, up BIGINT, forward_bps BIGINT, back_bps BIGINT, interval_ms BIGINT);
+",
+    "
+ALTER TABLE run ADD COLUMN path_at BIGINT NOT NULL DEFAULT 0;
 ",
 ];
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use penstock_sys::net::Netem;
 
+use super::tag::Tags;
 use super::{Place, Wire, nfqueue};
 use crate::direction::Counters;
 use crate::lateness::Counted;
@@ -12,7 +13,7 @@ use crate::line::{Impairment, gilbert};
 use crate::node::Node;
 
 /// Of preamble, check sequence and gap, which the kernel does not count.
-const UNCOUNTED_BYTES: i32 = 24;
+const UNCOUNTED_BYTES: u64 = 24;
 const SEGMENTS_MAX: u32 = 65_535;
 
 #[derive(Debug)]
@@ -21,32 +22,38 @@ struct End {
     device: u32,
     mtu: u32,
     seed: u64,
+    /// Of each packet, what the kernel does not count.
+    uncounted_bytes: u64,
 }
 
 /// A pair of devices with an emulator on each.
 #[derive(Debug)]
-pub(super) struct Link([End; 2]);
+pub(super) struct Link {
+    ends: [End; 2],
+    _tags: Tags,
+}
 
 impl Link {
     pub(super) fn join(name: &str, seed: u64, ends: [Place<'_>; 2]) -> io::Result<Self> {
-        let devices = nfqueue::pair(ends)?;
+        let (devices, tags) = nfqueue::pair(ends)?;
         let end = |side: usize| End {
             node: Arc::clone(ends[side].node),
             device: devices[side],
             mtu: ends[side].port.mtu,
             seed: crate::random::Random::new(seed, &format!("{name}{side}")).next(),
+            uncounted_bytes: UNCOUNTED_BYTES + tags.bytes(),
         };
-        Ok(Self([end(0), end(1)]))
+        Ok(Self { ends: [end(0), end(1)], _tags: tags })
     }
 }
 
 impl Wire for Link {
     fn set(&mut self, wanted: [Impairment; 2]) -> io::Result<()> {
-        self.0.iter().zip(wanted).try_for_each(|(end, wanted)| end.set(&wanted))
+        self.ends.iter().zip(wanted).try_for_each(|(end, wanted)| end.set(&wanted))
     }
 
     fn counters(&self) -> io::Result<[Counters; 2]> {
-        let [a, b] = &self.0;
+        let [a, b] = &self.ends;
         Ok([between(a, b)?, between(b, a)?])
     }
 
@@ -75,7 +82,7 @@ impl End {
             delay: wanted.delay,
             jitter: wanted.jitter,
             rate_bps: wanted.rate.map(|rate| rate.0),
-            overhead_bytes: UNCOUNTED_BYTES,
+            overhead_bytes: self.uncounted_bytes as i32,
             loss,
             packets_max: if wanted.rate.is_some() { (packets as u32).max(16) } else { 1_000_000 },
             seed: Some(self.seed),
@@ -106,8 +113,7 @@ fn between(from: &End, to: &End) -> io::Result<Counters> {
     let received = to.node.network.counters(to.device)?;
     Ok(Counters {
         packets: received.received_packets,
-        wire_bytes: received.received_bytes
-            + u64::from(UNCOUNTED_BYTES as u32) * received.received_packets,
+        wire_bytes: received.received_bytes + from.uncounted_bytes * received.received_packets,
         lost,
         ..Counters::default()
     })

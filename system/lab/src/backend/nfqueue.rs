@@ -14,10 +14,11 @@ use penstock_sys::net::{CONGESTED, Diversion, PacketQueue};
 use penstock_units::BitRate;
 use std::os::fd::AsFd;
 
+use super::tag::Tags;
 use super::{Lane, Place, Wire};
 use crate::direction::{Counters, Direction};
 use crate::lateness::Counted;
-use crate::line::{Fate, Impairment, Line, Packet};
+use crate::line::{ETHERNET_BYTES, Fate, Impairment, Line, Packet};
 use crate::node::Node;
 use crate::plan::Port;
 
@@ -57,6 +58,7 @@ struct Sender {
     node: Arc<Node>,
     device: u32,
     mtu: u32,
+    tag_bytes: u64,
 }
 
 /// The receiving end of a direction: where its packets wait.
@@ -66,6 +68,7 @@ struct Receiver {
     device: u32,
     queue: u16,
     mtu: u32,
+    tag_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -95,21 +98,31 @@ struct Carrying {
 
 /// A pair of devices with two directions.
 #[derive(Debug)]
-pub(super) struct Link([Way; 2]);
+pub(super) struct Link {
+    ways: [Way; 2],
+    _tags: Tags,
+}
 
 impl Link {
     pub(super) fn join(name: &str, seed: u64, ends: [Place<'_>; 2]) -> io::Result<Self> {
-        let devices = pair(ends)?;
+        let (devices, tags) = pair(ends)?;
+        let tag_bytes = tags.bytes();
         let way = |from: usize| -> io::Result<Way> {
             let (a, b) = (ends[from], ends[1 - from]);
             let sign = if from == 0 { '>' } else { '<' };
             Ok(Way {
-                sender: Sender { node: Arc::clone(a.node), device: devices[from], mtu: a.port.mtu },
+                sender: Sender {
+                    node: Arc::clone(a.node),
+                    device: devices[from],
+                    mtu: a.port.mtu,
+                    tag_bytes,
+                },
                 receiver: Receiver {
                     node: Arc::clone(b.node),
                     device: devices[1 - from],
                     queue: u16::try_from(b.number).unwrap_or(u16::MAX),
                     mtu: b.port.mtu,
+                    tag_bytes,
                 },
                 rest: Carrying::new(format!("{name}{sign}"), Impairment::default())?,
                 waits: false,
@@ -120,16 +133,17 @@ impl Link {
                 segments: SEGMENTS_MAX,
             })
         };
-        Ok(Self([way(0)?, way(1)?]))
+        Ok(Self { ways: [way(0)?, way(1)?], _tags: tags })
     }
 }
 
-/// Two devices joined, addressed and up; their indices.
-pub(super) fn pair(ends: [Place<'_>; 2]) -> io::Result<[u32; 2]> {
+/// Two devices joined, addressed and up, with tags where the link has a VLAN; their indices.
+pub(super) fn pair(ends: [Place<'_>; 2]) -> io::Result<([u32; 2], Tags)> {
     let [a, b] = ends;
     let (here, there) = (Node::new_device(a.port), Node::new_device(b.port));
     a.node.network.add_veth(&here, &there, &b.node.namespace)?;
-    settle(ends)
+    let tags = Tags::attach(a.port.vlan, ends);
+    Ok((settle(ends)?, tags))
 }
 
 /// Addresses and neighbours of two devices that are there; their indices.
@@ -146,21 +160,21 @@ pub(super) fn settle(ends: [Place<'_>; 2]) -> io::Result<[u32; 2]> {
 
 impl Wire for Link {
     fn set(&mut self, wanted: [Impairment; 2]) -> io::Result<()> {
-        self.0.iter_mut().zip(wanted).try_for_each(|(way, wanted)| way.set(wanted))
+        self.ways.iter_mut().zip(wanted).try_for_each(|(way, wanted)| way.set(wanted))
     }
 
     fn counters(&self) -> io::Result<[Counters; 2]> {
-        let [a, b] = &self.0;
+        let [a, b] = &self.ways;
         Ok([a.counters()?, b.counters()?])
     }
 
     fn lateness(&self) -> [Option<Counted>; 2] {
-        self.0.each_ref().map(|way| way.waits.then(|| way.rest.direction.lateness.counted()))
+        self.ways.each_ref().map(|way| way.waits.then(|| way.rest.direction.lateness.counted()))
     }
 
     fn set_lanes(&mut self, number: u16, lanes: Option<[Lane; 2]>) -> io::Result<()> {
         let [one, other] = lanes.map_or([None, None], |lanes| lanes.map(Some));
-        let [forward, back] = &mut self.0;
+        let [forward, back] = &mut self.ways;
         let queues = lane_queues(number);
         forward.set_lane(queues[0], one)?;
         back.set_lane(queues[1], other).inspect_err(|_| {
@@ -170,7 +184,7 @@ impl Wire for Link {
     }
 
     fn lane_counters(&self, number: u16) -> Option<[Counters; 2]> {
-        let [forward, back] = &self.0;
+        let [forward, back] = &self.ways;
         let counted = |way: &Way, queue| Some(way.lanes.get(&queue)?.1.direction.counters());
         let queues = lane_queues(number);
         Some([counted(forward, queues[0])?, counted(back, queues[1])?])
@@ -200,8 +214,7 @@ impl Way {
         }
         // Once packets wait here they go on doing so: a change of place could let one overtake another.
         if !self.waits {
-            let Receiver { node, queue, mtu, .. } = &self.receiver;
-            self.rest.start(node, *queue, *mtu, self.seed)?;
+            self.rest.start(&self.receiver, self.receiver.queue, self.seed)?;
             self.waits = true;
             self.divert()?;
             self.sender.node.network.remove_qdisc(self.sender.device)?;
@@ -231,14 +244,13 @@ impl Way {
             self.gone = self.gone.with(carrying.direction.counters());
         }
         if let Some(lane) = lane {
-            let Receiver { node, mtu, .. } = &self.receiver;
             let name = format!("{}{queue}", self.rest.direction.name);
             let mut carrying = Carrying::new(name, in_lane(&self.wanted, &lane))?;
             if before.is_some() {
                 self.divert()?;
             }
             drop(before);
-            carrying.start(node, queue, *mtu, self.seed)?;
+            carrying.start(&self.receiver, queue, self.seed)?;
             self.lanes.insert(queue, (lane, carrying));
         } else if before.is_none() {
             return Ok(());
@@ -273,7 +285,8 @@ impl Way {
         let receiver = self.receiver.node.network.counters(self.receiver.device)?;
         Ok(Counters {
             packets: receiver.received_packets,
-            wire_bytes: receiver.received_bytes + UNCOUNTED_BYTES * receiver.received_packets,
+            wire_bytes: receiver.received_bytes
+                + (UNCOUNTED_BYTES + self.sender.tag_bytes) * receiver.received_packets,
             overflowed,
             ..Counters::default()
         })
@@ -291,14 +304,15 @@ impl Carrying {
     }
 
     /// Lets packets go that wait in this queue of a node, when their time has come.
-    fn start(&mut self, node: &Node, queue: u16, mtu: u32, seed: u64) -> io::Result<()> {
-        let queue = node.namespace.inside(|| PacketQueue::open(queue, HEAD_BYTES))??;
+    fn start(&mut self, at: &Receiver, queue: u16, seed: u64) -> io::Result<()> {
+        let queue = at.node.namespace.inside(|| PacketQueue::open(queue, HEAD_BYTES))??;
         let direction = &self.direction;
         let keeper = Keeper {
             direction: Arc::clone(direction),
             queue,
             line: Line::new(direction.wanted(), seed, &direction.name),
-            mtu,
+            mtu: at.mtu,
+            ethernet_bytes: ETHERNET_BYTES + at.tag_bytes,
             held: VecDeque::with_capacity(1 << 14),
             lost_bytes: 0,
             since: Instant::now(),
@@ -331,7 +345,7 @@ impl Sender {
         };
         let mtu = u64::from(self.mtu);
         let counted = u128::from(rate.0) * u128::from(mtu + COUNTED_BYTES)
-            / u128::from(mtu + COUNTED_BYTES + UNCOUNTED_BYTES);
+            / u128::from(mtu + COUNTED_BYTES + UNCOUNTED_BYTES + self.tag_bytes);
         let burst = (rate.0 as f64 / 8.0 * BURST.as_secs_f64()) as u64;
         let burst = burst.clamp(2 * (mtu + COUNTED_BYTES), BURST_BYTES_MAX);
         network.replace_tbf(
@@ -366,6 +380,8 @@ struct Keeper {
     queue: PacketQueue,
     line: Line,
     mtu: u32,
+    /// What Ethernet adds to each segment.
+    ethernet_bytes: u64,
     held: VecDeque<Held>,
     /// Of packets held that are to be dropped.
     lost_bytes: u64,
@@ -486,7 +502,7 @@ impl Keeper {
 
     fn take(&mut self) -> io::Result<usize> {
         let (now, clock) = (self.since.elapsed(), SystemTime::now());
-        let Self { queue, line, held, direction, mtu, lost_bytes, .. } = self;
+        let Self { queue, line, held, direction, mtu, ethernet_bytes, lost_bytes, .. } = self;
         let mut at_once = Vec::new();
         let count = queue.take(|waiting| {
             let (id, bytes) = (waiting.id, waiting.bytes);
@@ -494,7 +510,7 @@ impl Keeper {
                 let verdict = Verdict::Go { marked: false };
                 return held.push_back(Held { id, at: now, bytes, verdict });
             }
-            let packet = Packet::of(waiting.head, waiting.bytes, *mtu);
+            let packet = Packet::of(waiting.head, waiting.bytes, *mtu, *ethernet_bytes);
             // It arrived before this thread was told.
             let age = waiting.arrived.and_then(|then| clock.duration_since(then).ok());
             let age = age.unwrap_or_default().min(AGE_MAX);

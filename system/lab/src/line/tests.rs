@@ -92,10 +92,10 @@ fn a_super_packet_is_on_the_wire_as_its_segments_are() {
     head[1] = 0x02;
     head[9] = 6;
     head[20 + 12] = 8 << 4;
-    let whole = Packet::of(&head, 52 + 14_480, MTU);
+    let whole = Packet::of(&head, 52 + 14_480, MTU, ETHERNET_BYTES);
     assert_eq!(whole.wire_bytes, 10 * (1500 + ETHERNET_BYTES));
     assert!(whole.markable);
-    let single = Packet::of(&head, 1500, MTU);
+    let single = Packet::of(&head, 1500, MTU, ETHERNET_BYTES);
     assert_eq!(single.wire_bytes * 10, whole.wire_bytes);
     // IPv6 with the kernel's jumbo option.
     let mut head = vec![0; 96];
@@ -103,7 +103,7 @@ fn a_super_packet_is_on_the_wire_as_its_segments_are() {
     head[40] = 6;
     head[48 + 12] = 8 << 4;
     assert_eq!(header_bytes(&head), Some(80));
-    assert!(!Packet::of(&head, 100, MTU).markable);
+    assert!(!Packet::of(&head, 100, MTU, ETHERNET_BYTES).markable);
 }
 
 proptest! {
@@ -144,6 +144,6 @@ proptest! {
 
     #[test]
     fn no_head_panics(head in prop::collection::vec(any::<u8>(), 0..100), bytes: u32, mtu in 68_u32..70_000) {
-        let _ = Packet::of(&head, bytes, mtu);
+        let _ = Packet::of(&head, bytes, mtu, ETHERNET_BYTES);
     }
 }

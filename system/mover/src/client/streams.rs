@@ -1,9 +1,10 @@
 //! The data streams of a client: as many as are wanted, over the ways that are chosen.
 //!
-//! A stream that breaks is connected again. When other ways are chosen the streams move one by one: each is asked to
-//! leave, ends once what it carries has arrived, and is connected over a new way before the next one is asked. Where
-//! nothing of one arrives for [`DEAD_AFTER`] the old ways are taken for dead, all that are left there go at once, and
-//! what they carried is sent again.
+//! A stream that breaks is connected again. When other ways are chosen each stream gets a successor over a new way, and
+//! leaves once that is connected: it ends when what it carries has arrived. Where nothing of it arrives for
+//! [`DEAD_AFTER`] its way is taken for dead, it is broken, and what it carried is sent again. So is the block of a slow
+//! stream that has not left within [`LEAVE_WITHIN`], if it carried one before: else one that is moved all the time would
+//! never carry any. The control connection follows the last stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -19,8 +20,11 @@ use crate::granting::AnyEnd;
 use crate::sending::spawn;
 use crate::session::{Ending, lock};
 
-/// How long nothing of what a leaving stream has on its way may arrive before it is broken.
+/// How long nothing of what a stream on an old way has under way may arrive before it is broken.
 const DEAD_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a stream may take to leave, and its successor to connect before it does.
+const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long it may have nothing on its way: its rate is low, or the other end is slow to say what it has written.
 const IDLE_AFTER: Duration = Duration::from_secs(3);
@@ -28,10 +32,13 @@ const IDLE_AFTER: Duration = Duration::from_secs(3);
 /// How often is looked at what is wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A place for a stream.
+/// A stream, and its place among those that are wanted. One that is replaced and its successor have the same place.
 struct Slot {
+    place: u16,
     state: Arc<State>,
     thread: JoinHandle<()>,
+    /// Since other ways were chosen than that by which it was connected.
+    leaving: Option<Leaving>,
 }
 
 #[derive(Default)]
@@ -42,64 +49,69 @@ struct State {
     connected: AtomicBool,
     /// Which choice of ways it was connected by.
     choice: AtomicU64,
-    /// It is to make place for one over another way.
+    /// When it ends, no other comes.
+    replaced: AtomicBool,
+    /// It is to end.
     leave: AtomicBool,
 }
 
 impl State {
+    fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::SeqCst)
+    }
+
     fn is_old(&self, choice: u64) -> bool {
-        self.connected.load(Ordering::SeqCst) && self.choice.load(Ordering::SeqCst) != choice
+        self.is_connected() && self.choice.load(Ordering::SeqCst) != choice
     }
 }
 
-/// Streams that move to other ways.
-#[derive(Default)]
-struct Moving {
-    /// Those that were asked to leave.
-    leaving: Vec<Leaving>,
-    /// Those that are left have nothing to wait for.
-    hurry: bool,
-}
-
-/// A stream that was asked to leave.
+/// How a stream on an old way is doing.
 struct Leaving {
-    state: Arc<State>,
-    stream: StreamId,
+    since: Instant,
+    /// When it was asked to leave.
+    asked: Option<Instant>,
     /// Bytes that had arrived when there were others last.
     arrived: u64,
     /// When that was.
-    since: Instant,
+    moved: Instant,
+    /// Its way is dead.
+    dead: bool,
 }
 
 /// Keeps as many streams connected as are wanted, until the session is over.
 pub(super) fn keep(shared: &Arc<Shared>, end: &AnyEnd, opened: &Opened) {
     let next = Arc::new(AtomicU32::new(0));
     let mut slots: Vec<Slot> = Vec::new();
-    let mut moving = Moving::default();
     let mut alive = Instant::now();
     let session = end.session();
     let dial = &shared.plan.contact.dial;
     let mut control_choice = None;
     while !session.is_over() {
-        let wanted = session.wanted_streams.load(Ordering::SeqCst).min(opened.streams_max);
+        let choice = dial.choice();
         slots.retain(|slot| !slot.thread.is_finished());
-        for slot in slots.len()..usize::from(wanted) {
+        slots.iter_mut().for_each(|slot| slot.look(choice));
+        let wanted = session.wanted_streams.load(Ordering::SeqCst).min(opened.streams_max);
+        for place in 0..wanted {
+            if slots.iter().any(|slot| slot.place == place && slot.leaving.is_none()) {
+                continue;
+            }
             let state = Arc::new(State::default());
             let (shared, end, opened) = (Arc::clone(shared), end.clone(), opened.clone());
-            let (next, slot) = (Arc::clone(&next), u16::try_from(slot).unwrap_or(u16::MAX));
+            let next = Arc::clone(&next);
             let thread = spawn("stream", {
                 let state = Arc::clone(&state);
-                move || keep_one(&shared, &end, &opened, slot, &state, &next)
+                move || keep_one(&shared, &end, &opened, place, &state, &next)
             });
-            slots.push(Slot { state, thread });
+            slots.push(Slot { place, state, thread, leaving: None });
         }
-        let choice = dial.choice();
-        if control_choice.replace(choice) != Some(choice) {
+        replace(&mut slots, end);
+        let left = slots.iter().all(|slot| slot.leaving.as_ref().is_none_or(|one| one.dead));
+        if control_choice != Some(choice) && left {
+            control_choice = Some(choice);
             let control = lock(&shared.control);
             // It comes back by itself, over a way that is chosen.
             control.iter().filter(|control| !dial.is_chosen(control)).for_each(|c| c.shut_down());
         }
-        moving.step(&slots, choice, end);
         if session.stream_count() > 0 {
             alive = Instant::now();
         } else if alive.elapsed() > shared.plan.contact.give_up_after {
@@ -117,50 +129,57 @@ pub(super) fn keep(shared: &Arc<Shared>, end: &AnyEnd, opened: &Opened) {
     }
 }
 
-impl Moving {
-    /// Looks after streams that are still on ways that were chosen before.
-    fn step(&mut self, slots: &[Slot], choice: u64, end: &AnyEnd) {
-        let there = |state: &State, stream: StreamId| {
-            state.connected.load(Ordering::SeqCst) && state.stream.load(Ordering::SeqCst) == stream
-        };
-        // The place is taken again by a stream over a new way, or is not needed any more.
-        let is_back = |state: &Arc<State>| {
-            let is_slot = slots.iter().any(|slot| Arc::ptr_eq(&slot.state, state));
-            !is_slot || (state.connected.load(Ordering::SeqCst) && !state.is_old(choice))
-        };
-        self.leaving.retain(|one| !is_back(&one.state));
-        for one in &mut self.leaving {
-            let (arrived, is_under_way) =
-                end.session().progress_of(one.stream).unwrap_or((one.arrived, true));
-            if arrived > one.arrived {
-                (one.arrived, one.since) = (arrived, Instant::now());
-            }
-            let patience = if is_under_way { DEAD_AFTER } else { IDLE_AFTER };
-            // A receiving end hears of no wish: its streams are broken and their blocks asked for again.
-            let waits = matches!(end, AnyEnd::Send(_)) && one.since.elapsed() <= patience;
-            if there(&one.state, one.stream) && !waits {
-                self.hurry = true;
-                end.session().break_stream(one.stream);
-            }
+impl Slot {
+    /// Notices that other ways are chosen.
+    fn look(&mut self, choice: u64) {
+        if self.leaving.is_none() && self.state.is_old(choice) {
+            self.state.replaced.store(true, Ordering::SeqCst);
+            let now = Instant::now();
+            self.leaving =
+                Some(Leaving { since: now, asked: None, arrived: 0, moved: now, dead: false });
         }
-        let is_asked =
-            |state: &Arc<State>| self.leaving.iter().any(|one| Arc::ptr_eq(&one.state, state));
-        let mut old: Vec<_> = slots
-            .iter()
-            .filter(|slot| slot.state.is_old(choice) && !is_asked(&slot.state))
-            .collect();
-        if old.is_empty() {
-            self.hurry &= !self.leaving.is_empty();
-            return;
-        }
-        if !self.hurry {
-            old.truncate(usize::from(self.leaving.is_empty()));
-        }
-        for slot in old {
-            let stream = slot.state.stream.load(Ordering::SeqCst);
+    }
+}
+
+/// Looks after streams that have a successor.
+fn replace(slots: &mut [Slot], end: &AnyEnd) {
+    let session = end.session();
+    let block_bytes = u64::from(session.options.block_bytes);
+    let connected: Vec<u16> = slots
+        .iter()
+        .filter(|slot| slot.leaving.is_none() && slot.state.is_connected())
+        .map(|slot| slot.place)
+        .collect();
+    for slot in slots {
+        let Some(leaving) = &mut slot.leaving else { continue };
+        let stream: StreamId = slot.state.stream.load(Ordering::SeqCst);
+        if leaving.asked.is_none()
+            && (connected.contains(&slot.place) || leaving.since.elapsed() > LEAVE_WITHIN)
+        {
+            leaving.asked = Some(Instant::now());
             slot.state.leave.store(true, Ordering::SeqCst);
-            let (state, since) = (Arc::clone(&slot.state), Instant::now());
-            self.leaving.push(Leaving { state, stream, arrived: 0, since });
+        }
+        let (arrived, is_under_way) =
+            session.progress_of(stream).unwrap_or((leaving.arrived, true));
+        if arrived > leaving.arrived {
+            (leaving.arrived, leaving.moved) = (arrived, Instant::now());
+        }
+        let patience = if is_under_way { DEAD_AFTER } else { IDLE_AFTER };
+        let is_dead = leaving.moved.elapsed() > patience;
+        let is_asked_for = leaving.asked.map(|asked| asked.elapsed());
+        // A receiving end hears of no wish: its streams are broken and their blocks asked for again.
+        let is_late = match end {
+            AnyEnd::Send(_) => {
+                arrived > block_bytes && is_asked_for.is_some_and(|time| time > LEAVE_WITHIN)
+            }
+            AnyEnd::Receive(_) => is_asked_for.is_some(),
+        };
+        if (is_dead || is_late) && slot.state.is_connected() && !session.is_broken(stream) {
+            leaving.dead |= is_dead;
+            slot.state.leave.store(true, Ordering::SeqCst);
+            let why = if is_dead { "nothing arrives there" } else { "it takes long" };
+            tracing::debug!("stream {stream} is broken on its old way: {why}");
+            session.break_stream(stream);
         }
     }
 }
@@ -170,22 +189,22 @@ fn keep_one(
     shared: &Shared,
     end: &AnyEnd,
     opened: &Opened,
-    slot: u16,
+    place: u16,
     state: &State,
     next: &AtomicU32,
 ) {
     let session = end.session();
-    let wanted = || slot < session.wanted_streams.load(Ordering::SeqCst);
+    let wanted = || place < session.wanted_streams.load(Ordering::SeqCst);
     let mut backoff = Backoff::default();
-    while !session.is_over() && wanted() {
+    while !session.is_over() && wanted() && !state.replaced.load(Ordering::SeqCst) {
         let number = next.fetch_add(1, Ordering::Relaxed);
         let start = Instant::now();
         let mark = session.options.mark.filter(|_| matches!(end, AnyEnd::Send(_)));
-        state.leave.store(false, Ordering::SeqCst);
         state.choice.store(shared.plan.contact.dial.choice(), Ordering::SeqCst);
         let joined = shared.plan.contact.join(opened, number, mark);
         let result = joined.and_then(|(channel, nonces, label)| {
             session.name_label(label);
+            tracing::debug!("stream {number} connected to {}", channel.transport().peer());
             state.stream.store(number, Ordering::SeqCst);
             state.connected.store(true, Ordering::SeqCst);
             let stays = || wanted() && !state.leave.load(Ordering::SeqCst);
