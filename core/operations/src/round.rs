@@ -177,7 +177,7 @@ pub struct Setting {
     pub path: Vec<AddressPair>,
     /// Names of the links of its path.
     pub route: Vec<String>,
-    /// When it was given that path for fairness' sake, in milliseconds since 1970; 0 where there was no choice.
+    /// When it was given that path though the one before was up, in milliseconds since 1970; else 0.
     pub moved_ms: i64,
     /// Why it has this rate.
     pub reason: String,

@@ -67,6 +67,11 @@ impl Pacer {
         Place(self.taken_bytes)
     }
 
+    /// What was taken and will not be sent goes to those that wait.
+    pub fn give_back(&mut self, bytes: u64) {
+        self.given_bytes += bytes as f64;
+    }
+
     /// How long it takes until what was taken may be sent, if the rate stays.
     pub fn wait(&mut self, place: Place, now: Duration) -> Duration {
         self.advance(now);
@@ -103,6 +108,17 @@ mod tests {
         assert!(pacer.wait(place, Duration::from_secs(1)) < Duration::from_millis(1));
         pacer.set_rate(None, Duration::from_secs(1));
         assert_eq!(pacer.wait(place, Duration::from_secs(1)), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_is_given_back_holds_nobody_up() {
+        let mut pacer = Pacer::new(Some(8_000), Duration::ZERO);
+        let (_gone, waits) =
+            (pacer.enter(5_000, Duration::ZERO), pacer.enter(1_000, Duration::ZERO));
+        assert!(pacer.wait(waits, Duration::ZERO) >= Duration::from_millis(5_900));
+        pacer.give_back(5_000);
+        let left = pacer.wait(waits, Duration::ZERO);
+        assert!((900..=1_000).contains(&left.as_millis()), "{left:?}");
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Channel {
         }
     }
 
-    /// Whether the connection was shut down or is gone, by whichever end.
+    /// Whether the connection was shut down at this end or is gone. That the other end sends no more is not enough.
     ///
     /// # Errors
     /// When it cannot be asked.

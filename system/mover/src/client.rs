@@ -179,9 +179,9 @@ impl Transfer {
         }
     }
 
-    /// Has its streams use these pairs of addresses from now on, or any where none is given. A sender's streams move
-    /// one by one, each once what it carries has arrived; where that takes long they all move at once, and what they
-    /// carried is sent again. The control connection moves too, but takes any way where these are dead.
+    /// Has its streams use these pairs of addresses from now on, or any where none is given. Each of its
+    /// streams gets a successor there and ends once what it carries has arrived; where that takes long it is broken, and what
+    /// it carried is sent again. The control connection moves last, and takes any way where these are dead.
     ///
     /// # Errors
     /// When its connections cannot be chosen.

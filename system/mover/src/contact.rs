@@ -259,6 +259,10 @@ impl Contact {
         };
         match exchange::join(&mut channel, &join)? {
             Joined::Yes => {}
+            Joined::TooMany => {
+                let text = "stream refused: the agent has as many as it takes";
+                return Err(io::Error::new(io::ErrorKind::QuotaExceeded, text));
+            }
             refused => return Err(io::Error::other(format!("stream refused: {refused:?}"))),
         }
         channel.transport().set_timeouts(None)?;

@@ -445,6 +445,7 @@ impl SenderEnd {
         let mut result = self.send_blocks(stream, &mut writer, wanted);
         if result.is_ok() {
             writer.finish();
+            self.session.finish_stream(stream);
             result = self.await_written(stream);
         }
         if let Some(fireflies) = &self.session.fireflies {

@@ -87,6 +87,10 @@ impl Pace {
         lock(&self.pacer).enter(bytes as u64, self.clock.elapsed())
     }
 
+    fn give_back(&self, bytes: usize) {
+        lock(&self.pacer).give_back(bytes as u64);
+    }
+
     fn left(&self, place: Place) -> Duration {
         lock(&self.pacer).wait(place, self.clock.elapsed())
     }
@@ -138,12 +142,25 @@ pub fn add_since(counter: &AtomicU64, start: Instant) {
     counter.fetch_add(elapsed, Ordering::Relaxed);
 }
 
+/// How far a stream is.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress {
+    /// Bytes that its peer has.
+    pub arrived: u64,
+    /// There are others on their way to it.
+    pub is_under_way: bool,
+    /// No others will follow.
+    pub is_finished: bool,
+}
+
 /// A data stream that is connected.
 #[derive(Debug)]
 struct Stream {
     transport: Transport,
     /// What it carries is to be sent again.
     broken: bool,
+    /// It has sent all that it will.
+    finished: bool,
 }
 
 impl Stream {
@@ -301,7 +318,7 @@ impl Session {
         if self.is_over() || streams.contains_key(&stream) {
             return Ok(false);
         }
-        streams.insert(stream, Stream { transport: handle, broken: false });
+        streams.insert(stream, Stream { transport: handle, broken: false, finished: false });
         let count = u16::try_from(streams.len()).unwrap_or(u16::MAX);
         self.streams_peak.fetch_max(count, Ordering::Relaxed);
         Ok(true)
@@ -329,11 +346,17 @@ impl Session {
         }
     }
 
-    /// Bytes of a stream that its peer has, as TCP knows, and whether there are others on their way to it.
+    /// How far a stream is, by what TCP knows of it.
     #[must_use]
-    pub fn progress_of(&self, stream: StreamId) -> Option<(u64, bool)> {
-        let info = TcpInfo::of(&lock(&self.streams).get(&stream)?.transport).ok()?;
-        Some((info.bytes_acked, info.unacked_segments > 0 || info.notsent_bytes > 0))
+    pub fn progress_of(&self, stream: StreamId) -> Option<Progress> {
+        let streams = lock(&self.streams);
+        let stream = streams.get(&stream)?;
+        let info = TcpInfo::of(&stream.transport).ok()?;
+        Some(Progress {
+            arrived: info.bytes_acked,
+            is_under_way: info.unacked_segments > 0 || info.notsent_bytes > 0,
+            is_finished: stream.finished,
+        })
     }
 
     /// Breaks streams whose path is gone while that of others is not, so that what they carried is sent again there
@@ -379,16 +402,20 @@ impl Session {
             return Ok(());
         }
         let start = Instant::now();
+        let mut broken = false;
         while !wait.is_zero() && !self.is_over() {
             // Short steps, so that another rate, the end of the session or of the stream is noticed.
             std::thread::sleep(wait.min(Duration::from_millis(100)));
             if channel.is_broken()? {
-                return Err(io::ErrorKind::BrokenPipe.into());
+                self.pace.give_back(bytes);
+                self.shared_pace.iter().for_each(|pace| pace.give_back(bytes));
+                broken = true;
+                break;
             }
             wait = left();
         }
         add_since(&self.meter.waited_rate_us, start);
-        Ok(())
+        if broken { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     }
 
     /// How many bytes to ask [`Session::wait_for_pace`] for at a time: little where the rate is low, so that they
@@ -401,6 +428,21 @@ impl Session {
         let rate_bps = self.pace.rate_bps().into_iter().chain(shared).min().unwrap_or(u64::MAX);
         let bytes = rate_bps / 8 / PARTS_PER_SECOND;
         usize::try_from(bytes.clamp(*PART_BYTES.start(), *PART_BYTES.end())).unwrap_or(usize::MAX)
+    }
+
+    /// How long a stream may have to wait for its turn at this rate.
+    #[must_use]
+    pub fn turn(&self) -> Duration {
+        let rate_bps = self.pace.rate_bps().map_or(u64::MAX, |rate| rate.max(1));
+        let bytes = self.part_bytes() as u64 * u64::from(self.stream_count());
+        Duration::from_secs(bytes.saturating_mul(8) / rate_bps)
+    }
+
+    /// A stream has sent all that it will; what is left is to hear of it.
+    pub fn finish_stream(&self, stream: StreamId) {
+        if let Some(stream) = lock(&self.streams).get_mut(&stream) {
+            stream.finished = true;
+        }
     }
 
     /// Breaks this stream; what it carried is sent again on another.

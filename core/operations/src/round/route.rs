@@ -109,7 +109,7 @@ impl Planner {
 
     /// Whether a run may go another way for fairness' sake alone.
     pub(super) fn may_move(snapshot: &Snapshot, run: &RunView) -> bool {
-        snapshot.now_ms - run.setting.moved_ms >= STAY_MS
+        (snapshot.now_ms - run.setting.moved_ms).abs() >= STAY_MS
     }
 
     /// Chooses ways for runs, in their order.

@@ -335,10 +335,6 @@ impl Resources {
 /// Since when a run is slower than it may be, for a reason of its own.
 fn slow_since(run: &RunView, now_ms: i64) -> Option<i64> {
     let rate = run.setting.rate_bps.filter(|rate| *rate > LEAST_BPS && run.moving)?;
-    // Its streams are on their way to another path.
-    if now_ms - run.setting.moved_ms < SLOW_MS {
-        return None;
-    }
     // What its limit holds back is not slow; what has no word about it is not known to be.
     if matches!(run.bound_by.as_str(), "rate" | "") {
         return None;
@@ -346,6 +342,8 @@ fn slow_since(run: &RunView, now_ms: i64) -> Option<i64> {
     let has = |percent: u64| run.measured_bps >= rate / 100 * percent;
     match run.setting.slow_since_ms {
         Some(since) => (!has(SLOW_NO_MORE)).then_some(since),
+        // Its streams may be on their way to another path.
+        None if now_ms - run.setting.moved_ms < SLOW_MS => None,
         None => (!has(SLOW)).then_some(now_ms),
     }
 }

@@ -60,7 +60,7 @@ pub(crate) async fn snapshot(
         "SELECT n.id, n.queue, n.class, n.request, n.from_host, n.to_host, n.priority, n.deadline,
             CASE WHEN r.size_estimate > r.bytes THEN r.size_estimate ELSE r.bytes END - r.bytes_done, n.phase,
             n.measured_bps, n.applied_bps, n.bound_by, n.rate_bps, n.streams, n.path, n.route, n.reason, n.slow_since,
-            n.off_path, n.settings_at, n.path_at
+            n.off_path, n.settings_at, n.moved_at
          FROM run n JOIN request r ON r.id = n.request WHERE n.state < 2 AND n.state = 0 ORDER BY n.id",
     );
     for row in runs.fetch_all(pool).await? {
@@ -202,7 +202,7 @@ async fn set(cx: &mut Context, settings: &[Setting]) -> Result<i64, sqlx::Error>
         "i, r, s, p, u, w, l, o, m",
         rows,
         "UPDATE run SET rate_bps = v.r, streams = v.s, path = v.p, route = v.u, reason = v.w, slow_since = v.l,
-            off_path = v.o, path_at = v.m,
+            off_path = v.o, moved_at = v.m,
             settings_at = CASE WHEN COALESCE(run.rate_bps, -1) <> COALESCE(v.r, -1) OR run.path <> v.p THEN $1
                 ELSE run.settings_at END
          FROM v WHERE run.id = v.i AND run.state = 0 RETURNING id",

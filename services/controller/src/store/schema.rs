@@ -104,7 +104,7 @@ CREATE TABLE seen (
     link TEXT PRIMARY KEY, at BIGINT NOT NULL, up BIGINT, forward_bps BIGINT, back_bps BIGINT, interval_ms BIGINT);
 ",
     "
-ALTER TABLE run ADD COLUMN path_at BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE run ADD COLUMN moved_at BIGINT NOT NULL DEFAULT 0;
 ",
 ];
 

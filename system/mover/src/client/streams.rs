@@ -2,10 +2,12 @@
 //!
 //! A stream that breaks is connected again. When other ways are chosen each stream gets a successor over a new way, and
 //! leaves once that is connected: it ends when what it carries has arrived. Where nothing of it arrives for
-//! [`DEAD_AFTER`] its way is taken for dead, it is broken, and what it carried is sent again. So is the block of a slow
-//! stream that has not left within [`LEAVE_WITHIN`], if it carried one before: else one that is moved all the time would
-//! never carry any. The control connection follows the last stream.
+//! [`DEAD_AFTER`] its way is taken for dead, it is broken, and what it carried is sent again. So is what a slow
+//! stream has under way that does not arrive within [`LEAVE_WITHIN`], if it carried a block before: else one that is moved
+//! all the time would never carry any. The control connection follows the last stream.
 
+use std::collections::HashSet;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -23,7 +25,7 @@ use crate::session::{Ending, lock};
 /// How long nothing of what a stream on an old way has under way may arrive before it is broken.
 const DEAD_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a stream may take to leave, and its successor to connect before it does.
+/// How long a stream may take to leave.
 const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long it may have nothing on its way: its rate is low, or the other end is slow to say what it has written.
@@ -53,6 +55,8 @@ struct State {
     replaced: AtomicBool,
     /// It is to end.
     leave: AtomicBool,
+    /// The agent has no place for it beside the one that it replaces.
+    crowded: AtomicBool,
 }
 
 impl State {
@@ -60,14 +64,14 @@ impl State {
         self.connected.load(Ordering::SeqCst)
     }
 
+    /// Whether it is connected, or connects, by another choice.
     fn is_old(&self, choice: u64) -> bool {
-        self.is_connected() && self.choice.load(Ordering::SeqCst) != choice
+        self.choice.load(Ordering::SeqCst) != choice
     }
 }
 
 /// How a stream on an old way is doing.
 struct Leaving {
-    since: Instant,
     /// When it was asked to leave.
     asked: Option<Instant>,
     /// Bytes that had arrived when there were others last.
@@ -95,7 +99,7 @@ pub(super) fn keep(shared: &Arc<Shared>, end: &AnyEnd, opened: &Opened) {
             if slots.iter().any(|slot| slot.place == place && slot.leaving.is_none()) {
                 continue;
             }
-            let state = Arc::new(State::default());
+            let state = Arc::new(State { choice: choice.into(), ..State::default() });
             let (shared, end, opened) = (Arc::clone(shared), end.clone(), opened.clone());
             let next = Arc::clone(&next);
             let thread = spawn("stream", {
@@ -135,8 +139,7 @@ impl Slot {
         if self.leaving.is_none() && self.state.is_old(choice) {
             self.state.replaced.store(true, Ordering::SeqCst);
             let now = Instant::now();
-            self.leaving =
-                Some(Leaving { since: now, asked: None, arrived: 0, moved: now, dead: false });
+            self.leaving = Some(Leaving { asked: None, arrived: 0, moved: now, dead: false });
         }
     }
 }
@@ -145,36 +148,41 @@ impl Slot {
 fn replace(slots: &mut [Slot], end: &AnyEnd) {
     let session = end.session();
     let block_bytes = u64::from(session.options.block_bytes);
-    let connected: Vec<u16> = slots
+    let mut room: HashSet<u16> = slots
         .iter()
-        .filter(|slot| slot.leaving.is_none() && slot.state.is_connected())
+        .filter(|slot| slot.leaving.is_none())
+        .filter(|slot| slot.state.is_connected() || slot.state.crowded.load(Ordering::SeqCst))
         .map(|slot| slot.place)
         .collect();
-    for slot in slots {
+    // The latest first: of two that leave one place the other one is broken, so that no more pile up.
+    let mut seen = HashSet::new();
+    for slot in slots.iter_mut().rev() {
         let Some(leaving) = &mut slot.leaving else { continue };
+        let is_surplus = !seen.insert(slot.place);
         let stream: StreamId = slot.state.stream.load(Ordering::SeqCst);
-        if leaving.asked.is_none()
-            && (connected.contains(&slot.place) || leaving.since.elapsed() > LEAVE_WITHIN)
-        {
+        if leaving.asked.is_none() && (is_surplus || room.remove(&slot.place)) {
             leaving.asked = Some(Instant::now());
             slot.state.leave.store(true, Ordering::SeqCst);
         }
-        let (arrived, is_under_way) =
-            session.progress_of(stream).unwrap_or((leaving.arrived, true));
-        if arrived > leaving.arrived {
-            (leaving.arrived, leaving.moved) = (arrived, Instant::now());
+        if !slot.state.is_connected() || session.is_broken(stream) {
+            continue;
         }
-        let patience = if is_under_way { DEAD_AFTER } else { IDLE_AFTER };
+        let Some(progress) = session.progress_of(stream) else { continue };
+        if progress.arrived > leaving.arrived {
+            (leaving.arrived, leaving.moved) = (progress.arrived, Instant::now());
+        }
+        let patience =
+            if progress.is_under_way { DEAD_AFTER } else { IDLE_AFTER.max(session.turn() * 2) };
         let is_dead = leaving.moved.elapsed() > patience;
-        let is_asked_for = leaving.asked.map(|asked| asked.elapsed());
-        // A receiving end hears of no wish: its streams are broken and their blocks asked for again.
-        let is_late = match end {
-            AnyEnd::Send(_) => {
-                arrived > block_bytes && is_asked_for.is_some_and(|time| time > LEAVE_WITHIN)
-            }
-            AnyEnd::Receive(_) => is_asked_for.is_some(),
-        };
-        if (is_dead || is_late) && slot.state.is_connected() && !session.is_broken(stream) {
+        let asked_for = leaving.asked.map(|asked| asked.elapsed());
+        let is_late = asked_for.is_some_and(|time| match end {
+            // What has arrived waits to be written, on whichever way.
+            AnyEnd::Send(_) if progress.is_finished && !progress.is_under_way => false,
+            AnyEnd::Send(_) => time > LEAVE_WITHIN && progress.arrived > block_bytes,
+            // A receiving end hears of no wish: its streams are broken and their blocks asked for again.
+            AnyEnd::Receive(_) => true,
+        });
+        if is_dead || is_late || is_surplus {
             leaving.dead |= is_dead;
             slot.state.leave.store(true, Ordering::SeqCst);
             let why = if is_dead { "nothing arrives there" } else { "it takes long" };
@@ -216,6 +224,7 @@ fn keep_one(
             return;
         }
         if let Err(error) = result {
+            state.crowded.store(error.kind() == io::ErrorKind::QuotaExceeded, Ordering::SeqCst);
             tracing::debug!("stream {number}: {error}");
         }
         if start.elapsed() > Duration::from_secs(5) {
