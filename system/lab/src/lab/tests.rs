@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use penstock_topology::Topology;
-use penstock_units::BitRate;
+use penstock_units::{BitRate, ByteCount};
 
 use super::*;
 use crate::line::{Fate, Line, Packet};
@@ -99,6 +99,29 @@ fn links_do_what_they_are_to_do_on(mut lab: Lab) {
         let lost = lab.status(link).unwrap()[0].counters;
         assert!(name == "near" || lost.overflowed + lost.lost > 0, "{lost:?}");
     }
+}
+
+#[test]
+fn what_finds_no_room_is_counted() {
+    each(|mut lab| {
+        let link = lab.plan().topology.link("near").unwrap();
+        let (rate, queue) = (Some(BitRate(1_000_000)), Some(ByteCount(20_000)));
+        lab.set(link, [Impairment { rate, queue, ..Impairment::default() }; 2]).unwrap();
+        let (a, b) = (bound(&lab, "a"), bound(&lab, "b"));
+        for _ in 0..500 {
+            // The kernel's shaper may tell the sender.
+            let _ = a.send_to(&[0; 1000], b.local_addr().unwrap());
+        }
+        let since = Instant::now();
+        loop {
+            let counted = lab.status(link).unwrap()[0].counters;
+            if counted.overflowed + counted.lost > 300 {
+                break;
+            }
+            assert!(since.elapsed() < Duration::from_secs(30), "{counted:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
 }
 
 #[test]

@@ -11,6 +11,7 @@ use rustix::net::{
 const ERROR: u16 = 2;
 const REQUEST: u16 = 1;
 const ACKNOWLEDGE: u16 = 4;
+const ECHO: u16 = 8;
 const OPTION_CAP_ACK: i32 = 10;
 const OPTION_EXT_ACK: i32 = 11;
 const HEADER_BYTES: usize = 16;
@@ -58,7 +59,8 @@ impl Netlink {
 
     /// One question that the kernel may have nothing to say to.
     pub(super) fn ask_if_any(&self, kind: u16, body: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        send(&self.0, &message(kind, ACKNOWLEDGE, body), SendFlags::empty())?;
+        // Without an echo some answers go to those alone who listen to all changes.
+        send(&self.0, &message(kind, ACKNOWLEDGE | ECHO, body), SendFlags::empty())?;
         let answer = self.receive()?;
         match body_of(&answer) {
             Ok(body) => self.acknowledged().map(|()| Some(body.to_vec())),
