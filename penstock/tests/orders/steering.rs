@@ -122,6 +122,17 @@ fn ways(b: &Node) -> [Proxy; 2] {
     ["127.0.0.2", "127.0.0.3"].map(|ip| Proxy::clean(&format!("{ip}:{port}"), &b.agent.listen))
 }
 
+/// Two nodes, a file of 48 MiB at a, both ways to b; b awaits it, and what a is to send names no way yet.
+fn two_ways(controller: &Controller, seed: u64) -> (Node, Node, [Proxy; 2], Send) {
+    let mut random = Random::seeded(seed);
+    let (a, b) = (Node::start(controller, "a"), Node::start(controller, "b"));
+    let ways = ways(&b);
+    write_file(&mut random, &a.path("file"), 48 << 20);
+    let send = b.files_to("/data/in", TICKET, &["file"]);
+    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
+    (a, b, ways, send)
+}
+
 fn over(ip: &str, rate_bps: u64) -> Settings {
     let path = vec![AddressPair { from: "127.0.0.1".into(), to: ip.into() }];
     Settings { path, streams: Some(4), ..at(rate_bps) }
@@ -129,14 +140,9 @@ fn over(ip: &str, rate_bps: u64) -> Settings {
 
 #[test]
 fn streams_move_to_another_path_and_hardly_anything_is_sent_twice() {
-    let mut random = Random::seeded(7_102);
     let controller = Controller::start();
-    let (a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
-    let [one, other] = ways(&b);
-    write_file(&mut random, &a.path("file"), 48 << 20);
-    let mut send = b.files_to("/data/in", TICKET, &["file"]);
+    let (a, b, [one, other], mut send) = two_ways(&controller, 7_102);
     send.addresses.extend([one.address.to_string(), other.address.to_string()]);
-    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
     controller.order("a", 2, Task::Send(Box::new(send)), over("127.0.0.2", 80_000_000));
     until("bytes on the first", LONG, || (one.passed() > 4 << 20).then_some(()));
     // The control connection may have been elsewhere before the path was chosen; data never is.
@@ -154,14 +160,9 @@ fn streams_move_to_another_path_and_hardly_anything_is_sent_twice() {
 
 #[test]
 fn slow_streams_leave_a_path_within_seconds() {
-    let mut random = Random::seeded(7_104);
     let controller = Controller::start();
-    let (a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
-    let [one, other] = ways(&b);
-    write_file(&mut random, &a.path("file"), 48 << 20);
-    let mut send = b.files_to("/data/in", TICKET, &["file"]);
+    let (a, b, [one, other], mut send) = two_ways(&controller, 7_104);
     send.addresses = vec![one.address.to_string(), other.address.to_string()];
-    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
     controller.order("a", 2, Task::Send(Box::new(send)), over("127.0.0.2", 80_000_000));
     // Each has carried a block.
     until("bytes on the first", LONG, || (one.passed() > 16 << 20).then_some(()));
@@ -182,14 +183,9 @@ fn slow_streams_leave_a_path_within_seconds() {
 
 #[test]
 fn a_path_that_died_is_left_at_once_and_no_byte_is_lost() {
-    let mut random = Random::seeded(7_103);
     let controller = Controller::start();
-    let (a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
-    let [one, other] = ways(&b);
-    write_file(&mut random, &a.path("file"), 48 << 20);
-    let mut send = b.files_to("/data/in", TICKET, &["file"]);
+    let (a, b, [one, other], mut send) = two_ways(&controller, 7_103);
     send.addresses = vec![one.address.to_string(), other.address.to_string()];
-    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
     controller.order("a", 2, Task::Send(Box::new(send)), over("127.0.0.2", 40_000_000));
     until("bytes on the first", LONG, || (one.passed() > 4 << 20).then_some(()));
     one.freeze();
