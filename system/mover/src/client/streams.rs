@@ -158,7 +158,7 @@ fn replace(slots: &mut [Slot], end: &AnyEnd) {
     let mut seen = HashSet::new();
     for slot in slots.iter_mut().rev() {
         let Some(leaving) = &mut slot.leaving else { continue };
-        let is_surplus = !seen.insert(slot.place);
+        let is_surplus = slot.state.is_connected() && !seen.insert(slot.place);
         let stream: StreamId = slot.state.stream.load(Ordering::SeqCst);
         if leaving.asked.is_none() && (is_surplus || room.remove(&slot.place)) {
             leaving.asked = Some(Instant::now());
