@@ -9,7 +9,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use penstock_sys::net::options;
 use socket2::{SockRef, TcpKeepalive};
+
+/// A path that is mended is found out about within this time. No round trip on Earth takes longer, and one segment a
+/// second costs nobody anything.
+const RETRANSMIT_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// What a connection runs over.
 #[derive(Debug)]
@@ -77,7 +82,10 @@ impl Transport {
         let probe = (dead_after / 4).max(Duration::from_secs(1));
         let keepalive = TcpKeepalive::new().with_time(probe).with_interval(probe).with_retries(3);
         socket.set_tcp_keepalive(&keepalive)?;
-        socket.set_tcp_user_timeout(Some(dead_after))
+        socket.set_tcp_user_timeout(Some(dead_after))?;
+        // Older kernels do not know it, and find out about a mended path when their doubled wait ends.
+        let _ = options::set_retransmit_wait_max(self, RETRANSMIT_WAIT_MAX);
+        Ok(())
     }
 
     /// Address of the peer, where it has one.
@@ -85,6 +93,15 @@ impl Transport {
     pub fn peer_address(&self) -> Option<std::net::IpAddr> {
         match self {
             Self::Tcp(tcp) => tcp.peer_addr().ok().map(|address| address.ip()),
+            Self::Local(_) => None,
+        }
+    }
+
+    /// Address of this end, where it has one.
+    #[must_use]
+    pub fn own_address(&self) -> Option<std::net::IpAddr> {
+        match self {
+            Self::Tcp(tcp) => tcp.local_addr().ok().map(|address| address.ip()),
             Self::Local(_) => None,
         }
     }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 
+/// Of `linux/tcp.h` since 6.15; libc has no name for it yet.
+const TCP_RTO_MAX_MS: i32 = 44;
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
 /// The congestion controls this machine's kernel can use now, in its order.
@@ -79,22 +81,8 @@ pub fn set_max_pacing_rate(socket: &impl AsFd, bytes_per_second: u64) -> io::Res
 /// # Errors
 /// Whatever `setsockopt` says.
 pub fn set_udp_segments(socket: &impl AsFd, bytes: u16) -> io::Result<()> {
-    for (option, value) in [(libc::UDP_SEGMENT, i32::from(bytes)), (libc::UDP_GRO, 1)] {
-        // SAFETY: the descriptor is open for as long as `socket` is borrowed; the kernel reads one int.
-        let result = unsafe {
-            libc::setsockopt(
-                socket.as_fd().as_raw_fd(),
-                libc::SOL_UDP,
-                option,
-                (&raw const value).cast(),
-                size_of_val(&value) as libc::socklen_t,
-            )
-        };
-        if result != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    set_int(socket, libc::SOL_UDP, libc::UDP_SEGMENT, i32::from(bytes))?;
+    set_int(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
 
 /// Gives a socket room for this many bytes that arrived and were not taken: beyond the system's limit where it may.
@@ -102,23 +90,9 @@ pub fn set_udp_segments(socket: &impl AsFd, bytes: u16) -> io::Result<()> {
 /// # Errors
 /// Whatever `setsockopt` says.
 pub fn set_receive_room(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
-    let value = i32::try_from(bytes).unwrap_or(i32::MAX);
-    for option in [libc::SO_RCVBUFFORCE, libc::SO_RCVBUF] {
-        // SAFETY: the descriptor is open for as long as `socket` is borrowed; the kernel reads one int.
-        let result = unsafe {
-            libc::setsockopt(
-                socket.as_fd().as_raw_fd(),
-                libc::SOL_SOCKET,
-                option,
-                (&raw const value).cast(),
-                size_of_val(&value) as libc::socklen_t,
-            )
-        };
-        if result == 0 {
-            return Ok(());
-        }
-    }
-    Err(io::Error::last_os_error())
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+    set_int(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
+        .or_else(|_| set_int(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes))
 }
 
 /// How long sent data may stay unacknowledged before the connection is given up
@@ -128,6 +102,16 @@ pub fn set_receive_room(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
 /// Whatever `setsockopt` says.
 pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()> {
     SockRef::from(socket).set_tcp_user_timeout(Some(timeout))
+}
+
+/// The longest wait before what stays unacknowledged is sent once more (`TCP_RTO_MAX_MS`, from Linux 6.15 on): 1 s to
+/// 120 s. Each wait is twice the one before.
+///
+/// # Errors
+/// Whatever `setsockopt` says; `ENOPROTOOPT` on older kernels.
+pub fn set_retransmit_wait_max(socket: &impl AsFd, wait: Duration) -> io::Result<()> {
+    let millis = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
+    set_int(socket, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, millis)
 }
 
 /// Asks a silent peer for a sign of life after `idle`, and gives up when three go unanswered.
@@ -158,6 +142,20 @@ pub fn set_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     socket.set_recv_buffer_size(bytes)?;
     socket.set_send_buffer_size(bytes)
+}
+
+fn set_int(socket: &impl AsFd, level: i32, option: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed; the kernel reads one int.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
@@ -196,6 +194,9 @@ mod tests {
         set_max_pacing_rate(&stream, u64::MAX).unwrap();
         set_user_timeout(&stream, Duration::from_secs(30)).unwrap();
         set_keepalive(&stream, Duration::from_secs(30)).unwrap();
+        if let Err(error) = set_retransmit_wait_max(&stream, Duration::from_secs(1)) {
+            assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT));
+        }
         set_window(&stream, 1 << 20).unwrap();
     }
 }
