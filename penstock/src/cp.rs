@@ -3,15 +3,16 @@
 //! This file holds what a user types. [`places`] says what a path means, [`plan`] lowers the arguments
 //! into a transfer once, [`show`] prints.
 
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
-use penstock_host::facts::Facts;
 use penstock_host::facts::disks::disk_of;
-use penstock_host::placement::{Placement, place};
+use penstock_host::placement::{Homes, Placement, Wish};
 use penstock_mover::engine::Engine;
 use penstock_protocol::digest::Algorithm;
 use penstock_units::{BitRate, ByteCount, parse_duration};
@@ -114,13 +115,16 @@ pub(crate) struct CpArgs {
     /// Storage engine at this end: auto, direct, threads or buffered
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub engine: Engine,
-    /// Run on these processors, such as 0-3,8, or near the network interface, else the disk, beside those that serve
-    /// the interface's interrupts (auto)
+    /// Run on these processors, such as 0-3,8, or each thread near the interface or disk that it works with, beside
+    /// those that serve the interface's interrupts (auto)
     #[arg(long, value_name = "LIST")]
-    pub cpu: Option<String>,
+    pub cpu: Option<Wish>,
     /// Run on this NUMA node, or where --cpu auto would
     #[arg(long, value_name = "NODE")]
     pub numa: Option<String>,
+    /// Where threads run; known when the copy begins.
+    #[arg(skip)]
+    pub homes: Option<Arc<Homes>>,
     /// Carry data inside ssh too, for hosts that offer no other port
     #[arg(long)]
     pub via_ssh: bool,
@@ -185,10 +189,11 @@ pub(crate) enum Labels {
 }
 
 /// Copies.
-pub(crate) fn run(args: &CpArgs) -> Result<Code, Failure> {
+pub(crate) fn run(mut args: CpArgs) -> Result<Code, Failure> {
     // Not raised, it bounds lists of files and streams, and says so itself.
     let _ = penstock_sys::machine::raise_open_files();
-    pin(args).map_err(|text| Failure::new(Code::Usage, anyhow!(text)))?;
+    args.homes = settle(&args).map_err(|text| Failure::new(Code::Usage, anyhow!(text)))?;
+    let args = &args;
     let shown = show::Shown::of(args);
     match plan::start(args) {
         Ok(running) => show::follow(running, &shown, &steer::Steering::start(args)),
@@ -196,44 +201,51 @@ pub(crate) fn run(args: &CpArgs) -> Result<Code, Failure> {
     }
 }
 
-fn pin(args: &CpArgs) -> Result<(), String> {
-    let cpus = match (args.cpu.as_deref(), args.numa.as_deref()) {
-        (Some(word), _) | (None, Some(word)) if word == "auto" => match placement(args) {
-            Some(placement) => {
-                tracing::info!("runs on processors {:?}: {}", placement.cpus, placement.why);
-                placement.cpus
-            }
-            // One node, and interrupts that may go anywhere: there is nothing to choose.
-            None => return Ok(()),
-        },
-        (Some(list), _) => penstock_sys::machine::parse_cpus(list).ok_or_else(|| {
-            format!("--cpu '{list}' is no list of processors: write it like 0-3,8")
-        })?,
-        (None, Some(node)) => {
-            let number = node
-                .parse()
-                .map_err(|_| format!("--numa '{node}' is no node: use 0, 1, ... or auto"))?;
-            let cpus = penstock_sys::machine::cpus_of_node(number);
-            if cpus.is_empty() {
-                return Err(format!("--numa {node}: this machine has no such node"));
-            }
-            cpus
-        }
-        (None, None) => return Ok(()),
-    };
-    penstock_sys::machine::pin_thread_to(&cpus).map_err(|error| {
+/// Moves this thread, and so those that it starts, to where the copy is to run; where each of them is to go, if that is
+/// left to us.
+fn settle(args: &CpArgs) -> Result<Option<Arc<Homes>>, String> {
+    let cannot = |error: io::Error| {
         format!("cannot run on these processors: {}", penstock_sys::fs::describe(&error))
-    })
+    };
+    let wish = match (&args.cpu, args.numa.as_deref()) {
+        (Some(wish), _) => wish.clone(),
+        (None, Some("auto")) => Wish::Auto,
+        (None, Some(node)) => Wish::These(of_node(node)?),
+        (None, None) => return Ok(None),
+    };
+    let (cpus, homes) = match wish {
+        Wish::These(cpus) => (cpus, None),
+        Wish::Auto => {
+            let homes = Homes::here().map_err(cannot)?;
+            let Some(Placement { cpus, why }) = of_transfer(args, &homes) else {
+                // One node, and interrupts that may go anywhere: there is nothing to choose for the whole.
+                return Ok(Some(Arc::new(homes)));
+            };
+            tracing::info!("runs on processors {cpus:?}: {why}");
+            (cpus, Some(Arc::new(homes)))
+        }
+    };
+    penstock_sys::machine::pin_thread_to(&cpus).map_err(cannot)?;
+    Ok(homes)
+}
+
+fn of_node(node: &str) -> Result<Vec<usize>, String> {
+    let number =
+        node.parse().map_err(|_| format!("--numa '{node}' is no node: use 0, 1, ... or auto"))?;
+    let cpus = penstock_sys::machine::cpus_of_node(number);
+    if cpus.is_empty() {
+        return Err(format!("--numa {node}: this machine has no such node"));
+    }
+    Ok(cpus)
 }
 
 /// Near the interface through which the first remote place is reached, else near the disk of the first local one.
-fn placement(args: &CpArgs) -> Option<Placement> {
+fn of_transfer(args: &CpArgs, homes: &Homes) -> Option<Placement> {
     let host = args.paths.iter().find_map(|path| places::host_of(path));
     let interface = host.and_then(|host| penstock_sys::net::interface_towards(&host));
     let disk = args.paths.iter().find_map(|path| {
         use std::os::unix::fs::MetadataExt;
         disk_of(std::fs::metadata(path).ok()?.dev())
     });
-    let allowed = penstock_sys::machine::allowed_cpus().ok()?;
-    place(&Facts::gather(), interface.as_deref(), disk.as_deref(), &allowed)
+    homes.of_transfer(interface.as_deref(), disk.as_deref())
 }

@@ -11,6 +11,7 @@ use penstock_agent::registry::Current;
 use penstock_agent::serve::{Server, StartRole};
 use penstock_collector::{Collector, config as collector};
 use penstock_controller::{Controller, config as controller};
+use penstock_host::placement::Wish;
 use penstock_units::{BitRate, ByteCount};
 use serde_json::json;
 
@@ -20,7 +21,7 @@ use crate::exit::{Code, Failure, OrExit};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 What is set comes from the file, then from PENSTOCK_* variables (PENSTOCK_LISTEN, _HTTP, _STATE, _ROOT, \
-_METRICS, _TOKENS, _RATE, _TRANSFERS, _STREAMS, _MEMORY, _KEEP_UNFINISHED, _ROLES, _CONFIG), then from flags; the later wins.
+_METRICS, _TOKENS, _RATE, _TRANSFERS, _STREAMS, _MEMORY, _KEEP_UNFINISHED, _CPU, _ROLES, _CONFIG), then from flags; the later wins.
 
 On its first start the agent makes a certificate and a token in its state directory. The same user on \
 this machine needs nothing more; for another host it prints the line to type there. SIGTERM or SIGINT \
@@ -72,6 +73,9 @@ pub(crate) struct Args {
     /// Remove unfinished files of transfers that did not come back for this long, or forever [default: 7d]
     #[arg(long, value_name = "TIME")]
     keep_unfinished: Option<Keep>,
+    /// Run on these processors, such as 0-3,8, or each thread near the interface or disk that it works with (auto)
+    #[arg(long, value_name = "LIST")]
+    cpu: Option<Wish>,
     /// Print one JSON object with listen, http, telemetry and fingerprint when it runs
     #[arg(long)]
     json: bool,
@@ -180,6 +184,7 @@ fn lower(args: Args) -> Result<(Option<PathBuf>, Layer), Failure> {
         transfers: args.transfers,
         streams: args.streams,
         memory: args.memory,
+        cpu: args.cpu,
         keep_unfinished: args.keep_unfinished,
         roles: Some(args.roles).filter(|roles| !roles.is_empty()),
     };

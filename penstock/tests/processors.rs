@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use common::{House, Random, Run, skip, until, write_file};
+use common::{Agent, House, Random, Run, skip, until, write_file};
 
 /// `0-3,8` as numbers.
 fn numbers(list: &str) -> BTreeSet<u32> {
@@ -83,6 +83,18 @@ fn every_thread_runs_where_it_is_told() {
 }
 
 #[test]
+fn an_agent_runs_where_it_is_told() {
+    let own = allowed(&fs::read_to_string("/proc/self/status").unwrap());
+    let last = own.last().copied().unwrap();
+    let house = House::new();
+    let cpu = last.to_string();
+    let agent = Agent::start(&house.state, &house.root, "127.0.0.1:0", &["--cpu", &cpu]);
+    for (name, processors) in threads(agent.child.id()) {
+        assert_eq!(processors, BTreeSet::from([last]), "{name}");
+    }
+}
+
+#[test]
 fn processors_that_are_not_there_are_refused() {
     let house = House::new();
     for arguments in [["--cpu", "x"], ["--cpu", "4000"], ["--numa", "99"], ["--numa", "near"]] {
@@ -90,5 +102,13 @@ fn processors_that_are_not_there_are_refused() {
         let done = common::run(house.cp(&arguments).arg("/etc/hostname").arg(&to));
         assert_eq!((done.code, done.lines().len()), (2, 1), "{arguments:?}: {done:?}");
         assert!(!to.exists());
+        if arguments[0] == "--cpu" {
+            let mut serve = house.penstock();
+            serve.args(["serve", "--listen", "127.0.0.1:0", "--http", "none", "--root"]);
+            let done = common::run(serve.arg(&house.root).args(arguments));
+            let code = if arguments[1] == "x" { 2 } else { 1 };
+            assert_eq!((done.code, done.lines().len()), (code, 1), "{arguments:?}: {done:?}");
+            assert!(done.error.contains("processors: "), "{done:?}");
+        }
     }
 }

@@ -108,6 +108,7 @@ fn serve(args: &FarEndArgs) -> anyhow::Result<()> {
             limits: Limits { transfers: 2, ..Limits::default() },
             collectors: Vec::new(),
             marker: penstock_marker::DEFAULT_PIN.into(),
+            homes: None,
         })
     };
     // A machine without IPv6 has the same port on IPv4.

@@ -93,6 +93,7 @@ pub(crate) fn start(
         engine: args.engine,
         state: state.as_deref(),
         memory_bytes: args.memory.0 / 2,
+        homes: args.homes.clone(),
         pace: None,
         collectors: &[],
         fireflies: &Arc::default(),
@@ -105,6 +106,7 @@ pub(crate) fn start(
     let session = receive.session();
     let session =
         Session::new(session.id, session.key().clone(), options.clone(), args.memory.0 / 2, None)
+            .map(|session| session.with_homes(args.homes.clone()))
             .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
     let end = sources.sender(session, args.engine, args.recursive);
     let send = AnyEnd::Send(SenderControl(Arc::new(end)));

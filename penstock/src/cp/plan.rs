@@ -383,7 +383,7 @@ fn push(
         options: options.clone(),
     };
     let (engine, memory, recursive) = (args.engine, args.memory.0, args.recursive);
-    let collectors = collectors(args)?;
+    let (collectors, homes) = (collectors(args)?, args.homes.clone());
     let local = local.to_vec();
     let sums = args.checksum_file.is_some();
     let keep = args.json || sums;
@@ -394,6 +394,7 @@ fn push(
         let options = Options { mark: opened.mark, ..options.clone() };
         let session = Session::new(opened.session, key, options, memory, None)
             .map(|session| session.with_collectors(&collectors, &Arc::default()))
+            .map(|session| session.with_homes(homes.clone()))
             .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
         let end = sources.sender(session, engine, recursive);
         let end = AnyEnd::Send(SenderControl(Arc::new(end)));
@@ -436,6 +437,7 @@ fn pull(
     };
     let state = journals();
     let (engine, memory_bytes, target) = (args.engine, args.memory.0, target.to_owned());
+    let homes = args.homes.clone();
     let sums = args.checksum_file.is_some();
     let keep = args.json || sums;
     let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
@@ -447,6 +449,7 @@ fn pull(
             engine,
             state: state.as_deref(),
             memory_bytes,
+            homes: homes.clone(),
             pace: None,
             collectors: &[],
             fireflies: &Arc::default(),

@@ -14,6 +14,7 @@ use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use penstock_host::placement::Wish;
 use penstock_mover::agent::Limits;
 use penstock_mover::session::STREAMS_MAX;
 use penstock_units::{BitRate, ByteCount};
@@ -119,6 +120,8 @@ pub struct Layer {
     pub memory: Option<ByteCount>,
     /// How long unfinished files of abandoned transfers are kept.
     pub keep_unfinished: Option<Keep>,
+    /// On which processors.
+    pub cpu: Option<Wish>,
     /// What this node does.
     pub roles: Option<Vec<RoleName>>,
 }
@@ -160,6 +163,8 @@ pub struct Config {
     pub destinations: Destinations,
     /// Who gives this agent orders.
     pub controller: Option<controller::Config>,
+    /// On which processors it runs: any, if it is not said.
+    pub cpu: Option<Wish>,
 }
 
 /// Whether a node with these roles plays this one.
@@ -217,6 +222,7 @@ impl Layer {
             streams: self.streams.or(below.streams),
             memory: self.memory.or(below.memory),
             keep_unfinished: self.keep_unfinished.or(below.keep_unfinished),
+            cpu: self.cpu.or(below.cpu),
             roles: self.roles.or(below.roles),
         }
     }
@@ -234,6 +240,7 @@ impl Layer {
             streams: parsed(variable, "PENSTOCK_STREAMS", parse_count::<NonZeroU16>)?,
             memory: parsed(variable, "PENSTOCK_MEMORY", ByteCount::from_str)?,
             keep_unfinished: parsed(variable, "PENSTOCK_KEEP_UNFINISHED", Keep::from_str)?,
+            cpu: parsed(variable, "PENSTOCK_CPU", Wish::from_str)?,
             roles: parsed(variable, "PENSTOCK_ROLES", words::parse_list)?,
         })
     }
@@ -345,6 +352,7 @@ fn lower(
         token_tags,
         destinations,
         controller,
+        cpu: layer.cpu,
     })
 }
 

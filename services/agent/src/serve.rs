@@ -14,10 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use penstock_host::placement::{Homes, Wish};
 use penstock_http::access::Reading;
 use penstock_mover::agent::{self, Agent, Limits};
 use penstock_mover::identity::Fingerprint;
 use penstock_sys::lock::FileLock;
+use penstock_sys::machine;
 use sd_notify::NotifyState;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -140,9 +142,10 @@ impl Server {
     pub fn start(config: Config, others: Vec<StartRole<'_>>) -> Result<Self, ServeError> {
         let plays_agent = config.plays(RoleName::Agent);
         // Each stream and each file takes a descriptor; what the limit allows is what there is.
-        if let Err(error) = penstock_sys::machine::raise_open_files() {
+        if let Err(error) = machine::raise_open_files() {
             tracing::warn!("the limit on open files stays as it is: {error}");
         }
+        let homes = homes(config.cpu.as_ref())?;
         let state = State::open(&config.state)?;
         let hold = state.hold()?;
         let credentials = state.credentials()?;
@@ -185,6 +188,7 @@ impl Server {
                 limits: config.limits.clone(),
                 collectors: config.collectors.clone(),
                 marker: config.marker.clone(),
+                homes: homes.clone(),
             })
             .map_err(|error| start_error(&error))
         };
@@ -408,6 +412,21 @@ impl Running {
         let Config { exports, token_tags, destinations, .. } = config;
         api.gate.replace(Rules { tokens, exports, token_tags, destinations });
         Ok(())
+    }
+}
+
+/// Moves this thread, and so those that it starts, to the processors that are wanted, or says where each is to go.
+fn homes(wish: Option<&Wish>) -> io::Result<Option<Arc<Homes>>> {
+    match wish {
+        None => Ok(None),
+        Some(Wish::Auto) => Ok(Some(Arc::new(Homes::here()?))),
+        Some(Wish::These(cpus)) => {
+            machine::pin_thread_to(cpus).map_err(|error| {
+                let why = penstock_sys::fs::describe(&error);
+                io::Error::new(error.kind(), format!("cannot run on these processors: {why}"))
+            })?;
+            Ok(None)
+        }
     }
 }
 

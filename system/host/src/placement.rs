@@ -1,16 +1,53 @@
 //! Where a transfer's threads run best: near the interface, else near the disk, and not where interrupts are served.
 //!
-//! Pure: facts in, processors out. Of two nodes, crossing to the other costs every byte a trip between sockets; a
-//! processor that serves an interface's interrupts at full rate has little left for a program.
+//! Facts in, processors out. Of two nodes, crossing to the other costs every byte a trip between sockets; a processor
+//! that serves an interface's interrupts at full rate has little left for a program.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+use std::str::FromStr;
 
-use penstock_sys::machine::parse_cpus;
+use penstock_sys::machine::{allowed_cpus, parse_cpus};
+use penstock_sys::net::interface_with;
+use serde::Deserialize;
 
+use crate::facts::disks::disk_of;
 use crate::facts::{Disk, Facts, Nic};
 
 /// A transfer needs more than one processor: storage and streams work at the same time.
 const CPUS_MIN: usize = 2;
+
+/// The processors that somebody wants a process to use.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Wish {
+    /// Those near what is used.
+    Auto,
+    /// These.
+    These(Vec<usize>),
+}
+
+impl FromStr for Wish {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        parse_cpus(text).map(Self::These).ok_or_else(|| {
+            format!("'{text}' is no list of processors: write it like 0-3,8, or auto")
+        })
+    }
+}
+
+impl TryFrom<String> for Wish {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
 
 /// Processors for a transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +61,7 @@ pub struct Placement {
 /// Where a transfer by that interface, from or to that disk, is to run, of the processors that it may use. None where
 /// there is nothing to choose.
 #[must_use]
-pub fn place(
+fn place(
     facts: &Facts,
     interface: Option<&str>,
     disk: Option<&str>,
@@ -49,6 +86,47 @@ pub fn place(
         why += &format!("{comma}beside its interrupts");
     }
     (cpus != allowed).then(|| Placement { cpus: cpus.into_iter().collect(), why })
+}
+
+/// Where each thread of a process is to run, by the device that it works with.
+#[derive(Debug)]
+pub struct Homes {
+    facts: Facts,
+    allowed: Vec<usize>,
+}
+
+impl Homes {
+    /// Of a machine, for a process that may use these processors.
+    #[must_use]
+    pub const fn new(facts: Facts, allowed: Vec<usize>) -> Self {
+        Self { facts, allowed }
+    }
+
+    /// Of this machine and process.
+    ///
+    /// # Errors
+    /// When the kernel does not say on which processors it may run: there are more than 1024.
+    pub fn here() -> io::Result<Self> {
+        Ok(Self::new(Facts::gather(), allowed_cpus()?))
+    }
+
+    /// For a transfer as a whole, by that interface, from or to that disk.
+    #[must_use]
+    pub fn of_transfer(&self, interface: Option<&str>, disk: Option<&str>) -> Option<Placement> {
+        place(&self.facts, interface, disk, &self.allowed)
+    }
+
+    /// For what reads or writes files of a device (`st_dev`); none where any processor will do.
+    #[must_use]
+    pub fn of_files(&self, device: u64) -> Option<Placement> {
+        place(&self.facts, None, Some(&disk_of(device)?), &self.allowed)
+    }
+
+    /// For what sends or receives by this address of the machine; none where any processor will do.
+    #[must_use]
+    pub fn of_address(&self, address: IpAddr) -> Option<Placement> {
+        place(&self.facts, Some(&interface_with(address)?), None, &self.allowed)
+    }
 }
 
 fn of_nic(facts: &Facts, nic: &Nic) -> Option<BTreeSet<usize>> {
@@ -129,6 +207,18 @@ mod tests {
         // All that is allowed is on the other node.
         assert_eq!(cpus(&facts, Some("eth0"), None, "0-3"), [0; 0]);
         assert_eq!(cpus(&Facts::default(), Some("eth0"), None, "0-1"), [0; 0]);
+    }
+
+    #[test]
+    fn each_device_has_its_home() {
+        let mut facts = facts();
+        facts.nics[0].name = "lo".to_owned();
+        let homes = Homes::new(facts, (0..16).collect());
+        let near_lo = homes.of_address("127.0.0.1".parse().unwrap()).unwrap();
+        assert_eq!(near_lo.cpus, [10, 11, 12, 13, 14, 15]);
+        assert_eq!(homes.of_address("192.0.2.1".parse().unwrap()), None);
+        // No disk has that number.
+        assert_eq!(homes.of_files(0), None);
     }
 
     #[test]

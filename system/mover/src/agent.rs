@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use penstock_host::placement::Homes;
 use penstock_protocol::control::Settings;
 use penstock_protocol::link::Link;
 use penstock_protocol::manifest::display_path;
@@ -154,6 +155,8 @@ pub struct Config {
     pub collectors: Vec<SocketAddr>,
     /// Where a marker on this host pins its maps.
     pub marker: PathBuf,
+    /// Where threads run: any processor, if it is not said.
+    pub homes: Option<Arc<Homes>>,
 }
 
 impl std::fmt::Debug for Config {
@@ -611,6 +614,7 @@ impl Inner {
             engine: self.engine,
             state: Some(&self.config.state),
             memory_bytes: memory.bytes(),
+            homes: self.config.homes.clone(),
             pace: Some(Arc::clone(&self.pace)),
             collectors: &self.config.collectors,
             fireflies: &self.fireflies,

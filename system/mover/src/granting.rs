@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use penstock_host::placement::Homes;
 use penstock_protocol::block::{BLOCK_BYTES_MIN, PAYLOAD_BYTES_MAX};
 use penstock_protocol::control::{Placed, Report, Settings, Settled, Tally};
 use penstock_protocol::journal::At;
@@ -190,6 +191,7 @@ impl AnyEnd {
         wanted: impl Fn() -> bool,
     ) -> io::Result<()> {
         let session = self.session();
+        session.settle_near(channel.transport());
         let authenticator = match session.options.protection {
             Protection::Full => None,
             Protection::Integrity => Some(session.authenticator(stream, nonces)),
@@ -346,6 +348,8 @@ pub struct Grant<'a> {
     pub state: Option<&'a Path>,
     /// Memory for blocks.
     pub memory_bytes: u64,
+    /// Where threads run.
+    pub homes: Option<Arc<Homes>>,
     /// A rate shared with other sessions.
     pub pace: Option<Arc<Pace>>,
     /// Where fireflies go, besides to the peers of what is sent.
@@ -409,6 +413,7 @@ impl Grant<'_> {
         let (id, key) = given.unwrap_or_else(|| (random(), SessionKey(random())));
         Session::new(id, key, options.clone(), self.memory_bytes, self.pace.clone())
             .map(|session| session.with_collectors(self.collectors, self.fireflies))
+            .map(|session| session.with_homes(self.homes.clone()))
             .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))
     }
 

@@ -242,7 +242,10 @@ impl ReceiverEnd {
     fn ensure_writers(self: &Arc<Self>, device: u64) {
         self.writers.ensure(device, |number| {
             let end = Arc::clone(self);
-            move || writing::run(&end, device, number)
+            move || {
+                end.session.settle_near_files(device);
+                writing::run(&end, device, number)
+            }
         });
     }
 

@@ -326,7 +326,10 @@ impl SenderEnd {
     fn ensure_readers(self: &Arc<Self>, device: u64) {
         self.readers.ensure(device, |number| {
             let end = Arc::clone(self);
-            move || reading::run(&end, device, number)
+            move || {
+                end.session.settle_near_files(device);
+                reading::run(&end, device, number)
+            }
         });
     }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use penstock_host::placement::{Homes, Placement};
 use penstock_protocol::control::{Report, Settings};
 use penstock_protocol::open::{Options, SessionId};
 use penstock_protocol::pace::{Pacer, Place};
@@ -45,6 +46,14 @@ const SILENT_LONGER_MS: u32 = 1_000;
 /// A lock that a panic of another thread does not take away: its state is valid at every step.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn settle(home: Option<Placement>) {
+    let Some(Placement { cpus, why }) = home else { return };
+    match machine::pin_thread_to(&cpus) {
+        Ok(()) => tracing::debug!("a thread runs on processors {cpus:?}: {why}"),
+        Err(error) => tracing::debug!("a thread stays where it is: {error}"),
+    }
 }
 
 /// How a session ended.
@@ -189,6 +198,8 @@ pub struct Session {
     pub wake: Event,
     /// Told about its streams, where this end sends them.
     pub fireflies: Option<Fireflies>,
+    /// Where its threads run, if that was asked for.
+    homes: Option<Arc<Homes>>,
     /// When it began.
     pub started: Instant,
     /// How many streams there should be.
@@ -237,6 +248,7 @@ impl Session {
             meter: Meter::default(),
             wake: Event::new()?,
             fireflies: Fireflies::new(options.mark, &[], Arc::default()),
+            homes: None,
             started: Instant::now(),
             wanted_streams: AtomicU16::new(streams.clamp(1, STREAMS_MAX)),
             streams_peak: AtomicU16::new(0),
@@ -259,6 +271,24 @@ impl Session {
     pub fn with_collectors(mut self, collectors: &[SocketAddr], counts: &Arc<Sent>) -> Self {
         self.fireflies = Fireflies::new(self.options.mark, collectors, Arc::clone(counts));
         self
+    }
+
+    /// Its threads run near the devices that they work with.
+    #[must_use]
+    pub fn with_homes(mut self, homes: Option<Arc<Homes>>) -> Self {
+        self.homes = homes;
+        self
+    }
+
+    /// Moves the calling thread near the device of the files (`st_dev`) that it reads or writes.
+    pub fn settle_near_files(&self, device: u64) {
+        settle(self.homes.as_ref().and_then(|homes| homes.of_files(device)));
+    }
+
+    /// Moves the calling thread near the interface that its connection uses.
+    pub fn settle_near(&self, transport: &Transport) {
+        let homes = self.homes.as_ref();
+        settle(homes.and_then(|homes| homes.of_address(transport.own_address()?)));
     }
 
     /// Says how the packets of its streams are labelled, or why they are not.

@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_host::facts::cpu::Node;
+use penstock_host::facts::disks::disk_of;
+use penstock_host::facts::{Disk, Facts, Nic};
+use penstock_host::placement::Homes;
 use penstock_mover::agent::{Agent, Caller, Config, Gatekeeper, Limits, Place};
 use penstock_mover::client::{Begin, Plan, Snapshot, Transfer};
 use penstock_mover::contact::{Contact, CopyError};
@@ -26,6 +30,7 @@ use penstock_protocol::open::{
 use penstock_protocol::proof::SessionKey;
 use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::Dir;
+use penstock_sys::machine::{allowed_cpus, parse_cpus};
 
 struct OneExport(PathBuf);
 
@@ -57,6 +62,7 @@ struct Site {
     state: PathBuf,
     agent: Agent,
     identity: Arc<Identity>,
+    homes: Option<Arc<Homes>>,
 }
 
 fn options(algorithm: Algorithm, protection: Protection) -> Options {
@@ -76,6 +82,11 @@ fn options(algorithm: Algorithm, protection: Protection) -> Options {
 
 impl Site {
     fn new() -> Self {
+        Self::with(None)
+    }
+
+    /// Threads of both ends run in these homes.
+    fn with(homes: Option<Arc<Homes>>) -> Self {
         let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
         let path = |name: &str| {
             let path = temporary.path().join(name);
@@ -92,9 +103,10 @@ impl Site {
             limits: Limits::default(),
             collectors: Vec::new(),
             marker: PathBuf::from("/nonexistent"),
+            homes: homes.clone(),
         })
         .expect("a port");
-        Self { _temporary: temporary, source, export, state, agent, identity }
+        Self { _temporary: temporary, source, export, state, agent, identity, homes }
     }
 
     fn plan(
@@ -116,6 +128,10 @@ impl Site {
     }
 
     fn push(&self, options: &Options) -> Result<Snapshot, CopyError> {
+        self.start_push(options).wait()
+    }
+
+    fn start_push(&self, options: &Options) -> Transfer {
         let push = Push {
             target: Bytes(b"/in".to_vec()),
             into_directory: true,
@@ -123,18 +139,19 @@ impl Site {
             options: options.clone(),
         };
         let (source, options2) = (self.source.clone(), options.clone());
+        let homes = self.homes.clone();
         let make = move |opened: &penstock_protocol::open::Opened| {
             let dir = Dir::open(&source).expect("the source is there");
             let sources = vec![Source { dir: Arc::new(dir), path: PathBuf::new() }];
             let key = SessionKey(opened.key);
             let session = Session::new(opened.session, key, options2.clone(), 16 << 20, None)
-                .expect("descriptors");
+                .expect("descriptors")
+                .with_homes(homes.clone());
             let end = SenderEnd::new(session, Engine::probe(), sources, true);
             Ok(AnyEnd::Send(SenderControl(Arc::new(end))))
         };
         Transfer::start(self.plan(Request::Push(push), options, Box::new(make)))
             .expect("descriptors")
-            .wait()
     }
 
     fn pull(&self, options: &Options, from: &str, to: &Path) -> Result<Snapshot, CopyError> {
@@ -156,6 +173,7 @@ impl Site {
                 engine: Engine::probe(),
                 state: Some(&state),
                 memory_bytes: 16 << 20,
+                homes: None,
                 pace: None,
                 collectors: &[],
                 fireflies: &Arc::default(),
@@ -281,4 +299,58 @@ fn ended_transfers_are_listed_up_to_a_number() {
     }
     let listed: Vec<_> = site.agent.transfers().iter().map(|one| one.id).collect();
     assert_eq!(listed, (4..=203).collect::<Vec<_>>());
+}
+
+/// Names of this process's threads that may run on these processors alone.
+fn threads_on(cpus: &[usize]) -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").expect("this process");
+    // A thread that has ended in between is none.
+    let status = tasks.flatten().filter_map(|t| fs::read_to_string(t.path().join("status")).ok());
+    status
+        .filter_map(|status| {
+            let word = |key: &str| Some(status.lines().find_map(|l| l.strip_prefix(key))?.trim());
+            let on = parse_cpus(word("Cpus_allowed_list:")?)?;
+            (on == cpus).then(|| word("Name:").unwrap_or_default().to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn threads_run_near_the_devices_that_they_work_with() {
+    let allowed = allowed_cpus().expect("processors");
+    let device = fs::metadata(env!("CARGO_TARGET_TMPDIR")).expect("a directory").dev();
+    let (Some(disk), [first, .., last]) = (disk_of(device), allowed.as_slice()) else {
+        println!("skipped: needs a disk and two processors");
+        return;
+    };
+    // Loopback is at one processor, the disk at another.
+    let mut facts = Facts::default();
+    facts.cpu.nodes = [(0, first), (1, last)]
+        .map(|(number, cpu)| Node { number, cpus: cpu.to_string() })
+        .to_vec();
+    facts.nics = vec![Nic { name: "lo".to_owned(), numa_node: Some(0), ..Nic::default() }];
+    facts.disks = vec![Disk { name: disk, numa_node: Some(1), ..Disk::default() }];
+    let site = Site::with(Some(Arc::new(Homes::new(facts, allowed.clone()))));
+    fill(&site.source);
+    let mut options = options(Algorithm::Crc32c, Protection::Integrity);
+    options.settings.rate_bps = Some(8_000_000);
+    let mut transfer = site.start_push(&options);
+    let begin = std::time::Instant::now();
+    loop {
+        let (near_network, near_disk) = (threads_on(&[*first]), threads_on(&[*last]));
+        let has = |threads: &[String], name: &str| threads.iter().any(|thread| thread == name);
+        // The agent's streams are threads that serve connections.
+        if has(&near_network, "stream")
+            && has(&near_network, "serve")
+            && has(&near_disk, "read")
+            && has(&near_disk, "write")
+        {
+            break;
+        }
+        let seen = format!("near the network: {near_network:?}, near the disk: {near_disk:?}");
+        assert!(begin.elapsed() < Duration::from_secs(20) && !transfer.is_over(), "{seen}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    transfer.cancel("seen");
+    assert!(transfer.wait().is_err());
 }

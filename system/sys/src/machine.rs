@@ -89,7 +89,13 @@ pub fn pin_thread_to(cpus: &[usize]) -> io::Result<()> {
         }
         set.set(cpu);
     }
-    Ok(sched_setaffinity(None, &set)?)
+    sched_setaffinity(None, &set).map_err(|error| match error {
+        rustix::io::Errno::INVAL => io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "none of them is here, or this process may use none of them",
+        ),
+        error => error.into(),
+    })
 }
 
 /// Has the calling thread run before all ordinary ones, as soon as it has something to do (SCHED_FIFO at the lowest
@@ -166,7 +172,6 @@ pub fn cpus_of_node(node: usize) -> Vec<usize> {
     fs::read_to_string(path).map_or(Vec::new(), |list| parse_cpu_list(list.trim()))
 }
 
-/// The kernel's way to write a set of CPUs, `0-3,8,10-11`, in order; what cannot be read is left out.
 /// Reads a list of CPUs as people and sysfs write it (`0-3,8`); `None` where it is none.
 pub fn parse_cpus(list: &str) -> Option<Vec<usize>> {
     let well_formed = list.split(',').all(|part| {
@@ -176,6 +181,7 @@ pub fn parse_cpus(list: &str) -> Option<Vec<usize>> {
     well_formed.then(|| parse_cpu_list(list))
 }
 
+/// The kernel's way to write a set of CPUs, `0-3,8,10-11`, in order; what cannot be read is left out.
 fn parse_cpu_list(list: &str) -> Vec<usize> {
     let mut cpus = BTreeSet::new();
     for part in list.split(',') {

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
+use penstock_host::placement::Wish;
 use penstock_http::access::Reading;
 use penstock_units::{BitRate, ByteCount};
 use serde::Deserialize;
@@ -79,6 +80,7 @@ struct AgentTable {
     root: Option<PathBuf>,
     metrics: Option<MetricsAccess>,
     keep_unfinished: Option<Keep>,
+    cpu: Option<Wish>,
     controller: Option<ControllerTable>,
 }
 
@@ -284,6 +286,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
         streams: document.limits.streams,
         memory: document.limits.memory,
         keep_unfinished: document.agent.keep_unfinished,
+        cpu: document.agent.cpu,
         roles: document.roles,
     };
     Ok(Contents {

@@ -107,7 +107,8 @@ impl Inner {
                 let key = SessionKey(opened.key);
                 let session = Session::new(opened.session, key, options, memory.bytes(), pace)
                     .map_err(|error| CopyError::Failed(fs::describe(&error)))?
-                    .with_collectors(&inner.config.collectors, &inner.fireflies);
+                    .with_collectors(&inner.config.collectors, &inner.fireflies)
+                    .with_homes(inner.config.homes.clone());
                 memory.attach(session.pool.clone());
                 let source = Source { dir: Arc::clone(&dir), path: PathBuf::new() };
                 let end = SenderEnd::new(session, inner.engine, vec![source], false)

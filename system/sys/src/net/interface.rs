@@ -19,9 +19,7 @@ pub fn interface_towards(host: &str) -> Option<String> {
 
 /// Whether this machine has the address.
 pub fn is_own_address(address: IpAddr) -> bool {
-    // What comes to a socket for both families is IPv6 that maps IPv4.
-    let address = address.to_canonical();
-    address.is_loopback() || interface_with(address).is_some()
+    address.to_canonical().is_loopback() || interface_with(address).is_some()
 }
 
 /// All addresses of this machine's interfaces with the interface's name, in the kernel's order.
@@ -54,8 +52,10 @@ fn deprecated(line: &str) -> Option<Ipv6Addr> {
     (flags & DEPRECATED != 0).then(|| Ipv6Addr::from(address))
 }
 
-/// Name of the interface that has an address.
-fn interface_with(address: IpAddr) -> Option<String> {
+/// Name of the interface that has the address.
+pub fn interface_with(address: IpAddr) -> Option<String> {
+    // What comes to a socket for both families is IPv6 that maps IPv4.
+    let address = address.to_canonical();
     let mut found = None;
     for_each_address(|has, name| {
         if has == address {

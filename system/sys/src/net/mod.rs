@@ -34,7 +34,9 @@ pub use configure::{Configurator, DeviceCounters, Netem, NewDevice, Route};
 
 pub use datagrams::{BATCH, DatagramReceiver, DatagramSender};
 pub use divert::{CONGESTED, Diversion, Means, divert};
-pub use interface::{interface_towards, is_own_address, own_addresses, preferred_addresses};
+pub use interface::{
+    interface_towards, interface_with, is_own_address, own_addresses, preferred_addresses,
+};
 pub use link::Link;
 pub use memory_file::MemoryFile;
 pub use packet_queue::{PacketQueue, Waiting};
