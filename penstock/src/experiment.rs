@@ -90,6 +90,8 @@ struct Column {
     /// What it is multiplied by.
     #[serde(default = "one")]
     scale: f64,
+    /// It is a share of this link's rate.
+    share_of: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -334,7 +336,14 @@ impl Column {
             "seconds" => program.ended_seconds? - program.began_seconds,
             pointer => program.output.pointer(pointer)?.as_f64()?,
         };
-        Some(value * self.scale)
+        let whole = match &self.share_of {
+            None => 1.0,
+            Some(name) => {
+                let link = report.links.iter().find(|link| link.name == *name)?;
+                link.directions[0].rate_bps? as f64
+            }
+        };
+        Some(value * self.scale / whole)
     }
 }
 

@@ -357,6 +357,60 @@ fn a_scenario_is_played_and_reported() {
 }
 
 #[test]
+fn an_experiment_is_a_table_of_plays() {
+    let Some(house) = House::new("experiment") else { return };
+    let scenario = r#"
+        name = "play"
+        topology = "two.toml"
+        [with]
+        rate = "1G"
+        [[step]]
+        set = "wan"
+        to = ["rate=${rate}"]
+        [[step]]
+        name = "flow"
+        host = "a"
+        run = ["echo", "{\"bits\": 250000000}"]
+    "#;
+    let experiment = r#"
+        title = "A table"
+        source = "nobody"
+        scenario = "play.toml"
+        [[column]]
+        name = "Gb/s"
+        program = "flow"
+        value = "/bits"
+        scale = 1e-9
+        [[column]]
+        name = "share"
+        program = "flow"
+        value = "/bits"
+        share_of = "wan"
+        [[case]]
+        name = "as it is"
+        published = { "Gb/s" = 0.3 }
+        [[case]]
+        name = "half as fast"
+        with = { rate = "500M" }
+    "#;
+    std::fs::write(house.file("play.toml"), scenario).unwrap();
+    std::fs::write(house.file("experiment.toml"), experiment).unwrap();
+    let run = |more: &[&str]| {
+        let mut command = Command::new(PENSTOCK);
+        command.env("PENSTOCK_STATE", house.file("state")).args(["experiment", "run"]);
+        let output = command.arg(house.0.path()).args(more).stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let table: Value = serde_json::from_str(&run(&["--json"])).unwrap();
+    let measured: Vec<&Value> =
+        table["rows"].as_array().unwrap().iter().map(|row| &row["measured"]).collect();
+    assert_eq!(measured, [&serde_json::json!([0.25, 0.25]), &serde_json::json!([0.25, 0.5])]);
+    let text = run(&["--case", "as it is"]);
+    assert!(text.contains("| as it is | 0.25 | 0.30 | 0.25 |"), "{text}");
+}
+
+#[test]
 fn what_buffers_let_through_is_named() {
     let Some(house) = House::new("buffers") else { return };
     let text = r#"
