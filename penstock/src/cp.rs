@@ -3,16 +3,13 @@
 //! This file holds what a user types. [`places`] says what a path means, [`plan`] lowers the arguments
 //! into a transfer once, [`show`] prints.
 
-use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
-use penstock_host::facts::disks::disk_of;
-use penstock_host::placement::{Homes, Placement, Wish};
+use penstock_host::placement::{self, Homes, Placement, Wish};
 use penstock_mover::engine::Engine;
 use penstock_protocol::digest::Algorithm;
 use penstock_units::{BitRate, ByteCount, parse_duration};
@@ -115,16 +112,13 @@ pub(crate) struct CpArgs {
     /// Storage engine at this end: auto, direct, threads or buffered
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub engine: Engine,
-    /// Run on these processors, such as 0-3,8, or each thread near the interface or disk that it works with, beside
-    /// those that serve the interface's interrupts (auto)
+    /// Run on these processors, such as 0-3,8, or near the network interface, else the disk, beside those that serve
+    /// the interface's interrupts, and each stream near the interface of its path (auto)
     #[arg(long, value_name = "LIST")]
     pub cpu: Option<Wish>,
     /// Run on this NUMA node, or where --cpu auto would
     #[arg(long, value_name = "NODE")]
     pub numa: Option<String>,
-    /// Where threads run; known when the copy begins.
-    #[arg(skip)]
-    pub homes: Option<Arc<Homes>>,
     /// Carry data inside ssh too, for hosts that offer no other port
     #[arg(long)]
     pub via_ssh: bool,
@@ -189,24 +183,19 @@ pub(crate) enum Labels {
 }
 
 /// Copies.
-pub(crate) fn run(mut args: CpArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: &CpArgs) -> Result<Code, Failure> {
     // Not raised, it bounds lists of files and streams, and says so itself.
     let _ = penstock_sys::machine::raise_open_files();
-    args.homes = settle(&args).map_err(|text| Failure::new(Code::Usage, anyhow!(text)))?;
-    let args = &args;
+    let homes = settle(args).map_err(|text| Failure::new(Code::Usage, anyhow!(text)))?;
     let shown = show::Shown::of(args);
-    match plan::start(args) {
+    match plan::start(args, homes) {
         Ok(running) => show::follow(running, &shown, &steer::Steering::start(args)),
         Err(error) => show::not_started(&shown, error),
     }
 }
 
-/// Moves this thread, and so those that it starts, to where the copy is to run; where each of them is to go, if that is
-/// left to us.
-fn settle(args: &CpArgs) -> Result<Option<Arc<Homes>>, String> {
-    let cannot = |error: io::Error| {
-        format!("cannot run on these processors: {}", penstock_sys::fs::describe(&error))
-    };
+/// Moves this process to where the copy is to run; where each thread is to go, if that is left to us.
+fn settle(args: &CpArgs) -> Result<Option<Homes>, String> {
     let wish = match (&args.cpu, args.numa.as_deref()) {
         (Some(wish), _) => wish.clone(),
         (None, Some("auto")) => Wish::Auto,
@@ -216,16 +205,16 @@ fn settle(args: &CpArgs) -> Result<Option<Arc<Homes>>, String> {
     let (cpus, homes) = match wish {
         Wish::These(cpus) => (cpus, None),
         Wish::Auto => {
-            let homes = Homes::here().map_err(cannot)?;
-            let Some(Placement { cpus, why }) = of_transfer(args, &homes) else {
-                // One node, and interrupts that may go anywhere: there is nothing to choose for the whole.
-                return Ok(Some(Arc::new(homes)));
-            };
+            let homes = Homes::here().by(interface_of(args));
+            let Placement { cpus, why } = homes.of_files(device_of(args));
+            if why.is_empty() {
+                return Ok(Some(homes));
+            }
             tracing::info!("runs on processors {cpus:?}: {why}");
-            (cpus, Some(Arc::new(homes)))
+            (cpus, Some(homes))
         }
     };
-    penstock_sys::machine::pin_thread_to(&cpus).map_err(cannot)?;
+    placement::pin(&cpus).map_err(|error| error.to_string())?;
     Ok(homes)
 }
 
@@ -239,13 +228,14 @@ fn of_node(node: &str) -> Result<Vec<usize>, String> {
     Ok(cpus)
 }
 
-/// Near the interface through which the first remote place is reached, else near the disk of the first local one.
-fn of_transfer(args: &CpArgs, homes: &Homes) -> Option<Placement> {
-    let host = args.paths.iter().find_map(|path| places::host_of(path));
-    let interface = host.and_then(|host| penstock_sys::net::interface_towards(&host));
-    let disk = args.paths.iter().find_map(|path| {
-        use std::os::unix::fs::MetadataExt;
-        disk_of(std::fs::metadata(path).ok()?.dev())
-    });
-    homes.of_transfer(interface.as_deref(), disk.as_deref())
+/// The interface through which the first remote place is reached.
+fn interface_of(args: &CpArgs) -> Option<String> {
+    let host = args.paths.iter().find_map(|path| places::host_of(path))?;
+    penstock_sys::net::interface_towards(&host)
+}
+
+/// The device of the first local place that is there.
+fn device_of(args: &CpArgs) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    args.paths.iter().find_map(|path| Some(std::fs::metadata(path).ok()?.dev()))
 }

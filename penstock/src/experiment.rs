@@ -90,7 +90,7 @@ struct Column {
     /// What it is multiplied by.
     #[serde(default = "one")]
     scale: f64,
-    /// It is a share of this link's rate.
+    /// It is a share of this link's rate: of its first direction, as it is at the end.
     share_of: Option<String>,
 }
 
@@ -143,6 +143,11 @@ fn read(folder: &Path) -> Result<Experiment, Failure> {
         .or_exit(Code::Usage)?;
     if read.scenario.is_some() != read.command.is_empty() {
         let error = anyhow!("{}: give it either a scenario or a command", file.display());
+        return Err(Failure::new(Code::Usage, error));
+    }
+    let share = read.column.iter().find(|column| column.share_of.is_some());
+    if let Some(Column { name, .. }) = share.filter(|_| read.scenario.is_none()) {
+        let error = anyhow!("{}: column {name:?}: a command has no links", file.display());
         return Err(Failure::new(Code::Usage, error));
     }
     for case in &read.case {
@@ -220,6 +225,7 @@ fn measure(
                     None => command(&experiment, case, folder)?,
                 };
                 let valid = report.valid;
+                refuse_unknown_links(&experiment, &report)?;
                 if !valid {
                     let links = report.disturbed_links.join(", ");
                     let next = if again > 0 { "; it is played again" } else { "" };
@@ -303,6 +309,18 @@ fn command(experiment: &Experiment, case: &Case, folder: &Path) -> Result<Report
 fn failures(report: &Report) -> Vec<String> {
     let failed = report.programs.iter().filter(|one| one.exit.is_some_and(|exit| exit != 0));
     failed.map(|one| format!("{} on {} failed: {}", one.name, one.host, one.errors)).collect()
+}
+
+fn refuse_unknown_links(experiment: &Experiment, report: &Report) -> Result<(), Failure> {
+    let has = |name: &String| report.links.iter().any(|link| link.name == *name);
+    let mut named = experiment.column.iter().filter_map(|column| column.share_of.as_ref());
+    match named.find(|name| !has(name)) {
+        None => Ok(()),
+        Some(unknown) => {
+            let error = anyhow!("share_of = {unknown:?}: the topology has no link of that name");
+            Err(Failure::new(Code::Usage, error))
+        }
+    }
 }
 
 fn row(experiment: &Experiment, case: &Case, reports: &[Report]) -> Row {

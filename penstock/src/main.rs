@@ -84,7 +84,7 @@ enum Verb {
 impl Verb {
     fn run(self) -> Result<ExitCode, Failure> {
         match self {
-            Self::Cp(args) => cp::run(args),
+            Self::Cp(args) => cp::run(&args),
             Self::Serve(args) => serve::run(args),
             Self::Login(args) => login::run(args),
             Self::Transfers(args) => transfers::run(args),

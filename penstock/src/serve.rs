@@ -73,7 +73,7 @@ pub(crate) struct Args {
     /// Remove unfinished files of transfers that did not come back for this long, or forever [default: 7d]
     #[arg(long, value_name = "TIME")]
     keep_unfinished: Option<Keep>,
-    /// Run on these processors, such as 0-3,8, or each thread near the interface or disk that it works with (auto)
+    /// Run on these processors, such as 0-3,8, or carry data near the interface, else the disk, that is used (auto)
     #[arg(long, value_name = "LIST")]
     cpu: Option<Wish>,
     /// Print one JSON object with listen, http, telemetry and fingerprint when it runs

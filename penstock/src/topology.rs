@@ -376,7 +376,7 @@ fn paths(
         text.push('\n');
     }
     if ways.len() < count {
-        let _ = writeln!(text, "there are {} of {count}", ways.len());
+        let _ = writeln!(text, "no more than {} of {count} are there", ways.len());
     }
     if !are_best {
         text += "the search was given up: there may be more or better ones\n";

@@ -406,6 +406,14 @@ fn an_experiment_is_a_table_of_plays() {
     let measured: Vec<&Value> =
         table["rows"].as_array().unwrap().iter().map(|row| &row["measured"]).collect();
     assert_eq!(measured, [&serde_json::json!([0.25, 0.25]), &serde_json::json!([0.25, 0.5])]);
+    std::fs::write(house.file("experiment.toml"), experiment.replace("\"wan\"", "\"van\""))
+        .unwrap();
+    let mut refused = Command::new(PENSTOCK);
+    refused.env("PENSTOCK_STATE", house.file("state")).args(["experiment", "run"]);
+    let refused = refused.arg(house.0.path()).stdin(Stdio::null()).output().unwrap();
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && why.contains("\"van\": the topology"), "{why}");
+    std::fs::write(house.file("experiment.toml"), experiment).unwrap();
     let text = run(&["--case", "as it is"]);
     assert!(text.contains("| as it is | 0.25 | 0.30 | 0.25 |"), "{text}");
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_host::placement::Homes;
 use penstock_mover::agent::{Caller, Gatekeeper, Place};
 use penstock_mover::client::{Snapshot, join_locally};
 use penstock_mover::contact::CopyError;
@@ -81,6 +82,7 @@ pub(crate) fn start(
     mut options: Options,
     sources: Sources,
     target: Target,
+    homes: Option<Homes>,
 ) -> Result<LocalCopy, StartError> {
     let failed = |text: String| StartError::Copy(CopyError::Failed(text));
     // Nobody is between two sockets of one process.
@@ -93,7 +95,7 @@ pub(crate) fn start(
         engine: args.engine,
         state: state.as_deref(),
         memory_bytes: args.memory.0 / 2,
-        homes: args.homes.clone(),
+        homes: homes.clone(),
         pace: None,
         collectors: &[],
         fireflies: &Arc::default(),
@@ -106,7 +108,7 @@ pub(crate) fn start(
     let session = receive.session();
     let session =
         Session::new(session.id, session.key().clone(), options.clone(), args.memory.0 / 2, None)
-            .map(|session| session.with_homes(args.homes.clone()))
+            .map(|session| session.with_homes(homes))
             .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
     let end = sources.sender(session, args.engine, args.recursive);
     let send = AnyEnd::Send(SenderControl(Arc::new(end)));

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use penstock_host::placement::Homes;
 use penstock_mover::client::{Begin, MakeEnd, Plan, Transfer};
 use penstock_mover::contact::{Contact, CopyError};
 use penstock_mover::dial::{Dial, TcpDial};
@@ -97,7 +98,7 @@ pub(crate) enum Running {
 ///
 /// # Errors
 /// When they make no sense, or the other end is out of reach from the start.
-pub(crate) fn start(args: &CpArgs) -> Result<Running, StartError> {
+pub(crate) fn start(args: &CpArgs, homes: Option<Homes>) -> Result<Running, StartError> {
     let Some((to, from @ [_, ..])) = args.paths.split_last() else {
         return Err(usage("a copy needs a source and a destination"));
     };
@@ -127,10 +128,12 @@ pub(crate) fn start(args: &CpArgs) -> Result<Running, StartError> {
             let list = list.map(|list| list::for_here(args, list)).transpose()?;
             let sources = Sources::find(&local, list)?;
             let target = local_target(target, into_directory, key)?;
-            Ok(Running::Local(local::start(args, options, sources, target)?))
+            Ok(Running::Local(local::start(args, options, sources, target, homes)?))
         }
-        (true, remote) => push(args, options, &local, remote, into_directory),
-        (false, Location::Local(target)) => pull(args, options, &from, target, into_directory),
+        (true, remote) => push(args, options, homes, &local, remote, into_directory),
+        (false, Location::Local(target)) => {
+            pull(args, options, homes, &from, target, into_directory)
+        }
         (false, remote) => between::start(args, options, &from, remote, into_directory),
     }
 }
@@ -365,6 +368,7 @@ pub(super) fn remote_path(place: &Location) -> Vec<u8> {
 fn push(
     args: &CpArgs,
     options: Options,
+    homes: Option<Homes>,
     local: &[PathBuf],
     remote: &Location,
     into_directory: bool,
@@ -383,7 +387,7 @@ fn push(
         options: options.clone(),
     };
     let (engine, memory, recursive) = (args.engine, args.memory.0, args.recursive);
-    let (collectors, homes) = (collectors(args)?, args.homes.clone());
+    let collectors = collectors(args)?;
     let local = local.to_vec();
     let sums = args.checksum_file.is_some();
     let keep = args.json || sums;
@@ -419,6 +423,7 @@ pub(super) fn one_host(places: &[Location]) -> Result<&Location, StartError> {
 fn pull(
     args: &CpArgs,
     options: Options,
+    homes: Option<Homes>,
     from: &[Location],
     target: &Path,
     into_directory: bool,
@@ -437,7 +442,6 @@ fn pull(
     };
     let state = journals();
     let (engine, memory_bytes, target) = (args.engine, args.memory.0, target.to_owned());
-    let homes = args.homes.clone();
     let sums = args.checksum_file.is_some();
     let keep = args.json || sums;
     let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {

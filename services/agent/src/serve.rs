@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use penstock_host::placement::{Homes, Wish};
+use penstock_host::placement::{self, Homes, Wish};
 use penstock_http::access::Reading;
 use penstock_mover::agent::{self, Agent, Limits};
 use penstock_mover::identity::Fingerprint;
@@ -145,7 +145,7 @@ impl Server {
         if let Err(error) = machine::raise_open_files() {
             tracing::warn!("the limit on open files stays as it is: {error}");
         }
-        let homes = homes(config.cpu.as_ref())?;
+        let homes = homes(config.cpu.as_ref(), plays_agent)?;
         let state = State::open(&config.state)?;
         let hold = state.hold()?;
         let credentials = state.credentials()?;
@@ -356,6 +356,7 @@ struct Running {
     connections: usize,
     roles: Option<Vec<RoleName>>,
     controller: Option<controller::Config>,
+    cpu: Option<Wish>,
     token: String,
 }
 
@@ -379,6 +380,7 @@ impl Running {
             connections: config.connections,
             roles: config.roles.clone(),
             controller: config.controller.clone(),
+            cpu: config.cpu.clone(),
             token: token.to_owned(),
         }
     }
@@ -400,6 +402,7 @@ impl Running {
             ("agent.state", self.state == config.state),
             ("agent.metrics", self.metrics == config.metrics),
             ("agent.controller", self.controller == config.controller),
+            ("agent.cpu", self.cpu == config.cpu),
         ] {
             if !same {
                 tracing::warn!("{what} has changed: restart the agent for it");
@@ -415,18 +418,12 @@ impl Running {
     }
 }
 
-/// Moves this thread, and so those that it starts, to the processors that are wanted, or says where each is to go.
-fn homes(wish: Option<&Wish>) -> io::Result<Option<Arc<Homes>>> {
+/// Moves this process to the processors that are wanted, or says where threads of transfers are to go.
+fn homes(wish: Option<&Wish>, plays_agent: bool) -> io::Result<Option<Homes>> {
     match wish {
-        None => Ok(None),
-        Some(Wish::Auto) => Ok(Some(Arc::new(Homes::here()?))),
-        Some(Wish::These(cpus)) => {
-            machine::pin_thread_to(cpus).map_err(|error| {
-                let why = penstock_sys::fs::describe(&error);
-                io::Error::new(error.kind(), format!("cannot run on these processors: {why}"))
-            })?;
-            Ok(None)
-        }
+        Some(Wish::These(cpus)) => placement::pin(cpus).map(|()| None),
+        Some(Wish::Auto) if plays_agent => Ok(Some(Homes::here())),
+        Some(Wish::Auto) | None => Ok(None),
     }
 }
 

@@ -23,7 +23,7 @@ use penstock_protocol::open::{
 use penstock_protocol::preamble::{ConnectionKind, Preamble};
 use penstock_protocol::proof::{Nonces, SessionKey};
 use penstock_sys::fs::Dir;
-use penstock_sys::net::is_own_address;
+use penstock_sys::net::{interface_with, is_own_address};
 use socket2::SockRef;
 
 use crate::abandoned;
@@ -156,7 +156,7 @@ pub struct Config {
     /// Where a marker on this host pins its maps.
     pub marker: PathBuf,
     /// Where threads run: any processor, if it is not said.
-    pub homes: Option<Arc<Homes>>,
+    pub homes: Option<Homes>,
 }
 
 impl std::fmt::Debug for Config {
@@ -614,7 +614,10 @@ impl Inner {
             engine: self.engine,
             state: Some(&self.config.state),
             memory_bytes: memory.bytes(),
-            homes: self.config.homes.clone(),
+            homes: self.config.homes.as_ref().map(|homes| {
+                let address = channel.transport().own_address();
+                homes.by(address.and_then(interface_with))
+            }),
             pace: Some(Arc::clone(&self.pace)),
             collectors: &self.config.collectors,
             fireflies: &self.fireflies,

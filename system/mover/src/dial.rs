@@ -58,6 +58,11 @@ pub trait Dial: Send + Sync {
         true
     }
 
+    /// An address that it leads to, where it is known.
+    fn leads_to(&self) -> Option<IpAddr> {
+        None
+    }
+
     /// Where it leads, for people.
     fn shown(&self) -> String;
 
@@ -291,6 +296,10 @@ impl Dial for TcpDial {
         let is_it =
             |way: &Way| way.0.ip() == ip(to) && way.1.is_none_or(|source| source == ip(from));
         chosen.0.is_empty() || chosen.0.iter().any(is_it)
+    }
+
+    fn leads_to(&self) -> Option<IpAddr> {
+        self.ways(0).first().map(|(to, _)| to.ip())
     }
 
     fn shown(&self) -> String {

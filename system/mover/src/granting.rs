@@ -349,7 +349,7 @@ pub struct Grant<'a> {
     /// Memory for blocks.
     pub memory_bytes: u64,
     /// Where threads run.
-    pub homes: Option<Arc<Homes>>,
+    pub homes: Option<Homes>,
     /// A rate shared with other sessions.
     pub pace: Option<Arc<Pace>>,
     /// Where fireflies go, besides to the peers of what is sent.

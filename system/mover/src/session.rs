@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use penstock_host::placement::{Homes, Placement};
+use penstock_host::placement::{self, Homes, Placement};
 use penstock_protocol::control::{Report, Settings};
 use penstock_protocol::open::{Options, SessionId};
 use penstock_protocol::pace::{Pacer, Place};
@@ -48,11 +48,9 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn settle(home: Option<Placement>) {
-    let Some(Placement { cpus, why }) = home else { return };
-    match machine::pin_thread_to(&cpus) {
-        Ok(()) => tracing::debug!("a thread runs on processors {cpus:?}: {why}"),
-        Err(error) => tracing::debug!("a thread stays where it is: {error}"),
+fn settle(home: &Placement) {
+    if let Err(error) = placement::pin(&home.cpus) {
+        tracing::warn!("a thread stays where it is: {error}");
     }
 }
 
@@ -199,7 +197,7 @@ pub struct Session {
     /// Told about its streams, where this end sends them.
     pub fireflies: Option<Fireflies>,
     /// Where its threads run, if that was asked for.
-    homes: Option<Arc<Homes>>,
+    homes: Option<Homes>,
     /// When it began.
     pub started: Instant,
     /// How many streams there should be.
@@ -275,20 +273,24 @@ impl Session {
 
     /// Its threads run near the devices that they work with.
     #[must_use]
-    pub fn with_homes(mut self, homes: Option<Arc<Homes>>) -> Self {
+    pub fn with_homes(mut self, homes: Option<Homes>) -> Self {
         self.homes = homes;
         self
     }
 
-    /// Moves the calling thread near the device of the files (`st_dev`) that it reads or writes.
+    /// Moves the calling thread, which works with files of this device (`st_dev`), near the transfer's interface, else near
+    /// their disk.
     pub fn settle_near_files(&self, device: u64) {
-        settle(self.homes.as_ref().and_then(|homes| homes.of_files(device)));
+        if let Some(homes) = &self.homes {
+            settle(&homes.of_files(Some(device)));
+        }
     }
 
     /// Moves the calling thread near the interface that its connection uses.
     pub fn settle_near(&self, transport: &Transport) {
-        let homes = self.homes.as_ref();
-        settle(homes.and_then(|homes| homes.of_address(transport.own_address()?)));
+        if let (Some(homes), Some(address)) = (&self.homes, transport.own_address()) {
+            settle(&homes.of_address(address));
+        }
     }
 
     /// Says how the packets of its streams are labelled, or why they are not.

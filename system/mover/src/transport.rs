@@ -12,8 +12,8 @@ use std::time::Duration;
 use penstock_sys::net::options;
 use socket2::{SockRef, TcpKeepalive};
 
-/// A path that is mended is found out about within this time. No round trip on Earth takes longer, and one segment a
-/// second costs nobody anything.
+/// A path that is silent is tried this often. It bounds all waits before something is sent again, so that a path with
+/// round trips above it would be sent too much; paths of science data are far below.
 const RETRANSMIT_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// What a connection runs over.
@@ -83,9 +83,8 @@ impl Transport {
         let keepalive = TcpKeepalive::new().with_time(probe).with_interval(probe).with_retries(3);
         socket.set_tcp_keepalive(&keepalive)?;
         socket.set_tcp_user_timeout(Some(dead_after))?;
-        // Older kernels do not know it, and find out about a mended path when their doubled wait ends.
-        let _ = options::set_retransmit_wait_max(self, RETRANSMIT_WAIT_MAX);
-        Ok(())
+        // Kernels that cannot bound it try a silent path when their doubled wait ends.
+        options::set_retransmit_wait_max(self, RETRANSMIT_WAIT_MAX).map(|_| ())
     }
 
     /// Address of the peer, where it has one.

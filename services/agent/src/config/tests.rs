@@ -39,6 +39,7 @@ fn the_later_layer_wins() {
 listen = [\"127.0.0.1:1\", \"[::1]\"]
 http = \"127.0.0.1:2\"
 root = \"data\"
+cpu = \"auto\"
 [limits]
 rate = \"10G\"
 streams = 8
@@ -52,13 +53,16 @@ transfers = 3
     assert_eq!(config.limits.rate_bps, Some(10_000_000_000));
     assert_eq!((config.limits.transfers, config.limits.streams_per_transfer), (3, 8));
     assert_eq!(config.limits.memory_bytes, 512 << 20);
+    assert_eq!(config.cpu, Some(Wish::Auto));
 
     setting.variables.push(("PENSTOCK_RATE", "5G".into()));
     setting.variables.push(("PENSTOCK_HTTP", "none".into()));
+    setting.variables.push(("PENSTOCK_CPU", "2-4".into()));
     setting.variables.push(("PENSTOCK_STREAMS", String::new()));
     setting.variables.push(("PENSTOCK_SERVICE_HOST", "10.0.0.1".into()));
     let config = setting.load(text, Layer::default()).unwrap();
     assert_eq!((config.limits.rate_bps, config.http.len()), (Some(5_000_000_000), 0));
+    assert_eq!(config.cpu, Some(Wish::These(vec![2, 3, 4])));
 
     let flags = Layer { rate: Some(BitRate(0)), ..Layer::default() };
     assert_eq!(setting.load(text, flags).unwrap().limits.rate_bps, None);
@@ -95,6 +99,7 @@ fn errors_name_the_line() {
             "agent's own token",
         ),
         (format!("{export}[[token]]\nname = \"x\"\nsha256 = \"12\"\n"), 5, "sha256sum"),
+        (format!("{export}[agent]\ncpu = \"fast\"\n"), 6, "no list of processors"),
         (export.replace('*', "cert:12"), 4, "64 hexadecimal digits"),
         (export.replace('*', "a b"), 4, "cannot name a token"),
     ] {

@@ -20,6 +20,7 @@ use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Opened, Options, Push, Refusal, RefusalKind, Request};
 use penstock_protocol::proof::SessionKey;
 use penstock_sys::fs;
+use penstock_sys::net::interface_towards;
 
 use super::{Agent, Caller, Counters, Inner, Transfer};
 use crate::client::{self, Begin, Plan, Snapshot};
@@ -98,6 +99,10 @@ impl Inner {
         let streams = push.options.settings.streams.unwrap_or(STREAMS_DEFAULT).min(streams_max);
         push.options.settings.streams = Some(streams.max(1));
         let memory = Arc::new(self.memory.enter(push.options.block_bytes)?);
+        let homes = self.config.homes.as_ref().map(|homes| {
+            let address = to.dial.leads_to();
+            homes.by(address.and_then(|address| interface_towards(&address.to_string())))
+        });
         let make_end = {
             let (inner, memory, options) =
                 (Arc::clone(self), Arc::clone(&memory), push.options.clone());
@@ -108,7 +113,7 @@ impl Inner {
                 let session = Session::new(opened.session, key, options, memory.bytes(), pace)
                     .map_err(|error| CopyError::Failed(fs::describe(&error)))?
                     .with_collectors(&inner.config.collectors, &inner.fireflies)
-                    .with_homes(inner.config.homes.clone());
+                    .with_homes(homes.clone());
                 memory.attach(session.pool.clone());
                 let source = Source { dir: Arc::clone(&dir), path: PathBuf::new() };
                 let end = SenderEnd::new(session, inner.engine, vec![source], false)
