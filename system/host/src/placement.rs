@@ -57,7 +57,7 @@ impl TryFrom<String> for Wish {
 /// Processors for threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// In order.
+    /// In order; empty where it is not known which there are.
     pub cpus: Vec<usize>,
     /// Why these, in a line; empty where there was nothing to choose.
     pub why: String,

@@ -49,7 +49,10 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn settle(home: &Placement) {
-    if let Err(error) = placement::pin(&home.cpus) {
+    // Of a machine with too many processors nothing is known.
+    if !home.cpus.is_empty()
+        && let Err(error) = placement::pin(&home.cpus)
+    {
         tracing::warn!("a thread stays where it is: {error}");
     }
 }
