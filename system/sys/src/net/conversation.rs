@@ -6,13 +6,13 @@
 //! Fails with the kernel's error; where the kernel says in words what is wrong, they are the error's text.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
 
-use super::netlink::{attributes, cut, u16_at, u32_at};
+use super::netlink::{attributes, cut, set_option, u16_at, u32_at};
 
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
@@ -43,18 +43,8 @@ impl Conversation {
     pub(super) fn open(protocol: Option<Protocol>) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
-        let on: libc::c_int = 1;
         // Words are welcome, not needed: before Linux 4.12 there are none.
-        // SAFETY: the option takes an int, and the pointer and length are those of one.
-        let _ = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_NETLINK,
-                libc::NETLINK_EXT_ACK,
-                (&raw const on).cast(),
-                size_of::<libc::c_int>() as libc::socklen_t,
-            )
-        };
+        let _ = set_option(&socket, libc::NETLINK_EXT_ACK);
         Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER_BYTES] })
     }
 

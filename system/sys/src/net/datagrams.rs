@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::options::{set_int, set_receive_room};
+
 /// Most datagrams taken or given by one call.
 pub const BATCH: usize = 64;
 
@@ -51,10 +53,10 @@ impl DatagramReceiver {
         }
         socket.bind(&address.into())?;
         socket.set_read_timeout(Some(wait))?;
-        force_receive_buffer(&socket, buffer_bytes)?;
+        set_receive_room(&socket, buffer_bytes)?;
         // The kernel tells twice of what was asked: its bookkeeping is in it (socket(7)).
         let buffer_bytes = socket.recv_buffer_size()? / 2;
-        set_flag(&socket, libc::SO_RXQ_OVFL)?;
+        set_int(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
         // SAFETY: all zeros is a valid sockaddr_storage, which is plain data.
         let name: libc::sockaddr_storage = unsafe { zeroed() };
         Ok(Self {
@@ -244,33 +246,6 @@ fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
         }
         _ => None,
     }
-}
-
-/// Beyond net.core.rmem_max where the process may, else up to it.
-fn force_receive_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
-    let value = i32::try_from(bytes).unwrap_or(i32::MAX);
-    match set_integer(socket, libc::SO_RCVBUFFORCE, value) {
-        Ok(()) => Ok(()),
-        Err(_) => socket.set_recv_buffer_size(bytes),
-    }
-}
-
-fn set_flag(socket: &Socket, option: i32) -> io::Result<()> {
-    set_integer(socket, option, 1)
-}
-
-fn set_integer(socket: &Socket, option: i32, value: i32) -> io::Result<()> {
-    // SAFETY: the option takes an int, which is given with its size and outlives the call.
-    let done = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            option,
-            (&raw const value).cast(),
-            size_of::<i32>() as libc::socklen_t,
-        )
-    };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! Messages to the kernel's routing tables, devices and packet filters, and its answers (netlink).
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
+
+use super::options::set_int;
 
 /// include/uapi/linux/netlink.h.
 const ERROR: u16 = 2;
@@ -107,18 +109,7 @@ impl Netlink {
 
 /// Sets a flag of SOL_NETLINK.
 pub(super) fn set_option(socket: impl AsFd, option: i32) -> io::Result<()> {
-    let one: libc::c_int = 1;
-    // SAFETY: the kernel reads one int from the pointer.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_NETLINK,
-            option,
-            (&raw const one).cast(),
-            size_of_val(&one) as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set_int(&socket, libc::SOL_NETLINK, option, 1)
 }
 
 /// A message with its header.

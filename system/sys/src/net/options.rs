@@ -147,7 +147,8 @@ pub fn set_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     socket.set_send_buffer_size(bytes)
 }
 
-fn set_int(socket: &impl AsFd, level: i32, option: i32, value: i32) -> io::Result<()> {
+/// Sets an option whose value is an int.
+pub(super) fn set_int(socket: &impl AsFd, level: i32, option: i32, value: i32) -> io::Result<()> {
     // SAFETY: the descriptor is open for as long as `socket` is borrowed; the kernel reads one int.
     let result = unsafe {
         libc::setsockopt(

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use super::divert::protocol;
 use super::netlink::{Netlink, attributes, put, set_option, u16_at, u32_at};
-use super::options::set_receive_room;
+use super::options::{set_int, set_receive_room};
 
 /// include/uapi/linux/netfilter/nfnetlink_queue.h.
 const PACKET: u16 = 3 << 8;
@@ -210,18 +210,8 @@ impl std::fmt::Debug for PacketQueue {
 /// A socket for which the kernel notes when packets arrive.
 fn clock() -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
-    let one: libc::c_int = 1;
-    // SAFETY: the kernel reads one int from the pointer.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_TIMESTAMPNS,
-            (&raw const one).cast(),
-            size_of_val(&one) as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
+    set_int(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
+    Ok(socket)
 }
 
 /// struct nfqnl_msg_packet_timestamp: seconds and microseconds.
