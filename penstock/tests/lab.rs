@@ -62,10 +62,15 @@ impl House {
         self.0.path().join(name)
     }
 
-    fn lab(&self, words: &[&str]) -> Command {
+    fn penstock(&self, verb: &str) -> Command {
         let mut command = Command::new(PENSTOCK);
-        command.env("PENSTOCK_STATE", self.0.path().join("state")).arg("lab").args(words);
-        command.stdin(Stdio::null());
+        command.env("PENSTOCK_STATE", self.0.path().join("state")).arg(verb).stdin(Stdio::null());
+        command
+    }
+
+    fn lab(&self, words: &[&str]) -> Command {
+        let mut command = self.penstock("lab");
+        command.args(words);
         command
     }
 
@@ -395,10 +400,12 @@ fn an_experiment_is_a_table_of_plays() {
     "#;
     std::fs::write(house.file("play.toml"), scenario).unwrap();
     std::fs::write(house.file("experiment.toml"), experiment).unwrap();
+    let output = |more: &[&str]| {
+        let mut command = house.penstock("experiment");
+        command.arg("run").arg(house.0.path()).args(more).output().unwrap()
+    };
     let run = |more: &[&str]| {
-        let mut command = Command::new(PENSTOCK);
-        command.env("PENSTOCK_STATE", house.file("state")).args(["experiment", "run"]);
-        let output = command.arg(house.0.path()).args(more).stdin(Stdio::null()).output().unwrap();
+        let output = output(more);
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
@@ -408,9 +415,7 @@ fn an_experiment_is_a_table_of_plays() {
     assert_eq!(measured, [&serde_json::json!([0.25, 0.25]), &serde_json::json!([0.25, 0.5])]);
     std::fs::write(house.file("experiment.toml"), experiment.replace("\"wan\"", "\"van\""))
         .unwrap();
-    let mut refused = Command::new(PENSTOCK);
-    refused.env("PENSTOCK_STATE", house.file("state")).args(["experiment", "run"]);
-    let refused = refused.arg(house.0.path()).stdin(Stdio::null()).output().unwrap();
+    let refused = output(&[]);
     let why = String::from_utf8(refused.stderr).unwrap();
     assert!(refused.status.code() == Some(2) && why.contains("\"van\": the topology"), "{why}");
     std::fs::write(house.file("experiment.toml"), experiment).unwrap();
