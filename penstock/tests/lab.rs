@@ -94,8 +94,13 @@ impl House {
     }
 
     fn up(&self) -> Value {
+        self.up_by("nfqueue")
+    }
+
+    fn up_by(&self, backend: &str) -> Value {
         let file = self.file("two.toml");
-        self.json(&["up", file.to_str().unwrap(), "--no-calibration"])["lab"].clone()
+        let file = file.to_str().unwrap();
+        self.json(&["up", file, "--no-calibration", "--backend", backend])["lab"].clone()
     }
 
     /// Milliseconds of a round trip from one host to an address of another.
@@ -204,7 +209,14 @@ fn hosts_know_each_other_by_name_and_links_change_while_it_runs() {
 #[test]
 fn packets_of_a_vlan_carry_its_tag() {
     let Some(house) = House::new("packets_of_a_vlan_carry_its_tag") else { return };
-    house.up();
+    for backend in ["nfqueue", "tap"] {
+        house.up_by(backend);
+        tags_are_where_they_belong(&house);
+        house.ok(&["down"]);
+    }
+}
+
+fn tags_are_where_they_belong(house: &House) {
     for (link, end, tag) in [("wan", "s", true), ("wan", "t", true), ("near", "s", false)] {
         let words = ["capture", link, "--at", end, "--", "-e", "-n", "-l", "-c", "2"];
         let mut capture = house.lab(&words);

@@ -14,6 +14,7 @@ use penstock_sys::event::{Interest, poll};
 use penstock_sys::machine;
 use penstock_sys::net::{TAP_FRAME_BYTES_MAX, Tap};
 
+use super::tag::Tags;
 use super::{Place, Wire, nfqueue};
 use crate::direction::{Counters, Direction};
 use crate::lateness::Counted;
@@ -29,7 +30,10 @@ const BATCH: usize = 32;
 
 /// Two devices and the two threads between them.
 #[derive(Debug)]
-pub(super) struct Link([Way; 2]);
+pub(super) struct Link {
+    ways: [Way; 2],
+    _tags: Tags,
+}
 
 #[derive(Debug)]
 struct Way {
@@ -46,6 +50,7 @@ impl Link {
             Ok(Arc::new(tap))
         };
         let taps = [open(ends[0])?, open(ends[1])?];
+        let tags = Tags::attach(ends[0].port.vlan, ends);
         nfqueue::settle(ends)?;
         let way = |from: usize, sign: char| -> io::Result<Way> {
             let direction =
@@ -63,22 +68,22 @@ impl Link {
                 thread::Builder::new().name(direction.name.clone()).spawn(move || carrier.run())?;
             Ok(Way { direction, thread: Some(thread) })
         };
-        Ok(Self([way(0, '>')?, way(1, '<')?]))
+        Ok(Self { ways: [way(0, '>')?, way(1, '<')?], _tags: tags })
     }
 }
 
 impl Wire for Link {
     fn set(&mut self, wanted: [Impairment; 2]) -> io::Result<()> {
-        self.0.iter().zip(wanted).for_each(|(way, wanted)| way.direction.set(wanted));
+        self.ways.iter().zip(wanted).for_each(|(way, wanted)| way.direction.set(wanted));
         Ok(())
     }
 
     fn counters(&self) -> io::Result<[Counters; 2]> {
-        Ok(self.0.each_ref().map(|way| way.direction.counters()))
+        Ok(self.ways.each_ref().map(|way| way.direction.counters()))
     }
 
     fn lateness(&self) -> [Option<Counted>; 2] {
-        self.0.each_ref().map(|way| Some(way.direction.lateness.counted()))
+        self.ways.each_ref().map(|way| Some(way.direction.lateness.counted()))
     }
 }
 
@@ -204,7 +209,8 @@ impl Carrier {
     fn carry(&mut self, now: Duration, mut bytes: Vec<u8>) {
         let frame = Frame::of(&bytes);
         let packet = Packet {
-            wire_bytes: frame.ip_bytes() + frame.segments() as u64 * ETHERNET_BYTES,
+            wire_bytes: frame.ip_bytes()
+                + frame.segments() as u64 * (ETHERNET_BYTES + frame.tag_bytes()),
             markable: frame.is_markable(),
         };
         let fate = self.line.carry(now, packet);

@@ -16,8 +16,11 @@ const GSO_TCP6: u8 = 4;
 /// Set where the first segment alone keeps the congestion-window-reduced flag.
 const GSO_ECN: u8 = 0x80;
 
-const NETWORK: usize = TAP_HEADER_BYTES + 14;
 const ETHER_TYPE: usize = TAP_HEADER_BYTES + 12;
+const TYPE_BYTES: usize = 2;
+/// IEEE 802.1Q: its own type, then that of what follows.
+const TAG_BYTES: usize = 4;
+const TYPE_TAG: u16 = 0x8100;
 const TYPE_IPV4: u16 = 0x0800;
 const TYPE_IPV6: u16 = 0x86DD;
 /// TCP flags, RFC 9293 section 3.1.
@@ -30,6 +33,8 @@ const CWR: u8 = 0x80;
 pub(super) struct Frame<'a> {
     bytes: &'a [u8],
     network: Network,
+    /// Where the network's header begins: behind the Ethernet header, and a tag.
+    ip: usize,
     /// Of a super-packet: where TCP's payload begins, and how much of it a segment has.
     gso: Option<(usize, usize)>,
 }
@@ -43,17 +48,24 @@ enum Network {
 
 impl<'a> Frame<'a> {
     pub(super) fn of(bytes: &'a [u8]) -> Self {
-        let network = match be16(bytes, ETHER_TYPE) {
+        let tag = if be16(bytes, ETHER_TYPE) == Some(TYPE_TAG) { TAG_BYTES } else { 0 };
+        let network = match be16(bytes, ETHER_TYPE + tag) {
             Some(TYPE_IPV4) => Network::V4,
             Some(TYPE_IPV6) => Network::V6,
             _ => Network::Other,
         };
-        Self { bytes, network, gso: gso(bytes) }
+        let ip = ETHER_TYPE + tag + TYPE_BYTES;
+        Self { bytes, network, ip, gso: gso(bytes, network, ip) }
+    }
+
+    /// Bytes of its tag.
+    pub(super) const fn tag_bytes(&self) -> u64 {
+        (self.ip - ETHER_TYPE - TYPE_BYTES) as u64
     }
 
     /// Whether it is what hosts send each other: IP, and not to a multicast address of the link.
     pub(super) fn is_traffic(&self) -> bool {
-        let to_link = self.bytes.get(NETWORK + 24..NETWORK + 26) == Some(&[0xFF, 0x02]);
+        let to_link = self.bytes.get(self.ip + 24..self.ip + 26) == Some(&[0xFF, 0x02]);
         match self.network {
             Network::V4 => true,
             Network::V6 => !to_link,
@@ -67,13 +79,13 @@ impl<'a> Frame<'a> {
 
     /// Bytes of IP packets, with the headers that each segment repeats.
     pub(super) fn ip_bytes(&self) -> u64 {
-        let headers = self.gso.map_or(0, |(payload, _)| payload - NETWORK);
-        (self.bytes.len().saturating_sub(NETWORK) + (self.segments() - 1) * headers) as u64
+        let headers = self.gso.map_or(0, |(payload, _)| payload - self.ip);
+        (self.bytes.len().saturating_sub(self.ip) + (self.segments() - 1) * headers) as u64
     }
 
     /// Whether its sender understands marks of congestion.
     pub(super) fn is_markable(&self) -> bool {
-        let byte = self.bytes.get(NETWORK + 1).copied().unwrap_or(0);
+        let byte = self.bytes.get(self.ip + 1).copied().unwrap_or(0);
         match self.network {
             Network::V4 => byte & 0x03 != 0,
             Network::V6 => byte & 0x30 != 0,
@@ -120,17 +132,18 @@ impl<'a> Frame<'a> {
             let sum = folded(sum + u32::from(!before) + u32::from(now));
             field.copy_from_slice(&sum.to_be_bytes());
         }
+        let ip = self.ip;
         match self.network {
             Network::V4 => {
-                let total = u16::try_from(part.len() - NETWORK).unwrap_or(u16::MAX);
-                part[NETWORK + 2..NETWORK + 4].copy_from_slice(&total.to_be_bytes());
-                let id = be16(part, NETWORK + 4).unwrap_or(0).wrapping_add(first as u16);
-                part[NETWORK + 4..NETWORK + 6].copy_from_slice(&id.to_be_bytes());
-                refresh(part);
+                let total = u16::try_from(part.len() - ip).unwrap_or(u16::MAX);
+                part[ip + 2..ip + 4].copy_from_slice(&total.to_be_bytes());
+                let id = be16(part, ip + 4).unwrap_or(0).wrapping_add(first as u16);
+                part[ip + 4..ip + 6].copy_from_slice(&id.to_be_bytes());
+                refresh(part, ip);
             }
             Network::V6 => {
-                let payload = u16::try_from(part.len() - NETWORK - 40).unwrap_or(u16::MAX);
-                part[NETWORK + 4..NETWORK + 6].copy_from_slice(&payload.to_be_bytes());
+                let payload = u16::try_from(part.len() - ip - 40).unwrap_or(u16::MAX);
+                part[ip + 4..ip + 6].copy_from_slice(&payload.to_be_bytes());
             }
             Network::Other => {}
         }
@@ -139,18 +152,25 @@ impl<'a> Frame<'a> {
 
 /// Marks a frame as having met congestion.
 pub(super) fn mark(bytes: &mut [u8]) {
-    match Frame::of(bytes).network {
+    let Frame { network, ip, .. } = Frame::of(bytes);
+    let Some(class) = bytes.get_mut(ip + 1) else { return };
+    match network {
         Network::V4 => {
-            bytes[NETWORK + 1] |= 0x03;
-            refresh(bytes);
+            *class |= 0x03;
+            refresh(bytes, ip);
         }
-        Network::V6 => bytes[NETWORK + 1] |= 0x30,
+        Network::V6 => *class |= 0x30,
         Network::Other => {}
     }
 }
 
 /// Where a super-packet's payload begins and how much of it a segment has; none for what is one packet, or broken.
-fn gso(bytes: &[u8]) -> Option<(usize, usize)> {
+fn gso(bytes: &[u8], network: Network, ip: usize) -> Option<(usize, usize)> {
+    let ip_header = match network {
+        Network::V4 => 20,
+        Network::V6 => 40,
+        Network::Other => return None,
+    };
     let kind = bytes.get(GSO_TYPE)? & !GSO_ECN;
     if kind != GSO_TCP4 && kind != GSO_TCP6 {
         return None;
@@ -159,13 +179,13 @@ fn gso(bytes: &[u8]) -> Option<(usize, usize)> {
     let tcp = le16(bytes, CHECKSUM_START)? + TAP_HEADER_BYTES;
     let header = usize::from(bytes.get(tcp + 12)? >> 4) * 4;
     let payload = tcp + header;
-    (tcp > NETWORK && header >= 20 && payload < bytes.len()).then_some((payload, size))
+    (tcp >= ip + ip_header && header >= 20 && payload < bytes.len()).then_some((payload, size))
 }
 
 /// The checksum of an IPv4 header, anew.
-fn refresh(bytes: &mut [u8]) {
-    let length = usize::from(bytes[NETWORK] & 15) * 4;
-    let Some(header) = bytes.get_mut(NETWORK..NETWORK + length) else { return };
+fn refresh(bytes: &mut [u8], ip: usize) {
+    let length = usize::from(bytes[ip] & 15) * 4;
+    let Some(header) = bytes.get_mut(ip..ip + length) else { return };
     if header.len() < 20 {
         return;
     }
@@ -200,16 +220,18 @@ mod tests {
     use super::*;
 
     /// A super-packet of IPv4 or IPv6, as the kernel hands it over.
-    fn frame(v6: bool, size: u16, payload: usize) -> Vec<u8> {
+    fn frame(v6: bool, tagged: bool, size: u16, payload: usize) -> Vec<u8> {
+        let tag: &[u8] = if tagged { &[0x81, 0x00, 0x07, 0xEA] } else { &[] };
         let network = if v6 { 40 } else { 20 };
         let mut bytes = vec![0; TAP_HEADER_BYTES];
         bytes[0] = 1;
         bytes[GSO_TYPE] = if v6 { GSO_TCP6 } else { GSO_TCP4 };
         bytes[GSO_SIZE..GSO_SIZE + 2].copy_from_slice(&size.to_ne_bytes());
-        let start = 14 + network as u16;
+        let start = (14 + tag.len() + network) as u16;
         bytes[CHECKSUM_START..CHECKSUM_START + 2].copy_from_slice(&start.to_ne_bytes());
         bytes[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&16_u16.to_ne_bytes());
         bytes.extend([2; 12]);
+        bytes.extend(tag);
         bytes.extend(if v6 { TYPE_IPV6 } else { TYPE_IPV4 }.to_be_bytes());
         let mut ip = vec![0; network];
         let length = (32 + payload) as u16;
@@ -222,6 +244,7 @@ mod tests {
             ip[2..4].copy_from_slice(&(length + 20).to_be_bytes());
             ip[9] = 6;
         }
+        let at = bytes.len();
         bytes.extend(ip);
         let mut tcp = vec![0; 32];
         tcp[4..8].copy_from_slice(&1000_u32.to_be_bytes());
@@ -231,17 +254,19 @@ mod tests {
         bytes.extend(tcp);
         bytes.extend((0..payload).map(|byte| byte as u8));
         if !v6 {
-            refresh(&mut bytes);
+            refresh(&mut bytes, at);
         }
         bytes
     }
 
     #[test]
     fn parts_are_what_their_segments_would_have_been() {
-        for v6 in [false, true] {
-            let bytes = frame(v6, 1000, 3500);
+        for (v6, tagged) in [(false, false), (false, true), (true, false), (true, true)] {
+            let bytes = frame(v6, tagged, 1000, 3500);
             let whole = Frame::of(&bytes);
             assert_eq!(whole.segments(), 4);
+            assert_eq!(whole.tag_bytes(), if tagged { 4 } else { 0 });
+            assert_eq!(whole.ip_bytes(), 3500 + 4 * if v6 { 72 } else { 52 });
             let (payload, _) = whole.gso.unwrap();
             let part = whole.part(1..3);
             let tcp = payload - 32;
@@ -261,32 +286,41 @@ mod tests {
 
     #[test]
     fn marks_are_set_and_the_header_is_whole() {
-        let mut bytes = frame(false, 1000, 100);
-        assert!(!Frame::of(&bytes).is_markable());
-        mark(&mut bytes);
-        assert!(Frame::of(&bytes).is_markable());
-        let header = &bytes[NETWORK..NETWORK + 20];
-        let words =
-            header.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
-        assert_eq!(folded(words.sum()), 0xFFFF);
+        for tagged in [false, true] {
+            let mut bytes = frame(false, tagged, 1000, 100);
+            assert!(!Frame::of(&bytes).is_markable());
+            mark(&mut bytes);
+            let marked = Frame::of(&bytes);
+            assert!(marked.is_markable());
+            let header = &bytes[marked.ip..marked.ip + 20];
+            let words = header
+                .chunks_exact(2)
+                .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+            assert_eq!(folded(words.sum()), 0xFFFF);
+        }
     }
 
     proptest! {
         #[test]
-        fn no_frame_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..300), v6: bool, kind: u8) {
-            if bytes.len() > NETWORK {
+        fn no_frame_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..300), v6: bool, tagged: bool, kind: u8) {
+            let at = ETHER_TYPE + if tagged { TAG_BYTES } else { 0 };
+            if bytes.len() >= at + TYPE_BYTES {
                 bytes[GSO_TYPE] = kind;
+                bytes[ETHER_TYPE..ETHER_TYPE + 2].copy_from_slice(&TYPE_TAG.to_be_bytes());
                 let kind = if v6 { TYPE_IPV6 } else { TYPE_IPV4 };
-                bytes[ETHER_TYPE..ETHER_TYPE + 2].copy_from_slice(&kind.to_be_bytes());
+                bytes[at..at + TYPE_BYTES].copy_from_slice(&kind.to_be_bytes());
             }
             let frame = Frame::of(&bytes);
             let _ = (frame.is_traffic(), frame.ip_bytes(), frame.is_markable());
+            let lost = frame.segments() / 2;
+            let _ = frame.part(lost..frame.segments());
+            mark(&mut bytes);
         }
 
         /// Whatever is lost: what is left of the payload is there once and in order.
         #[test]
-        fn payload_is_kept(v6: bool, size in 100_u16..2000, payload in 1_usize..20_000, cut in 0_usize..200) {
-            let bytes = frame(v6, size, payload);
+        fn payload_is_kept(v6: bool, tagged: bool, size in 100_u16..2000, payload in 1_usize..20_000, cut in 0_usize..200) {
+            let bytes = frame(v6, tagged, size, payload);
             let whole = Frame::of(&bytes);
             let (begin, _) = whole.gso.unwrap();
             let cut = cut % whole.segments().max(1);
