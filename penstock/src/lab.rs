@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use penstock_agent::state;
 use penstock_lab::control::{
-    CircuitReport, Directions, LinkReport, Measured, Request, Status, ask,
+    CircuitReport, ControlError, Directions, LinkReport, Measured, Request, Status, ask,
 };
 use penstock_units::BitRate;
 use serde::Serialize;
@@ -242,9 +242,13 @@ fn output<T: Serialize>(
     Ok(show::print(&text)?)
 }
 
-impl From<penstock_lab::control::ControlError> for Failure {
-    fn from(error: penstock_lab::control::ControlError) -> Self {
-        Self::new(Code::Failed, error)
+impl From<ControlError> for Failure {
+    fn from(error: ControlError) -> Self {
+        let code = match error {
+            ControlError::Refused(_) => Code::Usage,
+            ControlError::Down(_) | ControlError::Lost { .. } => Code::Failed,
+        };
+        Self::new(code, error)
     }
 }
 

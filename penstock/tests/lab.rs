@@ -303,11 +303,11 @@ fn mistakes_are_one_line() {
     let file = house.file("two.toml");
     house.refused(&["up", file.to_str().unwrap(), "--lab", "../x"], 2, "no name of a lab");
     house.up();
-    house.refused(&["set", "won", "delay=1ms"], 1, "there are near, wan");
-    house.refused(&["set", "wan", "delay=fast"], 1, "'delay=fast'");
+    house.refused(&["set", "won", "delay=1ms"], 2, "there are near, wan");
+    house.refused(&["set", "wan", "delay=fast"], 2, "'delay=fast'");
     house.refused(&["exec", "c", "--", "true"], 2, "there are a, b, s, t");
     house.refused(&["exec", "a", "--", "/no/such/program"], 1, "/no/such/program");
-    house.refused(&["route", "a", "b", "near", "far"], 1, "does not touch s");
+    house.refused(&["route", "a", "b", "near", "far"], 2, "does not touch s");
     house.refused(&["capture", "won"], 2, "there are near, wan");
 }
 
