@@ -7,6 +7,8 @@ use super::{Tree, chosen};
 const BLOCK: &str = "/sys/block";
 /// Devices that hold no data of their own, or none that lasts.
 const NOT_DISKS: [&str; 4] = ["loop", "ram", "zram", "sr"];
+/// Devices on top of each other, as a volume on an array of partitions.
+const STACKED_MAX: usize = 8;
 /// File systems of which a node's data is on one.
 const DATA: [&str; 12] = [
     "xfs", "ext4", "ext3", "btrfs", "zfs", "f2fs", "nfs", "nfs4", "lustre", "ceph", "gpfs",
@@ -77,14 +79,33 @@ pub fn gather(tree: &Tree) -> Vec<Disk> {
                 read_ahead_kib: tree.number(&file("queue/read_ahead_kb")),
                 requests: tree.number(&file("queue/nr_requests")),
                 completion_affinity: tree.number(&file("queue/rq_affinity")),
-                // -1 where the firmware does not tell; for NVMe it is the controller's.
-                numa_node: tree
-                    .number(&file("device/numa_node"))
-                    .or_else(|| tree.number(&file("device/device/numa_node"))),
+                numa_node: numa_node(tree, &format!("{BLOCK}/{name}"), STACKED_MAX),
                 name,
             }
         })
         .collect()
+}
+
+/// The node of a block device; of one that is made of others (md, device mapper, NVMe over several paths) that which
+/// all of them share.
+fn numa_node(tree: &Tree, device: &str, stacked_max: usize) -> Option<usize> {
+    // -1 where the firmware does not tell; for NVMe it is the controller's. A partition lies in its disk's directory.
+    let own = ["device/numa_node", "device/device/numa_node", "../device/numa_node"];
+    if let Some(node) = own.iter().find_map(|path| tree.number(&format!("{device}/{path}"))) {
+        return Some(node);
+    }
+    let below = stacked_max.checked_sub(1)?;
+    let parts = tree.names(&format!("{device}/slaves")).into_iter();
+    let parts = parts.map(|part| numa_node(tree, &format!("{device}/slaves/{part}"), below));
+    // The device of such a one is a subsystem, with its controllers in it.
+    let controllers = tree.names(&format!("{device}/device")).into_iter();
+    let controllers = controllers
+        .map(|name| format!("{device}/device/{name}/numa_node"))
+        .filter(|path| tree.exists(path))
+        .map(|path| tree.number(&path));
+    let mut nodes = parts.chain(controllers);
+    let first = nodes.next()??;
+    nodes.all(|node| node == Some(first)).then_some(first)
 }
 
 /// The disk that holds a device of this number (`st_dev`), which may be a partition of it; none where it is no disk's.
@@ -119,4 +140,70 @@ pub fn mounts(tree: &Tree) -> Vec<Mount> {
     let mut seen = std::collections::BTreeSet::new();
     mounts.retain(|(device, _)| seen.insert(*device));
     mounts.into_iter().map(|(_, mount)| mount).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use super::*;
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// As the kernel lays it out: three disks, the third at the other node, and what is made of them.
+    fn sysfs(root: &Path) {
+        for (disk, node) in [("nvme0n1", 1), ("nvme1n1", 1), ("nvme2n1", 0), ("vda", -1)] {
+            write(root, &format!("devices/{disk}/device/numa_node"), &format!("{node}\n"));
+            write(root, &format!("devices/{disk}/{disk}p1/partition"), "1\n");
+        }
+        for path in ["nvme3", "nvme4"] {
+            write(root, &format!("devices/nvme-subsys3/{path}/numa_node"), "0\n");
+        }
+        write(root, "devices/nvme3n1/size", "8\n");
+        symlink("../nvme-subsys3", root.join("devices/nvme3n1/device")).unwrap();
+        for (array, parts) in [
+            ("md0", ["nvme0n1/nvme0n1p1", "nvme1n1/nvme1n1p1"].as_slice()),
+            ("md1", &["nvme1n1", "nvme2n1"]),
+            ("md2", &["nvme0n1", "vda"]),
+            ("dm-0", &["md0"]),
+            ("dm-1", &[]),
+        ] {
+            let slaves = root.join(format!("devices/{array}/slaves"));
+            fs::create_dir_all(&slaves).unwrap();
+            for part in parts {
+                let name = part.rsplit('/').next().unwrap();
+                symlink(format!("../../{part}"), slaves.join(name)).unwrap();
+            }
+        }
+        fs::create_dir_all(root.join("sys")).unwrap();
+        symlink("../devices", root.join("sys/block")).unwrap();
+    }
+
+    #[test]
+    fn what_is_made_of_disks_is_where_all_of_them_are() {
+        let root = tempfile::tempdir().unwrap();
+        sysfs(root.path());
+        let disks = gather(&Tree::below(root.path()));
+        let node = |name: &str| disks.iter().find(|disk| disk.name == name).unwrap().numa_node;
+        let names = ["nvme0n1", "nvme2n1", "nvme3n1", "vda", "md0", "dm-0", "md1", "md2", "dm-1"];
+        assert_eq!(
+            names.map(node),
+            [Some(1), Some(0), Some(0), None, Some(1), Some(1), None, None, None]
+        );
+    }
+
+    #[test]
+    fn devices_that_hold_each_other_end() {
+        let root = tempfile::tempdir().unwrap();
+        let slaves = root.path().join("sys/block/md0/slaves");
+        fs::create_dir_all(&slaves).unwrap();
+        symlink("../../md0", slaves.join("md0")).unwrap();
+        assert_eq!(gather(&Tree::below(root.path()))[0].numa_node, None);
+    }
 }
