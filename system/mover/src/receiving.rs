@@ -351,6 +351,7 @@ impl ReceiverEnd {
     /// Puts whole files in place and keeps the journal true.
     fn commit(&self) {
         let (mut synced, mut settled) = (Instant::now(), Instant::now());
+        let mut near = None;
         while !self.session.is_over() {
             let mut machine = lock(&self.machine);
             let complete = machine.is_complete();
@@ -366,7 +367,7 @@ impl ReceiverEnd {
             }
             drop(machine);
             if !finishes.is_empty() {
-                self.settle(&mut finishes);
+                self.settle(&mut finishes, &mut near);
                 settled = Instant::now();
             }
             if complete {
@@ -379,13 +380,17 @@ impl ReceiverEnd {
         }
     }
 
-    /// Syncs files together, renames them, and settles them.
-    fn settle(&self, finishes: &mut Vec<Finish>) {
+    /// Syncs files together, renames them, and settles them, on a processor near their device; `near` is the last one.
+    fn settle(&self, finishes: &mut Vec<Finish>, near: &mut Option<u64>) {
         let mut whole = Vec::with_capacity(finishes.len());
         let mut results = Vec::with_capacity(finishes.len());
         let mut small = 0;
         for finish in finishes.drain(..) {
             let Some(sink) = lock(&self.sinks).remove(&finish.file) else { continue };
+            let device = sink.parent.device;
+            if near.replace(device) != Some(device) {
+                self.session.settle_near_files(device);
+            }
             match self.prepare(&finish, &sink) {
                 Ok(is_small) => {
                     small += usize::from(is_small);

@@ -341,7 +341,8 @@ fn threads_run_near_the_devices_that_they_work_with() {
         let has = |threads: &[String], name: &str| threads.iter().any(|thread| thread == name);
         // The agent's streams are threads that serve connections. It knows by which interface its client came; this client
         // was not told of one.
-        let all = ["stream", "serve", "write"].iter().all(|name| has(&near_network, name));
+        let all =
+            ["stream", "serve", "write", "commit"].iter().all(|name| has(&near_network, name));
         if all && has(&near_disk, "read") {
             break;
         }
