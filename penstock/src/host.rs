@@ -69,7 +69,7 @@ enum What {
 #[derive(Debug, clap::Args)]
 struct Wanted {
     /// Rate of all streams together; by default that of the fastest card, or 10G where it is not known
-    #[arg(long = "for", value_name = "RATE", value_parser = crate::numbers::rate)]
+    #[arg(long = "for", value_name = "RATE", value_parser = crate::numbers::rate_of_goal)]
     rate: Option<BitRate>,
     /// Round-trip time of the longest path
     #[arg(long, default_value = "100ms", value_parser = rtt)]
@@ -96,9 +96,17 @@ enum RoleArg {
     Test,
 }
 
+/// Longer than any path: the moon is 2.6 s away, there and back.
+const RTT_MAX: Duration = Duration::from_secs(60);
+
 fn rtt(text: &str) -> Result<Duration, String> {
     match parse_duration(text) {
+        // Milliseconds to some, seconds to others.
+        Ok(_) if text.ends_with(|c: char| c.is_ascii_digit()) => {
+            Err("write the unit too, like 65ms".to_owned())
+        }
         Ok(Duration::ZERO) => Err("every path takes some time: write it like 65ms".to_owned()),
+        Ok(rtt) if rtt > RTT_MAX => Err("no path takes more than a minute".to_owned()),
         other => other.map_err(|error| error.to_string()),
     }
 }
@@ -144,17 +152,33 @@ impl Wanted {
 
 /// The rule of a name that a user wrote.
 fn rule(name: &str) -> Result<&'static rules::Rule, String> {
-    rules::named(name).ok_or_else(|| {
-        let near: Vec<&str> = rules::all()
-            .into_iter()
-            .map(|rule| rule.name)
-            .filter(|known| known.contains(name) || name.contains(known))
-            .collect();
-        match near.is_empty() {
-            true => "no rule has this name: penstock host explain lists them".to_owned(),
-            false => format!("no rule has this name: did you mean {}", near.join(", ")),
-        }
+    rules::named(name).ok_or_else(|| match meant(name).as_slice() {
+        [] => "no rule has this name: penstock host explain lists them".to_owned(),
+        near => format!("no rule has this name: did you mean {}?", near.join(", ")),
     })
+}
+
+const MEANT_MAX: usize = 5;
+
+/// Rules that somebody may have meant: of a name like this one, or about what it names, as `tcp_rmem`.
+fn meant(name: &str) -> Vec<&'static str> {
+    let setting = name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    let folded = setting.replace('_', "-");
+    let is_of_word = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+    let mut near: Vec<(usize, &str)> = rules::all()
+        .into_iter()
+        .filter_map(|rule| {
+            let far = strsim::levenshtein(&folded, rule.name);
+            let words = [rule.reads, rule.wants].into_iter();
+            let mut words = words.flat_map(|text| text.split(|c| !is_of_word(c)));
+            let is_near = far <= rule.name.len() / 3;
+            let is_part = !folded.is_empty() && rule.name.split('-').any(|part| part == folded);
+            let is_about = !setting.is_empty() && words.any(|word| word == setting);
+            (is_near || is_part || is_about).then_some((far, rule.name))
+        })
+        .collect();
+    near.sort();
+    near.into_iter().map(|(_, name)| name).take(MEANT_MAX).collect()
 }
 
 pub(crate) fn run(args: Args) -> Result<Code, Failure> {

@@ -13,6 +13,14 @@ pub(crate) fn rate(text: &str) -> Result<BitRate, String> {
     above_zero(text, "leave --rate out for no limit")
 }
 
+/// A rate that somebody wants to reach.
+///
+/// # Errors
+/// When it is none, or zero.
+pub(crate) fn rate_of_goal(text: &str) -> Result<BitRate, String> {
+    above_zero(text, "write it like 100G")
+}
+
 /// A rate, or zero for `none`: no limit any more.
 ///
 /// # Errors

@@ -104,7 +104,17 @@ fn mistakes_are_one_line() {
         (&["check", "--facts", broken], 2, "unknown field `nicks`"),
         (&["check", "--interface", "eth77"], 2, "there is no interface eth77"),
         (&["check", "--rtt", "0ms"], 2, "every path takes some time"),
-        (&["explain", "wmem"], 2, "did you mean tcp-wmem"),
+        (&["check", "--rtt", "100"], 2, "write the unit too, like 65ms"),
+        (&["check", "--rtt", "2h"], 2, "no path takes more than a minute"),
+        (&["check", "--for", "0"], 2, "nothing would move: write it like 100G"),
+        (&["explain", "wmem"], 2, "did you mean tcp-wmem?"),
+        (&["explain", "net.ipv4.tcp_rmem"], 2, "did you mean tcp-rmem"),
+        (&["explain", "TCP_WMEM"], 2, "did you mean tcp-wmem"),
+        (&["explain", "low-latncy"], 2, "did you mean low-latency?"),
+        (&["explain", "irqbalance"], 2, "penstock host explain lists them"),
+        (&["explain", ""], 2, "penstock host explain lists them"),
+        (&["tune", "--only", "mtu", "--skip", "mtu"], 2, "mtu is both wanted and skipped"),
+        (&["tune", "--apply", "--revert-after", "0s"], 2, "leave time to confirm"),
         (&["tune", "--only", "no-such-rule"], 2, "no rule has this name"),
         (&["tune", "--persist"], 2, "--apply"),
         (&["tune", "--apply", "--facts", file], 2, "cannot be used with"),
@@ -361,6 +371,30 @@ fn killed_in_the_middle_it_is_put_back() {
     assert!(in_the_middle > 0);
 }
 
+/// Lines that were damaged since are told, and take no other with them.
+#[test]
+fn a_damaged_journal_puts_back_what_it_can_and_is_kept() {
+    let Some(namespace) = Namespace::new("a_damaged_journal") else { return };
+    let before = namespace.settings();
+    run(namespace.apply(&[])).good();
+    let path = namespace.journal();
+    let whole = fs::read_to_string(&path).unwrap();
+    fs::write(&path, whole.replacen("tcp_rmem", "tcp_rmen", 1)).unwrap();
+    let done = run(&mut namespace.host(&["restore", "--json"]));
+    assert_eq!((done.code, &done.json["journal_damaged_lines"]), (3, &json!(1)), "{done:?}");
+    let differs = |(now, then): (&String, &String)| (now != then).then(|| now.clone());
+    let left = namespace.settings();
+    let left: Vec<String> = left.iter().zip(&before).filter_map(differs).collect();
+    assert!(left.len() == 1 && left[0].contains("tcp_rmem"), "{left:?}");
+    // People can look at it, and so can we.
+    let aside = done.json["journal_aside"].as_str().unwrap();
+    assert!(!path.exists());
+    fs::write(&path, whole).unwrap();
+    fs::remove_file(aside).unwrap();
+    namespace.restore().good();
+    assert_eq!(namespace.settings(), before);
+}
+
 /// What is left of a journal puts back what it announces, and the cut is told.
 #[test]
 fn a_journal_that_is_cut_puts_back_what_it_can() {
@@ -409,6 +443,34 @@ fn what_nobody_confirms_goes_back() {
 }
 
 #[test]
+fn a_guard_that_was_killed_is_noticed() {
+    let Some(namespace) = Namespace::new("a_guard_that_was_killed") else { return };
+    let before = namespace.settings();
+    run(namespace.apply(&["--revert-after", "1s"])).good();
+    end_guards(&namespace);
+    until("the time to be over", Duration::from_secs(20), || {
+        let checked = run(namespace.host(&["check"]).args(GOAL));
+        checked.error.contains("are not all put back").then_some(())
+    });
+    let late = run(namespace.host(&["tune", "--confirm"]));
+    assert!(late.code == 1 && late.error.contains("too late to confirm"), "{late:?}");
+    // There is nothing more to change unless another goal is set.
+    let more = run(namespace.host(&["tune", "--apply", "--for", "40G", "--interface", "ve0"]));
+    assert!(more.code == 1 && more.error.contains("are not all put back"), "{more:?}");
+    namespace.restore().good();
+    assert_eq!(namespace.settings(), before);
+}
+
+#[test]
+fn what_starts_with_the_machine_is_not_for_a_namespace() {
+    let Some(namespace) = Namespace::new("what_starts_with_the_machine") else { return };
+    let before = namespace.settings();
+    let refused = run(namespace.host(&["tune", "--apply", "--persist"]).args(GOAL));
+    assert!(refused.code == 2 && refused.error.contains("machine's own network namespace"));
+    assert_eq!(namespace.settings(), before);
+}
+
+#[test]
 fn what_is_confirmed_stays() {
     let Some(namespace) = Namespace::new("what_is_confirmed") else { return };
     let before = namespace.settings();
@@ -423,7 +485,7 @@ fn what_is_confirmed_stays() {
     let confirmed = run(namespace.host(&["tune", "--confirm", "--json"])).good().json;
     assert!(confirmed["confirmed"].as_u64().unwrap() > 8, "{confirmed}");
     assert_ne!(namespace.settings(), before);
-    let sysctls = fs::read_to_string(root.join("etc/sysctl.d/90-penstock.conf")).unwrap();
+    let sysctls = fs::read_to_string(root.join("etc/sysctl.d/99-zz-penstock.conf")).unwrap();
     assert!(sysctls.contains("net.ipv4.tcp_wmem = 4096 16384 200278016\n"), "{sysctls}");
     let unit = fs::read_to_string(root.join("etc/systemd/system/penstock-host.service")).unwrap();
     assert!(unit.contains("host at-boot /etc/penstock/host.json"), "{unit}");

@@ -118,26 +118,10 @@ pub(crate) fn suggestion<'a>(name: &str, known: impl Iterator<Item = &'a str>) -
     }
     let nearest = known
         .filter(|known| known.len() <= 2 * SHOWN_CHARACTERS_MAX)
-        .map(|known| (distance(name, known), known))
+        .map(|known| (strsim::levenshtein(name, known), known))
         .filter(|(distance, known)| *distance <= known.chars().count().div_ceil(3))
         .min();
     nearest.map_or_else(String::new, |(_, known)| format!("; did you mean '{}'?", shown(known)))
-}
-
-/// Edits between two words: insertions, deletions, replacements (Levenshtein 1966).
-fn distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, a) in left.chars().enumerate() {
-        let mut corner = row[0];
-        row[0] = i + 1;
-        for (j, b) in right.iter().enumerate() {
-            let replaced = corner + usize::from(a != *b);
-            corner = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(corner + 1);
-        }
-    }
-    row[right.len()]
 }
 
 #[cfg(test)]
@@ -150,8 +134,6 @@ mod tests {
         assert_eq!(suggestion("starlihgt", known.into_iter()), "; did you mean 'starlight'?");
         assert_eq!(suggestion("uvc", known.into_iter()), "; did you mean 'uvic'?");
         assert_eq!(suggestion("geneva", known.into_iter()), "");
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("", "abc"), 3);
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub(crate) struct CheckArgs {
 
 pub(super) fn run(args: &CheckArgs, json: bool) -> Result<Code, Failure> {
     let facts = args.wanted.facts()?;
+    if let Some(late) = args.wanted.facts.is_none().then(super::tune::overdue).flatten() {
+        say(late);
+    }
     let case = args.wanted.case(&facts)?;
     let findings = judge(&case);
     let report = report(&facts, &case.goal, &findings);

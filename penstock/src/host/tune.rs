@@ -10,8 +10,8 @@ use anyhow::{Context, anyhow};
 use penstock_agent::state::{State, default_directory};
 use penstock_host::apply::{How, Machine, Outcome, apply};
 use penstock_host::change::{Change, Knob};
-use penstock_host::journal::{Journal, Record, Session};
-use penstock_host::persist::{self, SETTINGS_BYTES_MAX};
+use penstock_host::journal::{Journal, Keep, Record, Session};
+use penstock_host::persist::{self, Lasting, SETTINGS_BYTES_MAX};
 use penstock_host::plan::{Plan, Selection, plan};
 use penstock_host::restore::{Restored, restore as put_back};
 use penstock_host::rules::judge;
@@ -33,7 +33,7 @@ pub(crate) struct TuneArgs {
     #[arg(long, requires = "apply")]
     persist: bool,
     /// Put everything back after this time unless confirmed, for those who tune over the wire
-    #[arg(long, value_name = "TIME", requires = "apply", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", requires = "apply", value_parser = revert_after)]
     revert_after: Option<Duration>,
     /// Keep what was applied with --revert-after
     #[arg(long, conflicts_with_all = ["apply", "facts", "only", "also", "skip"])]
@@ -60,6 +60,13 @@ pub(crate) struct GuardArgs {
     after: Duration,
 }
 
+fn revert_after(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
+        Ok(Duration::ZERO) => Err("leave time to confirm: write it like 5m".to_owned()),
+        other => other.map_err(|error| error.to_string()),
+    }
+}
+
 fn name(text: &str) -> Result<String, String> {
     super::rule(text).map(|rule| rule.name.to_owned())
 }
@@ -68,10 +75,23 @@ pub(super) fn run(args: &TuneArgs, json: bool) -> Result<Code, Failure> {
     if args.confirm {
         return confirm(json);
     }
-    let facts = args.wanted.facts()?;
-    let case = args.wanted.case(&facts)?;
     let selection =
         Selection { only: args.only.clone(), also: args.also.clone(), skip: args.skip.clone() };
+    let both = |name: &&String| selection.skip.contains(name);
+    if let Some(name) = selection.only.iter().chain(&selection.also).find(both) {
+        let why = anyhow!("{name} is both wanted and skipped: leave one of them out");
+        return Err(Failure::new(Code::Usage, why));
+    }
+    // What starts with the machine sets what belongs to its first network namespace.
+    if args.persist && args.root == Path::new("/") && namespace().is_some() {
+        let why = anyhow!(
+            "--persist is for the machine's own network namespace, not for another or a container's: \
+             leave it out, or tune the host"
+        );
+        return Err(Failure::new(Code::Usage, why));
+    }
+    let facts = args.wanted.facts()?;
+    let case = args.wanted.case(&facts)?;
     let plan = plan(&judge(&case), &selection);
     let mut object = json!({ "goal": goal_object(&case.goal), "plan": plan });
     if !json {
@@ -79,18 +99,21 @@ pub(super) fn run(args: &TuneArgs, json: bool) -> Result<Code, Failure> {
         text += &plan_text(&plan, !args.apply);
         print(&text)?;
     }
-    if !args.apply || plan.steps.is_empty() {
+    // What was applied before may still have to be kept.
+    if !args.apply || (plan.steps.is_empty() && !args.persist) {
         if json {
             print(&format!("{object}\n"))?;
         }
         return Ok(Code::Done);
     }
-    let session = carry_out(args, &plan, json)?;
+    let session = carry_out(args, &plan, selection.rules(), json)?;
     let code = session.code(plan.steps.len());
     if json {
         object["id"] = json!(session.id);
         object["outcomes"] = json!(session.outcomes);
-        object["files"] = json!(session.files);
+        object["files"] = json!(session.lasting.files);
+        object["kept"] = json!(session.lasting.settings);
+        object["overruled_by"] = json!(session.lasting.overruled_by);
         object["revert_after_seconds"] = json!(args.revert_after.map(|after| after.as_secs_f64()));
         print(&format!("{object}\n"))?;
     } else {
@@ -102,7 +125,7 @@ pub(super) fn run(args: &TuneArgs, json: bool) -> Result<Code, Failure> {
 struct Applied {
     id: String,
     outcomes: Vec<Outcome>,
-    files: Vec<PathBuf>,
+    lasting: Lasting,
 }
 
 impl Applied {
@@ -120,47 +143,72 @@ impl Applied {
 
     fn text(&self, args: &TuneArgs) -> String {
         let changed: usize = self.outcomes.iter().map(|outcome| outcome.changed).sum();
-        if changed == 0 {
-            return "\nnothing was changed\n".to_owned();
+        let mut text = match changed {
+            0 => "\nnothing was changed\n".to_owned(),
+            1 => "\n1 setting changed and read back".to_owned(),
+            _ => format!("\n{changed} settings changed and read back"),
+        };
+        if changed > 0 {
+            if self.failed() > 0 {
+                let _ = write!(text, ", {} rules left as they were", self.failed());
+            }
+            text += "; penstock host restore puts them back\n";
         }
-        let mut text = format!("\n{changed} settings changed and read back");
-        if self.failed() > 0 {
-            let _ = write!(text, ", {} rules left as they were", self.failed());
-        }
-        text += "; penstock host restore puts them back\n";
-        for file in &self.files {
-            let _ = writeln!(text, "kept over restarts in {}", file.display());
-        }
-        if let Some(after) = args.revert_after {
+        text += &lasting_text(&self.lasting);
+        if let Some(after) = args.revert_after.filter(|_| changed > 0) {
             let _ = writeln!(
                 text,
                 "all of it goes back in {} unless: penstock host tune --confirm",
                 display_duration(after)
             );
-        } else if !args.persist {
+        } else if !args.persist && changed > 0 {
             text += "a restart of the machine undoes them (--persist keeps them)\n";
         }
         text
     }
 }
 
-fn carry_out(args: &TuneArgs, plan: &Plan, json: bool) -> Result<Applied, Failure> {
+fn lasting_text(lasting: &Lasting) -> String {
+    let mut text = String::new();
+    if !lasting.settings.is_empty() {
+        let _ = writeln!(text, "kept over restarts: {}", lasting.settings.join(", "));
+    }
+    for file in &lasting.files {
+        let _ = writeln!(text, "  by {}", file.display());
+    }
+    for line in &lasting.overruled_by {
+        let _ = writeln!(text, "but this is read later and wins: {line}");
+    }
+    text
+}
+
+fn carry_out(
+    args: &TuneArgs,
+    plan: &Plan,
+    rules: Vec<&str>,
+    json: bool,
+) -> Result<Applied, Failure> {
     let journal = open()?;
     let before = journal.read().context("nothing was changed").or_exit(Code::Failed)?;
     let boot = boot_id()?;
-    let waits = |session: &&Session| session.is_waiting() && session.boot_id == boot;
-    if let Some(waiting) = before.sessions.iter().find(waits) {
+    if let Some(waiting) = waiting(&before.sessions, &boot).next() {
         let rules: Vec<&str> = waiting.steps.iter().map(|(rule, _)| rule.as_str()).collect();
-        let why = anyhow!(
-            "changes wait to be confirmed ({}): penstock host tune --confirm, or penstock host restore",
-            rules.join(", ")
-        );
+        let rules = rules.join(", ");
+        let why = if waiting.is_overdue(unix_seconds()) {
+            anyhow!(
+                "changes were not confirmed and are not all put back ({rules}): penstock host restore"
+            )
+        } else {
+            anyhow!(
+                "changes wait to be confirmed ({rules}): penstock host tune --confirm, or penstock host restore"
+            )
+        };
         return Err(Failure::new(Code::Failed, why));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let id = format!("{}-{}", now.as_nanos(), std::process::id());
     // Before the first change: whatever cuts the connection is put back.
-    if let Some(after) = args.revert_after {
+    if let Some(after) = args.revert_after.filter(|_| !plan.steps.is_empty()) {
         start_guard(&id, after).context("what would put the changes back; nothing was changed")?;
     }
     let mut told = |outcome: &Outcome| {
@@ -169,32 +217,42 @@ fn carry_out(args: &TuneArgs, plan: &Plan, json: bool) -> Result<Applied, Failur
             let _ = print(&outcome_line(outcome));
         }
     };
-    let how = How {
-        id: id.clone(),
-        boot_id: boot,
-        revert_after: args.revert_after,
-        keep_below: args.persist.then(|| args.root.clone()),
+    let rules = rules.into_iter().map(str::to_owned).collect();
+    let keep = args.persist.then(|| Keep { below: args.root.clone(), rules });
+    let revert_after = args.revert_after.filter(|_| !plan.steps.is_empty());
+    let how = How { id: id.clone(), boot_id: boot.clone(), revert_after, keep: keep.clone() };
+    let outcomes = if plan.steps.is_empty() {
+        Vec::new()
+    } else {
+        apply(plan, &how, &journal, &mut Machine, &mut told).map_err(anyhow::Error::from)?
     };
-    let outcomes =
-        apply(plan, &how, &journal, &mut Machine, &mut told).map_err(anyhow::Error::from)?;
-    let mut files = Vec::new();
-    if args.persist && args.revert_after.is_none() {
-        files = keep(&journal, &args.root)?;
-    }
-    Ok(Applied { id, outcomes, files })
+    let lasting = match keep {
+        Some(keep) if revert_after.is_none() => last(&journal, &boot, &keep)?,
+        _ => Lasting::default(),
+    };
+    Ok(Applied { id, outcomes, lasting })
+}
+
+/// Plans of this boot that wait for a word.
+fn waiting<'a>(sessions: &'a [Session], boot: &str) -> impl Iterator<Item = &'a Session> {
+    sessions.iter().filter(move |session| session.is_waiting() && session.is_of(boot))
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 fn outcome_line(outcome: &Outcome) -> String {
     match &outcome.error {
+        None if outcome.changed == 0 => format!("is so   {}\n", outcome.rule),
         None => format!("done    {}\n", outcome.rule),
         Some(error) => format!("failed  {}: {error}\n", outcome.rule),
     }
 }
 
-fn keep(journal: &Journal, root: &Path) -> Result<Vec<PathBuf>, Failure> {
+fn last(journal: &Journal, boot: &str, keep: &Keep) -> Result<Lasting, Failure> {
     let program = std::env::current_exe().context("where this program is")?;
-    let contents = journal.read().map_err(anyhow::Error::from)?;
-    Ok(persist::persist(journal, &contents, root, &program).map_err(anyhow::Error::from)?)
+    Ok(persist::persist(journal, boot, keep, &program).map_err(anyhow::Error::from)?)
 }
 
 /// The journal of this network namespace, in the state directory.
@@ -205,11 +263,15 @@ fn open() -> Result<Journal, Failure> {
     Ok(Journal::open(&state.join("host"), namespace.as_deref()).map_err(anyhow::Error::from)?)
 }
 
-/// The number of this network namespace; none for the first.
+/// The number of this network namespace, which no other has until the machine restarts; none for the first.
 fn namespace() -> Option<String> {
     if Path::new("/proc/sys/net/core/netdev_max_backlog").exists() {
         return None;
     }
+    if let Ok(cookie) = penstock_sys::namespace::network_cookie() {
+        return Some(cookie.to_string());
+    }
+    // Before Linux 5.14 there is that of its inode, which another may have later.
     let target = std::fs::read_link("/proc/self/ns/net").ok()?;
     let target = target.to_string_lossy();
     Some(target.chars().filter(char::is_ascii_digit).collect())
@@ -234,6 +296,10 @@ fn start_guard(id: &str, after: Duration) -> anyhow::Result<()> {
     if line.trim() == READY { Ok(()) } else { Err(anyhow!("it ended at once")) }
 }
 
+/// How long a guard waits before it tries again.
+const GUARD_WAIT_MIN: Duration = Duration::from_millis(500);
+const GUARD_WAIT_MAX: Duration = Duration::from_secs(30);
+
 /// What a guard says when nothing but its end or its time ends it.
 const READY: &str = "ready";
 
@@ -244,50 +310,90 @@ pub(super) fn guard(args: &GuardArgs) -> Result<Code, Failure> {
     while let Some(left) = args.after.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
         std::thread::sleep(left);
     }
+    let mut wait = GUARD_WAIT_MIN;
+    // Somebody else may hold the journal, or a setting cannot be written now: nobody else will do it.
+    while !revert(&args.id).unwrap_or(false) {
+        std::thread::sleep(wait);
+        wait = (wait * 2).min(GUARD_WAIT_MAX);
+    }
+    Ok(Code::Done)
+}
+
+/// Puts back what nobody confirmed; whether there is nothing left to do.
+fn revert(id: &str) -> Result<bool, Failure> {
     // A state directory that was taken away since is not made again.
     if !default_directory().or_exit(Code::Usage)?.join("host").exists() {
-        return Ok(Code::Done);
+        return Ok(true);
     }
     let journal = open()?;
     let contents = journal.read().map_err(anyhow::Error::from)?;
-    if contents.sessions.iter().any(|session| session.id == args.id && session.is_waiting()) {
-        put_back(&journal, &boot_id()?, Some(&args.id), &mut Machine)
-            .map_err(anyhow::Error::from)?;
-    }
-    Ok(Code::Done)
+    let ours = contents.sessions.iter().find(|session| session.id == id);
+    let only = match ours {
+        Some(session) if !session.is_waiting() => return Ok(true),
+        Some(_) => Some(id),
+        None if contents.damaged_lines == 0 => return Ok(true),
+        // Which of it is ours cannot be read any more.
+        None => None,
+    };
+    let restored =
+        put_back(&journal, &boot_id()?, only, &mut Machine).map_err(anyhow::Error::from)?;
+    Ok(restored.failed.is_empty())
+}
+
+/// What was to be put back and was not, if anything was: for whoever looks at the host.
+pub(super) fn overdue() -> Option<String> {
+    let host = default_directory().ok()?.join("host");
+    let bytes = std::fs::read(Journal::path_in(&host, namespace().as_deref())).ok()?;
+    let contents = penstock_host::journal::contents(&bytes);
+    let boot = boot_id().ok()?;
+    let now = unix_seconds();
+    let late = waiting(&contents.sessions, &boot).find(|session| session.is_overdue(now))?;
+    let rules: Vec<&str> = late.steps.iter().map(|(rule, _)| rule.as_str()).collect();
+    Some(format!(
+        "changes were not confirmed and are not all put back ({}): penstock host restore",
+        rules.join(", ")
+    ))
 }
 
 fn confirm(json: bool) -> Result<Code, Failure> {
     let journal = open()?;
     let contents = journal.read().map_err(anyhow::Error::from)?;
     let boot = boot_id()?;
-    let waits = |session: &&Session| session.is_waiting() && session.boot_id == boot;
-    let waiting: Vec<_> = contents.sessions.iter().filter(waits).collect();
+    let waiting: Vec<_> = waiting(&contents.sessions, &boot).collect();
     if waiting.is_empty() {
         return Err(anyhow!(
             "nothing waits to be confirmed: it was put back, or applied without --revert-after"
         )
         .into());
     }
+    if waiting.iter().any(|session| session.is_overdue(unix_seconds())) {
+        return Err(anyhow!(
+            "it is too late to confirm: penstock host restore puts back what is left"
+        )
+        .into());
+    }
     let settings: usize =
         waiting.iter().flat_map(|session| &session.steps).map(|(_, changes)| changes.len()).sum();
     journal.add(&Record::Confirmed).map_err(anyhow::Error::from)?;
-    let root = waiting.iter().find_map(|session| session.keep_below.as_deref());
-    let files = root.map_or(Ok(Vec::new()), |root| keep(&journal, root))?;
+    let keep = waiting.iter().find_map(|session| session.keep.as_ref());
+    let lasting = keep.map_or(Ok(Lasting::default()), |keep| last(&journal, &boot, keep))?;
     if json {
-        return print(&format!("{}\n", json!({ "confirmed": settings, "files": files })));
+        let object = json!({
+            "confirmed": settings,
+            "files": lasting.files,
+            "kept": lasting.settings,
+            "overruled_by": lasting.overruled_by,
+        });
+        return print(&format!("{object}\n"));
     }
-    let mut text = format!("{settings} settings stay\n");
-    for file in &files {
-        let _ = writeln!(text, "kept over restarts in {}", file.display());
-    }
-    print(&text)
+    print(&format!("{settings} settings stay\n{}", lasting_text(&lasting)))
 }
 
 pub(super) fn restore(json: bool) -> Result<Code, Failure> {
     let journal = open()?;
-    let restored =
-        put_back(&journal, &boot_id()?, None, &mut Machine).map_err(anyhow::Error::from)?;
+    let boot = boot_id()?;
+    journal.forget_ended(&boot);
+    let restored = put_back(&journal, &boot, None, &mut Machine).map_err(anyhow::Error::from)?;
     if json {
         print(&format!("{}\n", json!(restored)))?;
     } else {
@@ -303,7 +409,7 @@ pub(super) fn restore(json: bool) -> Result<Code, Failure> {
         }
         print(&text)?;
     }
-    Ok(if restored.failed.is_empty() { Code::Done } else { Code::Partial })
+    Ok(if restored.is_whole() { Code::Done } else { Code::Partial })
 }
 
 fn restored_text(restored: &Restored) -> String {
@@ -311,8 +417,18 @@ fn restored_text(restored: &Restored) -> String {
     if restored.journal_cut_bytes > 0 {
         let _ = writeln!(
             text,
-            "the journal ends in {} bytes that cannot be read: what they announced was not done",
+            "the journal ends in {} bytes that were never written whole: what they announced was not done",
             restored.journal_cut_bytes
+        );
+    }
+    if restored.journal_damaged_lines > 0 {
+        let aside = restored.journal_aside.as_ref();
+        let aside = aside.map(|path| format!("; it is kept as {}", path.display()));
+        let _ = writeln!(
+            text,
+            "{} lines of the journal are damaged: what they announced may still be set{}",
+            restored.journal_damaged_lines,
+            aside.unwrap_or_default()
         );
     }
     if restored.plans == 0 {
@@ -329,6 +445,9 @@ fn restored_text(restored: &Restored) -> String {
     }
     for name in &restored.files {
         let _ = writeln!(text, "put back  {name}");
+    }
+    for name in &restored.files_saved {
+        let _ = writeln!(text, "saved     {name}: what somebody had made of it since");
     }
     for (name, error) in &restored.failed {
         let _ = writeln!(text, "failed    {name}: {error}");
@@ -363,10 +482,11 @@ fn plan_text(plan: &Plan, hint: bool) -> String {
     for step in &plan.steps {
         let blip = if step.interrupts { "  (the link may go down for a moment)" } else { "" };
         let _ = writeln!(text, "{}{blip}", step.rule);
-        for (changes, many) in folded(&step.changes) {
-            let more = if many > 1 { format!("  (and {} more)", many - 1) } else { String::new() };
-            let _ = writeln!(text, "  {}{more}", changes.knob);
-            let _ = writeln!(text, "  - {}\n  + {}", changes.from, changes.to);
+        for changes in folded(&step.changes) {
+            for name in names(&changes) {
+                let _ = writeln!(text, "  {name}");
+            }
+            let _ = writeln!(text, "  - {}\n  + {}", changes[0].from, changes[0].to);
         }
     }
     if plan.steps.is_empty() {
@@ -393,9 +513,9 @@ fn plan_text(plan: &Plan, hint: bool) -> String {
     text
 }
 
-/// Changes of the same file of many processors or interrupts are shown once.
-fn folded(changes: &[Change]) -> Vec<(&Change, usize)> {
-    let mut shown: Vec<(&Change, usize)> = Vec::new();
+/// Changes of the same file of many processors, disks or interrupts are shown once.
+fn folded(changes: &[Change]) -> Vec<Vec<&Change>> {
+    let mut shown: Vec<Vec<&Change>> = Vec::new();
     let kind = |change: &Change| match &change.knob {
         Knob::File { path } => {
             let shape: String = path.chars().filter(|c| !c.is_ascii_digit()).collect();
@@ -405,11 +525,63 @@ fn folded(changes: &[Change]) -> Vec<(&Change, usize)> {
     };
     for change in changes {
         match shown.last_mut() {
-            Some((last, count)) if kind(change).is_some() && kind(last) == kind(change) => {
-                *count += 1;
+            Some(alike) if kind(change).is_some() && kind(alike[0]) == kind(change) => {
+                alike.push(change);
             }
-            _ => shown.push((change, 1)),
+            _ => shown.push(vec![change]),
         }
     }
     shown
+}
+
+/// Names of settings that differ in one number at most are one name, with ranges: `cpu{0-3,8}`.
+fn names(changes: &[&Change]) -> Vec<String> {
+    let names: Vec<String> = changes.iter().map(|change| change.knob.to_string()).collect();
+    let cut: Vec<Vec<&str>> = names.iter().map(|name| numbers_apart(name)).collect();
+    let differs = |at: &usize| cut.iter().any(|parts| parts[*at] != cut[0][*at]);
+    let differing: Vec<usize> = match cut.iter().all(|parts| parts.len() == cut[0].len()) {
+        true => (0..cut[0].len()).filter(differs).collect(),
+        false => return names,
+    };
+    let [at] = differing.as_slice() else { return names };
+    let numbers = cut.iter().map(|parts| parts[*at].parse::<usize>());
+    let Ok(numbers) = numbers.collect::<Result<Vec<usize>, _>>() else { return names };
+    let (before, after) = (cut[0][..*at].concat(), cut[0][*at + 1..].concat());
+    vec![format!("{before}{{{}}}{after}", penstock_sys::machine::display_cpus(&numbers))]
+}
+
+/// The parts of a text that are numbers, and those between them.
+fn numbers_apart(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let is_digit = first.is_ascii_digit();
+        let end = rest.find(|c: char| c.is_ascii_digit() != is_digit).unwrap_or(rest.len());
+        let (part, after) = rest.split_at(end);
+        parts.push(part);
+        rest = after;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(paths: &[&str]) -> Vec<String> {
+        let changes: Vec<Change> = paths
+            .iter()
+            .map(|path| Change::new(Knob::File { path: (*path).to_owned() }, "0", "1"))
+            .collect();
+        folded(&changes).iter().flat_map(|alike| names(alike)).collect()
+    }
+
+    #[test]
+    fn every_setting_is_named() {
+        assert_eq!(shown(&["/p/cpu0/g", "/p/cpu1/g", "/p/cpu4/g"]), ["/p/cpu{0-1,4}/g"]);
+        assert_eq!(shown(&["/b/nvme0n1/q", "/b/nvme1n1/q"]), ["/b/nvme{0-1}n1/q"]);
+        assert_eq!(shown(&["/b/nvme0n1/q", "/b/nvme1n2/q"]), ["/b/nvme0n1/q", "/b/nvme1n2/q"]);
+        assert_eq!(shown(&["/b/sda/q", "/b/sdb/q"]), ["/b/sda/q", "/b/sdb/q"]);
+        assert_eq!(shown(&["/b/sda/q"]), ["/b/sda/q"]);
+    }
 }

@@ -7,13 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
 use crate::change::{Change, Knob};
-use crate::journal::{Journal, JournalError, Record};
+use crate::journal::{Journal, JournalError, Keep, Record};
 use crate::plan::{Plan, Step};
 
 /// Where settings are: the machine, and in tests what stands for one that fails.
@@ -66,8 +65,8 @@ pub struct How {
     pub boot_id: String,
     /// After which time it is put back unless confirmed; whoever calls sees to that.
     pub revert_after: Option<std::time::Duration>,
-    /// Below which directory files are to keep it over restarts; whoever calls sees to that.
-    pub keep_below: Option<PathBuf>,
+    /// What is to be kept over restarts; whoever calls sees to that.
+    pub keep: Option<Keep>,
 }
 
 /// Applies a plan; `told` hears of every rule as it is done.
@@ -86,8 +85,10 @@ pub fn apply(
         id: how.id.clone(),
         boot_id: how.boot_id.clone(),
         at_unix_seconds: now.as_secs(),
-        revert_at_unix_seconds: how.revert_after.map(|after| now.saturating_add(after).as_secs()),
-        keep_below: how.keep_below.clone(),
+        revert_at_unix_seconds: how
+            .revert_after
+            .map(|after| now.saturating_add(after).as_secs().saturating_add(1)),
+        keep: how.keep.clone(),
     })?;
     let mut outcomes = Vec::new();
     for step in &plan.steps {

@@ -1,21 +1,23 @@
 //! What was changed on this host and what it was before, on disk before each change is made.
 //!
 //! A file of lines, each a checksum and one JSON object. A line is synced before what it announces happens, so a file
-//! that ends in the middle of a line lost nothing that was done; lines after one that cannot be read are not trusted.
-//! One file for each network namespace; whoever holds the [`Journal`] holds its lock.
+//! that ends in the middle of a line lost nothing that was done. A whole line that cannot be read was damaged since: it
+//! is counted, and the others still say what they say. One file for each network namespace; whoever holds the
+//! [`Journal`] holds its lock.
 //!
-//! Fails with a line that names the file. A journal that is cut is read as far as it goes, and says so.
+//! Fails with a line that names the file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crc_fast::{CrcAlgorithm, checksum};
 use penstock_sys::lock::FileLock;
 use serde::{Deserialize, Serialize};
 
-use crate::change::Change;
+use crate::change::{Change, Knob};
 
 /// Longest journal that is read: thousands of changes.
 const JOURNAL_BYTES_MAX: u64 = 64 << 20;
@@ -35,9 +37,9 @@ pub enum Record {
         /// When it reverts unless confirmed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         revert_at_unix_seconds: Option<u64>,
-        /// Below which directory files keep the changes over restarts, once confirmed where that is waited for.
+        /// What is to be kept over restarts once it is confirmed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        keep_below: Option<PathBuf>,
+        keep: Option<Keep>,
     },
     /// The changes of a rule are about to be made.
     Step {
@@ -55,6 +57,10 @@ pub enum Record {
     Files {
         /// What each was before.
         files: Vec<Kept>,
+        /// Directories that are made for them.
+        directories: Vec<PathBuf>,
+        /// What they keep.
+        settings: Vec<Knob>,
     },
     /// All of the plan was tried.
     End,
@@ -67,7 +73,17 @@ pub enum Record {
     },
 }
 
-/// A file, and what it was before it was written.
+/// What is to be kept over restarts, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Keep {
+    /// Below which directory.
+    pub below: PathBuf,
+    /// What these rules changed.
+    pub rules: Vec<String>,
+}
+
+/// A file, what it was before it was written, and what was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kept {
@@ -75,25 +91,31 @@ pub struct Kept {
     pub path: PathBuf,
     /// Its text; none where it was not there.
     pub before: Option<String>,
+    /// Its text from then on; none of a link.
+    pub after: Option<String>,
 }
 
 /// A plan that was applied, or begun to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Session {
-    /// Its number.
+    /// Its number; empty where the line that told it is damaged.
     pub id: String,
-    /// The boot in which it was applied.
+    /// The boot in which it was applied; empty where it is not known.
     pub boot_id: String,
     /// When.
     pub at_unix_seconds: u64,
     /// When it reverts unless confirmed.
     pub revert_at_unix_seconds: Option<u64>,
-    /// Below which directory files are to keep the changes over restarts.
-    pub keep_below: Option<PathBuf>,
+    /// What is to be kept over restarts.
+    pub keep: Option<Keep>,
     /// Rules and changes, in the order in which they were made.
     pub steps: Vec<(String, Vec<Change>)>,
-    /// Files that keep them over restarts, as they were.
+    /// Files that keep changes over restarts, as they were.
     pub files: Vec<Kept>,
+    /// Directories that were made for them.
+    pub directories: Vec<PathBuf>,
+    /// The settings that they keep: of this plan and of those before it.
+    pub kept: Vec<Knob>,
     /// Whether it came to its end.
     pub ended: bool,
     /// Whether it was confirmed.
@@ -106,6 +128,18 @@ impl Session {
     pub fn is_waiting(&self) -> bool {
         self.revert_at_unix_seconds.is_some() && !self.confirmed
     }
+
+    /// Whether it should have been put back by now, in seconds since 1970.
+    #[must_use]
+    pub fn is_overdue(&self, now_unix_seconds: u64) -> bool {
+        self.is_waiting() && self.revert_at_unix_seconds.is_some_and(|at| at < now_unix_seconds)
+    }
+
+    /// Whether its changes were made since the machine started; so where it is not known.
+    #[must_use]
+    pub fn is_of(&self, boot_id: &str) -> bool {
+        self.boot_id == boot_id || self.boot_id.is_empty()
+    }
 }
 
 /// What a journal holds.
@@ -113,8 +147,10 @@ impl Session {
 pub struct Contents {
     /// Plans that are not put back yet, oldest first.
     pub sessions: Vec<Session>,
-    /// Bytes at the end that could not be read.
+    /// Bytes of a line at the end that was never written whole: nothing was done for it.
     pub cut_bytes: u64,
+    /// Lines that were written and cannot be read any more.
+    pub damaged_lines: usize,
 }
 
 /// A journal that cannot be used.
@@ -144,8 +180,7 @@ impl Journal {
     /// # Errors
     /// When it cannot be made or locked, or another process keeps it for a minute.
     pub fn open(directory: &Path, namespace: Option<&str>) -> Result<Self, JournalError> {
-        let name = namespace.map_or("journal".to_owned(), |name| format!("journal-{name}"));
-        let path = directory.join(name);
+        let path = Self::path_in(directory, namespace);
         let failed = |what: &str, source: io::Error| JournalError {
             path: path.clone(),
             what: format!("{what}: {source}"),
@@ -168,6 +203,12 @@ impl Journal {
         Ok(Self { path, _lock: lock })
     }
 
+    /// Where it is.
+    #[must_use]
+    pub fn path_in(directory: &Path, namespace: Option<&str>) -> PathBuf {
+        directory.join(namespace.map_or("journal".to_owned(), |name| format!("journal-{name}")))
+    }
+
     /// Files of journals beside it: of other network namespaces.
     #[must_use]
     pub fn others(&self) -> Vec<PathBuf> {
@@ -180,6 +221,18 @@ impl Journal {
             .collect();
         others.sort();
         others
+    }
+
+    /// Takes away journals beside it that have nothing to put back: of network namespaces that ended with another boot.
+    pub fn forget_ended(&self, boot_id: &str) {
+        for other in self.others() {
+            let Ok(bytes) = fs::read(&other) else { continue };
+            let found = contents(&bytes);
+            if found.damaged_lines == 0 && !found.sessions.iter().any(|one| one.is_of(boot_id)) {
+                let _ = fs::remove_file(other.with_extension("lock"));
+                let _ = fs::remove_file(other);
+            }
+        }
     }
 
     /// Everything in it.
@@ -207,12 +260,15 @@ impl Journal {
     /// When it cannot be written.
     pub fn add(&self, record: &Record) -> Result<(), JournalError> {
         let bytes = self.bytes()?;
-        let whole = bytes.len() as u64 - contents(&bytes).cut_bytes;
+        let whole = bytes.len() - contents(&bytes).cut_bytes as usize;
+        // Of damage to the last line.
+        let is_open = bytes[..whole].last().is_some_and(|last| *last != b'\n');
         let write = || -> io::Result<()> {
             let mut file =
                 OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
-            file.set_len(whole)?;
-            file.write_all(line(record).as_bytes())?;
+            file.set_len(whole as u64)?;
+            let end = if is_open { "\n" } else { "" };
+            file.write_all([end, &line(record)].concat().as_bytes())?;
             file.sync_all()?;
             // The name too, for the first line.
             if whole == 0 {
@@ -234,6 +290,18 @@ impl Journal {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Sets it aside for people to look at; gives its new place.
+    ///
+    /// # Errors
+    /// When it cannot be renamed.
+    pub fn set_aside(&self) -> Result<PathBuf, JournalError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let aside = self.path.with_extension(format!("damaged-{}", now.as_nanos()));
+        let renamed = fs::rename(&self.path, &aside);
+        renamed.map_err(|error| self.failed("cannot be renamed", error))?;
+        Ok(aside)
     }
 
     fn failed(&self, what: &str, source: io::Error) -> JournalError {
@@ -262,41 +330,60 @@ fn record(line: &[u8]) -> Option<Record> {
 #[must_use]
 pub fn contents(bytes: &[u8]) -> Contents {
     let mut contents = Contents::default();
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let end = rest.iter().position(|byte| *byte == b'\n');
-        let Some(record) = end.and_then(|end| record(&rest[..end])) else { break };
-        rest = &rest[end.unwrap_or(0) + 1..];
-        take(&mut contents.sessions, record);
+    let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let (whole, rest) = bytes.split_at(end);
+    for line in whole.split_inclusive(|byte| *byte == b'\n') {
+        match record(&line[..line.len() - 1]) {
+            Some(record) => take(&mut contents.sessions, record),
+            None => contents.damaged_lines += 1,
+        }
     }
-    contents.cut_bytes = rest.len() as u64;
+    if begins_as_a_line(rest) {
+        contents.cut_bytes = rest.len() as u64;
+    } else {
+        contents.damaged_lines += 1;
+    }
     contents
+}
+
+/// Whether these bytes may be the first of a line.
+fn begins_as_a_line(bytes: &[u8]) -> bool {
+    bytes.iter().take(10).enumerate().all(|(at, byte)| match at {
+        0..8 => byte.is_ascii_digit() || (b'a'..=b'f').contains(byte),
+        8 => *byte == b' ',
+        _ => *byte == b'{',
+    })
 }
 
 fn take(sessions: &mut Vec<Session>, record: Record) {
     match (record, sessions.last_mut()) {
-        (Record::Begin { id, boot_id, at_unix_seconds, revert_at_unix_seconds, keep_below }, _) => {
+        (Record::Begin { id, boot_id, at_unix_seconds, revert_at_unix_seconds, keep }, _) => {
             sessions.push(Session {
                 id,
                 boot_id,
                 at_unix_seconds,
                 revert_at_unix_seconds,
-                keep_below,
-                steps: Vec::new(),
-                files: Vec::new(),
-                ended: false,
-                confirmed: false,
+                keep,
+                ..Session::default()
             });
         }
         (Record::Restored { id }, _) => sessions.retain(|session| session.id != id),
         (Record::Step { rule, changes }, Some(session)) => session.steps.push((rule, changes)),
+        // Its beginning is damaged.
+        (Record::Step { rule, changes }, None) => {
+            sessions.push(Session { steps: vec![(rule, changes)], ..Session::default() });
+        }
         (Record::Undone { rule }, Some(session)) => {
             session.steps.pop_if(|(last, _)| *last == rule);
         }
-        (Record::Files { files }, Some(session)) => session.files.extend(files),
+        (Record::Files { files, directories, settings }, Some(session)) => {
+            session.files.extend(files);
+            session.directories.extend(directories);
+            session.kept.extend(settings);
+        }
         (Record::End, Some(session)) => session.ended = true,
         (Record::Confirmed, _) => sessions.iter_mut().for_each(|session| session.confirmed = true),
-        // Of no plan: what a journal cannot hold, and nothing to be undone by.
+        // Of no plan: nothing to be undone by.
         (_, None) => {}
     }
 }
@@ -312,7 +399,7 @@ mod tests {
             boot_id: "b".into(),
             at_unix_seconds: 1,
             revert_at_unix_seconds: None,
-            keep_below: None,
+            keep: None,
         }
     }
 
@@ -356,12 +443,48 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_ends_what_is_trusted() {
-        let mut bytes = [line(&begin("1")), line(&step("sack"))].concat().into_bytes();
-        let at = bytes.len() - 5;
-        bytes[at] ^= 1;
-        let found = contents(&bytes);
-        assert!(found.sessions[0].steps.is_empty() && found.cut_bytes > 0);
+    fn a_flipped_bit_is_told_and_takes_no_other_line_with_it() {
+        let rules = [None, Some("sack"), Some("tcp-rmem"), None];
+        let lines = [begin("1"), step("sack"), step("tcp-rmem"), Record::End].map(|one| line(&one));
+        let mut at = 0;
+        for (number, line) in lines.iter().enumerate() {
+            let others: Vec<&str> =
+                (0..4).filter(|other| *other != number).filter_map(|other| rules[other]).collect();
+            for byte in at..at + line.len() - 1 {
+                let mut bytes = lines.concat().into_bytes();
+                bytes[byte] ^= 1;
+                let found = contents(&bytes);
+                let steps = found.sessions.iter().flat_map(|session| &session.steps);
+                let steps: Vec<&str> = steps.map(|(rule, _)| rule.as_str()).collect();
+                assert_eq!((found.damaged_lines, steps), (1, others.clone()), "{byte}");
+                assert!(found.sessions.iter().all(|session| session.is_of("b")));
+            }
+            at += line.len();
+        }
+    }
+
+    #[test]
+    fn damage_at_the_end_stays_to_be_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        fs::write(&path, "no line of ours").unwrap();
+        let journal = Journal::open(directory.path(), None).unwrap();
+        journal.add(&begin("1")).unwrap();
+        let found = journal.read().unwrap();
+        assert_eq!((found.damaged_lines, found.cut_bytes, found.sessions.len()), (1, 0, 1));
+        let aside = journal.set_aside().unwrap();
+        assert!(aside.exists() && !path.exists() && journal.others().is_empty());
+    }
+
+    #[test]
+    fn journals_of_namespaces_of_another_boot_are_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        Journal::open(directory.path(), Some("7")).unwrap().add(&begin("1")).unwrap();
+        let journal = Journal::open(directory.path(), None).unwrap();
+        journal.forget_ended("b");
+        assert_eq!(journal.others().len(), 1);
+        journal.forget_ended("another");
+        assert!(journal.others().is_empty());
     }
 
     #[test]

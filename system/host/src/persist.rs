@@ -1,11 +1,11 @@
 //! Keeps changes over restarts: settings of the kernel in a file of sysctl.d, all others in a list that a oneshot unit
 //! has Penstock apply when the machine starts.
 //!
-//! Links to disk files are not followed, other files are not touched; what each file was is in the journal first.
+//! Other files are not touched; what each file was is in the journal first.
 //!
-//! Fails with the file that could not be written.
+//! Fails with the file that could not be written, or is not one that could be put back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
@@ -15,11 +15,22 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::{Outcome, Settings, set};
-use crate::change::{Change, Knob};
-use crate::journal::{Contents, Journal, JournalError, Kept, Record};
+use crate::change::Knob;
+use crate::facts::sysctls;
+use crate::journal::{Contents, Journal, JournalError, Keep, Kept, Record};
 use crate::restore::write_whole;
 
-const SYSCTLS: &str = "etc/sysctl.d/90-penstock.conf";
+/// The latest counts: distributions ship `99-sysctl.conf`.
+const SYSCTLS: &str = "etc/sysctl.d/99-zz-penstock.conf";
+/// Where else such settings are read from, and a file that `sysctl --system` reads after all others.
+const SYSCTL_PLACES: [&str; 5] =
+    ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d", "lib/sysctl.d"];
+const SYSCTL_LAST: &str = "etc/sysctl.conf";
+/// Settings of which the kernel makes one zero when the other is written, even where zero is written.
+const ONE_OF_TWO: [[&str; 2]; 2] = [
+    ["vm.dirty_bytes", "vm.dirty_ratio"],
+    ["vm.dirty_background_bytes", "vm.dirty_background_ratio"],
+];
 const SETTINGS: &str = "etc/penstock/host.json";
 const UNIT: &str = "etc/systemd/system/penstock-host.service";
 const WANTED: &str = "etc/systemd/system/multi-user.target.wants/penstock-host.service";
@@ -64,39 +75,59 @@ pub enum PersistError {
         #[source]
         source: io::Error,
     },
+    /// It is a link, or not text: it could not be put back as it is.
+    #[error("{}: is no text file of its own: move it away first", path.display())]
+    Foreign {
+        /// Which.
+        path: PathBuf,
+    },
 }
 
-/// Writes the files below `root` for everything that the journal says is changed, and gives their names. `program` is
-/// what the unit starts.
+/// What is kept over restarts from now on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Lasting {
+    /// The files that keep it.
+    pub files: Vec<PathBuf>,
+    /// The settings.
+    pub settings: Vec<String>,
+    /// Lines of other files that set them otherwise, later.
+    pub overruled_by: Vec<String>,
+}
+
+/// Writes the files below `keep.below` for what its rules changed, by the journal, and what files keep already.
+/// `program` is what the unit starts.
 ///
 /// # Errors
 /// As [`PersistError`] says.
 pub fn persist(
     journal: &Journal,
-    contents: &Contents,
-    root: &Path,
+    boot_id: &str,
+    keep: &Keep,
     program: &Path,
-) -> Result<Vec<PathBuf>, PersistError> {
-    let mut now: BTreeMap<&Knob, &str> = BTreeMap::new();
-    for change in contents.sessions.iter().flat_map(|session| &session.steps).flat_map(|(_, c)| c) {
-        now.insert(&change.knob, &change.to);
+) -> Result<Lasting, PersistError> {
+    let root = &keep.below;
+    let contents = journal.read()?;
+    let kept = settings_to_keep(&contents, boot_id, &keep.rules);
+    if kept.is_empty() {
+        return Ok(Lasting::default());
     }
-    let mut files: Vec<(PathBuf, Text)> = Vec::new();
-    let (mut sysctls, mut others) = (String::new(), Vec::new());
-    // In the order in which they were made.
-    for change in ordered(contents) {
-        let Some(value) = now.remove(&change.knob) else { continue };
-        match &change.knob {
+    let (mut sysctls, mut others) = (BTreeMap::new(), Vec::new());
+    let mut lines = String::new();
+    for (knob, value) in &kept {
+        match knob {
+            Knob::Sysctl { key } if is_made_zero(key, value, &kept) => {}
             Knob::Sysctl { key } => {
-                let _ = writeln!(sysctls, "{key} = {value}");
+                let _ = writeln!(lines, "{key} = {value}");
+                sysctls.insert(key.as_str(), *value);
             }
-            knob => others.push(Setting { knob: knob.clone(), value: value.to_owned() }),
+            knob => others.push(Setting { knob: (*knob).clone(), value: (*value).to_owned() }),
         }
     }
+    let mut files: Vec<(PathBuf, Text)> = Vec::new();
     if !sysctls.is_empty() {
         let head =
             "# Written by penstock host tune --persist; penstock host restore takes it away.\n";
-        files.push((root.join(SYSCTLS), Text::File(format!("{head}{sysctls}"))));
+        files.push((root.join(SYSCTLS), Text::File(format!("{head}{lines}"))));
     }
     if !others.is_empty() {
         let list = SettingsFile { version: SETTINGS_VERSION, settings: others };
@@ -109,11 +140,11 @@ pub fn persist(
             files.push((root.join(WANTED), Text::Link(Path::new("/").join(UNIT))));
         }
     }
-    let kept = files.iter().map(|(path, _)| {
-        let before = fs::read_to_string(path).ok();
-        Kept { path: path.clone(), before }
-    });
-    journal.add(&Record::Files { files: kept.collect() })?;
+    journal.add(&Record::Files {
+        files: files.iter().map(|(path, text)| was(path, text)).collect::<Result<_, _>>()?,
+        directories: missing_directories(files.iter().map(|(path, _)| path.as_path())),
+        settings: kept.iter().map(|(knob, _)| (*knob).clone()).collect(),
+    })?;
     for (path, text) in &files {
         let written = fs::create_dir_all(path.parent().unwrap_or(root));
         let write = || match text {
@@ -124,11 +155,98 @@ pub fn persist(
             .and_then(|()| write())
             .map_err(|source| PersistError::File { path: path.clone(), source })?;
     }
-    Ok(files.into_iter().map(|(path, _)| path).collect())
+    Ok(Lasting {
+        files: files.into_iter().map(|(path, _)| path).collect(),
+        settings: kept.iter().map(|(knob, _)| knob.to_string()).collect(),
+        overruled_by: overruling(root, &sysctls),
+    })
 }
 
-fn ordered(contents: &Contents) -> impl Iterator<Item = &Change> {
-    contents.sessions.iter().flat_map(|session| &session.steps).flat_map(|(_, changes)| changes)
+/// In the order in which they were first made, each with its last value.
+fn settings_to_keep<'a>(
+    contents: &'a Contents,
+    boot_id: &str,
+    rules: &[String],
+) -> Vec<(&'a Knob, &'a str)> {
+    let mut kept: Vec<(&Knob, &str)> = Vec::new();
+    let by_files: BTreeSet<&Knob> =
+        contents.sessions.iter().flat_map(|session| &session.kept).collect();
+    for session in &contents.sessions {
+        for (rule, changes) in &session.steps {
+            let wanted = session.is_of(boot_id) && rules.contains(rule);
+            for change in changes {
+                match kept.iter_mut().find(|(knob, _)| **knob == change.knob) {
+                    Some((_, value)) => *value = &change.to,
+                    None if wanted || by_files.contains(&change.knob) => {
+                        kept.push((&change.knob, &change.to));
+                    }
+                    None => {}
+                }
+            }
+        }
+    }
+    kept
+}
+
+fn is_made_zero(key: &str, value: &str, kept: &[(&Knob, &str)]) -> bool {
+    let other = ONE_OF_TWO.iter().find_map(|[one, two]| match key {
+        _ if key == *one => Some(*two),
+        _ if key == *two => Some(*one),
+        _ => None,
+    });
+    let is_other =
+        |knob: &Knob| matches!(knob, Knob::Sysctl { key } if Some(key.as_str()) == other);
+    value == "0" && kept.iter().any(|(knob, value)| is_other(knob) && *value != "0")
+}
+
+/// A file as it is, and as it will be.
+fn was(path: &Path, text: &Text) -> Result<Kept, PersistError> {
+    let foreign = || PersistError::Foreign { path: path.to_owned() };
+    let before = match fs::symlink_metadata(path) {
+        Ok(facts) if !facts.is_file() => return Err(foreign()),
+        Ok(_) => Some(fs::read_to_string(path).map_err(|_| foreign())?),
+        Err(_) => None,
+    };
+    let after = match text {
+        Text::File(text) => Some(text.clone()),
+        Text::Link(_) => None,
+    };
+    Ok(Kept { path: path.to_owned(), before, after })
+}
+
+/// Directories that these files need, the outermost first.
+fn missing_directories<'a>(files: impl Iterator<Item = &'a Path>) -> Vec<PathBuf> {
+    let above = files.flat_map(|file| file.ancestors().skip(1));
+    let missing: BTreeSet<&Path> = above.filter(|directory| !directory.exists()).collect();
+    missing.into_iter().map(Path::to_owned).collect()
+}
+
+/// Lines of files that are read after ours and set one of these settings otherwise.
+fn overruling(root: &Path, sysctls: &BTreeMap<&str, &str>) -> Vec<String> {
+    let ours = Path::new(SYSCTLS).file_name().unwrap_or_default();
+    let later = SYSCTL_PLACES.iter().flat_map(|place| {
+        let entries = fs::read_dir(root.join(place)).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| {
+            path.extension().is_some_and(|end| end == "conf")
+                && path.file_name().is_some_and(|name| name > ours)
+        })
+    });
+    let mut files: Vec<PathBuf> = later.chain([root.join(SYSCTL_LAST)]).collect();
+    files.sort();
+    let mut found = Vec::new();
+    for file in files {
+        let text = fs::read(&file).unwrap_or_default();
+        for (number, line) in String::from_utf8_lossy(&text).lines().enumerate() {
+            let Some((key, value)) = line.split_once('=') else { continue };
+            // A dash before it: no matter if it fails.
+            let key = key.trim().trim_start_matches('-').replace('/', ".");
+            let value = sysctls::normal(value);
+            if sysctls.get(key.as_str()).is_some_and(|ours| *ours != value) {
+                found.push(format!("{}:{}: {key} = {value}", file.display(), number + 1));
+            }
+        }
+    }
+    found
 }
 
 fn unit(program: &Path) -> String {
@@ -147,8 +265,18 @@ ExecStart={} host at-boot /{SETTINGS}
 [Install]
 WantedBy=multi-user.target
 ",
-        program.display()
+        quoted(program)
     )
+}
+
+/// As a word of a unit: systemd.syntax(7), quoting; a percent sign begins a specifier.
+fn quoted(program: &Path) -> String {
+    let program = program.display().to_string().replace('%', "%%");
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+%".contains(c);
+    if program.chars().all(plain) {
+        return program;
+    }
+    format!("\"{}\"", program.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 /// The settings of a list that was kept, and their values.

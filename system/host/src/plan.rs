@@ -18,6 +18,27 @@ pub struct Selection {
     pub skip: Vec<String>,
 }
 
+impl Selection {
+    /// Whether it names this rule.
+    fn names(&self, rule: &Rule) -> bool {
+        self.only.iter().chain(&self.also).any(|name| name == rule.name)
+    }
+
+    /// Whether a plan looks at this rule.
+    fn takes(&self, rule: &Rule) -> bool {
+        let skipped = self.skip.iter().any(|name| name == rule.name);
+        !skipped && (self.only.is_empty() || self.names(rule))
+    }
+
+    /// Rules whose changes a plan makes, in their order.
+    #[must_use]
+    pub fn rules(&self) -> Vec<&'static str> {
+        let made = |rule: &&Rule| rule.only_if_named.is_none() || self.names(rule);
+        let rules = all().into_iter().filter(|rule| self.takes(rule)).filter(made);
+        rules.map(|rule| rule.name).collect()
+    }
+}
+
 /// Changes, in the order in which they are made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Plan {
@@ -57,13 +78,8 @@ pub struct Left {
 #[must_use]
 pub fn plan(findings: &[Finding], selection: &Selection) -> Plan {
     let mut plan = Plan::default();
-    let names = |list: &[String], rule: &Rule| list.iter().any(|name| name == rule.name);
-    for rule in all() {
-        let named = names(&selection.only, rule) || names(&selection.also, rule);
-        if names(&selection.skip, rule) || !(selection.only.is_empty() || named) {
-            continue;
-        }
-        let held_back = rule.only_if_named.filter(|_| !named);
+    for rule in all().into_iter().filter(|rule| selection.takes(rule)) {
+        let held_back = rule.only_if_named.filter(|_| !selection.names(rule));
         let mut changes = Vec::new();
         for finding in findings.iter().filter(|finding| finding.rule == rule.name) {
             let Some((have, want)) = finding.verdict.difference() else { continue };

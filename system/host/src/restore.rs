@@ -1,16 +1,18 @@
 //! Puts back what plans changed, from the journal: all of it, or what one plan changed that nobody confirmed.
 //!
 //! Fails where the journal or a file cannot be written; a setting that cannot be put back is told, and stays in the
-//! journal for the next time.
+//! journal for the next time. A journal with damaged lines is set aside once all that can be read is put back.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, fchown};
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use crate::apply::{Back, Settings, put_back};
-use crate::change::Change;
+use crate::change::{Change, Knob};
 use crate::journal::{Journal, JournalError, Kept, Record, Session};
 
 /// What was put back.
@@ -28,12 +30,26 @@ pub struct Restored {
     pub failed: Vec<(String, String)>,
     /// Files that are as they were.
     pub files: Vec<String>,
+    /// Copies of those of them that somebody else had changed since.
+    pub files_saved: Vec<String>,
     /// Plans whose changes ended with a restart of the machine.
     pub ended_with_boot: usize,
     /// Bytes at the end of the journal that could not be read: what they announced was not done.
     pub journal_cut_bytes: u64,
-    /// Whether there was anything to put back.
+    /// Lines of the journal that are damaged: what they announced may still be so.
+    pub journal_damaged_lines: usize,
+    /// Where that journal is now.
+    pub journal_aside: Option<PathBuf>,
+    /// Plans that there were.
     pub plans: usize,
+}
+
+impl Restored {
+    /// Whether all is known to be as it was.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.failed.is_empty() && self.journal_damaged_lines == 0
+    }
 }
 
 /// Puts back what the plan called `only` changed, or everything.
@@ -47,7 +63,11 @@ pub fn restore(
     settings: &mut dyn Settings,
 ) -> Result<Restored, JournalError> {
     let contents = journal.read()?;
-    let mut restored = Restored { journal_cut_bytes: contents.cut_bytes, ..Restored::default() };
+    let mut restored = Restored {
+        journal_cut_bytes: contents.cut_bytes,
+        journal_damaged_lines: contents.damaged_lines,
+        ..Restored::default()
+    };
     let chosen: Vec<&Session> = contents
         .sessions
         .iter()
@@ -55,13 +75,18 @@ pub fn restore(
         .collect();
     restored.plans = chosen.len();
     let mut changes: Vec<Change> = Vec::new();
-    for session in &chosen {
-        // What nothing keeps is gone with the boot, and what is there now is somebody else's.
-        if session.boot_id != boot_id && session.files.is_empty() {
-            restored.ended_with_boot += 1;
+    for (number, session) in chosen.iter().enumerate() {
+        let made = session.steps.iter().flat_map(|(_, changes)| changes);
+        if session.is_of(boot_id) {
+            changes.extend(made.cloned());
             continue;
         }
-        changes.extend(session.steps.iter().flat_map(|(_, changes)| changes.iter().cloned()));
+        // What no file keeps is gone with its boot, and what is there now is somebody else's.
+        let later = chosen[number..].iter().filter(|later| later.boot_id == session.boot_id);
+        let kept: BTreeSet<&Knob> = later.flat_map(|later| &later.kept).collect();
+        let before = changes.len();
+        changes.extend(made.filter(|change| kept.contains(&change.knob)).cloned());
+        restored.ended_with_boot += usize::from(changes.len() == before);
     }
     for (knob, back) in put_back(&changes, settings) {
         let name = knob.to_string();
@@ -74,44 +99,78 @@ pub fn restore(
         }
     }
     // The latest first: a file that was written twice goes to what it was first.
-    let files = chosen.iter().rev().flat_map(|session| session.files.iter().rev());
-    for kept in files {
+    for kept in chosen.iter().rev().flat_map(|session| session.files.iter().rev()) {
         let name = kept.path.display().to_string();
         match put_file_back(kept) {
-            Ok(()) if restored.files.contains(&name) => {}
-            Ok(()) => restored.files.push(name),
+            Ok(saved) => {
+                restored.files_saved.extend(saved.map(|path| path.display().to_string()));
+                if !restored.files.contains(&name) {
+                    restored.files.push(name);
+                }
+            }
             Err(error) => restored.failed.push((name, error.to_string())),
         }
     }
     if !restored.failed.is_empty() {
         return Ok(restored);
     }
+    // The innermost was made last. What has other files in it stays.
+    for directory in chosen.iter().rev().flat_map(|session| session.directories.iter().rev()) {
+        let _ = fs::remove_dir(directory);
+    }
     for session in &chosen {
         journal.add(&Record::Restored { id: session.id.clone() })?;
     }
-    if journal.read()?.sessions.is_empty() {
-        journal.remove()?;
+    match journal.read()? {
+        left if !left.sessions.is_empty() => {}
+        left if left.damaged_lines > 0 => restored.journal_aside = Some(journal.set_aside()?),
+        _ => journal.remove()?,
     }
     Ok(restored)
 }
 
-fn put_file_back(kept: &Kept) -> io::Result<()> {
-    match &kept.before {
-        Some(text) => write_whole(&kept.path, text),
-        None => match fs::remove_file(&kept.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        },
+/// Gives the copy of what somebody else made of the file since.
+fn put_file_back(kept: &Kept) -> io::Result<Option<PathBuf>> {
+    if kept.after.is_none() && fs::symlink_metadata(&kept.path).is_ok_and(|link| link.is_symlink())
+    {
+        return fs::remove_file(&kept.path).map(|()| None);
     }
+    let now = match fs::read(&kept.path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        now => Some(now?),
+    };
+    let is = |text: &Option<String>| text.as_ref().map(String::as_bytes) == now.as_deref();
+    if is(&kept.before) {
+        return Ok(None);
+    }
+    let mut saved = None;
+    if !is(&kept.after) && now.is_some() {
+        let copy = beside(&kept.path, ".penstock-saved");
+        fs::copy(&kept.path, &copy)?;
+        saved = Some(copy);
+    }
+    match &kept.before {
+        Some(text) => write_whole(&kept.path, text)?,
+        None => fs::remove_file(&kept.path)?,
+    }
+    Ok(saved)
 }
 
-/// Writes a file that is either the old one or the new one, whatever happens.
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(end);
+    path.with_file_name(name)
+}
+
+/// Writes a file that is either the old one or the new one, whatever happens; owner and mode stay.
 pub(crate) fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     use std::io::Write;
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(".penstock-new");
-    let new = path.with_file_name(name);
+    let new = beside(path, ".penstock-new");
     let mut file = fs::File::create(&new)?;
+    if let Ok(facts) = fs::metadata(path) {
+        fchown(&file, Some(facts.uid()), Some(facts.gid()))?;
+        file.set_permissions(facts.permissions())?;
+    }
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(&new, path)

@@ -193,6 +193,24 @@ fn parse_cpu_list(list: &str) -> Vec<usize> {
     cpus.into_iter().collect()
 }
 
+/// Writes numbers of CPUs, or of anything, as [`parse_cpus`] reads them: `0-3,8`.
+#[must_use]
+pub fn display_cpus(cpus: &[usize]) -> String {
+    let sorted: BTreeSet<usize> = cpus.iter().copied().collect();
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for cpu in sorted {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => runs.push((cpu, cpu)),
+        }
+    }
+    let text = runs.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    text.collect::<Vec<_>>().join(",")
+}
+
 /// Time all CPUs together have been busy, and have been at all, in ticks since boot. What matters is the difference
 /// between two calls.
 pub fn machine_busy() -> Option<(u64, u64)> {
@@ -272,6 +290,15 @@ mod tests {
         let id = boot_id().unwrap();
         assert_eq!(id.len(), 36);
         assert_eq!(id, boot_id().unwrap());
+    }
+
+    #[test]
+    fn cpus_are_written_as_they_are_read() {
+        for list in ["0", "0-3,8", "0-1,4-5,7", "1023"] {
+            assert_eq!(display_cpus(&parse_cpus(list).unwrap()), list);
+        }
+        assert_eq!(display_cpus(&[3, 1, 2, 2]), "1-3");
+        assert_eq!(display_cpus(&[]), "");
     }
 
     #[test]

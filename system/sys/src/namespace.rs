@@ -5,7 +5,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
@@ -70,6 +71,28 @@ impl NetworkNamespace {
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         on_own_thread(|| self.enter().map(|()| work()))?
     }
+}
+
+/// The number of the network namespace in which the calling thread is: no other has it until the machine restarts.
+///
+/// # Errors
+/// Before Linux 5.14 there is none.
+pub fn network_cookie() -> io::Result<u64> {
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))
+        .or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
+    let mut cookie = 0_u64;
+    let mut length = size_of_val(&cookie) as libc::socklen_t;
+    // SAFETY: the socket is open; the kernel writes eight bytes at most, and how many.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
 impl AsFd for NetworkNamespace {
@@ -156,7 +179,10 @@ mod tests {
         assert_eq!(there.unwrap(), namespace.inode().unwrap());
         assert_ne!(namespace.inode().unwrap(), here);
         assert_eq!(namespace.inside(|| Link::named("lo").unwrap().name).unwrap(), "lo");
+        let cookie = network_cookie().unwrap();
+        assert_ne!(namespace.inside(network_cookie).unwrap().unwrap(), cookie);
         // The thread of the test stayed where it was.
+        assert_eq!(network_cookie().unwrap(), cookie);
         assert_eq!(NetworkNamespace::current().unwrap().inode().unwrap(), here);
     }
 }
