@@ -19,6 +19,10 @@ pub(crate) enum Code {
     Integrity = 4,
     /// The other end did not allow it.
     Refused = 5,
+    /// A program that was to run cannot.
+    NotRunnable = 126,
+    /// There is no such program.
+    NoProgram = 127,
 }
 
 impl From<Code> for ExitCode {

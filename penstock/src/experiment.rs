@@ -302,6 +302,7 @@ fn command(experiment: &Experiment, case: &Case, folder: &Path) -> Result<Report
         programs: vec![played],
         links: Vec::new(),
         samples: Vec::new(),
+        steps_left: Vec::new(),
     })
 }
 

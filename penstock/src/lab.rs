@@ -10,6 +10,7 @@ use penstock_agent::state;
 use penstock_lab::control::{
     CircuitReport, ControlError, Directions, LinkReport, Measured, Request, Status, ask,
 };
+use penstock_lab::keeper;
 use penstock_units::BitRate;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -89,7 +90,7 @@ enum What {
     },
     /// Send traffic between two hosts over these links, there and back
     Route {
-        /// A host
+        /// A host, or one interface of it as HOST-INTERFACE
         from: String,
         /// Another
         to: String,
@@ -172,9 +173,16 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
         What::Exec(exec) => return enter::exec(exec, &labs, args.name.as_deref()),
         What::Capture(capture) => return enter::capture(capture, &labs, args.name.as_deref()),
         What::Down => {
-            let directory = labs.one(args.name.as_deref())?;
+            let directory = match (labs.dead()?.as_slice(), args.name.as_deref()) {
+                ([dead], None) if labs.all()?.is_empty() => dead.clone(),
+                _ => labs.one(args.name.as_deref())?,
+            };
             let name = Labs::name_of(&directory);
-            let () = ask(&directory, &Request::Down).map(|_: Value| ())?;
+            let swept = keeper::has_died(&directory)
+                && keeper::end_dead(&directory).with_context(|| format!("lab {name}"))?;
+            if !swept {
+                let () = ask(&directory, &Request::Down).map(|_: Value| ())?;
+            }
             if args.json {
                 show::print(&format!("{}\n", json!({ "down": name })))?;
             }
@@ -216,10 +224,18 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
 fn status(args: &Args, labs: &Labs) -> Result<Code, Failure> {
     let all = labs.all()?;
     if args.name.is_none() && all.len() != 1 {
-        let names: Vec<String> = all.iter().map(|one| Labs::name_of(one)).collect();
-        output(args.json, &json!({ "labs": names }), |_| match names.len() {
-            0 => "no lab is up: penstock lab up FILE\n".to_owned(),
-            _ => names.iter().map(|name| format!("{name}\n")).collect(),
+        let names = |labs: &[PathBuf]| labs.iter().map(|one| Labs::name_of(one)).collect();
+        let (up, died): (Vec<String>, Vec<String>) = (names(&all), names(&labs.dead()?));
+        output(args.json, &json!({ "labs": up, "died": died }), |_| {
+            let mut text = match up.len() {
+                0 => "no lab is up: penstock lab up FILE\n".to_owned(),
+                _ => up.iter().map(|name| format!("{name}\n")).collect(),
+            };
+            for name in &died {
+                text +=
+                    &format!("lab {name} died: penstock lab down --lab {name} ends what it left\n");
+            }
+            text
         })?;
         return Ok(Code::Done);
     }
@@ -279,6 +295,15 @@ impl Labs {
 
     /// Those that are up.
     fn all(&self) -> Result<Vec<PathBuf>, Failure> {
+        self.those(keeper::is_up)
+    }
+
+    /// Those that died and may have left something.
+    fn dead(&self) -> Result<Vec<PathBuf>, Failure> {
+        self.those(keeper::has_died)
+    }
+
+    fn those(&self, which: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, Failure> {
         let entries = match fs::read_dir(&self.0) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -288,8 +313,7 @@ impl Labs {
             }
         };
         let found = entries.flatten().map(|entry| entry.path());
-        let mut found: Vec<PathBuf> =
-            found.filter(|path| penstock_lab::keeper::is_up(path)).collect();
+        let mut found: Vec<PathBuf> = found.filter(|path| which(path)).collect();
         found.sort();
         Ok(found)
     }

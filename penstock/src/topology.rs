@@ -145,16 +145,21 @@ impl Input {
     /// # Errors
     /// As [`Self::read`].
     pub(crate) fn parse(&self, text: &str) -> Result<Topology, Failure> {
-        let read = Topology::read(text).map_err(|faults| {
-            let first = faults.0.first().map(ToString::to_string).unwrap_or_default();
-            let more = match faults.0.len() {
-                0 | 1 => String::new(),
-                count => format!(" (and {} more: penstock topology check)", count - 1),
-            };
-            anyhow!("{}:{first}{more}", self.file.display())
-        });
-        Ok(read.or_exit(Code::Usage)?.scaled(self.scale))
+        parse(&self.file, text, self.scale)
     }
+}
+
+/// The topology of a file's text, scaled; the first fault where it has any.
+pub(crate) fn parse(file: &Path, text: &str, scale: Scale) -> Result<Topology, Failure> {
+    let read = Topology::read(text).map_err(|faults| {
+        let first = faults.0.first().map(ToString::to_string).unwrap_or_default();
+        let more = match faults.0.len() {
+            0 | 1 => String::new(),
+            count => format!(" (and {} more: penstock topology check)", count - 1),
+        };
+        anyhow!("{}:{first}{more}", file.display())
+    });
+    Ok(read.or_exit(Code::Usage)?.scaled(scale))
 }
 
 /// The text of a file.

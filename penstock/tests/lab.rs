@@ -103,6 +103,27 @@ impl House {
         self.json(&["up", file, "--no-calibration", "--backend", backend])["lab"].clone()
     }
 
+    /// Milliseconds of a round trip from `a`, by the time of arrival that the kernel noted (SO_TIMESTAMPNS).
+    fn told_round_trip_ms(&self, to: &str) -> f64 {
+        let script = "
+import socket, struct, sys, time
+SO_TIMESTAMPNS = 35
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM, socket.IPPROTO_ICMPV6); s.settimeout(5)
+s.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+address = socket.getaddrinfo(sys.argv[1], 9, socket.AF_INET6)[0][4][0]
+best = 1e9
+for number in range(20):
+    begin = time.time(); s.sendto(struct.pack('!BBHHH', 128, 0, 0, 0, number), (address, 0))
+    _, words, _, _ = s.recvmsg(99, 99)
+    seconds, nanoseconds = struct.unpack('qq', words[0][2])
+    best = min(best, seconds + nanoseconds / 1e9 - begin)
+print(best * 1000)";
+        let inside = ["sysctl", "-qw", "net.ipv4.ping_group_range=0 0"];
+        self.ok(&[&["exec", "a", "--"], &inside[..]].concat());
+        let said = self.ok(&["exec", "a", "--", "python3", "-c", script, to]);
+        said.trim().parse().unwrap()
+    }
+
     /// Milliseconds of a round trip from one host to an address of another.
     fn round_trip_ms(&self, from: &str, to: &str, address: &str) -> f64 {
         let script = "
@@ -177,12 +198,21 @@ fn hosts_know_each_other_by_name_and_links_change_while_it_runs() {
     assert_eq!(changed["directions"][1]["delay_seconds"], 0.005);
     let longer = house.round_trip_ms("a", "b", "b");
     assert!((20.0..30.0).contains(&longer), "{longer}");
-    house.ok(&["route", "a", "b", "near", "detour", "far"]);
+    house.ok(&["route", "a", "b-eth0", "near", "detour", "far"]);
     let detour = house.round_trip_ms("a", "b", "b");
     assert!((40.0..55.0).contains(&detour), "{detour}");
     // The other interface is reached as before.
     let other = house.round_trip_ms("a", "b", "b-eth1");
     assert!((20.0..30.0).contains(&other), "{other}");
+    // Whatever address they use.
+    house.ok(&["route", "a", "b", "near", "detour", "far-too"]);
+    for name in ["b", "b-eth1"] {
+        let all = house.round_trip_ms("a", "b", name);
+        assert!((40.0..55.0).contains(&all), "{name}: {all}");
+    }
+    // As the kernel tells it: a packet that waited for its delay did not arrive before.
+    let told = house.told_round_trip_ms("b");
+    assert!((40.0..55.0).contains(&told), "{told}");
     let hosts = house.ok(&[
         "exec",
         "b",
@@ -306,7 +336,7 @@ fn mistakes_are_one_line() {
     house.refused(&["set", "won", "delay=1ms"], 2, "there are near, wan");
     house.refused(&["set", "wan", "delay=fast"], 2, "'delay=fast'");
     house.refused(&["exec", "c", "--", "true"], 2, "there are a, b, s, t");
-    house.refused(&["exec", "a", "--", "/no/such/program"], 1, "/no/such/program");
+    house.refused(&["exec", "a", "--", "/no/such/program"], 127, "/no/such/program");
     house.refused(&["route", "a", "b", "near", "far"], 2, "does not touch s");
     house.refused(&["capture", "won"], 2, "there are near, wan");
 }

@@ -17,10 +17,11 @@ pub struct Program {
 }
 
 /// All of them.
-pub const PROGRAMS: [Program; 3] = [
+pub const PROGRAMS: [Program; 4] = [
     Program { folder: "system/marker/bpf", source: "marker.bpf.c", object: "marker.bpfel.o" },
     Program { folder: "system/sampler/bpf", source: "sampler.bpf.c", object: "sampler.bpfel.o" },
     Program { folder: "system/lab/bpf", source: "tag.bpf.c", object: "tag.bpfel.o" },
+    Program { folder: "system/lab/bpf", source: "arrival.bpf.c", object: "arrival.bpfel.o" },
 ];
 
 /// The clang of the committed objects, as it says itself (Debian 12).

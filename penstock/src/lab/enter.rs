@@ -1,6 +1,7 @@
 //! `penstock lab exec` and `capture`: programs inside a lab.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -120,5 +121,10 @@ fn replace(
     command.env(LAB_VARIABLE, directory).env(HOST_VARIABLE, &node.name);
     let program = command.get_program().to_string_lossy().into_owned();
     let error = command.exec();
-    Err(Failure::new(Code::Failed, anyhow!("cannot run {program}: {error}")))
+    // As a shell says it: a program's own code can be told from these.
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => Code::NoProgram,
+        _ => Code::NotRunnable,
+    };
+    Err(Failure::new(code, anyhow!("cannot run {program}: {error}")))
 }

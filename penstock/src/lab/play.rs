@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
 use penstock_lab::control::{Directions, LinkReport, Request, Status, ask};
+use penstock_lab::plan::Plan;
 use penstock_lab::scenario::{Action, FILE_BYTES_MAX, Scenario, Step};
 use penstock_topology::Scale;
 use serde::Serialize;
@@ -49,6 +50,8 @@ pub(crate) struct Report {
     pub(crate) programs: Vec<Played>,
     pub(crate) links: Vec<LinkReport>,
     pub(crate) samples: Vec<Sample>,
+    /// Numbers of steps, from 1, whose time had not come when the last program ended.
+    pub(crate) steps_left: Vec<usize>,
 }
 
 /// A program that ran.
@@ -121,6 +124,12 @@ pub(crate) fn play(
         .with_context(|| format!("{}: no backend {:?}", file.display(), scenario.backend))
         .or_exit(Code::Usage)?;
     let scale = scenario.scale.unwrap_or(Scale::FULL);
+    let topology = crate::topology::parse(&beside.join(&scenario.topology), &network, scale)?;
+    let plan = Plan::new(topology).or_exit(Code::Usage)?;
+    scenario
+        .check(&plan)
+        .map_err(|error| anyhow!("{}: {error}", file.display()))
+        .or_exit(Code::Usage)?;
     let status = up::start(scale, backend, scenario.seed, &directory, &network, true)?;
     // Whatever happens now, the lab ends.
     let down = Down(&directory);
@@ -238,7 +247,10 @@ impl<'a> Player<'a> {
                 self.sample()?;
             }
         }
-        self.end()
+        let steps = self.scenario.step.iter().enumerate();
+        let is_left = |step: &Step| left.iter().any(|one| std::ptr::eq(*one, step));
+        let steps_left = steps.filter(|(_, step)| is_left(step)).map(|(at, _)| at + 1).collect();
+        self.end(steps_left)
     }
 
     fn is_due(&self, step: &Step, now: Duration) -> bool {
@@ -378,7 +390,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    fn end(mut self) -> anyhow::Result<Report> {
+    fn end(mut self, steps_left: Vec<usize>) -> anyhow::Result<Report> {
         if self.scenario.sample.is_some() {
             self.sample()?;
         }
@@ -407,6 +419,7 @@ impl<'a> Player<'a> {
             programs: self.programs.into_iter().map(|one| one.played).collect(),
             links: status.links,
             samples: self.samples,
+            steps_left,
         })
     }
 }

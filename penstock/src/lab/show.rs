@@ -52,7 +52,12 @@ pub(crate) fn calibration(measured: &[Measured]) -> String {
             one.rtt_p95_seconds.map_or("-".to_owned(), latency),
             one.rate_wanted_bps.map_or("any".to_owned(), |bps| BitRate(bps).to_string()),
             rate(one.rate_bps),
-            if one.good { "" } else { "not as wanted" }.to_owned(),
+            match (one.good, one.rtt_seconds, one.rate_bps) {
+                (_, None, None) => "not measured",
+                (true, ..) => "",
+                (false, ..) => "not as wanted",
+            }
+            .to_owned(),
         ]);
     }
     table(&rows)
@@ -174,6 +179,9 @@ pub(crate) fn report(report: &Report) -> String {
         }
     }
     text += &table(&rows);
+    for step in &report.steps_left {
+        let _ = writeln!(text, "step {step} did not come to be: the last program had ended");
+    }
     if !report.valid {
         let links = report.disturbed_links.join(", ");
         let _ = writeln!(

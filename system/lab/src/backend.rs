@@ -24,6 +24,8 @@ use crate::line::Impairment;
 use crate::node::Node;
 use crate::plan::Port;
 
+mod arrival;
+mod filter;
 mod netem;
 mod nfqueue;
 mod tag;

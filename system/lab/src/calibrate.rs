@@ -20,6 +20,8 @@ use crate::line::ETHERNET_BYTES;
 const PROBES: usize = 20;
 /// Lost probes are not waited for longer than this beyond the delay.
 const PROBE_PATIENCE: Duration = Duration::from_millis(300);
+/// Slower links are not measured: what is sent for it would fill them for seconds.
+const RATE_MEASURED_MIN: BitRate = BitRate(100_000);
 /// How long more is sent than the link carries.
 const BLAST: Duration = Duration::from_millis(250);
 /// Room for what arrives while the receiver waits for a processor.
@@ -65,15 +67,18 @@ impl Lab {
     /// # Errors
     /// When its ends cannot be reached.
     pub fn calibrate(&self, link: LinkId) -> Result<Calibration, LabError> {
-        let measured = Ends::open(self, link).and_then(|ends| ends.measure());
-        measured.map_err(|source| LabError::Link {
-            link: self.plan().topology.links[link.0].name.clone(),
-            source,
-        })
+        self.ends(link)?.measure().map_err(|source| self.link_error(link, source))
+    }
+
+    /// The ends of a link, to measure between.
+    pub(crate) fn ends(&self, link: LinkId) -> Result<Ends, LabError> {
+        Ends::open(self, link).map_err(|source| self.link_error(link, source))
     }
 }
 
-struct Ends {
+/// Sockets at both ends of a link.
+#[derive(Debug)]
+pub(crate) struct Ends {
     here: UdpSocket,
     there: UdpSocket,
     to: SocketAddr,
@@ -104,7 +109,17 @@ impl Ends {
         })
     }
 
-    fn measure(&self) -> io::Result<Calibration> {
+    /// What the link does; nothing of one that is too slow for it.
+    pub(crate) fn measure(&self) -> io::Result<Calibration> {
+        if self.rate_wanted.is_some_and(|rate| rate < RATE_MEASURED_MIN) {
+            return Ok(Calibration {
+                rtt_wanted: self.rtt_wanted,
+                rtt: None,
+                rtt_p95: None,
+                rate_wanted: self.rate_wanted,
+                rate: None,
+            });
+        }
         set_receive_room(&self.there, ROOM_BYTES)?;
         let mut trips = on_time(|| self.round_trips())?;
         trips.sort_unstable();
@@ -122,12 +137,15 @@ impl Ends {
         let patience = self.rtt_wanted + PROBE_PATIENCE;
         for socket in [&self.here, &self.there] {
             socket.set_read_timeout(Some(patience))?;
+            socket.set_write_timeout(Some(patience))?;
         }
         let mut trips = Vec::new();
         // The first finds caches cold.
         for probe in 0..=PROBES as u64 {
             let since = Instant::now();
-            self.here.send_to(&probe.to_ne_bytes(), self.to)?;
+            if received(self.here.send_to(&probe.to_ne_bytes(), self.to))?.is_none() {
+                continue;
+            }
             if echo(&self.there, probe)? && back(&self.here, probe)? && probe > 0 {
                 trips.push(since.elapsed());
             }
@@ -143,6 +161,8 @@ impl Ends {
         let payload = vec![0x5A; segments * usize::from(self.datagram_bytes)];
         let over = AtomicBool::new(false);
         self.there.set_read_timeout(Some(self.rtt_wanted + PROBE_PATIENCE))?;
+        // A shaper that has no room makes the sender wait.
+        self.here.set_write_timeout(Some(BLAST))?;
         thread::scope(|scope| {
             scope.spawn(|| {
                 let since = Instant::now();

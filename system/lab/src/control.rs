@@ -71,7 +71,7 @@ pub enum Request {
     },
     /// Traffic between two hosts goes over these links.
     Route {
-        /// A host.
+        /// A host, or one interface of it as `HOST-INTERFACE`.
         from: String,
         /// Another.
         to: String,

@@ -28,6 +28,19 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// What was counted since these were.
+    #[must_use]
+    pub(crate) const fn since(self, earlier: Self) -> Self {
+        Self {
+            packets: self.packets.saturating_sub(earlier.packets),
+            wire_bytes: self.wire_bytes.saturating_sub(earlier.wire_bytes),
+            lost: self.lost.saturating_sub(earlier.lost),
+            overflowed: self.overflowed.saturating_sub(earlier.overflowed),
+            cut: self.cut.saturating_sub(earlier.cut),
+            marked: self.marked.saturating_sub(earlier.marked),
+        }
+    }
+
     /// Of both together.
     #[must_use]
     pub(crate) const fn with(self, other: Self) -> Self {

@@ -3,7 +3,7 @@
 //! A lab has a directory: `lock`, held while it lives; `control`, the socket; `hosts`, the text of `/etc/hosts` of its
 //! nodes; `record`, by which whoever comes after a crash knows what may still run in namespaces that nobody holds.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,6 +15,7 @@ use std::time::Duration;
 use penstock_sys::event::{Event, Interest, poll};
 use penstock_sys::lock::FileLock;
 use penstock_sys::machine;
+use penstock_sys::namespace::{NetworkNamespace, network_cookie};
 use penstock_topology::{Kind, LinkId, NodeId};
 use penstock_units::BitRate;
 use serde::{Deserialize, Serialize};
@@ -23,9 +24,10 @@ use serde_json::{Value, json};
 use crate::backend::Backend;
 use crate::control::{
     Answer, CircuitLink, CircuitReport, DirectionReport, Directions, InterfaceStatus,
-    LINE_BYTES_MAX, LinkReport, Measured, NodeStatus, Request, Status,
+    LINE_BYTES_MAX, LinkReport, NodeStatus, Request, Status,
 };
 use crate::lab::{Lab, LabError};
+use crate::measuring::Measuring;
 use crate::plan::Plan;
 use crate::setting::Setting;
 
@@ -36,8 +38,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What is known of a lab after its holder died.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Record {
-    /// Its namespaces, as the kernel names them.
-    namespaces: BTreeSet<u64>,
+    /// When the machine started: with another start nothing of it is left.
+    boot_id: String,
+    /// Its namespaces: their inodes, which others may have by now, and their cookies, which no other has. Before
+    /// Linux 5.14 there are none.
+    namespaces: BTreeMap<u64, Option<u64>>,
 }
 
 /// A lab that is held and asked.
@@ -49,6 +54,7 @@ pub struct Keeper {
     seed: u64,
     user_namespace: Option<PathBuf>,
     notes: Vec<String>,
+    measuring: Measuring,
     // Last: nobody begins another before this one is gone.
     _lock: FileLock,
 }
@@ -57,7 +63,7 @@ pub struct Keeper {
 #[derive(Debug, thiserror::Error)]
 pub enum KeeperError {
     /// There is one.
-    #[error("lab {0} is up already: penstock lab down {0}")]
+    #[error("lab {0} is up already: penstock lab down --lab {0}")]
     Up(String),
     /// Its directory cannot be used.
     #[error("{path}: {source}")]
@@ -103,6 +109,7 @@ impl Keeper {
             seed,
             user_namespace,
             notes,
+            measuring: Measuring::new().map_err(fault)?,
             _lock: lock,
         };
         fs::write(directory.join("hosts"), hosts).map_err(fault)?;
@@ -111,14 +118,15 @@ impl Keeper {
     }
 
     fn write_record(&self) -> io::Result<()> {
-        let record = Record { namespaces: self.namespaces()? };
-        fs::write(self.directory.join("record"), serde_json::to_vec(&record)?)
+        fs::write(self.directory.join("record"), serde_json::to_vec(&self.record()?)?)
     }
 
-    fn namespaces(&self) -> io::Result<BTreeSet<u64>> {
-        (0..self.lab.plan().nodes.len())
-            .map(|node| self.lab.namespace(NodeId(node)).inode())
-            .collect()
+    fn record(&self) -> io::Result<Record> {
+        let nodes = (0..self.lab.plan().nodes.len()).map(|node| {
+            let namespace = self.lab.namespace(NodeId(node));
+            Ok((namespace.inode()?, namespace.inside(network_cookie)?.ok()))
+        });
+        Ok(Record { boot_id: machine::boot_id()?, namespaces: nodes.collect::<io::Result<_>>()? })
     }
 
     /// Does what it is asked until it is asked to end or `stop` is signalled; then ends what runs in the lab.
@@ -127,12 +135,21 @@ impl Keeper {
     /// When nobody can be heard any more.
     pub fn run(mut self, stop: &Event) -> io::Result<()> {
         loop {
-            let ready = poll(
-                &[(self.listener.as_fd(), Interest::READ), (stop.as_fd(), Interest::READ)],
-                None,
-            )?;
-            if ready.get(1).is_some_and(|stop| stop.any()) {
+            let sources = [
+                (self.listener.as_fd(), Interest::READ),
+                (stop.as_fd(), Interest::READ),
+                (self.measuring.as_fd(), Interest::READ),
+            ];
+            let ready = poll(&sources, None)?;
+            let is_ready = |source: usize| ready.get(source).is_some_and(|ready| ready.any());
+            if is_ready(1) {
                 return self.end();
+            }
+            if is_ready(2) {
+                self.tell_what_was_measured();
+            }
+            if !is_ready(0) {
+                continue;
             }
             let Ok((stream, _)) = self.listener.accept() else { continue };
             match self.serve(&stream) {
@@ -161,6 +178,11 @@ impl Keeper {
         BufReader::new(io::Read::take(stream, LINE_BYTES_MAX)).read_line(&mut line)?;
         let answer = match serde_json::from_str(&line) {
             Ok(Request::Down) => return Ok(true),
+            Ok(Request::Calibrate { links }) => match self.calibrate(&links, stream) {
+                // It is answered when it is done.
+                Ok(()) => return Ok(false),
+                Err(why) => Answer::Error(why),
+            },
             Ok(request) => match self.answer(request) {
                 Ok(value) => Answer::Ok(value),
                 Err(why) => Answer::Error(why),
@@ -192,7 +214,8 @@ impl Keeper {
                 crate::line::Impairment { cut: false, ..one }
             })?,
             Request::Route { from, to, links } => {
-                let (from, to) = (self.node(&from)?, self.node(&to)?);
+                let plan = self.lab.plan();
+                let (from, to) = (plan.party_named(&from)?, plan.party_named(&to)?);
                 let links: Vec<LinkId> =
                     links.iter().map(|link| self.link(link)).collect::<Result<_, _>>()?;
                 self.lab.pin(from, to, &links).map_err(|error| error.to_string())?;
@@ -214,32 +237,21 @@ impl Keeper {
                 Value::Null
             }
             Request::Circuits => json!(self.circuits()),
-            Request::Calibrate { links } => json!(self.calibrate(&links)?),
             Request::Forgive => {
                 self.lab.forgive();
                 Value::Null
             }
-            Request::Down => Value::Null,
+            Request::Calibrate { .. } | Request::Down => Value::Null,
         };
         Ok(value)
     }
 
     fn link(&self, name: &str) -> Result<LinkId, String> {
-        let topology = &self.lab.plan().topology;
-        topology.link(name).ok_or_else(|| {
-            let all: Vec<&str> =
-                topology.links.iter().map(|link| link.name.as_str()).take(12).collect();
-            format!("there is no link {name:?}: there are {}", all.join(", "))
-        })
+        self.lab.plan().link_named(name)
     }
 
     fn node(&self, name: &str) -> Result<NodeId, String> {
-        let topology = &self.lab.plan().topology;
-        topology.node(name).ok_or_else(|| {
-            let all: Vec<&str> =
-                topology.nodes.iter().map(|node| node.name.as_str()).take(12).collect();
-            format!("there is no host or switch {name:?}: there are {}", all.join(", "))
-        })
+        self.lab.plan().node_named(name)
     }
 
     fn change(
@@ -253,6 +265,7 @@ impl Keeper {
         for (one, meant) in wanted.iter_mut().zip(directions.each()) {
             if meant {
                 *one = change(*one);
+                one.check()?;
             }
         }
         self.lab.set(link, wanted).map_err(|error| error.to_string())?;
@@ -260,21 +273,30 @@ impl Keeper {
         Ok(json!(report))
     }
 
-    fn calibrate(&mut self, names: &[String]) -> Result<Vec<Measured>, String> {
-        let all = (0..self.lab.plan().topology.links.len()).map(LinkId);
+    fn calibrate(&mut self, names: &[String], stream: &UnixStream) -> Result<(), String> {
         let links: Vec<LinkId> = if names.is_empty() {
-            all.collect()
+            (0..self.lab.plan().topology.links.len()).map(LinkId).collect()
         } else {
             names.iter().map(|name| self.link(name)).collect::<Result<_, _>>()?
         };
-        let measured = links.into_iter().map(|link| {
-            let found = self.lab.calibrate(link).map_err(|error| error.to_string())?;
-            Ok(Measured::new(&self.lab.plan().topology.links[link.0].name, &found))
-        });
-        let measured = measured.collect::<Result<_, String>>()?;
+        let stream = stream.try_clone().map_err(|error| error.to_string())?;
+        self.measuring.begin(&self.lab, &links, stream)?;
+        self.lab.stop_counting(&links);
+        Ok(())
+    }
+
+    fn tell_what_was_measured(&mut self) {
+        let Some(done) = self.measuring.take() else { return };
         // What the measurement did to itself is nobody's fault.
         self.lab.forgive();
-        Ok(measured)
+        self.lab.go_on_counting();
+        let answer = match done.found {
+            Ok(measured) => Answer::Ok(json!(measured)),
+            Err(why) => Answer::Error(why),
+        };
+        if let Err(error) = reply(&done.stream, &answer) {
+            tracing::debug!("nobody waits for what was measured: {error}");
+        }
     }
 
     /// How the lab is.
@@ -357,7 +379,7 @@ impl Keeper {
 
     /// Ends what runs in the lab, and removes its directory but for what people keep in it.
     fn end(&self) -> io::Result<()> {
-        kill_in(&self.namespaces()?, None)?;
+        kill_in(&self.record()?, None)?;
         for file in ["control", "hosts", "record"] {
             let _ = fs::remove_file(self.directory.join(file));
         }
@@ -394,25 +416,41 @@ pub fn is_up(directory: &Path) -> bool {
     lock.is_ok_and(|lock| matches!(FileLock::try_lock(lock), Ok(None)))
 }
 
-/// Ends what a lab left that died: processes that still run in its namespaces. The lock must be held.
+/// Whether a lab of this directory died and left something, as far as is known.
+#[must_use]
+pub fn has_died(directory: &Path) -> bool {
+    directory.join("record").exists() && !is_up(directory)
+}
+
+/// Ends what a lab left that died; whether it left anything.
 ///
 /// # Errors
-/// When the directory or `/proc` cannot be read.
-pub fn sweep(directory: &Path) -> io::Result<()> {
+/// When its directory or `/proc` cannot be read.
+pub fn end_dead(directory: &Path) -> io::Result<bool> {
+    match FileLock::try_lock_at(&directory.join("lock"))? {
+        Some(_lock) if directory.join("record").exists() => sweep(directory).map(|()| true),
+        _ => Ok(false),
+    }
+}
+
+/// Ends what a lab left that died: processes that still run in its namespaces. The lock must be held.
+fn sweep(directory: &Path) -> io::Result<()> {
     let Ok(text) = fs::read(directory.join("record")) else { return Ok(()) };
     let Ok(record) = serde_json::from_slice::<Record>(&text) else { return Ok(()) };
-    kill_in(&record.namespaces, Some(directory))?;
+    if record.boot_id == machine::boot_id()? {
+        kill_in(&record, Some(directory))?;
+    }
     for file in ["control", "hosts", "record"] {
         let _ = fs::remove_file(directory.join(file));
     }
     Ok(())
 }
 
-/// Kills what runs in these namespaces; where they may be others by now, only what was started in the lab.
-fn kill_in(namespaces: &BTreeSet<u64>, started_in: Option<&Path>) -> io::Result<()> {
+/// Kills what runs in these namespaces; of a lab that died in this directory, only where they are no others by now.
+fn kill_in(record: &Record, died_in: Option<&Path>) -> io::Result<()> {
     // What is killed may have started something just before.
     for _ in 0..100 {
-        let found = processes_in(namespaces, started_in)?;
+        let found = processes_in(record, died_in)?;
         if found.is_empty() {
             return Ok(());
         }
@@ -422,20 +460,30 @@ fn kill_in(namespaces: &BTreeSet<u64>, started_in: Option<&Path>) -> io::Result<
     Ok(())
 }
 
-fn processes_in(namespaces: &BTreeSet<u64>, started_in: Option<&Path>) -> io::Result<Vec<u32>> {
+fn processes_in(record: &Record, died_in: Option<&Path>) -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        let inside = fs::metadata(entry.path().join("ns/net"))
-            .is_ok_and(|meta| namespaces.contains(&meta.ino()));
         // A process that has ended and is not waited for yet runs nowhere.
-        if inside && started_in.is_none_or(|directory| was_started_in(&entry.path(), directory)) {
+        let Ok(inside) = fs::metadata(entry.path().join("ns/net")) else { continue };
+        let Some(cookie) = record.namespaces.get(&inside.ino()) else { continue };
+        if died_in.is_none_or(|directory| is_of_lab(&entry.path(), *cookie, directory)) {
             found.push(pid);
         }
     }
     Ok(found)
+}
+
+/// Whether a process is in the namespace of this cookie; where that cannot be asked, whether it says so itself.
+fn is_of_lab(process: &Path, cookie: Option<u64>, directory: &Path) -> bool {
+    let found = NetworkNamespace::at(&process.join("ns/net"))
+        .and_then(|namespace| namespace.inside(network_cookie)?);
+    match (found, cookie) {
+        (Ok(found), Some(cookie)) => found == cookie,
+        _ => was_started_in(process, directory),
+    }
 }
 
 fn was_started_in(process: &Path, directory: &Path) -> bool {

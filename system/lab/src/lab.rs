@@ -14,7 +14,7 @@ use crate::direction::{Counters, late_from};
 use crate::lateness::Counted;
 use crate::line::Impairment;
 use crate::node::Node;
-use crate::plan::{Plan, PlanError, Port};
+use crate::plan::{Party, Plan, PlanError, Port};
 
 /// Hosts, switches and links, alive until it is dropped.
 pub struct Lab {
@@ -32,6 +32,10 @@ struct Link {
     wanted: [Impairment; 2],
     /// Lateness that does not count any more.
     forgiven: [Option<Counted>; 2],
+    /// What it counted of our own measurements.
+    uncounted: [Counters; 2],
+    /// While one runs: what it had counted before.
+    stopped_at: Option<[Counters; 2]>,
 }
 
 /// What went wrong in making or changing a lab.
@@ -101,7 +105,8 @@ impl Lab {
             let wanted = [lab.plan.impairment(id); 2];
             let made = lab.join(id, seed).and_then(|mut wire| {
                 wire.set(wanted)?;
-                Ok(Link { wire, wanted, forgiven: [None, None] })
+                let forgiven = [None, None];
+                Ok(Link { wire, wanted, forgiven, uncounted: Default::default(), stopped_at: None })
             });
             let made = made.map_err(|source| lab.link_error(id, source))?;
             lab.links.push(made);
@@ -122,7 +127,7 @@ impl Lab {
         self.backend.join(&self.plan.topology.links[link.0].name, seed, [place(0), place(1)])
     }
 
-    fn link_error(&self, link: LinkId, source: io::Error) -> LabError {
+    pub(crate) fn link_error(&self, link: LinkId, source: io::Error) -> LabError {
         LabError::Link { link: self.plan.topology.links[link.0].name.clone(), source }
     }
 
@@ -169,7 +174,7 @@ impl Lab {
     ///
     /// # Errors
     /// When they are no way, or the kernel refuses.
-    pub fn pin(&mut self, from: NodeId, to: NodeId, links: &[LinkId]) -> Result<(), LabError> {
+    pub fn pin(&mut self, from: Party, to: Party, links: &[LinkId]) -> Result<(), LabError> {
         for pin in self.plan.pin(from, to, links)? {
             let plan = &self.plan.nodes[pin.node.0];
             let port = &plan.ports[pin.port];
@@ -220,7 +225,8 @@ impl Lab {
     /// When the kernel does not tell its counters.
     pub fn status(&self, link: LinkId) -> Result<[LinkStatus; 2], LabError> {
         let one = &self.links[link.0];
-        let counters = one.wire.counters().map_err(|source| self.link_error(link, source))?;
+        let counted = || one.wire.counters().map_err(|source| self.link_error(link, source));
+        let counters = one.stopped_at.map_or_else(counted, Ok)?;
         let lateness = one.wire.lateness();
         Ok([0, 1].map(|side| {
             let wanted = one.wanted[side];
@@ -232,7 +238,7 @@ impl Lab {
             let late_p99 = late(0.99);
             LinkStatus {
                 wanted,
-                counters: counters[side],
+                counters: counters[side].since(one.uncounted[side]),
                 late_p50: late(0.5),
                 late_p99,
                 late_max: late(1.0),
@@ -245,6 +251,25 @@ impl Lab {
     pub fn forgive(&mut self) {
         for link in &mut self.links {
             link.forgiven = link.wire.lateness();
+        }
+    }
+
+    /// From now on these links seem to count nothing: what passes them is a measurement of ours.
+    pub(crate) fn stop_counting(&mut self, links: &[LinkId]) {
+        for link in links {
+            let one = &mut self.links[link.0];
+            one.stopped_at = one.stopped_at.or_else(|| one.wire.counters().ok());
+        }
+    }
+
+    /// All links count again.
+    pub(crate) fn go_on_counting(&mut self) {
+        for one in &mut self.links {
+            if let (Some(then), Ok(now)) = (one.stopped_at.take(), one.wire.counters()) {
+                for side in [0, 1] {
+                    one.uncounted[side] = one.uncounted[side].with(now[side].since(then[side]));
+                }
+            }
         }
     }
 }

@@ -18,6 +18,7 @@ pub mod keeper;
 mod lab;
 mod lateness;
 pub mod line;
+mod measuring;
 mod node;
 pub mod plan;
 mod random;

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use penstock_units::{BitRate, ByteCount};
+use penstock_units::{BitRate, ByteCount, display_latency};
 
 use crate::random::Random;
 
@@ -64,6 +64,37 @@ impl Impairment {
     #[must_use]
     pub fn queue_bytes(&self) -> u64 {
         self.queue.unwrap_or_else(|| self.usual_queue()).0
+    }
+
+    /// Whether a line can do it all together; else why not.
+    ///
+    /// # Errors
+    /// What contradicts what.
+    pub fn check(&self) -> Result<(), String> {
+        // Two states: at least one packet arrives between two bursts.
+        let loss_max = self.loss_burst / (self.loss_burst + 1.0);
+        if self.loss_burst > 1.0 && self.loss > loss_max {
+            return Err(format!(
+                "so much is not lost in bursts of {}: at most {:.1} %, since a packet arrives between two of them",
+                self.loss_burst,
+                loss_max * 100.0
+            ));
+        }
+        if self.jitter > self.delay {
+            let delay = display_latency(self.delay);
+            return Err(format!("a jitter is at most the delay, which is {delay}"));
+        }
+        if self.queue == Some(ByteCount(0)) {
+            return Err("a queue has room for a packet at least: none is the usual".to_owned());
+        }
+        match self.mark {
+            Some(ByteCount(0)) => Err("a mark is at least 1 byte: none marks nothing".to_owned()),
+            Some(mark) if mark.0 > self.queue_bytes() => Err(format!(
+                "a mark is at most the queue ({}): nothing waits beyond that",
+                ByteCount(self.queue_bytes())
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Whether a shaper is all it needs: no packet is held or lost but for its rate.

@@ -4,6 +4,7 @@
 //! first interface; each of its interfaces is `HOST-INTERFACE`. Labs do not see each other, so all use the same
 //! addresses, and the same topology always has the same.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -223,6 +224,43 @@ impl Plan {
         self.nodes[from.0].routes.extend(routes);
     }
 
+    /// The link of a name that somebody wrote.
+    ///
+    /// # Errors
+    /// Which there are.
+    pub fn link_named(&self, name: &str) -> Result<LinkId, String> {
+        let all = self.topology.links.iter().map(|link| link.name.as_str());
+        let found = self.topology.link(name);
+        found.ok_or_else(|| format!("there is no link {name:?}: there are {}", some_of(all)))
+    }
+
+    /// The host or switch of a name that somebody wrote.
+    ///
+    /// # Errors
+    /// Which there are.
+    pub fn node_named(&self, name: &str) -> Result<NodeId, String> {
+        let all = self.topology.nodes.iter().map(|node| node.name.as_str());
+        self.topology.node(name).ok_or_else(|| {
+            format!("there is no host or switch {name:?}: there are {}", some_of(all))
+        })
+    }
+
+    /// A host, or one interface of it as `HOST-INTERFACE`, of a name that somebody wrote.
+    ///
+    /// # Errors
+    /// Which hosts and switches there are.
+    pub fn party_named(&self, name: &str) -> Result<Party, String> {
+        let by_interface = self.nodes.iter().enumerate().find_map(|(number, node)| {
+            let device = name.strip_prefix(&node.name)?.strip_prefix('-')?;
+            let port = node.ports.iter().position(|port| port.device == device)?;
+            Some(Party { node: NodeId(number), port: Some(port) })
+        });
+        match self.node_named(name) {
+            Ok(node) => Ok(node.into()),
+            Err(unknown) => by_interface.ok_or(unknown),
+        }
+    }
+
     /// The addresses by which a host goes; none for switches.
     #[must_use]
     pub fn addresses(&self, node: NodeId) -> Option<Addresses> {
@@ -276,9 +314,18 @@ impl Plan {
     ///
     /// # Errors
     /// When the links are no way between the two.
-    pub fn pin(&self, from: NodeId, to: NodeId, links: &[LinkId]) -> Result<Vec<Pin>, PlanError> {
+    pub fn pin(&self, from: Party, to: Party, links: &[LinkId]) -> Result<Vec<Pin>, PlanError> {
+        let parties = [from, to];
+        let [from, to] = parties.map(|party| party.node);
         let name = |node: NodeId| &self.topology.nodes[node.0].name;
+        for end in [from, to] {
+            if self.nodes[end.0].kind != Kind::Host {
+                let why = format!("{} is a switch: a way is between two hosts", name(end));
+                return Err(PlanError::Way(why));
+            }
+        }
         let (mut at, mut steps) = (from, Vec::new());
+        let mut seen = BTreeSet::from([from]);
         for link in links {
             let Some(next) = self.topology.links[link.0].across(at) else {
                 let link = &self.topology.links[link.0].name;
@@ -287,6 +334,10 @@ impl Plan {
                     name(at)
                 )));
             };
+            if !seen.insert(next) {
+                let why = format!("the way comes to {} twice", name(next));
+                return Err(PlanError::Way(why));
+            }
             steps.push((at, *link, next));
             at = next;
         }
@@ -302,21 +353,52 @@ impl Plan {
             let (_, port) = self.port_of(link, side);
             (port, Addresses::of(link, side))
         };
-        let (first, last) = (end_of(from, links[0]).1, end_of(to, links[links.len() - 1]).1);
         let mut pins = Vec::new();
         for (here, link, there) in steps {
-            for (node, neighbour, from, to) in
-                [(here, there, first, last), (there, here, last, first)]
-            {
+            let [from, to] = parties;
+            for (node, neighbour, from, to) in [(here, there, from, to), (there, here, to, from)] {
                 let (port, _) = end_of(node, link);
-                let (_, via) = end_of(neighbour, link);
-                for ((from, to), via) in from.each().into_iter().zip(to.each()).zip(via.each()) {
-                    pins.push(Pin { node, from: from.0, to: to.0, via: via.0, port });
+                let via = end_of(neighbour, link).1.each();
+                for (from, to) in self.pairs(from, to) {
+                    let via = via.iter().find(|(via, _)| via.is_ipv4() == from.is_ipv4());
+                    pins.extend(via.map(|(via, _)| Pin { node, from, to, via: *via, port }));
                 }
             }
         }
         Ok(pins)
     }
+
+    /// The addresses by which two can talk.
+    fn pairs(&self, from: Party, to: Party) -> Vec<(IpAddr, IpAddr)> {
+        let all = |party: Party| {
+            let ports = self.nodes[party.node.0].ports.iter().enumerate();
+            ports
+                .filter(move |(number, _)| party.port.is_none_or(|port| port == *number))
+                .flat_map(|(_, port)| port.addresses.each())
+                .map(|(address, _)| address)
+        };
+        let pairs = all(from).flat_map(|from| all(to).map(move |to| (from, to)));
+        pairs.filter(|(from, to)| from.is_ipv4() == to.is_ipv4()).collect()
+    }
+}
+
+/// Whose traffic takes a way: all of a host, or what has the addresses of one interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Party {
+    /// The host.
+    pub node: NodeId,
+    /// One of its ports; none is all.
+    pub port: Option<usize>,
+}
+
+impl From<NodeId> for Party {
+    fn from(node: NodeId) -> Self {
+        Self { node, port: None }
+    }
+}
+
+fn some_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.take(12).collect::<Vec<_>>().join(", ")
 }
 
 /// A step of a way that traffic between two addresses is to take.

@@ -32,10 +32,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_topology::Scale;
+use penstock_topology::{LinkId, Scale};
 use penstock_units::parse_duration;
 use serde::{Deserialize, Deserializer, de};
 
+use crate::plan::Plan;
 use crate::setting::Setting;
 
 /// The largest file that is read.
@@ -165,7 +166,9 @@ impl Scenario {
     /// What is wrong with it.
     pub fn read(text: &str, values: &BTreeMap<String, String>) -> Result<Self, ScenarioError> {
         let form = |error: toml::de::Error| {
-            ScenarioError::Form(error.to_string().trim().replace('\n', " "))
+            let before = error.span().and_then(|span| text.get(..span.start));
+            let line = before.map_or(0, |before| before.matches('\n').count()) + 1;
+            ScenarioError::Form(format!("line {line}: {}", error.message().replace('\n', " ")))
         };
         // Once for the defaults, which no variable may stand in, and once with all values.
         #[derive(Deserialize)]
@@ -181,7 +184,15 @@ impl Scenario {
         }
         for (number, step) in scenario.step.iter().enumerate() {
             let fault = |why: String| ScenarioError::Step { number: number + 1, why };
-            step.action().map_err(|why| fault(why.to_owned()))?;
+            let action = step.action().map_err(|why| fault(why.to_owned()))?;
+            if matches!(action, Action::Set(_, [])) {
+                return Err(fault("it sets nothing: write what to = [\"delay=30ms\"]".to_owned()));
+            }
+            if let (Action::Run { name, .. }, Some(after)) = (&action, &step.after)
+                && name == after
+            {
+                return Err(fault(format!("{name} cannot begin after its own end")));
+            }
             for setting in &step.to {
                 setting.parse::<Setting>().map_err(|error| fault(error.to_string()))?;
             }
@@ -192,6 +203,29 @@ impl Scenario {
             }
         }
         Ok(scenario)
+    }
+
+    /// Whether a lab of this plan has what it names.
+    ///
+    /// # Errors
+    /// The first that it has not.
+    pub fn check(&self, plan: &Plan) -> Result<(), ScenarioError> {
+        for (number, step) in self.step.iter().enumerate() {
+            let checked = step.action().map_err(str::to_owned).and_then(|action| match action {
+                Action::Run { host, .. } => plan.node_named(host).map(|_| ()),
+                Action::Set(link, _) | Action::Cut(link) | Action::Mend(link) => {
+                    plan.link_named(link).map(|_| ())
+                }
+                Action::Route([from, to], links) => {
+                    let links = links.iter().map(|link| plan.link_named(link));
+                    let links: Vec<LinkId> = links.collect::<Result<_, _>>()?;
+                    let pins = plan.pin(plan.party_named(from)?, plan.party_named(to)?, &links);
+                    pins.map(|_| ()).map_err(|error| error.to_string())
+                }
+            });
+            checked.map_err(|why| ScenarioError::Step { number: number + 1, why })?;
+        }
+        Ok(())
     }
 
     /// The longest that it may take.
@@ -236,23 +270,27 @@ impl Step {
     }
 }
 
-/// The text with values in place of `${name}`.
+/// The text with values in place of `${name}`, but for comments.
 fn filled(text: &str, values: &BTreeMap<String, String>) -> Result<String, ScenarioError> {
     let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("${") {
-        out += before;
-        let Some((name, after)) = after.split_once('}') else {
-            out += "${";
+    for line in text.split_inclusive('\n') {
+        let mut rest = line;
+        let is_comment = line.trim_start().starts_with('#');
+        while let Some((before, after)) = rest.split_once("${").filter(|_| !is_comment) {
+            out += before;
+            let Some((name, after)) = after.split_once('}') else {
+                out += "${";
+                rest = after;
+                continue;
+            };
+            let value = values.get(name).ok_or_else(|| ScenarioError::Variable(name.to_owned()))?;
+            // It stands inside a string of TOML.
+            out += &value.replace('\\', "\\\\").replace('"', "\\\"");
             rest = after;
-            continue;
-        };
-        let value = values.get(name).ok_or_else(|| ScenarioError::Variable(name.to_owned()))?;
-        // It stands inside a string of TOML.
-        out += &value.replace('\\', "\\\\").replace('"', "\\\"");
-        rest = after;
+        }
+        out += rest;
     }
-    Ok(out + rest)
+    Ok(out)
 }
 
 fn auto() -> String {
@@ -329,12 +367,46 @@ mod tests {
             ("host = \"b\"", "", "needs a host"),
             ("loss=1%", "loss=x", "write a share"),
             ("after = \"server\"", "after = \"none\"", "no program has that name"),
+            ("to = [\"loss=1%\"]", "to = []", "it sets nothing"),
+            ("until = \"listening\"", "after = \"server\"", "its own end"),
             ("at = \"1s\"", "at = \"soon\"", "soon"),
             ("at = \"1s\"", "att = \"1s\"", "unknown field"),
         ] {
             let error =
                 Scenario::read(&TEXT.replace(from, to), &values(&[])).unwrap_err().to_string();
             assert!(error.contains(why), "{to}: {error}");
+        }
+        let comment = TEXT.replace("[with]", "# costs ${money}\n[with]");
+        assert!(Scenario::read(&comment, &values(&[])).is_ok());
+    }
+
+    #[test]
+    fn what_a_step_names_is_there() {
+        let network = r#"
+            name = "t"
+            host = [{ name = "a" }, { name = "b" }]
+            [[link]]
+            name = "wan"
+            ends = ["a", "b"]
+            rate = "1G"
+        "#;
+        let plan = Plan::new(penstock_topology::Topology::read(network).unwrap()).unwrap();
+        assert_eq!(Scenario::read(TEXT, &values(&[])).unwrap().check(&plan), Ok(()));
+        for (from, to, why) in [
+            (
+                "host = \"b\"",
+                "host = \"c\"",
+                "step 1: there is no host or switch \"c\": there are a, b",
+            ),
+            ("set = \"wan\"", "set = \"won\"", "step 3: there is no link \"won\": there are wan"),
+            (
+                "cut = \"wan\"",
+                "route = [\"a\", \"b\"]\nlinks = []",
+                "step 4: the way ends at a, not at b",
+            ),
+        ] {
+            let scenario = Scenario::read(&TEXT.replace(from, to), &values(&[])).unwrap();
+            assert_eq!(scenario.check(&plan).unwrap_err().to_string(), why);
         }
     }
 }

@@ -51,6 +51,10 @@ impl FromStr for Setting {
         let bytes =
             || value.parse::<ByteCount>().map(Some).map_err(|error| fault(error.to_string()));
         let time = || match parse_duration(value) {
+            // Milliseconds to some, seconds to others.
+            Ok(time) if !time.is_zero() && value.ends_with(|c: char| c.is_ascii_digit()) => {
+                Err(fault("write the unit too, as in 5ms".to_owned()))
+            }
             Ok(time) if time <= DELAY_MAX => Ok(time),
             Ok(_) => Err(fault("at most 10s".to_owned())),
             Err(error) => Err(fault(error.to_string())),
@@ -143,6 +147,7 @@ mod tests {
             ("rate=0", "cut the link"),
             ("rate=fast", "fast"),
             ("delay=11s", "at most 10s"),
+            ("delay=5", "write the unit too"),
             ("loss=101%", "from 0 to 1"),
             ("loss=NaN", "from 0 to 1"),
             ("loss_burst=0.5", "1 or more"),

@@ -14,6 +14,7 @@ use penstock_sys::net::{CONGESTED, Diversion, PacketQueue};
 use penstock_units::BitRate;
 use std::os::fd::AsFd;
 
+use super::arrival::Arrivals;
 use super::tag::Tags;
 use super::{Lane, Place, Wire};
 use crate::direction::{Counters, Direction};
@@ -101,6 +102,7 @@ struct Carrying {
 pub(super) struct Link {
     ways: [Way; 2],
     _tags: Tags,
+    _arrivals: Arrivals,
 }
 
 impl Link {
@@ -133,7 +135,8 @@ impl Link {
                 segments: SEGMENTS_MAX,
             })
         };
-        Ok(Self { ways: [way(0)?, way(1)?], _tags: tags })
+        let arrivals = Arrivals::attach(ends);
+        Ok(Self { ways: [way(0)?, way(1)?], _tags: tags, _arrivals: arrivals })
     }
 }
 

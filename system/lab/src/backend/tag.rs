@@ -3,25 +3,15 @@
 //! By eBPF programs at the devices, as not every kernel has VLAN devices. The kernel keeps a tag beside the packet, so
 //! that super-packets stay whole.
 
-use std::ops::RangeInclusive;
-
-use aya::programs::tc::TcHandle;
-use aya::programs::{LinkOrder, TcAttachType};
 use aya::{EbpfLoader, include_bytes_aligned};
-use penstock_hooks::{Attach, Attached, Filters, KernelError, classifier};
+use penstock_hooks::{Attached, KernelError};
 
-use super::Place;
+use super::{Place, filter};
 
 static OBJECT: &[u8] = include_bytes_aligned!("../../bpf/tag.bpfel.o");
 
 /// What a tag adds to each packet.
 const TAG_BYTES: u64 = 4;
-
-/// Our filters: "penl".
-const FILTERS: Filters = Filters {
-    handle: TcHandle::new(0x7065, 0x6E6C),
-    priorities: RangeInclusive::new(0xD000, 0xD007),
-};
 
 /// The programs at both devices of a link; none where it has no VLAN. Dropped, packets have no tag.
 #[derive(Debug, Default)]
@@ -47,24 +37,7 @@ fn attach(vlan: u16, ends: [Place<'_>; 2]) -> Result<Vec<Attached>, KernelError>
     let failed = |error| KernelError::new("load the programs that tag packets", error);
     let mut loader = EbpfLoader::new();
     let mut ebpf = loader.override_global("vlan", &vlan, true).load(OBJECT).map_err(failed)?;
-    let mut attached = Vec::with_capacity(4);
-    for (name, kind, order) in [
-        // As close to the wire as can be.
-        ("put_on", TcAttachType::Egress, LinkOrder::last as fn() -> LinkOrder),
-        ("take_off", TcAttachType::Ingress, LinkOrder::first),
-    ] {
-        let program = classifier(&mut ebpf, name)?;
-        program.load().map_err(|error| KernelError::program(name, error))?;
-        for end in ends {
-            let device = &end.port.device;
-            let inside = end
-                .node
-                .namespace
-                .inside(|| FILTERS.attach_how(program, device, kind, order(), Attach::Auto));
-            let entered =
-                |error| KernelError::new(format!("enter the namespace of {device}"), error);
-            attached.push(inside.map_err(entered)??);
-        }
-    }
+    let mut attached = filter::as_they_leave(&mut ebpf, "put_on", ends)?;
+    attached.extend(filter::as_they_arrive(&mut ebpf, "take_off", ends)?);
     Ok(attached)
 }

@@ -147,3 +147,22 @@ proptest! {
         let _ = Packet::of(&head, bytes, mtu, ETHERNET_BYTES);
     }
 }
+
+#[test]
+fn what_contradicts_itself_is_refused() {
+    let good = Impairment { delay: Duration::from_millis(5), ..Impairment::default() };
+    assert_eq!(good.check(), Ok(()));
+    for (bad, why) in [
+        (Impairment { loss: 0.9, loss_burst: 3.0, ..good }, "at most 75.0 %"),
+        (Impairment { jitter: Duration::from_millis(6), ..good }, "which is 5.00 ms"),
+        (Impairment { queue: Some(ByteCount(0)), ..good }, "room for a packet"),
+        (Impairment { mark: Some(ByteCount(0)), ..good }, "at least 1 byte"),
+        (
+            Impairment { mark: Some(ByteCount(9000)), queue: Some(ByteCount(8000)), ..good },
+            "at most the queue",
+        ),
+    ] {
+        let error = bad.check().unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+}

@@ -103,13 +103,30 @@ fn a_pinned_way_is_taken_there_and_back() {
     let link = |name: &str| topology.link(name).unwrap();
     let first = topology.links.iter().position(|link| link.ends[0].node == a).map(LinkId).unwrap();
     let last = LinkId(topology.links.len() - 1);
-    let pins = plan.pin(a, b, &[first, link("two"), last]).unwrap();
-    // Three steps, two directions, two families.
-    assert_eq!(pins.len(), 12);
-    let wrong = plan.pin(a, b, &[link("two"), last]).unwrap_err().to_string();
+    let pins = plan.pin(a.into(), b.into(), &[first, link("two"), last]).unwrap();
+    // Three steps, two directions, four pairs of interfaces, two families.
+    assert_eq!(pins.len(), 48);
+    let one = plan.party_named("b-e1").unwrap();
+    assert_eq!(plan.pin(a.into(), one, &[first, link("two"), last]).unwrap().len(), 24);
+    assert!(plan.party_named("b-e2").unwrap_err().contains("there are a, b,"));
+    let addresses = |node: NodeId| {
+        let ports = plan.nodes[node.0].ports.iter();
+        ports.flat_map(|port| port.addresses.each()).map(|(address, _)| address)
+    };
+    for (from, to) in addresses(a).flat_map(|from| addresses(b).map(move |to| (from, to))) {
+        let by = pins.iter().filter(|pin| (pin.from, pin.to) == (from, to)).count();
+        assert_eq!(by, if from.is_ipv4() == to.is_ipv4() { 3 } else { 0 });
+    }
+    let wrong = plan.pin(a.into(), b.into(), &[link("two"), last]).unwrap_err().to_string();
     assert!(wrong.contains("does not touch a"), "{wrong}");
-    let short = plan.pin(a, b, &[first, link("two")]).unwrap_err().to_string();
+    let short = plan.pin(a.into(), b.into(), &[first, link("two")]).unwrap_err().to_string();
     assert!(short.contains("ends at right, not at b"), "{short}");
+    let again = [first, link("two"), link("one"), last];
+    let again = plan.pin(a.into(), b.into(), &again).unwrap_err().to_string();
+    assert!(again.contains("twice"), "{again}");
+    let right = topology.node("right").unwrap();
+    let switch = plan.pin(a.into(), right.into(), &[first, link("two")]).unwrap_err().to_string();
+    assert!(switch.contains("right is a switch"), "{switch}");
 }
 
 #[test]
