@@ -41,15 +41,13 @@ use crate::words::{Words, parse};
 use crate::{End, Interface, Kind, LinkId, Node, NodeId, Position, Site, SiteId, Topology};
 
 mod link;
+mod names;
 mod quantities;
 
 /// The largest file that is read.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 
 const RATE_BPS_MAX: u64 = 1_000_000_000_000_000;
-const NAME_CHARACTERS_MAX: usize = 63;
-/// IFNAMSIZ, less the terminator.
-const INTERFACE_CHARACTERS_MAX: usize = 15;
 /// RFC 8200 section 5.
 const MTU_MIN: u32 = 1280;
 const MTU_MAX: u32 = 65_535;
@@ -75,6 +73,10 @@ struct Reader<'a> {
     sites: HashMap<String, SiteId>,
     nodes: HashMap<String, NodeId>,
     interfaces: HashMap<(NodeId, String), usize>,
+    /// Names of hosts files, in lower case: the host, and whose each is in words.
+    entered: HashMap<String, (Option<NodeId>, String)>,
+    /// Links of hosts without interfaces.
+    unnamed: HashMap<NodeId, usize>,
     links: HashMap<String, LinkId>,
     /// Interfaces and the VLANs on them.
     taken: HashMap<(End, Option<u16>), LinkId>,
@@ -89,6 +91,10 @@ impl<'a> Reader<'a> {
             sites: HashMap::new(),
             nodes: HashMap::new(),
             interfaces: HashMap::new(),
+            entered: names::NAMES_OF_EVERY_MACHINE
+                .map(|name| (name.to_owned(), (None, "a name of every machine".to_owned())))
+                .into(),
+            unnamed: HashMap::new(),
             links: HashMap::new(),
             taken: HashMap::new(),
             parallel: HashMap::new(),
@@ -129,26 +135,6 @@ impl<'a> Reader<'a> {
         topology
     }
 
-    fn checked_name(&mut self, what: &str, name: Spanned<String>) -> String {
-        self.check_name(what, &name);
-        name.into_inner()
-    }
-
-    fn check_name(&mut self, what: &str, name: &Spanned<String>) {
-        let text = name.get_ref();
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        let good = text.chars().all(allowed)
-            && text.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && text.len() <= NAME_CHARACTERS_MAX;
-        if !good {
-            let text = format!(
-                "'{}' cannot name {what}: use up to {NAME_CHARACTERS_MAX} letters, digits, '-', '_' and '.', a letter or digit first",
-                shown(text)
-            );
-            self.faults.note(name.span(), text);
-        }
-    }
-
     fn site(&mut self, mut words: Words<'_>, sites: &mut Vec<Site>) {
         let faults = &mut self.faults;
         let name = words.needed::<String>("name", faults);
@@ -187,32 +173,20 @@ impl<'a> Reader<'a> {
     fn node(&mut self, kind: Kind, mut words: Words<'_>, nodes: &mut Vec<Node>) {
         let id = NodeId(nodes.len());
         let name = words.needed::<String>("name", &mut self.faults);
+        let name = name.map(|name| self.node_name(kind, id, name)).unwrap_or_default();
         let site = words.optional::<String>("site", &mut self.faults);
         let mut buffer = None;
         let mut interfaces = Vec::new();
-        let what = match kind {
+        match kind {
             Kind::Host => {
                 for one in words.tables("interface", "an interface", &mut self.faults) {
-                    self.interface(one, id, &mut interfaces);
+                    self.interface(one, (id, &name), &mut interfaces);
                 }
-                "a host"
             }
-            Kind::Switch => {
-                buffer = words.optional::<ByteCount>("buffer", &mut self.faults);
-                "a switch"
-            }
-        };
+            Kind::Switch => buffer = words.optional::<ByteCount>("buffer", &mut self.faults),
+        }
         words.finish(&mut self.faults);
         let site = site.and_then(|site| self.find_site(&site));
-        let Some(name) = name else { return };
-        let (at, name) = (name.span(), self.checked_name(what, name));
-        if self.nodes.contains_key(&name) {
-            let text =
-                format!("there is another host or switch '{}': names are for both", shown(&name));
-            self.faults.note(at, text);
-        } else {
-            self.nodes.insert(name.clone(), id);
-        }
         nodes.push(Node { name, kind, site, buffer: buffer.map(Spanned::into_inner), interfaces });
     }
 
@@ -226,7 +200,7 @@ impl<'a> Reader<'a> {
         found
     }
 
-    fn interface(&mut self, mut words: Words<'_>, host: NodeId, all: &mut Vec<Interface>) {
+    fn interface(&mut self, mut words: Words<'_>, host: (NodeId, &str), all: &mut Vec<Interface>) {
         let faults = &mut self.faults;
         let name = words.needed::<String>("name", faults);
         let rate = words.optional::<BitRate>("rate", faults);
@@ -243,21 +217,7 @@ impl<'a> Reader<'a> {
             self.faults.note(mtu.span(), text);
         }
         let Some(name) = name else { return };
-        let (at, name) = (name.span(), name.into_inner());
-        let fits = (1..=INTERFACE_CHARACTERS_MAX).contains(&name.len())
-            && !matches!(name.as_str(), "." | ".." | "lo")
-            && name.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '/' | ':'));
-        if !fits {
-            let text = format!(
-                "'{}' cannot name an interface: Linux takes up to {INTERFACE_CHARACTERS_MAX} characters without blank, '/' and ':'",
-                shown(&name)
-            );
-            self.faults.note(at.clone(), text);
-        }
-        if self.interfaces.insert((host, name.clone()), all.len()).is_some() {
-            let text = format!("the host has another interface '{}'", shown(&name));
-            self.faults.note(at, text);
-        }
+        let name = self.interface_name(name, host, all);
         let mtu = mtu.map_or(MTU_USUAL, Spanned::into_inner);
         all.push(Interface { name, rate: rate.map(Spanned::into_inner), mtu, numa_node });
     }

@@ -162,7 +162,7 @@ impl Reader<'_> {
         None
     }
 
-    /// Two links of one interface are told apart by their VLANs.
+    /// Two links of one interface are told apart by their VLANs; a host without interfaces has one for each link.
     fn take_interface(
         &mut self,
         end: End,
@@ -170,9 +170,17 @@ impl Reader<'_> {
         text: &Spanned<String>,
         topology: &Topology,
     ) {
-        if end.interface.is_none() {
+        let node = &topology.nodes[end.node.0];
+        let host = (end.node, node.name.as_str());
+        let Some(interface) = end.interface else {
+            if node.kind == Kind::Host {
+                let number = self.unnamed.entry(end.node).or_default();
+                let name = format!("eth{number}");
+                *number += 1;
+                self.enter_interface(host, &name, text.span());
+            }
             return;
-        }
+        };
         let link = LinkId(topology.links.len());
         if let Some(other) =
             self.taken.insert((end, vlan), link).and_then(|id| topology.links.get(id.0))
@@ -183,6 +191,9 @@ impl Reader<'_> {
                 shown(&other.name)
             );
             self.faults.note(text.span(), fault);
+        } else if let Some(vlan) = vlan {
+            let name = format!("{}.{vlan}", node.interfaces[interface].name);
+            self.enter_interface(host, &name, text.span());
         }
     }
 

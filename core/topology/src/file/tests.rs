@@ -163,6 +163,119 @@ fn each_fault_has_its_place_and_its_remedy() {
     }
 }
 
+/// What is wrong with these hosts and links alone.
+fn faults_of(rest: &str) -> Vec<String> {
+    faults(&format!("name = \"n\"\n{rest}"))
+}
+
+#[test]
+fn hosts_have_lines_of_their_own_in_hosts_files() {
+    let hosts = |names: &[&str]| {
+        let hosts = names.iter().map(|name| format!("{{ name = \"{name}\" }}\n"));
+        faults_of(&format!("host = [\n{}]\n", hosts.collect::<Vec<_>>().join(",")))
+    };
+    assert_eq!(
+        hosts(&["b", "B"]),
+        ["4:11: in /etc/hosts 'B' is host 'b' already: choose another name"]
+    );
+    assert_eq!(hosts(&["b", "b"]).len(), 1);
+    for name in ["localhost", "LocalHost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"]
+    {
+        let found = hosts(&[name]);
+        let expected = format!("3:10: in /etc/hosts '{name}' is a name of every machine already");
+        assert!(found.len() == 1 && found[0].starts_with(&expected), "{found:?}");
+    }
+    for name in ["1", "10.0.0.1", "0x10", "0X1f.7", "007", "1."] {
+        let found = hosts(&[name]);
+        let expected = format!("3:10: '{name}' reads as an address");
+        assert!(found.len() == 1 && found[0].starts_with(&expected), "{found:?}");
+    }
+    assert_eq!(hosts(&["1a", "x1", "0xg", "10.0.0.x", "dtn.1"]), [""; 0]);
+}
+
+#[test]
+fn interfaces_have_lines_of_their_own_in_hosts_files() {
+    let e0 = "interface = [{ name = \"e0\" }]";
+    let first = faults_of(&format!("host = [{{ name = \"b\", {e0} }},\n{{ name = \"B-E0\" }}]"));
+    assert_eq!(
+        first,
+        ["3:10: in /etc/hosts 'B-E0' is interface e0 of host 'b' already: choose another name"]
+    );
+    let second = faults_of(&format!("host = [{{ name = \"b-e0\" }},\n{{ name = \"b\", {e0} }}]"));
+    assert_eq!(second, ["3:37: in /etc/hosts 'b-e0' is host 'b-e0' already: choose another name"]);
+    let both = faults_of(
+        "host = [{ name = \"a\", interface = [{ name = \"b-c\" }] }, { name = \"a-b\", interface = [{ name = \"c\" }] }]",
+    );
+    assert!(
+        both.len() == 1 && both[0].contains("'a-b-c' is interface b-c of host 'a'"),
+        "{both:?}"
+    );
+    // What is wrong with a host is said once.
+    for name in ["b", "B"] {
+        let alike =
+            faults_of(&format!("host = [{{ name = \"b\", {e0} }}, {{ name = \"{name}\", {e0} }}]"));
+        assert_eq!(alike.len(), 1, "{alike:?}");
+    }
+    let loopback = faults_of("host = [{ name = \"ip6\", interface = [{ name = \"localhost\" }] }]");
+    assert!(loopback.len() == 1 && loopback[0].contains("every machine"), "{loopback:?}");
+    // Hosts without interfaces get some by their links, and each further VLAN is one.
+    let made = faults_of(
+        "host = [{ name = \"a\" }, { name = \"a-eth0\" }]\nswitch = [{ name = \"s\" }]\nlink = [\n{ ends = [\"a\", \"s\"], rate = \"1G\" }]",
+    );
+    assert_eq!(
+        made,
+        ["5:11: in /etc/hosts 'a-eth0' is host 'a-eth0' already: choose another name"]
+    );
+    let tagged = faults_of(&format!(
+        "host = [{{ name = \"a\", {e0} }}, {{ name = \"a-e0.7\" }}]\nswitch = [{{ name = \"s\" }}]\nlink = [\n{{ ends = [\"a\", \"s\"], vlan = 7, rate = \"1G\" }}]",
+    ));
+    assert!(
+        tagged.len() == 1 && tagged[0].starts_with("5:11: in /etc/hosts 'a-e0.7'"),
+        "{tagged:?}"
+    );
+}
+
+#[test]
+fn interfaces_are_named_as_linux_names_them() {
+    let named = |name: &str| {
+        faults_of(&format!("host = [{{ name = \"a\", interface = [{{ name = '{name}' }}] }}]"))
+    };
+    for good in ["e0", "enp1s0f0np0", "bond0.2026", "mlx5_0", "et-0-0-1", "0123456789abcde"] {
+        assert_eq!(named(good), [""; 0], "{good}");
+    }
+    for bad in [
+        "",
+        ".",
+        "..",
+        "lo",
+        "all",
+        "default",
+        "e%d",
+        "e/0",
+        "e:0",
+        "e 0",
+        "e#0",
+        "e\"0",
+        "é0",
+        "-e0",
+        ".e0",
+        "0123456789abcdef",
+    ] {
+        let found = named(bad);
+        assert!(
+            found.len() == 1 && found[0].contains("cannot name an interface"),
+            "{bad}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn a_nameless_host_leaves_its_interfaces_to_itself() {
+    let one = "interface = [{ name = \"e0\" }]";
+    let found = faults_of(&format!("host = [{{ {one} }}, {{ name = \"b\", {one} }}]"));
+    assert!(found.len() == 1 && found[0].contains("a host needs a word: name"), "{found:?}");
+}
+
 #[test]
 fn all_faults_come_at_once_in_their_order() {
     let text = GOOD
