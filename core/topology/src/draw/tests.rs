@@ -46,7 +46,87 @@ fn mermaid_and_containerlab_have_every_part() {
     let written = containerlab(&sample());
     assert_eq!(written.matches("- endpoints:").count(), 5);
     assert_eq!(written.matches("kind: bridge").count(), 2);
-    assert!(written.contains("endpoints: [\"s1:eth2\", \"s2:eth1\"]"), "{written}");
+    assert!(written.contains("endpoints: [\"s1:port2\", \"s2:port3\"]"), "{written}");
+}
+
+/// Nodes of containerlab's file, and the ends of its links.
+fn of_containerlab(text: &str) -> (String, Vec<String>) {
+    let written = containerlab(&Topology::read(text).expect("it is good"));
+    let links = written.lines().filter_map(|line| line.trim().strip_prefix("- endpoints: "));
+    let ends = links.flat_map(|ends| ends[1..ends.len() - 1].split(", ")).map(str::to_owned);
+    let ends = ends.collect();
+    (written, ends)
+}
+
+#[test]
+fn containerlab_has_names_that_yaml_leaves_alone() {
+    let (written, _) = of_containerlab(
+        r#"
+name = "007"
+host = [{ name = "null" }, { name = "on" }]
+switch = [{ name = "true" }, { name = "0x10" }, { name = "1_0" }]
+"#,
+    );
+    for line in [
+        "name: \"007\"",
+        "    \"null\":",
+        "    \"on\":",
+        "    \"true\":",
+        "    \"0x10\":",
+        "    \"1_0\":",
+    ] {
+        assert!(written.lines().any(|written| written == line), "{line}: {written}");
+    }
+    assert!(written.ends_with("  links: []\n"), "{written}");
+    let (empty, _) = of_containerlab("name = \"empty\"");
+    assert_eq!(empty, "name: \"empty\"\ntopology:\n  nodes: {}\n  links: []\n");
+}
+
+#[test]
+fn containerlab_has_ends_that_linux_takes_once() {
+    let (written, ends) = of_containerlab(
+        r#"
+name = "n"
+host = [
+    { name = "a", interface = [{ name = "eth0" }, { name = "enp129s0f0np0" }] },
+    { name = "b", interface = [{ name = "e0" }] },
+    { name = "c" },
+]
+switch = [
+    { name = "a-switch-of-a-long-name-1" },
+    { name = "a-switch-of-a-long-name-2" },
+    { name = "port2" },
+]
+link = [
+    { ends = ["a:eth0", "port2"], rate = "1G" },
+    { ends = ["a:enp129s0f0np0", "port2"], rate = "1G", vlan = 2026 },
+    { ends = ["a:enp129s0f0np0", "a-switch-of-a-long-name-1"], rate = "1G", vlan = 2027 },
+    { ends = ["b", "port2"], rate = "1G", vlan = 7 },
+    { ends = ["c", "a-switch-of-a-long-name-2"], rate = "1G" },
+    { ends = ["a-switch-of-a-long-name-2", "a-switch-of-a-long-name-1"], rate = "1G" },
+]
+"#,
+    );
+    let none = "      kind: linux\n      image: \"debian:12\"\n      network-mode: none\n";
+    assert_eq!(written.matches("network-mode").count(), 1, "eth0 is containerlab's own: {written}");
+    assert!(written.contains(&format!("    \"a\":\n{none}")), "{written}");
+    assert_eq!(
+        ends,
+        [
+            "\"a:eth0\"",
+            "\"port2:port1\"",
+            "\"a:enp129s0f0.2026\"",
+            "\"port2:port2-2\"",
+            "\"a:enp129s0f0.2027\"",
+            "\"a-switch-of-a-l:port3\"",
+            "\"b:e0\"",
+            "\"port2:port4\"",
+            "\"c:eth1\"",
+            "\"a-switch-of-a-2:port5\"",
+            "\"a-switch-of-a-2:port6\"",
+            "\"a-switch-of-a-l:port7\"",
+        ]
+    );
 }
 
 #[test]
