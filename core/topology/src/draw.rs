@@ -43,7 +43,7 @@ fn path_words(links: &[&Link]) -> String {
         text += &format!(" ± {}", display_latency(link.jitter));
     }
     if link.loss > 0.0 {
-        text += &format!(", {} % lost", link.loss * 100.0);
+        text += &format!(", {} lost", percent(link.loss));
         if link.loss_burst > 1.0 {
             text += &format!(" in bursts of {}", link.loss_burst);
         }
@@ -54,6 +54,12 @@ fn path_words(links: &[&Link]) -> String {
         text += &format!(", VLAN {}", vlans.join(", "));
     }
     text
+}
+
+/// A share in percent, in six digits: what floating point adds is behind them.
+fn percent(share: f64) -> String {
+    let digits = format!("{:.5e}", share * 100.0).parse().unwrap_or(share * 100.0);
+    format!("{digits} %")
 }
 
 #[cfg(test)]

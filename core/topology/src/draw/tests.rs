@@ -138,6 +138,15 @@ fn links_are_described_in_three_digits() {
 }
 
 #[test]
+fn shares_are_percentages_as_people_write_them() {
+    let cases =
+        [(7.0 / 100.0, "7"), (1e-9, "0.0000001"), (0.1 + 0.2, "30"), (1.0 / 3.0, "33.3333")];
+    for (share, expected) in cases {
+        assert_eq!(percent(share), format!("{expected} %"), "{share}");
+    }
+}
+
+#[test]
 fn an_empty_network_can_be_drawn() {
     let empty = Topology::read("name = \"empty\"").expect("it is good");
     assert!(svg(&empty).contains("</svg>"));
