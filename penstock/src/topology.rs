@@ -135,7 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
 
 impl Input {
     /// # Errors
-    /// With the first fault of the file and how many more there are.
+    /// With the first fault of the file and how many more there are; with the link of which the scale leaves nothing.
     pub(crate) fn read(&self) -> Result<Topology, Failure> {
         self.parse(&text_of(&self.file)?)
     }
@@ -159,7 +159,9 @@ pub(crate) fn parse(file: &Path, text: &str, scale: Scale) -> Result<Topology, F
         };
         anyhow!("{}:{first}{more}", file.display())
     });
-    Ok(read.or_exit(Code::Usage)?.scaled(scale))
+    let topology = read.or_exit(Code::Usage)?;
+    topology.check_scale(scale).or_exit(Code::Usage)?;
+    Ok(topology.scaled(scale))
 }
 
 /// The text of a file.

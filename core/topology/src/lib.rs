@@ -26,4 +26,4 @@ pub use model::{
     DelaySource, End, Interface, Kind, Link, LinkId, Node, NodeId, Site, SiteId, Topology,
 };
 pub use routes::next_links;
-pub use scale::{Scale, ScaleError};
+pub use scale::{Scale, ScaleError, TooSmall};

@@ -15,6 +15,18 @@ pub struct Scale(f64);
 #[error("'{0}' is not a scale: write a factor above 0 and up to 1, like 1/1000 or 0.001")]
 pub struct ScaleError(String);
 
+/// A scale on which a link carries next to nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("this scale makes link '{link}' ({rate}) slower than {RATE_MIN}: {remedy}")]
+pub struct TooSmall {
+    link: String,
+    rate: BitRate,
+    remedy: String,
+}
+
+/// On a slower link one packet takes ten seconds and more.
+const RATE_MIN: BitRate = BitRate(1000);
+
 impl Scale {
     /// As it is.
     pub const FULL: Self = Self(1.0);
@@ -55,8 +67,26 @@ impl FromStr for Scale {
 }
 
 impl Topology {
+    /// Whether each link that is scaled has 1 kb/s at least.
+    ///
+    /// # Errors
+    /// With the slowest link, and the least scale that does.
+    pub fn check_scale(&self, scale: Scale) -> Result<(), TooSmall> {
+        let slowest = self.links.iter().min_by_key(|link| link.rate);
+        match slowest.filter(|link| scale != Scale::FULL && scale.rate(link.rate) < RATE_MIN) {
+            Some(link) => {
+                let remedy = match link.rate.0 / RATE_MIN.0 {
+                    0 | 1 => "leave it out".to_owned(),
+                    times => format!("write 1/{times} or more"),
+                };
+                Err(TooSmall { link: link.name.clone(), rate: link.rate, remedy })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Rates, queues, marks and buffers times the factor; delays, jitter, losses and packets stay, so that what is
-    /// measured in round trips stays too.
+    /// measured in round trips stays too. [`Self::check_scale`] says whether something is left of the links.
     #[must_use]
     pub fn scaled(&self, scale: Scale) -> Self {
         let mut smaller = self.clone();
@@ -89,6 +119,36 @@ mod tests {
         }
         assert_eq!(Scale(0.001).rate(BitRate(400_000_000_000)), BitRate(400_000_000));
         assert_eq!(Scale(0.001).rate(BitRate(1)), BitRate(1));
+    }
+
+    #[test]
+    fn links_stay_links() {
+        let read = |rest| Topology::read(&format!("name = \"x\"\n{rest}")).expect("it is good");
+        let pair = read(
+            r#"
+            switch = [{ name = "a" }, { name = "b" }]
+            link = [{ ends = ["a", "b"], rate = "100G" }, { name = "slow", ends = ["a", "b"], rate = "10M" }]
+        "#,
+        );
+        let check = |scale: &str| pair.check_scale(scale.parse().expect("a scale"));
+        assert_eq!(check("1/10000"), Ok(()));
+        let told = check("1e-30").expect_err("nothing crosses it").to_string();
+        assert_eq!(
+            told,
+            "this scale makes link 'slow' (10.0 Mb/s) slower than 1.00 kb/s: write 1/10000 or more"
+        );
+        assert!(check("1/20000").is_err());
+        // As it is in the file it is good.
+        let slow = read(
+            "switch = [{ name = \"a\" }, { name = \"b\" }]\nlink = [{ ends = [\"a\", \"b\"], rate = 300 }]",
+        );
+        assert_eq!(slow.check_scale(Scale::FULL), Ok(()));
+        assert!(
+            slow.check_scale(Scale(0.5))
+                .expect_err("slower yet")
+                .to_string()
+                .ends_with("leave it out")
+        );
     }
 
     #[test]
