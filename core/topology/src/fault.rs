@@ -113,7 +113,7 @@ fn one_line(message: &str) -> String {
 
 /// `; did you mean 'x'?` for the known name that is nearest to `name`, if one is near.
 pub(crate) fn suggestion<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    if name.len() > 2 * SHOWN_CHARACTERS_MAX {
+    if name.is_empty() || name.len() > 2 * SHOWN_CHARACTERS_MAX {
         return String::new();
     }
     let nearest = known

@@ -33,7 +33,6 @@
 
 use std::collections::HashMap;
 
-use penstock_units::{BitRate, ByteCount};
 use toml::Spanned;
 
 use crate::fault::{Collector, Faults, shown};
@@ -44,13 +43,11 @@ mod link;
 mod names;
 mod quantities;
 
+use quantities::{BUFFER, INTERFACE_RATE, LATITUDE, LONGITUDE, MTU, NUMA_NODE};
+
 /// The largest file that is read.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 
-const RATE_BPS_MAX: u64 = 1_000_000_000_000_000;
-/// RFC 8200 section 5.
-const MTU_MIN: u32 = 1280;
-const MTU_MAX: u32 = 65_535;
 const MTU_USUAL: u32 = 1500;
 
 impl Topology {
@@ -67,7 +64,7 @@ impl Topology {
     }
 }
 
-/// Checks while it translates; what is at fault is noted and left out.
+/// Checks while it translates; what is at fault is noted, and left out or stood for.
 struct Reader<'a> {
     faults: Collector<'a>,
     sites: HashMap<String, SiteId>,
@@ -139,19 +136,11 @@ impl<'a> Reader<'a> {
         let faults = &mut self.faults;
         let name = words.needed::<String>("name", faults);
         let title = words.text("title", faults);
-        let latitude = words.optional::<f64>("latitude", faults);
-        let longitude = words.optional::<f64>("longitude", faults);
+        let latitude = words.formed("latitude", &LATITUDE, faults);
+        let longitude = words.formed("longitude", &LONGITUDE, faults);
         words.finish(faults);
         let position = match (&latitude, &longitude) {
             (Some(latitude), Some(longitude)) => {
-                for (what, value, most) in
-                    [("latitude", latitude, 90.0), ("longitude", longitude, 180.0)]
-                {
-                    if !(-most..=most).contains(value.get_ref()) {
-                        let text = format!("a {what} is between -{most} and {most} degrees");
-                        self.faults.note(value.span(), text);
-                    }
-                }
                 Some(Position { latitude: *latitude.get_ref(), longitude: *longitude.get_ref() })
             }
             (None, None) => None,
@@ -183,7 +172,7 @@ impl<'a> Reader<'a> {
                     self.interface(one, (id, &name), &mut interfaces);
                 }
             }
-            Kind::Switch => buffer = words.optional::<ByteCount>("buffer", &mut self.faults),
+            Kind::Switch => buffer = words.formed("buffer", &BUFFER, &mut self.faults),
         }
         words.finish(&mut self.faults);
         let site = site.and_then(|site| self.find_site(&site));
@@ -203,30 +192,13 @@ impl<'a> Reader<'a> {
     fn interface(&mut self, mut words: Words<'_>, host: (NodeId, &str), all: &mut Vec<Interface>) {
         let faults = &mut self.faults;
         let name = words.needed::<String>("name", faults);
-        let rate = words.optional::<BitRate>("rate", faults);
-        let mtu = words.optional::<u32>("mtu", faults);
-        let numa_node = words.optional::<u32>("numa_node", faults).map(Spanned::into_inner);
+        let rate = words.formed("rate", &INTERFACE_RATE, faults).map(Spanned::into_inner);
+        let mtu = words.formed("mtu", &MTU, faults).map_or(MTU_USUAL, Spanned::into_inner);
+        let numa_node = words.formed("numa_node", &NUMA_NODE, faults).map(Spanned::into_inner);
         words.finish(faults);
-        if let Some(rate) = &rate {
-            self.check_rate(rate);
-        }
-        if let Some(mtu) = &mtu
-            && !(MTU_MIN..=MTU_MAX).contains(mtu.get_ref())
-        {
-            let text = format!("an MTU is {MTU_MIN} (IPv6 needs it) to {MTU_MAX} bytes");
-            self.faults.note(mtu.span(), text);
-        }
         let Some(name) = name else { return };
         let name = self.interface_name(name, host, all);
-        let mtu = mtu.map_or(MTU_USUAL, Spanned::into_inner);
-        all.push(Interface { name, rate: rate.map(Spanned::into_inner), mtu, numa_node });
-    }
-
-    fn check_rate(&mut self, rate: &Spanned<BitRate>) {
-        if !(1..=RATE_BPS_MAX).contains(&rate.get_ref().0) {
-            let text = format!("a rate is above 0 and up to {}", BitRate(RATE_BPS_MAX));
-            self.faults.note(rate.span(), text);
-        }
+        all.push(Interface { name, rate, mtu, numa_node });
     }
 }
 

@@ -11,6 +11,21 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use crate::fault::{Collector, Faults, shown, suggestion};
 
+/// What others call a word, and what it is here.
+const SYNONYMS: [(&str, &str); 11] = [
+    ("bandwidth", "rate"),
+    ("speed", "rate"),
+    ("capacity", "rate"),
+    ("latency", "delay"),
+    ("distance", "length"),
+    ("packet_loss", "loss"),
+    ("buffer", "queue"),
+    ("endpoints", "ends"),
+    ("node", "host"),
+    ("nodes", "host"),
+    ("router", "switch"),
+];
+
 /// A table of the file.
 #[derive(Debug)]
 pub struct Words<'i> {
@@ -45,6 +60,17 @@ pub fn parse<'i>(
     Ok((Words::new(what, table), faults))
 }
 
+/// What the value of a word is.
+#[derive(Debug, Clone, Copy)]
+pub struct Form<T> {
+    /// What it is and how it is written: the fault of any other value.
+    pub is: &'static str,
+    /// Whether a value of the type is one.
+    pub holds: fn(&T) -> bool,
+    /// Stands for a value at fault, chosen so that no other fault follows from it.
+    pub instead: T,
+}
+
 impl<'i> Words<'i> {
     fn new(what: &'static str, table: Spanned<DeTable<'i>>) -> Self {
         let at = table.span();
@@ -68,6 +94,23 @@ impl<'i> Words<'i> {
                 None
             }
         }
+    }
+
+    /// A word that may be missing, of this form.
+    pub fn formed<T: Deserialize<'i> + Copy>(
+        &mut self,
+        word: &'static str,
+        form: &Form<T>,
+        faults: &mut Collector<'_>,
+    ) -> Option<Spanned<T>> {
+        self.asked.push(word);
+        let value = self.table.remove(word)?;
+        let at = value.span();
+        let read = T::deserialize(ValueDeserializer::from(value)).ok().filter(form.holds);
+        if read.is_none() {
+            faults.note(at.clone(), form.is);
+        }
+        Some(Spanned::new(at, read.unwrap_or(form.instead)))
     }
 
     /// A word without which there is nothing to read.
@@ -127,12 +170,17 @@ impl<'i> Words<'i> {
     /// What is left is unknown.
     pub fn finish(self, faults: &mut Collector<'_>) {
         for (word, _) in &self.table {
-            let near = suggestion(word.get_ref(), self.asked.iter().copied());
+            let name = word.get_ref().as_ref();
+            let synonym = SYNONYMS.iter().find(|(of_others, _)| *of_others == name);
+            let near = match synonym.filter(|(_, ours)| self.asked.contains(ours)) {
+                Some((_, ours)) => format!("; did you mean '{ours}'?"),
+                None => suggestion(name, self.asked.iter().copied()),
+            };
             let near = match near.as_str() {
                 "" => format!(": its words are {}", self.asked.join(", ")),
                 near => near.to_owned(),
             };
-            let text = format!("{} has no word '{}'{near}", self.what, shown(word.get_ref()));
+            let text = format!("{} has no word '{}'{near}", self.what, shown(name));
             faults.note(word.span(), text);
         }
     }

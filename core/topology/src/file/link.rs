@@ -3,55 +3,49 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use penstock_units::{BitRate, ByteCount, display_duration, display_latency};
+use penstock_units::{BitRate, ByteCount, display_latency};
 use toml::Spanned;
 
-use super::Reader;
-use super::quantities::{Delay, Length, Share};
+use super::quantities::{
+    DELAY, Delay, JITTER, LENGTH, LOSS, LOSS_BURST, Length, MARK, QUEUE, RATE, Share, VLAN,
+};
+use super::{MTU_USUAL, Reader};
 use crate::fault::shown;
 use crate::geography::fibre_delay;
 use crate::words::Words;
 use crate::{DelaySource, End, Kind, Link, LinkId, Topology};
-
-/// One way, more than twice to a geostationary satellite and back.
-const DELAY_MAX: Duration = Duration::from_secs(10);
-/// Once around the Earth and more.
-const LENGTH_METRES_MAX: f64 = 100_000_000.0;
-/// Packets; far beyond any burst that leaves a path in use.
-const LOSS_BURST_MAX: f64 = 1_000_000.0;
 
 impl Reader<'_> {
     pub(super) fn link(&mut self, mut words: Words<'_>, topology: &mut Topology) {
         let faults = &mut self.faults;
         let ends = words.needed::<Vec<Spanned<String>>>("ends", faults);
         let name = words.optional::<String>("name", faults);
-        let rate = words.optional::<BitRate>("rate", faults);
-        let delay = words.optional::<Delay>("delay", faults);
-        let length = words.optional::<Length>("length", faults);
-        let jitter = words.optional::<Delay>("jitter", faults);
-        let loss = words.optional::<Share>("loss", faults);
-        let loss_burst = words.optional::<f64>("loss_burst", faults);
-        let queue = words.optional::<ByteCount>("queue", faults).map(Spanned::into_inner);
-        let mark = words.optional::<ByteCount>("mark", faults);
-        let vlan = words.optional::<u16>("vlan", faults);
+        let rate = words.formed("rate", &RATE, faults);
+        let delay = words.formed("delay", &DELAY, faults);
+        let length = words.formed("length", &LENGTH, faults);
+        let jitter = words.formed("jitter", &JITTER, faults);
+        let loss = words.formed("loss", &LOSS, faults);
+        let loss_burst = words.formed("loss_burst", &LOSS_BURST, faults);
+        let queue = words.formed("queue", &QUEUE, faults);
+        let mark = words.formed("mark", &MARK, faults);
+        let vlan = words.formed("vlan", &VLAN, faults).map(Spanned::into_inner);
         let risk_groups = words.optional::<Vec<Spanned<String>>>("risk_groups", faults);
         let operator = words.text("operator", faults);
         words.finish(faults);
 
-        if let Some(rate) = &rate {
-            self.check_rate(rate);
-        }
         let (loss, loss_burst) = self.loss(loss, loss_burst);
-        let mark = self.mark(mark, queue);
-        let vlan = self.vlan(vlan);
+        let mark = self.mark(mark, queue.as_ref());
         let risk_groups = self.risk_groups(risk_groups);
         if let Some(name) = &name {
             self.check_name("a link", name);
         }
         let Some((at, texts, ends)) = self.ends(ends, topology) else { return };
-        for (end, text) in ends.iter().zip(&texts) {
-            self.take_interface(*end, vlan, text, topology);
+        if vlan != Some(VLAN.instead) {
+            for (end, text) in ends.iter().zip(&texts) {
+                self.take_interface(*end, vlan, text, topology);
+            }
         }
+        let queue = queue.map(|queue| self.queue(&queue, ends, topology));
         let Some(rate) = self.rate(rate, ends, at, topology) else { return };
         let (delay, delay_source) = self.delay(delay, length, ends, topology);
         let jitter = self.jitter(jitter, delay);
@@ -81,14 +75,6 @@ impl Reader<'_> {
             risk_groups,
             operator,
         });
-    }
-
-    fn vlan(&mut self, given: Option<Spanned<u16>>) -> Option<u16> {
-        let given = given?;
-        if !(1..=4094).contains(given.get_ref()) {
-            self.faults.note(given.span(), "a VLAN is 1 to 4094 (IEEE 802.1Q)");
-        }
-        Some(given.into_inner())
     }
 
     fn risk_groups(&mut self, given: Option<Spanned<Vec<Spanned<String>>>>) -> Vec<String> {
@@ -140,6 +126,9 @@ impl Reader<'_> {
             (Kind::Switch, None) => return Some(End { node, interface: None }),
             (Kind::Switch, Some(_)) => {
                 format!("'{name}' is a switch: its ports have no names, write \"{name}\"")
+            }
+            (Kind::Host, Some(_)) if found.interfaces.is_empty() => {
+                format!("host '{name}' has no interfaces: write \"{name}\", or give it one")
             }
             (Kind::Host, Some(interface)) => {
                 if let Some(index) = self.interfaces.get(&(node, interface.to_owned())) {
@@ -242,25 +231,11 @@ impl Reader<'_> {
         topology: &Topology,
     ) -> (Duration, DelaySource) {
         match (delay, length) {
-            (Some(delay), None) => {
-                let given = delay.get_ref().0;
-                if given > DELAY_MAX {
-                    let text = format!("a delay is up to {}", display_duration(DELAY_MAX));
-                    self.faults.note(delay.span(), text);
-                }
-                (given, DelaySource::Given)
-            }
-            (None, Some(length)) => {
-                let metres = length.get_ref().0;
-                if !(0.0..=LENGTH_METRES_MAX).contains(&metres) {
-                    self.faults.note(length.span(), "a length is 0 to 100000km");
-                    return (Duration::ZERO, DelaySource::Fibre);
-                }
-                (fibre_delay(metres), DelaySource::Fibre)
-            }
-            (Some(_), Some(length)) => {
+            (Some(delay), None) => (delay.into_inner().0, DelaySource::Given),
+            (None, Some(length)) => (fibre_delay(length.into_inner().0), DelaySource::Fibre),
+            (Some(delay), Some(length)) => {
                 self.faults.note(length.span(), "delay and length say the same: write one of them");
-                (Duration::ZERO, DelaySource::Given)
+                (delay.into_inner().0, DelaySource::Given)
             }
             (None, None) => {
                 let position =
@@ -291,21 +266,10 @@ impl Reader<'_> {
 
     /// Share of packets, and how many are lost together.
     fn loss(&mut self, share: Option<Spanned<Share>>, burst: Option<Spanned<f64>>) -> (f64, f64) {
-        let loss = share.as_ref().map_or(0.0, |share| share.get_ref().0);
-        if let Some(share) = &share
-            && !(0.0..1.0).contains(&loss)
-        {
-            self.faults.note(share.span(), "a loss is at least 0 and less than 1 (100 %)");
-            return (loss, 1.0);
-        }
+        let loss = share.map_or(0.0, |share| share.into_inner().0);
         let Some(given) = burst else { return (loss, 1.0) };
         let burst = *given.get_ref();
-        if !(1.0..=LOSS_BURST_MAX).contains(&burst) {
-            let text = format!(
-                "a loss_burst is the mean number of packets lost together, 1 to {LOSS_BURST_MAX}"
-            );
-            self.faults.note(given.span(), text);
-        } else if loss == 0.0 {
+        if loss == 0.0 {
             self.faults.note(given.span(), "a loss_burst needs a loss, as loss = \"0.01%\"");
         } else if burst > 1.0 && loss > burst / (burst + 1.0) {
             // Two states (Gilbert 1960): at least one packet arrives between two bursts.
@@ -321,21 +285,37 @@ impl Reader<'_> {
     fn mark(
         &mut self,
         given: Option<Spanned<ByteCount>>,
-        queue: Option<ByteCount>,
+        queue: Option<&Spanned<ByteCount>>,
     ) -> Option<ByteCount> {
         let given = given?;
         let mark = *given.get_ref();
-        if mark.0 == 0 {
-            self.faults
-                .note(given.span(), "a mark is at least 1 byte: without marking, leave it out");
-        }
-        if let Some(queue) = queue
-            && mark > queue
+        // A queue of nothing has a fault of its own.
+        if let Some(queue) = queue.map(Spanned::get_ref)
+            && mark > *queue
+            && queue.0 > 0
         {
             let text = format!("a mark is at most the queue ({queue}): nothing waits beyond that");
             self.faults.note(given.span(), text);
         }
         Some(mark)
+    }
+
+    /// What is smaller than a packet lets none pass.
+    fn queue(
+        &mut self,
+        given: &Spanned<ByteCount>,
+        ends: [End; 2],
+        topology: &Topology,
+    ) -> ByteCount {
+        let of_end =
+            |end: End| Some(topology.nodes[end.node.0].interfaces.get(end.interface?)?.mtu);
+        let mtu = ends.into_iter().filter_map(of_end).min().unwrap_or(MTU_USUAL);
+        if given.get_ref().0 < u64::from(mtu) {
+            let text =
+                format!("a queue holds at least one packet of the link's MTU, {mtu} bytes here");
+            self.faults.note(given.span(), text);
+        }
+        *given.get_ref()
     }
 
     /// The ends, and what tells it from others of the same ends.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use penstock_units::{BitRate, ByteCount};
+
 use super::*;
 use crate::DelaySource;
 
@@ -126,29 +128,37 @@ fn each_fault_has_its_place_and_its_remedy() {
         ("\"mlxe\"]\n\n", "\"mlxe:1\"]\n\n", "'mlxe' is a switch: its ports have no names"),
         ("delay = \"5us\"", "delay = \"5us\"\nlength = \"1km\"", "delay and length say the same"),
         ("delay = \"5us\"", "delay = \"11s\"", "a delay is up to 10"),
-        ("delay = \"5us\"", "length = \"5\"", "'5' is not a length: write it like 120km"),
+        ("delay = \"5us\"", "length = \"5\"", "a length is 0 to 100000km: write it like 120km"),
         ("delay = \"5us\"", "length = \"-5km\"", "a length is 0 to 100000km"),
         ("delay = \"5us\"", "rate = \"50G\"", "faster than its interface r920:eth1 (40.0 Gb/s)"),
         ("rate = \"100G\"", "rate = \"0\"", "a rate is above 0"),
         ("rate = \"100G\"\n", "", "how fast is the link?"),
         ("\"0.01%\"", "\"100%\"", "a loss is at least 0 and less than 1"),
-        ("\"0.01%\"", "\"much\"", "is not a share of packets"),
+        ("\"0.01%\"", "\"much\"", "write it like \"0.01%\" or 0.0001"),
         (
             "jitter = \"2ms\"",
             "jitter = \"18ms\"",
             "44:10: a jitter is at most the delay, which is 17.1 ms",
         ),
         ("delay = \"5us\"", "delay = \"5us\"\njitter = \"6us\"", "a jitter is at most the delay"),
-        ("jitter = \"2ms\"", "jitter = \"-2ms\"", "'-2ms' is not a duration"),
+        (
+            "jitter = \"2ms\"",
+            "jitter = \"-2ms\"",
+            "a jitter is a time with its unit: write it like 5ms",
+        ),
         ("loss_burst = 3", "loss_burst = 0.5", "46:14: a loss_burst is the mean number of packets"),
         ("loss_burst = 3", "loss_burst = nan", "a loss_burst is the mean number of packets"),
         ("loss = \"0.01%\"\n", "", "a loss_burst needs a loss"),
         ("loss = \"0.01%\"", "loss = 0.76", "at most 75.0 %, since a packet arrives between"),
         ("mark = \"4MiB\"", "mark = \"33MiB\"", "48:8: a mark is at most the queue (32.0 MiB)"),
         ("mark = \"4MiB\"", "mark = 0", "a mark is at least 1 byte"),
-        ("vlan = 2026", "vlan = 4095", "a VLAN is 1 to 4094"),
+        ("vlan = 2026", "vlan = 4095", "49:8: a VLAN is a number from 1 to 4094"),
         ("vlan = 2026", "vlam = 2026", "49:1: a link has no word 'vlam'; did you mean 'vlan'?"),
-        ("latitude = 48.463", "latitude = 98.463", "a latitude is between -90 and 90 degrees"),
+        (
+            "latitude = 48.463",
+            "latitude = 98.463",
+            "a latitude is in degrees north, from -90 to 90",
+        ),
         ("latitude = 48.463\n", "", "latitude and longitude stand together"),
         ("mtu = 9000, numa_node = 0", "mtu = 576", "an MTU is 1280"),
         ("\"eth1\", rate", "\"eth0\", rate", "the host has another interface 'eth0'"),
@@ -274,6 +284,110 @@ fn a_nameless_host_leaves_its_interfaces_to_itself() {
     let one = "interface = [{ name = \"e0\" }]";
     let found = faults_of(&format!("host = [{{ {one} }}, {{ name = \"b\", {one} }}]"));
     assert!(found.len() == 1 && found[0].contains("a host needs a word: name"), "{found:?}");
+}
+
+/// Each with what it says, and nothing that follows from it alone.
+#[test]
+fn a_fault_comes_alone() {
+    let vlan = "49:8: a VLAN is a number from 1 to 4094";
+    let mtu = "an MTU is 1280 (IPv6 needs it) to 65535 bytes";
+    let north = "8:12: a latitude is in degrees north, from -90 to 90";
+    let loss = "45:8: a loss is at least 0 and less than 100%: write it like \"0.01%\" or 0.0001";
+    let bytes = "is a number of bytes: write it like 4MiB, 500M or 65536";
+    let rate = "a rate is above 0 and up to 1 Pb/s: write it like 10G, 400M or 2.5Gb/s";
+    let unit = "with its unit: write it like 5ms";
+    let wide = "queue = \"32MiB\"";
+    let cases = [
+        ("vlan = 2026", "vlan = 70000", vlan),
+        ("vlan = 2026", "vlan = -1", vlan),
+        ("vlan = 2026", "vlan = \"5\"", vlan),
+        ("mtu = 9000, numa_node = 0", "mtu = -1", mtu),
+        ("mtu = 9000, numa_node = 0", "mtu = 1e9", mtu),
+        ("numa_node = 0", "numa_node = -1", "a NUMA node is a number from 0"),
+        ("latitude = 48.463", "latitude = \"45N\"", north),
+        ("latitude = 48.463", "latitude = inf", north),
+        ("longitude = -123.312", "longitude = 181", "in degrees east, from -180 to 180"),
+        ("loss = \"0.01%\"", "loss = true", loss),
+        ("loss = \"0.01%\"", "loss = -0.1", loss),
+        ("loss = \"0.01%\"", "loss = \"nan%\"", loss),
+        ("loss_burst = 3", "loss_burst = \"x\"", "a loss_burst is the mean number of packets"),
+        (wide, "queue = -1", bytes),
+        (wide, "queue = 1.5", bytes),
+        (wide, "queue = \"much\"", bytes),
+        (wide, "queue = 0", "a queue holds at least one packet of the link's MTU, 1500 bytes here"),
+        ("mark = \"4MiB\"", "mark = -1", "a mark is at least 1 byte"),
+        ("buffer = \"64MiB\"", "buffer = -1", bytes),
+        ("rate = \"100G\"", "rate = -5", rate),
+        ("rate = \"100G\"", "rate = \"fast\"", rate),
+        ("eth0\", rate = \"40G\"", "eth0\", rate = 0", rate),
+        ("delay = \"5us\"", "delay = \"5\"", unit),
+        ("delay = \"5us\"", "delay = 5", unit),
+        ("delay = \"5us\"", "delay = 0.005", unit),
+        ("delay = \"5us\"", "delay = \" 5 \"", unit),
+        ("delay = \"5us\"", "delay = \"x\"\njitter = \"1us\"", unit),
+        ("delay = \"5us\"", "length = \"x\"\njitter = \"1us\"", "write it like 120km or 300m"),
+        ("jitter = \"2ms\"", "jitter = \"0.002\"", unit),
+        ("jitter = \"2ms\"", "jitter = 0.002", unit),
+    ];
+    for (line, other, expected) in cases {
+        let found = with(line, other);
+        assert!(found.len() == 1 && found[0].contains(expected), "{other}: {found:?}");
+    }
+}
+
+#[test]
+fn a_queue_holds_a_packet_of_its_link() {
+    let queue = |mtu: u32, queue: u32| {
+        faults_of(&format!(
+            "host = [{{ name = \"a\", interface = [{{ name = \"e0\", mtu = {mtu} }}] }}]\nswitch = [{{ name = \"s\" }}]\nlink = [{{ ends = [\"a\", \"s\"], rate = \"1G\", queue = {queue} }}]"
+        ))
+    };
+    assert_eq!(queue(9000, 9000), [""; 0]);
+    let found = queue(9000, 8999);
+    assert!(found.len() == 1 && found[0].contains("9000 bytes here"), "{found:?}");
+    // One fault where the MTU itself is none.
+    assert_eq!(queue(100_000, 9000).len(), 1);
+}
+
+#[test]
+fn ends_that_are_none_have_a_remedy_or_nothing() {
+    let ends = |ends: &str| {
+        faults_of(&format!(
+            "host = [{{ name = \"a\" }}]\nswitch = [{{ name = \"s\" }}]\nlink = [{{ ends = [{ends}], rate = \"1G\" }}]"
+        ))
+    };
+    let found = ends("\"\", \":\"");
+    assert_eq!(found.len(), 2);
+    assert!(
+        found.iter().all(|fault| fault.ends_with("there is no host or switch ''")),
+        "{found:?}"
+    );
+    let found = ends("\"a:eth0\", \"s\"");
+    assert!(
+        found.len() == 1
+            && found[0].ends_with("host 'a' has no interfaces: write \"a\", or give it one"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn words_of_others_are_known() {
+    let cases = [
+        (
+            "rate = \"100G\"\n",
+            "bandwidth = \"100G\"\nrate = \"1G\"\n",
+            "'bandwidth'; did you mean 'rate'?",
+        ),
+        ("delay = \"5us\"", "latency = \"5us\"", "'latency'; did you mean 'delay'?"),
+        ("loss_burst = 3", "packet_loss = 3", "'packet_loss'; did you mean 'loss'?"),
+        ("[[switch]]", "[[nodes]]\n[[switch]]", "'nodes'; did you mean 'host'?"),
+    ];
+    for (line, other, expected) in cases {
+        let found = with(line, other);
+        assert!(found.iter().any(|fault| fault.contains(expected)), "{other}: {found:?}");
+    }
+    // Only where the word is one.
+    assert!(with("numa_node = 0", "latency = 0")[0].contains("its words are"));
 }
 
 #[test]
