@@ -125,11 +125,12 @@ impl<'i> Words<'i> {
         self.optional(word, faults)
     }
 
-    /// A word for people: one line that no terminal obeys.
+    /// A word for people: one line that no terminal obeys and that is as it looks.
     pub fn text(&mut self, word: &'static str, faults: &mut Collector<'_>) -> Option<String> {
         let text = self.optional::<String>(word, faults)?;
-        if text.get_ref().chars().any(char::is_control) {
-            faults.note(text.span(), format!("{word}: write one line without control characters"));
+        if text.get_ref().chars().any(is_unseen) {
+            let fault = format!("{word}: write one line without control or invisible characters");
+            faults.note(text.span(), fault);
         }
         Some(text.into_inner())
     }
@@ -184,4 +185,22 @@ impl<'i> Words<'i> {
             faults.note(word.span(), text);
         }
     }
+}
+
+/// Control characters, and what shows nothing itself but turns, breaks or joins what is around it: separators of lines
+/// and paragraphs, controls of direction (UAX 9), characters without width, tags.
+fn is_unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
 }

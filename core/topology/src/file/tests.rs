@@ -391,6 +391,23 @@ fn words_of_others_are_known() {
 }
 
 #[test]
+fn texts_are_as_they_look() {
+    for bad in [
+        "\\u202E", "\\u2028", "\\u2029", "\\u2066", "\\u200B", "\\u200E", "\\uFEFF", "\\u061C",
+        "\\n",
+    ] {
+        let found = with("operator = \"CANARIE\"", &format!("operator = \"CAN{bad}ARIE\""));
+        assert!(
+            found.len() == 1 && found[0].contains("operator: write one line"),
+            "{bad}: {found:?}"
+        );
+        let found = with("title = \"One", &format!("title = \"{bad}One"));
+        assert!(found.len() == 1 && found[0].contains("title: write one line"), "{bad}: {found:?}");
+    }
+    assert_eq!(with("CANARIE", "Réseau québécois — 東京"), [""; 0]);
+}
+
+#[test]
 fn all_faults_come_at_once_in_their_order() {
     let text = GOOD
         .replace("vlan = 2026", "vlan = 0")
