@@ -7,7 +7,7 @@ use penstock_host::facts::sysctls::Buffers;
 use penstock_units::{BitRate, display_latency};
 
 /// A rate this near to what the buffers carry is taken to be bound by them.
-const NEAR: f64 = 0.7;
+const NEAR: f64 = 0.6;
 
 /// What one stream can carry over a path, with the buffers that this host gives it.
 #[derive(Debug, Clone, Copy)]
@@ -29,15 +29,18 @@ impl Ceiling {
     /// A line for whoever got this rate by so many streams, if it is near what their buffers carry.
     pub(crate) fn advice(self, bits_per_second: f64, streams: usize) -> Option<String> {
         let each = bits_per_second / streams.max(1) as f64;
-        (each >= self.bps as f64 * NEAR).then(|| {
-            format!(
-                "buffers as this host has them carry {} for each stream over {}: see penstock host check --rtt {}us, \
-                 or use more streams",
-                BitRate(self.bps),
-                display_latency(self.rtt),
-                self.rtt.as_micros()
-            )
-        })
+        (each >= self.bps as f64 * NEAR).then(|| self.line())
+    }
+
+    /// The line, for whoever knows that buffers of this host bound a result.
+    pub(crate) fn line(self) -> String {
+        format!(
+            "buffers as this host has them carry {} at most for each stream over {}: see penstock host check --rtt {}us, \
+             or use more streams",
+            BitRate(self.bps),
+            display_latency(self.rtt),
+            self.rtt.as_micros()
+        )
     }
 }
 
@@ -50,7 +53,7 @@ mod tests {
         let buffers = Buffers { receive_bytes_max: 32 << 20, send_bytes_max: 4 << 20 };
         let ceiling = Ceiling::of(buffers, Duration::from_millis(50)).unwrap();
         let line = ceiling.advice(0.6e9, 1).unwrap();
-        assert!(line.contains("617 Mb/s for each stream over 50.0 ms"), "{line}");
+        assert!(line.contains("617 Mb/s at most for each stream over 50.0 ms"), "{line}");
         assert!(line.contains("--rtt 50000us"), "{line}");
         assert!(ceiling.advice(2.4e9, 4).is_some());
         assert!(ceiling.advice(0.6e9, 4).is_none());

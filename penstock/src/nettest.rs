@@ -23,7 +23,8 @@ use crate::cp::Labels;
 mod show;
 
 use show::{
-    log_json, log_line, print_interval, print_json, print_point, print_report, print_sweep,
+    Told, advice, log_json, log_line, print_interval, print_json, print_point, print_report,
+    print_sweep,
 };
 
 const EXAMPLES: &str = "\
@@ -319,7 +320,7 @@ fn test(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
         return Err(error.into());
     }
     if args.json {
-        print_json(&report)?
+        print_json(&Told { report: &report, advice: advice(&report) })?
     } else {
         print_report(&report)?
     }

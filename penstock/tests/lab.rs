@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 mod common;
 use common::{PENSTOCK, until};
@@ -278,7 +278,67 @@ fn every_link_is_measured_when_asked() {
     let (rtt, rate) = (wan["rtt_seconds"].as_f64().unwrap(), wan["rate_bps"].as_f64().unwrap());
     assert!((0.01..0.02).contains(&rtt), "{rtt}");
     assert!((0.9..1.03).contains(&(rate / 1e9)), "{rate}");
+    // Nobody else sent anything.
+    let counted = &house.json(&["status"])["links"][1]["directions"][0];
+    assert!(counted["overflowed"] == 0 && counted["packets"].as_u64().unwrap() < 50, "{counted}");
     assert!(house.ok(&["calibrate", "far"]).contains("round trip"));
+}
+
+#[test]
+fn a_lab_that_died_can_be_ended() {
+    let Some(house) = House::new("died") else { return };
+    let status = house.up();
+    let inode = inode_of(&status, 0);
+    let mut sleeper = house.lab(&["exec", "a", "--", "sleep", "1000"]).spawn().unwrap();
+    until("the program runs", Duration::from_secs(10), || (inside(inode) > 0).then_some(()));
+    let pid = status["pid"].as_u64().unwrap();
+    Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+    until("the holder is gone", Duration::from_secs(10), || (!exists(pid)).then_some(()));
+    assert!(house.ok(&["status"]).contains("lab two died: penstock lab down --lab two"));
+    house.ok(&["down"]);
+    assert!(!sleeper.wait().unwrap().success());
+    assert_eq!(house.ok(&["status"]), "no lab is up: penstock lab up FILE\n");
+}
+
+#[test]
+fn a_link_too_slow_to_be_measured_holds_nothing_up() {
+    let Some(house) = House::new("slow") else { return };
+    let network = NETWORK.replacen("delay = \"5ms\"", "delay = \"5s\"", 1);
+    let network = network.replacen("rate = \"1G\"\n    delay = \"20ms\"", "rate = \"1k\"", 1);
+    std::fs::write(house.file("two.toml"), network).unwrap();
+    let status = house.up();
+    let slow = &house.json(&["calibrate", "detour"])["links"][0];
+    assert_eq!((&slow["rtt_seconds"], &slow["rate_bps"]), (&Value::Null, &Value::Null));
+    // Twenty round trips of ten seconds: the lab is asked other things, and ended.
+    let mut measuring = house.lab(&["calibrate", "wan"]);
+    let mut measuring = measuring.stderr(Stdio::piped()).spawn().unwrap();
+    let threads = format!("/proc/{}/task", status["pid"]);
+    until("the measurement has begun", Duration::from_secs(10), || {
+        let names = std::fs::read_dir(&threads).unwrap().flatten();
+        let mut names = names.flat_map(|one| std::fs::read_to_string(one.path().join("comm")));
+        names.any(|name| name == "measure\n").then_some(())
+    });
+    house.refused(&["calibrate", "near"], 2, "being measured already");
+    house.ok(&["status"]);
+    house.ok(&["down"]);
+    assert!(!measuring.wait().unwrap().success());
+}
+
+#[test]
+fn what_contradicts_itself_is_not_set() {
+    let Some(house) = House::new("contradicts") else { return };
+    house.up();
+    for (settings, why) in [
+        (&["loss=90%", "loss_burst=3"][..], "at most 75.0 %"),
+        (&["jitter=6ms"], "at most the delay, which is 5.00 ms"),
+        (&["queue=0"], "room for a packet"),
+        (&["delay=7"], "write the unit too"),
+    ] {
+        house.refused(&[&["set", "wan"], settings].concat(), 2, why);
+    }
+    let wan = &house.json(&["status"])["links"][1]["directions"][0];
+    assert_eq!((&wan["delay_seconds"], &wan["loss"]), (&json!(0.005), &json!(0.0)));
+    house.refused(&["route", "a", "s", "near"], 2, "s is a switch");
 }
 
 #[test]
@@ -302,19 +362,25 @@ fn a_lab_that_is_killed_leaves_nothing_once_another_comes() {
     let Some(house) = House::new("killed") else { return };
     let status = house.up();
     let inode = inode_of(&status, 0);
-    let mut sleeper = house.lab(&["exec", "a", "--", "sleep", "1000"]).spawn().unwrap();
-    until("the program runs", Duration::from_secs(10), || (inside(inode) > 0).then_some(()));
+    // The second forgets who started it.
+    let programs: [&[&str]; 2] =
+        [&["exec", "a", "--", "sleep", "1000"], &["exec", "a", "--", "env", "-i", "sleep", "1000"]];
+    let mut sleepers = programs.map(|program| house.lab(program).spawn().unwrap());
+    until("the programs run", Duration::from_secs(10), || (inside(inode) > 1).then_some(()));
     let pid = status["pid"].as_u64().unwrap();
     Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
     until("the holder is gone", Duration::from_secs(10), || (!exists(pid)).then_some(()));
-    assert_eq!(house.json(&["status"])["labs"].as_array().unwrap().len(), 0);
+    let said = house.json(&["status"]);
+    assert_eq!((&said["labs"], &said["died"]), (&json!([]), &json!(["two"])));
     house.up();
-    assert!(!sleeper.wait().unwrap().success());
+    for sleeper in &mut sleepers {
+        assert!(!sleeper.wait().unwrap().success());
+    }
     assert_eq!(inside(inode), 0);
     // Two of one name there are not; two of different names there are.
     let file = house.file("two.toml");
     let file = file.to_str().unwrap();
-    house.refused(&["up", file], 1, "up already");
+    house.refused(&["up", file], 1, "up already: penstock lab down --lab two");
     house.ok(&["up", file, "--lab", "other", "--no-calibration"]);
     house.refused(&["status", "--lab", "third"], 1, "not up");
     house.refused(&["exec", "a", "--", "true"], 2, "say which with --lab: other, two");
@@ -490,6 +556,11 @@ fn what_buffers_let_through_is_named() {
         after = "flow"
         host = "a"
         run = ["penstock", "nettest", "[b]:5201", "--time", "2", "--congestion", "cubic", "--json", "--streams", "4"]
+        [[step]]
+        name = "back"
+        after = "four"
+        host = "a"
+        run = ["penstock", "nettest", "[b]:5201", "--time", "2", "--congestion", "cubic", "--json", "--reverse"]
     "#;
     std::fs::write(house.file("play.toml"), text).unwrap();
     let output = play(&house, &[]);
@@ -498,7 +569,12 @@ fn what_buffers_let_through_is_named() {
     let told = report["programs"][1]["output"].as_str().unwrap();
     assert!(told.contains("bound by send buffer"), "{told}");
     assert!(told.contains("buffers as this host has them carry"), "{told}");
-    assert_eq!(report["programs"][2]["output"]["flows"][0]["bound_by"], "send buffer", "{report}");
+    let four = &report["programs"][2]["output"];
+    assert_eq!(four["flows"][0]["bound_by"], "send buffer", "{report}");
+    assert!(four["advice"].as_str().unwrap().contains("this host"), "{four}");
+    let back = &report["programs"][3]["output"];
+    assert_eq!(back["flows"][0]["bound_by"], "send buffer", "{report}");
+    assert!(back["advice"].as_str().unwrap().contains("is the other end's"), "{back}");
 }
 
 #[test]

@@ -84,8 +84,16 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
     out.flush()
 }
 
-/// What this host's buffers let through, where they may be what bounds a direction.
-fn advice(report: &Report) -> Option<String> {
+/// A report, and what is to be said of it.
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Told<'a> {
+    #[serde(flatten)]
+    pub(super) report: &'a Report,
+    pub(super) advice: Option<String>,
+}
+
+/// What buffers let through, where they are what bounds a direction, or may be.
+pub(super) fn advice(report: &Report) -> Option<String> {
     let flow = report
         .flows
         .iter()
@@ -94,7 +102,15 @@ fn advice(report: &Report) -> Option<String> {
     let count = streams.clone().count();
     let rtt = streams.map(|one| one.rtt_min_us).filter(|rtt| *rtt > 0).min()?;
     let ceiling = Ceiling::here(Duration::from_micros(u64::from(rtt)))?;
-    ceiling.advice(flow.bits_per_second, count)
+    let sends_here = flow.direction == "forward";
+    match (flow.bound_by, sends_here) {
+        ("send buffer", true) | ("receive buffer", false) => Some(ceiling.line()),
+        ("send buffer" | "receive buffer", _) => Some(format!(
+            "the {} is the other end's: see penstock host check --rtt {rtt}us there, or use more streams",
+            flow.bound_by
+        )),
+        _ => ceiling.advice(flow.bits_per_second, count),
+    }
 }
 
 fn print_label(out: &mut impl Write, flow: &Flow) -> io::Result<()> {

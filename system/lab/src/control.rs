@@ -310,12 +310,12 @@ pub enum ControlError {
     #[error("{0}")]
     Refused(String),
     /// The connection to it broke.
-    #[error("lab {lab} does not answer: {source}")]
+    #[error("lab {lab} does not answer: {reason}")]
     Lost {
         /// Its name.
         lab: String,
         /// What happened.
-        source: io::Error,
+        reason: io::Error,
     },
 }
 
@@ -327,13 +327,13 @@ pub fn ask<T: DeserializeOwned>(directory: &Path, request: &Request) -> Result<T
     let name = || directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let stream = connect(directory).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ControlError::Down(name()),
-        _ => ControlError::Lost { lab: name(), source: error },
+        _ => ControlError::Lost { lab: name(), reason: error },
     })?;
     let answer =
-        exchange(&stream, request).map_err(|source| ControlError::Lost { lab: name(), source })?;
+        exchange(&stream, request).map_err(|reason| ControlError::Lost { lab: name(), reason })?;
     match answer {
         Answer::Ok(value) => serde_json::from_value(value)
-            .map_err(|error| ControlError::Lost { lab: name(), source: error.into() }),
+            .map_err(|error| ControlError::Lost { lab: name(), reason: error.into() }),
         Answer::Error(why) => Err(ControlError::Refused(why)),
     }
 }
@@ -352,6 +352,8 @@ fn exchange(stream: &UnixStream, request: &Request) -> io::Result<Answer> {
     writer.write_all(line.as_bytes())?;
     let mut line = String::new();
     let mut reader = BufReader::new(io::Read::take(stream, LINE_BYTES_MAX));
-    reader.read_line(&mut line)?;
+    if reader.read_line(&mut line)? == 0 {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has ended"));
+    }
     Ok(serde_json::from_str(&line)?)
 }

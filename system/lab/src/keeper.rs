@@ -66,12 +66,12 @@ pub enum KeeperError {
     #[error("lab {0} is up already: penstock lab down --lab {0}")]
     Up(String),
     /// Its directory cannot be used.
-    #[error("{path}: {source}")]
+    #[error("{path}: {reason}")]
     Directory {
         /// The directory.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        reason: io::Error,
     },
     /// It cannot be made.
     #[error(transparent)]
@@ -90,7 +90,7 @@ impl Keeper {
         seed: u64,
         user_namespace: Option<PathBuf>,
     ) -> Result<Self, KeeperError> {
-        let fault = |source| KeeperError::Directory { path: directory.to_owned(), source };
+        let fault = |reason| KeeperError::Directory { path: directory.to_owned(), reason };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(fault)?;
         let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let lock = FileLock::try_lock_at(&directory.join("lock")).map_err(fault)?;

@@ -42,28 +42,28 @@ struct Link {
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// The machine has no means.
-    #[error("no {backend} on this machine: {source}")]
+    #[error("no {backend} on this machine: {reason}")]
     Backend {
         /// Which was tried.
         backend: Backend,
         /// Why not.
-        source: io::Error,
+        reason: io::Error,
     },
     /// A host or switch cannot be made.
-    #[error("{node}: {source}")]
+    #[error("{node}: {reason}")]
     Node {
         /// Its name.
         node: String,
         /// Why not.
-        source: io::Error,
+        reason: io::Error,
     },
     /// A link cannot be made or changed.
-    #[error("link {link}: {source}")]
+    #[error("link {link}: {reason}")]
     Link {
         /// Its name.
         link: String,
         /// Why not.
-        source: io::Error,
+        reason: io::Error,
     },
     /// What was asked for is not in the topology.
     #[error(transparent)]
@@ -97,7 +97,7 @@ impl Lab {
             Self { plan, backend, links: Vec::new(), nodes: Vec::new(), circuits: BTreeMap::new() };
         for node in &lab.plan.nodes {
             let made = Node::new(node.kind);
-            let made = made.map_err(|source| LabError::Node { node: node.name.clone(), source })?;
+            let made = made.map_err(|reason| LabError::Node { node: node.name.clone(), reason })?;
             lab.nodes.push(Arc::new(made));
         }
         for number in 0..lab.plan.topology.links.len() {
@@ -113,7 +113,7 @@ impl Lab {
         }
         for (node, plan) in lab.nodes.iter().zip(&lab.plan.nodes) {
             node.route(plan)
-                .map_err(|source| LabError::Node { node: plan.name.clone(), source })?;
+                .map_err(|reason| LabError::Node { node: plan.name.clone(), reason })?;
         }
         Ok(lab)
     }
@@ -127,8 +127,8 @@ impl Lab {
         self.backend.join(&self.plan.topology.links[link.0].name, seed, [place(0), place(1)])
     }
 
-    pub(crate) fn link_error(&self, link: LinkId, source: io::Error) -> LabError {
-        LabError::Link { link: self.plan.topology.links[link.0].name.clone(), source }
+    pub(crate) fn link_error(&self, link: LinkId, reason: io::Error) -> LabError {
+        LabError::Link { link: self.plan.topology.links[link.0].name.clone(), reason }
     }
 
     /// What it was made of.
@@ -180,7 +180,7 @@ impl Lab {
             let port = &plan.ports[pin.port];
             self.nodes[pin.node.0]
                 .pin(pin.from, pin.to, pin.via, port)
-                .map_err(|source| LabError::Node { node: plan.name.clone(), source })?;
+                .map_err(|reason| LabError::Node { node: plan.name.clone(), reason })?;
         }
         Ok(())
     }
@@ -216,7 +216,7 @@ impl Lab {
     ) -> Result<(), LabError> {
         let plan = &self.plan.nodes[node.0];
         let done = work(&self.nodes[node.0], &plan.ports[port]);
-        done.map_err(|source| LabError::Node { node: plan.name.clone(), source })
+        done.map_err(|reason| LabError::Node { node: plan.name.clone(), reason })
     }
 
     /// How a link is.
