@@ -81,6 +81,21 @@ fn text(
             display_latency(goal.rtt)
         );
     }
+    if let (Some(needed), Some(bps)) =
+        (report.streams_needed, report.streams_ceiling_bits_per_second)
+    {
+        let streams = if goal.streams > 1 {
+            format!("{} streams carry", goal.streams)
+        } else {
+            "1 stream carries".to_owned()
+        };
+        let _ = writeln!(
+            text,
+            "too few streams {streams} at most {} over {}: use --streams {needed} or more",
+            BitRate(bps),
+            display_latency(goal.rtt)
+        );
+    }
     if !report.top.is_empty() {
         text += "\nwhat matters most\n";
         let rows: Vec<Vec<String>> = report

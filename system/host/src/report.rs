@@ -32,6 +32,11 @@ pub struct Report {
     pub stream_ceiling_bits_per_second: Option<u64>,
     /// What one stream can carry with any buffers.
     pub window_ceiling_bits_per_second: Option<u64>,
+    /// What the goal's streams can carry together with any buffers.
+    pub streams_ceiling_bits_per_second: Option<u64>,
+    /// The fewest streams that carry the goal's rate, where it has less. It is no fault of the host and no part of
+    /// the score.
+    pub streams_needed: Option<u32>,
 }
 
 /// Sums up.
@@ -61,6 +66,8 @@ pub fn report(facts: &Facts, goal: &Goal, findings: &[Finding]) -> Report {
         .collect();
     bad.sort_by_key(|rule| (u32::MAX - rule.weight, !in_hand.contains(rule.name)));
     let seconds = goal.rtt.as_secs_f64();
+    let window_ceiling = (seconds > 0.0).then(|| (WINDOW_BYTES_MAX as f64 * 8.0 / seconds) as u64);
+    let needed = Goal::new(goal.rate_bps, goal.rtt).streams;
     Report {
         score: (judged > 0).then(|| (good * 100 + judged / 2) / judged),
         rules_ok,
@@ -71,7 +78,9 @@ pub fn report(facts: &Facts, goal: &Goal, findings: &[Finding]) -> Report {
             .sysctls
             .buffers()
             .and_then(|buffers| buffers.ceiling_bps(goal.rtt)),
-        window_ceiling_bits_per_second: (seconds > 0.0)
-            .then(|| (WINDOW_BYTES_MAX as f64 * 8.0 / seconds) as u64),
+        window_ceiling_bits_per_second: window_ceiling,
+        streams_ceiling_bits_per_second: window_ceiling
+            .map(|bps| bps.saturating_mul(u64::from(goal.streams.max(1)))),
+        streams_needed: (needed > goal.streams.max(1)).then_some(needed),
     }
 }

@@ -8,8 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penstock_host::change::Knob;
-use penstock_host::facts::{Facts, FactsError};
+use penstock_host::change::{Change, Knob};
+use penstock_host::facts::nics::Bounded;
+use penstock_host::facts::{Facts, FactsError, Mount};
 use penstock_host::goal::{Goal, Role};
 use penstock_host::plan::{Plan, Selection, plan};
 use penstock_host::report::report;
@@ -243,12 +244,13 @@ fn fq_below_mq_and_nobodys_own_discipline_is_taken_away() {
     assert!(matches!(of(&without, "default-qdisc", "host"), Verdict::NoOp { .. }));
 }
 
-/// 10,000 packets below HTB were 410 ms: only pfifo* reads it for the better.
+/// 10,000 packets below HTB were 410 ms: only pfifo_fast follows it for the better.
 #[test]
 fn queue_length_only_where_it_is_read() {
     let found = changed("sc14-r920", |facts| facts.nics[0].tx_queue_packets = Some(1000));
     assert!(of(&found, "tx-queue-length", "eth2").is_bad());
-    for kind in ["fq", "htb", "noqueue"] {
+    // pfifo and bfifo read it when they are made; a limit that somebody gave them is his.
+    for kind in ["fq", "htb", "noqueue", "pfifo", "bfifo"] {
         let found = changed("sc14-r920", |facts| {
             facts.nics[0].tx_queue_packets = Some(1000);
             let qdisc = facts.nics[0].qdisc.as_mut().unwrap();
@@ -408,9 +410,317 @@ fn a_file_that_is_none_says_where() {
         Facts::from_json(b"{\"version\": 9, \"new\": 1}"),
         Err(FactsError::Version { found: 9 })
     ));
-    for text in ["", "[]", "{}", "null"] {
+    for text in ["", "{}", "null", "7"] {
         wrong(text);
     }
+    for list in ["[]", "[1]", " \n[1, null]"] {
+        assert!(wrong(list).starts_with("a facts file is an object with version 1"), "{list}");
+    }
+}
+
+/// What a terminal would obey, and what would fill the memory.
+#[test]
+fn a_file_of_no_machine_is_refused_in_a_line() {
+    let wrong = |text: &str| {
+        let error = Facts::from_json(text.as_bytes()).unwrap_err().to_string();
+        assert!(!error.contains(char::is_control), "{error}");
+        error
+    };
+    for (place, text) in [
+        ("note:", r#"{"version": 1, "note": "\u001b]0;x\u0007"}"#),
+        ("nics[1].name:", r#"{"version": 1, "nics": [{"name": "a"}, {"name": "b\u001b[2J"}]}"#),
+        (
+            "sysctls.values.vm.swappiness:",
+            r#"{"version": 1, "sysctls": {"values": {"vm.swappiness": "1\n"}}}"#,
+        ),
+        ("a name:", r#"{"version": 1, "sysctls": {"values": {"\u001bc": "1"}}}"#),
+        ("note:", "{\"version\": 1, \"note\": \"\u{9b}2J\"}"),
+    ] {
+        let error = wrong(text);
+        assert!(error.contains("control character") && error.contains(place), "{error}");
+    }
+    for online in ["1000000000", "18446744073709551615"] {
+        let text = format!(
+            r#"{{"version": 1, "cpu": {{"online": {online}, "governors": {{"powersave": "0-3"}}}}}}"#
+        );
+        assert!(wrong(&text).contains(&format!("{online} processors: 65536 at most")));
+    }
+}
+
+/// Lists of processors are read up to what a machine has, whatever they say.
+#[test]
+fn long_lists_of_processors_are_not_believed() {
+    for list in ["0-4294967295", "0-18446744073709551615", "99999", "x"] {
+        let found = changed("el9-stock", |facts| {
+            facts.cpu.governors = [("powersave".into(), list.into())].into();
+            facts.cpu.nodes[0].cpus = list.into();
+            facts.nics[0].local_cpus = Some(list.into());
+            for irq in &mut facts.nics[0].irqs {
+                irq.cpus = list.into();
+                irq.effective_cpus = None;
+            }
+        });
+        assert!(matches!(of(&found, "governor", "host"), Verdict::Unknown { .. }), "{list}");
+        assert!(matches!(of(&found, "irq-affinity", "ens1f0np0"), Verdict::Unknown { .. }));
+    }
+}
+
+/// Processors are not 0 to the count of them, and those that are as they should be stay.
+#[test]
+fn processors_that_differ_are_changed_by_their_numbers() {
+    let paths = |found: &[Finding], rule: &str| -> Vec<String> {
+        let Verdict::Differs { changes, .. } = of(found, rule, "host") else {
+            panic!("{:?}", of(found, rule, "host"));
+        };
+        let cpu = |change: &Change| {
+            let path = change.knob.to_string();
+            let number = path.split('/').find_map(|part| part.strip_prefix("cpu")?.parse().ok());
+            let number: usize = number.unwrap();
+            format!("{number} {}", change.from)
+        };
+        changes.iter().map(cpu).collect()
+    };
+    let found = changed("el9-stock", |facts| {
+        facts.cpu.online = Some(4);
+        facts.cpu.nodes.truncate(1);
+        facts.cpu.nodes[0].cpus = "0-1,4-5".into();
+        facts.cpu.governors = [("powersave".into(), "0-1,4-5".into())].into();
+        facts.cpu.energy_preferences = [
+            ("performance".into(), "0,4".into()),
+            ("power".into(), "5".into()),
+            ("balance_power".into(), "1".into()),
+        ]
+        .into();
+    });
+    assert_eq!(
+        paths(&found, "governor"),
+        ["0 powersave", "1 powersave", "4 powersave", "5 powersave"]
+    );
+    assert_eq!(paths(&found, "energy-preference"), ["1 balance_power", "5 power"]);
+    let (have, _) = of(&found, "energy-preference", "host").difference().unwrap();
+    assert_eq!(have, "balance_power on 1, power on 5");
+}
+
+/// Zero in bytes and in shares is a threshold of zero; a goal of more a second may have more waiting.
+#[test]
+fn dirty_pages_by_the_rate_and_never_at_none() {
+    let with = |gbps: u64, values: [&str; 4]| {
+        let mut facts = facts("el9-stock");
+        facts.memory.total_bytes = Some(1 << 40);
+        for (key, value) in
+            ["background_bytes", "background_ratio", "bytes", "ratio"].iter().zip(values)
+        {
+            facts.sysctls.values.insert(format!("vm.dirty_{key}"), value.into());
+        }
+        let found = findings(&facts, goal(gbps, 50));
+        of(&found, "dirty-pages", "host").clone()
+    };
+    let settings = |verdict: &Verdict| -> Vec<String> {
+        let Verdict::Differs { changes, .. } = verdict else { panic!("{verdict:?}") };
+        let told = |change: &Change| format!("{} {}", change.knob, change.to);
+        changes.iter().map(told).collect()
+    };
+    let stock = ["0", "10", "0", "20"];
+    assert_eq!(with(10, stock).difference().unwrap().1, "1.17 GiB and 4.66 GiB");
+    assert_eq!(with(100, stock).difference().unwrap().1, "11.6 GiB and 46.6 GiB");
+    assert_eq!(with(0, stock).difference().unwrap().1, "64.0 MiB and 256 MiB");
+    // A twentieth of the memory is the most.
+    assert_eq!(with(1600, ["0", "90", "0", "90"]).difference().unwrap().1, "51.2 GiB and 205 GiB");
+    assert!(matches!(with(10, ["2147483648", "0", "8589934592", "0"]), Verdict::Ok { .. }));
+    // What is good already is let be.
+    assert_eq!(
+        settings(&with(10, ["0", "10", "8589934592", "0"])),
+        ["vm.dirty_background_bytes 1250951168", "vm.dirty_background_ratio 0"]
+    );
+    // The kernel takes no bytes of zero as the way back: a share is set.
+    assert_eq!(settings(&with(10, ["0", "0", "8589934592", "0"])), ["vm.dirty_background_ratio 1"]);
+    assert_eq!(
+        settings(&with(400, ["0", "0", "0", "0"])),
+        ["vm.dirty_background_ratio 4", "vm.dirty_ratio 18"]
+    );
+    assert!(matches!(with(10, ["0", "many", "0", "20"]), Verdict::Unknown { .. }));
+}
+
+/// Of all's filter and a device's own the larger holds.
+#[test]
+fn strict_filters_of_the_devices_themselves() {
+    let with = |all: &str, default: &str, own: [Option<u8>; 3]| {
+        let found = changed("sc14-r920", |facts| {
+            let mut set = |name: &str, value: &str| {
+                facts
+                    .sysctls
+                    .values
+                    .insert(format!("net.ipv4.conf.{name}.rp_filter"), value.into());
+            };
+            set("all", all);
+            set("default", default);
+            for (nic, own) in facts.nics.iter_mut().zip(own) {
+                nic.rp_filter = own;
+            }
+        });
+        match of(&found, "rp-filter", "host").clone() {
+            Verdict::Differs { changes, .. } => {
+                assert_eq!(changes.len(), 1);
+                assert_eq!(changes[0].to, "2");
+                changes[0].knob.to_string()
+            }
+            verdict => verdict.word().to_owned(),
+        }
+    };
+    const ALL: &str = "net.ipv4.conf.all.rp_filter";
+    assert_eq!(with("0", "1", [Some(1), Some(0), Some(0)]), ALL);
+    assert_eq!(with("1", "2", [Some(2), Some(2), Some(0)]), ALL, "1 and 0 are 1");
+    assert_eq!(with("1", "2", [Some(2); 3]), "ok");
+    assert_eq!(with("2", "1", [Some(1); 3]), "ok", "1 and 2 are 2");
+    assert_eq!(with("0", "1", [Some(0); 3]), "net.ipv4.conf.default.rp_filter");
+    assert_eq!(with("0", "1", [None; 3]), ALL, "a device has the default's when it is made");
+    assert_eq!(with("0", "0", [None; 3]), "ok");
+}
+
+/// Its host decides: the driver takes adaptive-rx and keeps 0.
+#[test]
+fn a_virtual_card_has_no_moderation_of_its_own() {
+    let found = changed("vm-stock", |facts| {
+        let word = |word: &str| (word.to_owned(), Bounded { value: 0, max: None });
+        facts.nics[0].settings.extend(["adaptive-rx", "rx-usecs"].map(word));
+    });
+    let name = facts("vm-stock").nics[0].name.clone();
+    assert!(matches!(of(&found, "coalescing", &name), Verdict::NotApplicable { .. }));
+}
+
+/// 1.07 GB in a round-trip time is all that a stream carries.
+#[test]
+fn streams_that_cannot_carry_the_goal() {
+    let facts = facts("sc23-caltech-400g");
+    let with = |streams, ms| {
+        let goal = Goal { streams, ..goal(400, ms) };
+        report(&facts, &goal, &findings(&facts, goal))
+    };
+    let few = with(1, 100);
+    assert_eq!(few.streams_needed, Some(5));
+    assert_eq!(few.streams_ceiling_bits_per_second.unwrap() / 100_000_000, 858, "85.9 Gb/s");
+    assert_eq!(with(4, 100).streams_needed, Some(5));
+    assert_eq!(with(5, 100).streams_needed, None);
+    assert_eq!(few.score, with(5, 100).score, "no fault of the host");
+    assert_eq!(
+        (with(1, 0).streams_needed, with(1, 0).streams_ceiling_bits_per_second),
+        (None, None)
+    );
+}
+
+/// 32 MiB are 2.5 Gb/s at 100 ms, whatever the sender's buffer is.
+#[test]
+fn each_buffer_has_its_own_ceiling() {
+    let found = changed("el9-stock", |facts| {
+        let mut set =
+            |key: &str, value: &str| facts.sysctls.values.insert(key.into(), value.into());
+        set("net.ipv4.tcp_rmem", "4096 131072 33554432");
+        set("net.ipv4.tcp_wmem", "4096 16384 4194304");
+    });
+    let have = |rule| of(&found, rule, "host").difference().unwrap().0.to_owned();
+    assert!(have("tcp-rmem").ends_with("one stream 2.52 Gb/s at most"), "{}", have("tcp-rmem"));
+    assert!(have("tcp-wmem").ends_with("one stream 309 Mb/s at most"), "{}", have("tcp-wmem"));
+}
+
+#[test]
+fn hardware_gro_by_the_card_and_not_its_rate() {
+    let with = |id: Option<&str>, driver: &str| {
+        let found = changed("sc23-caltech-400g", |facts| {
+            facts.nics[0].device_id = id.map(str::to_owned);
+            facts.nics[0].driver = Some(driver.to_owned());
+        });
+        of(&found, "hw-gro", "enp1s0np0").word()
+    };
+    assert_eq!(with(Some("15b3:1021"), "mlx5_core"), "differs");
+    assert_eq!(with(Some("15b3:a2dc"), "mlx5_core"), "differs");
+    assert_eq!(with(Some("15b3:1017"), "mlx5_core"), "not applicable");
+    assert_eq!(with(None, "mlx5_core"), "unknown");
+    assert_eq!(with(None, "bnxt_en"), "not applicable");
+}
+
+#[test]
+fn transfers_of_a_slot() {
+    let with = |request, payload, could| {
+        let found = changed("sc23-caltech-400g", |facts| {
+            let slot = facts.nics[0].pcie.as_mut().unwrap();
+            slot.max_read_request_bytes = request;
+            slot.max_payload_bytes = payload;
+            slot.max_payload_bytes_max = could;
+        });
+        let verdict = of(&found, "pcie-transfers", "enp1s0np0");
+        verdict.difference().map_or(verdict.word().to_owned(), |(_, want)| want.to_owned())
+    };
+    assert_eq!(with(None, None, None), "unknown");
+    assert_eq!(with(Some(512), Some(512), Some(512)), "ok");
+    assert_eq!(with(Some(4096), Some(128), Some(512)), "4096 and 512: by hand, with setpci");
+    assert_eq!(with(Some(128), Some(256), Some(256)), "512 and 256: by hand, with setpci");
+}
+
+#[test]
+fn requests_wait_where_a_scheduler_orders_them() {
+    let with = |scheduler: &str, rotational, requests| {
+        let found = changed("el9-stock", |facts| {
+            let disk = facts.disks.iter_mut().find(|disk| disk.name == "sda").unwrap();
+            disk.scheduler = Some(scheduler.into());
+            disk.rotational = rotational;
+            disk.requests = requests;
+        });
+        of(&found, "nr-requests", "sda").word()
+    };
+    assert_eq!(with("mq-deadline", Some(true), Some(64)), "differs");
+    assert_eq!(with("mq-deadline", Some(true), Some(256)), "ok");
+    assert_eq!(with("none", Some(true), Some(32)), "ok");
+    assert_eq!(with("mq-deadline", Some(false), Some(64)), "ok");
+    assert_eq!(with("mq-deadline", None, Some(64)), "unknown");
+    assert_eq!(with("mq-deadline", Some(true), None), "unknown");
+}
+
+/// Eight disks with chunks of 512 KiB and one of parity: a row is 3.5 MiB.
+#[test]
+fn file_systems_made_to_rows() {
+    let with = |kind: &str, options: &str, chunk, row| {
+        let found = changed("el9-stock", |facts| {
+            facts.disks[0].minimum_io_bytes = chunk;
+            facts.disks[0].optimal_io_bytes = row;
+            let disk = Some(facts.disks[0].name.clone());
+            let (kind, options) = (kind.to_owned(), options.to_owned());
+            facts.mounts = vec![Mount { path: "/data".into(), kind, options, disk }];
+        });
+        of(&found, "stripes", "/data").word()
+    };
+    let (chunk, row) = (Some(512 << 10), Some(3584 << 10));
+    assert_eq!(with("xfs", "rw,sunit=1024,swidth=7168,noquota", chunk, row), "ok");
+    assert_eq!(with("xfs", "rw,noquota", chunk, row), "differs");
+    assert_eq!(with("xfs", "rw,sunit=1024,swidth=8192", chunk, row), "differs");
+    assert_eq!(with("ext4", "rw,stripe=896", chunk, row), "ok");
+    assert_eq!(with("ext4", "rw", chunk, row), "differs");
+    assert_eq!(with("xfs", "rw,swidth=x", chunk, row), "unknown");
+    assert_eq!(with("xfs", "rw", None, None), "unknown");
+    for (chunk, row) in [(512, 0), (4096, 4096), (512, 33_553_920), (65_536, 0)] {
+        assert_eq!(with("xfs", "rw", Some(chunk), Some(row)), "not applicable", "{chunk} {row}");
+    }
+    assert_eq!(with("zfs", "rw", chunk, row), "not applicable");
+}
+
+/// What a connection before ended slow start with is not inherited, where the kernel can be told so.
+#[test]
+fn thresholds_are_not_inherited() {
+    let with = |nothing: &str, threshold: Option<&str>| {
+        let found = changed("el9-stock", |facts| {
+            let values = &mut facts.sysctls.values;
+            values.insert("net.ipv4.tcp_no_metrics_save".into(), nothing.into());
+            values.remove("net.ipv4.tcp_no_ssthresh_metrics_save");
+            if let Some(threshold) = threshold {
+                let key = "net.ipv4.tcp_no_ssthresh_metrics_save";
+                values.insert(key.into(), threshold.into());
+            }
+        });
+        of(&found, "no-metrics-save", "host").word()
+    };
+    assert_eq!(with("0", Some("1")), "ok");
+    assert_eq!(with("0", Some("0")), "differs");
+    assert_eq!(with("1", Some("0")), "ok");
+    assert_eq!(with("0", None), "ok");
 }
 
 proptest::proptest! {
@@ -430,6 +740,11 @@ proptest::proptest! {
         }
         facts.memory.total_bytes = Some(a);
         facts.memory.page_bytes = Some(a % 3);
+        facts.cpu.governors = [("powersave".into(), cpus.clone())].into();
+        facts.disks[0].minimum_io_bytes = Some(a);
+        facts.disks[0].optimal_io_bytes = Some(a.wrapping_mul(3));
+        facts.mounts[0].disk = Some(facts.disks[0].name.clone());
+        facts.mounts[0].options = format!("swidth={a}");
         let nic = &mut facts.nics[0];
         nic.speed_mbps = Some(speed);
         nic.local_cpus = Some(cpus);

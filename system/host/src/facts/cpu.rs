@@ -1,8 +1,8 @@
 //! Processors: how many, in which nodes, how their speed and sleep are governed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use penstock_sys::machine::parse_cpus;
+use penstock_sys::machine::{display_cpus, parse_cpus};
 use serde::{Deserialize, Serialize};
 
 use super::Tree;
@@ -25,15 +25,15 @@ pub struct Cpu {
     /// `on`, `off`, `notsupported`; none where there is no such control.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smt: Option<String>,
-    /// Governors of speed in use; empty where the machine has no such control.
+    /// Governors of speed, each with its processors as `0-17,36-53`; empty where the machine has no such control.
     #[serde(default)]
-    pub governors: BTreeSet<String>,
+    pub governors: BTreeMap<String, String>,
     /// What drives speed, as `intel_pstate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed_driver: Option<String>,
-    /// Preferences between energy and performance in use.
+    /// Preferences between energy and performance, each with its processors.
     #[serde(default)]
-    pub energy_preferences: BTreeSet<String>,
+    pub energy_preferences: BTreeMap<String, String>,
     /// Whether it may run above its nominal speed for a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boost: Option<bool>,
@@ -68,22 +68,27 @@ pub struct IdleState {
 /// Reads them.
 #[must_use]
 pub fn gather(tree: &Tree) -> Cpu {
-    let all = |file: &str| -> BTreeSet<String> {
-        let cpus = tree.names(CPU).into_iter().filter(|name| is_cpu(name));
-        cpus.filter_map(|cpu| tree.text(&format!("{CPU}/{cpu}/cpufreq/{file}"))).collect()
+    let cpus: BTreeSet<usize> = tree.names(CPU).iter().filter_map(|name| number(name)).collect();
+    let all = |file: &str| -> BTreeMap<String, String> {
+        let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for cpu in &cpus {
+            if let Some(value) = tree.text(&format!("{CPU}/cpu{cpu}/cpufreq/{file}")) {
+                groups.entry(value).or_default().push(*cpu);
+            }
+        }
+        groups.into_iter().map(|(value, cpus)| (value, display_cpus(&cpus))).collect()
     };
     let model = tree.text("/proc/cpuinfo").and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("model name"))?;
         Some(line.trim_start_matches([' ', '\t', ':']).trim().to_owned())
     });
-    let drivers: BTreeSet<String> = all("scaling_driver");
     Cpu {
         model,
         online: tree.text(&format!("{CPU}/online")).and_then(|list| Some(parse_cpus(&list)?.len())),
         nodes: nodes(tree),
         smt: tree.text(&format!("{CPU}/smt/control")),
         governors: all("scaling_governor"),
-        speed_driver: drivers.into_iter().next(),
+        speed_driver: all("scaling_driver").into_keys().next(),
         energy_preferences: all("energy_performance_preference"),
         boost: boost(tree),
         idle_driver: tree
@@ -93,8 +98,8 @@ pub fn gather(tree: &Tree) -> Cpu {
     }
 }
 
-fn is_cpu(name: &str) -> bool {
-    name.strip_prefix("cpu").is_some_and(|number| number.parse::<u32>().is_ok())
+fn number(name: &str) -> Option<usize> {
+    name.strip_prefix("cpu")?.parse().ok()
 }
 
 fn nodes(tree: &Tree) -> Vec<Node> {
@@ -129,4 +134,27 @@ fn idle_states(tree: &Tree) -> Vec<IdleState> {
         (!off).then_some(state)
     });
     on.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Processors 2 and 3 are off: their numbers are left out.
+    #[test]
+    fn governors_have_their_processors() {
+        let root = tempfile::tempdir().unwrap();
+        let have = ["performance", "powersave", "", "", "powersave", "powersave", "performance"];
+        for (cpu, governor) in have.iter().enumerate().filter(|(_, governor)| !governor.is_empty())
+        {
+            let place = root.path().join(format!("sys/devices/system/cpu/cpu{cpu}/cpufreq"));
+            fs::create_dir_all(&place).unwrap();
+            fs::write(place.join("scaling_governor"), format!("{governor}\n")).unwrap();
+        }
+        let governors = gather(&Tree::below(root.path())).governors;
+        let told: Vec<_> = governors.iter().map(|(one, cpus)| format!("{one} {cpus}")).collect();
+        assert_eq!(told, ["performance 0,6", "powersave 1,4-5"]);
+    }
 }

@@ -39,6 +39,12 @@ pub struct Disk {
     /// Requests that may wait in each of its queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<u64>,
+    /// What one of an array's disks takes before the next has its turn; a block of a disk alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimum_io_bytes: Option<u64>,
+    /// A row of those over all of an array's disks; 0 where it does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimal_io_bytes: Option<u64>,
     /// Where a request completes: 0 anywhere, 1 in the group, 2 on the processor that asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_affinity: Option<u8>,
@@ -58,6 +64,9 @@ pub struct Mount {
     /// Its options.
     #[serde(default)]
     pub options: String,
+    /// The disk or array that it is on, as in `disks`; none where it is on no disk of this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<String>,
 }
 
 /// Reads the devices.
@@ -78,6 +87,8 @@ pub fn gather(tree: &Tree) -> Vec<Disk> {
                 schedulers: list.collect(),
                 read_ahead_kib: tree.number(&file("queue/read_ahead_kb")),
                 requests: tree.number(&file("queue/nr_requests")),
+                minimum_io_bytes: tree.number(&file("queue/minimum_io_size")),
+                optimal_io_bytes: tree.number(&file("queue/optimal_io_size")),
                 completion_affinity: tree.number(&file("queue/rq_affinity")),
                 numa_node: numa_node(tree, &format!("{BLOCK}/{name}"), STACKED_MAX),
                 name,
@@ -112,7 +123,11 @@ fn numa_node(tree: &Tree, device: &str, stacked_max: usize) -> Option<usize> {
 #[must_use]
 pub fn disk_of(device: u64) -> Option<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let place = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    disk_numbered(&Tree::default(), &format!("{major}:{minor}"))
+}
+
+fn disk_numbered(tree: &Tree, number: &str) -> Option<String> {
+    let place = std::fs::canonicalize(tree.at(&format!("/sys/dev/block/{number}"))).ok()?;
     let mut parts = place.iter().skip_while(|part| *part != "block");
     Some(parts.nth(1)?.to_str()?.to_owned())
 }
@@ -121,18 +136,33 @@ pub fn disk_of(device: u64) -> Option<String> {
 #[must_use]
 pub fn mounts(tree: &Tree) -> Vec<Mount> {
     let text = tree.text("/proc/self/mounts").unwrap_or_default();
+    let numbers = tree.text("/proc/self/mountinfo").unwrap_or_default();
+    // Number, parent, device as 8:1, root, mount point (proc(5)); of those on the same point the last is seen.
+    let disk = |path: &str| {
+        let mut lines = numbers.lines().rev().map(|line| line.split(' '));
+        let number = lines.find_map(|words| {
+            let words: Vec<&str> = words.take(5).collect();
+            (words.get(4) == Some(&path)).then(|| words[2].to_owned())
+        })?;
+        disk_numbered(tree, &number)
+    };
     let mut mounts: Vec<(&str, Mount)> = text
         .lines()
         .filter_map(|line| {
             let mut words = line.split(' ');
             let (device, path) = (words.next()?, words.next()?);
             let (kind, options) = (words.next()?, words.next()?);
+            // Paths with control characters are nobody's data.
+            if !DATA.contains(&kind) || path.contains(char::is_control) {
+                return None;
+            }
             let mount = Mount {
                 path: path.replace("\\040", " "),
                 kind: kind.to_owned(),
                 options: options.to_owned(),
+                disk: disk(path),
             };
-            DATA.contains(&kind).then_some((device, mount))
+            Some((device, mount))
         })
         .collect();
     mounts.sort_by(|a, b| a.1.path.cmp(&b.1.path));

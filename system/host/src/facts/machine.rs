@@ -90,7 +90,7 @@ fn container(tree: &Tree) -> Option<String> {
     if tree.text("/proc/2/comm").as_deref() == Some("kthreadd") {
         return None;
     }
-    if tree.exists("/.dockerenv") {
+    if tree.exists("/.dockerenv") && is_docker(tree) {
         return Some("docker".to_owned());
     }
     if tree.exists("/run/.containerenv") {
@@ -109,6 +109,20 @@ fn container(tree: &Tree) -> Option<String> {
             let groups = tree.text("/proc/1/cgroup")?;
             groups.contains("kubepods").then(|| "kubernetes".to_owned())
         })
+}
+
+/// The mark alone stays in an image that became a machine. Docker names itself in the control group or in what it
+/// mounts (/etc/hosts from /var/lib/docker/containers), or its root is made of layers.
+fn is_docker(tree: &Tree) -> bool {
+    let groups = tree.text("/proc/1/cgroup").unwrap_or_default();
+    let mounts = tree.text("/proc/self/mountinfo").unwrap_or_default();
+    // Number, parent, device, root, mount point, options, fields that end with a hyphen, kind (proc(5)).
+    let layers = mounts.lines().any(|line| {
+        let kind = line.split_once(" - ").map(|(_, rest)| rest);
+        line.split(' ').nth(4) == Some("/")
+            && kind.is_some_and(|kind| kind.starts_with("overlay ") || kind.starts_with("aufs "))
+    });
+    groups.contains("docker") || mounts.contains("/docker/") || layers
 }
 
 #[cfg(test)]
@@ -137,10 +151,30 @@ mod tests {
         assert_eq!(machine.container.as_deref(), Some("lxc"));
         write(root, "proc/cpuinfo", "flags : fpu hypervisors\n");
         write(root, "proc/sys/net/core/netdev_max_backlog", "1000\n");
-        write(root, ".dockerenv", "");
         let machine = gather(&tree);
         assert_eq!(machine.virtual_machine, Some(false));
         assert_eq!(machine.first_network_namespace, Some(true));
-        assert_eq!(machine.container.as_deref(), Some("docker"));
+    }
+
+    /// An image that became a machine keeps the mark, and a namespace of processes does not show the kernel's threads.
+    #[test]
+    fn docker_is_more_than_its_mark() {
+        let marked = |path: &str, text: &str| {
+            let root = tempfile::tempdir().unwrap();
+            write(root.path(), ".dockerenv", "");
+            write(root.path(), "proc/1/environ", "HOME=/\0");
+            write(root.path(), path, text);
+            gather(&Tree::below(root.path())).container
+        };
+        let mounts = "proc/self/mountinfo";
+        assert_eq!(marked(mounts, "21 1 254:0 / / rw,relatime - ext4 /dev/root rw\n"), None);
+        assert_eq!(marked("proc/1/cgroup", "0::/\n"), None);
+        let docker = Some("docker".to_owned());
+        let layers = "700 600 0:50 / / rw,relatime master:1 - overlay overlay rw,lowerdir=/l\n";
+        assert_eq!(marked(mounts, layers), docker);
+        let hosts =
+            "710 700 8:1 /var/lib/docker/containers/ab/hosts /etc/hosts rw - xfs /dev/sda rw\n";
+        assert_eq!(marked(mounts, hosts), docker);
+        assert_eq!(marked("proc/1/cgroup", "0::/system.slice/docker-ab.scope\n"), docker);
     }
 }

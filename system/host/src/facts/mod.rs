@@ -20,6 +20,7 @@ pub mod sysctls;
 mod tree;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 pub use self::cpu::Cpu;
 pub use self::disks::{Disk, Mount};
@@ -37,6 +38,13 @@ pub const FACTS_VERSION: u32 = 1;
 
 /// Longest facts file.
 pub const FACTS_BYTES_MAX: usize = 16 << 20;
+
+/// Most processors, devices and disks of a machine, and interrupts of a device, in a facts file: several times what
+/// the largest machines have.
+const CPUS_MAX: usize = 65_536;
+const NICS_MAX: usize = 4096;
+const IRQS_MAX: usize = 4096;
+const DISKS_MAX: usize = 65_536;
 
 /// A machine. Every part is empty where nothing is known.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -85,6 +93,27 @@ pub enum FactsError {
     /// It is not JSON of this shape.
     #[error("not a facts file: {0}")]
     Shape(#[from] serde_json::Error),
+    /// It is something else than an object.
+    #[error(
+        "a facts file is an object with version {FACTS_VERSION}: gather one with penstock host facts"
+    )]
+    NoObject,
+    /// No machine has so many.
+    #[error("the facts file has {count} {what}: {most} at most are taken")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// A terminal would obey it.
+    #[error("the facts file has a control character in {place}: take it out")]
+    Control {
+        /// Where, as `nics[0].name`.
+        place: String,
+    },
     /// It is another version's.
     #[error(
         "version {found} of the facts file is not known: this program reads {FACTS_VERSION}; gather it again with penstock host facts"
@@ -130,8 +159,12 @@ impl Facts {
     /// From a facts file.
     ///
     /// # Errors
-    /// When it is not one, with line and column.
+    /// When it is not one, with line and column, or says what no machine is.
     pub fn from_json(text: &[u8]) -> Result<Self, FactsError> {
+        // A list would be taken for the fields in their order.
+        if matches!(text.trim_ascii_start().first(), Some(b'[')) {
+            return Err(FactsError::NoObject);
+        }
         // Asked first: another version's fields would only be strange.
         #[derive(Deserialize)]
         struct Version {
@@ -141,7 +174,28 @@ impl Facts {
         if version != FACTS_VERSION {
             return Err(FactsError::Version { found: version });
         }
-        Ok(serde_json::from_slice(text)?)
+        let facts: Self = serde_json::from_slice(text)?;
+        facts.check()?;
+        Ok(facts)
+    }
+
+    fn check(&self) -> Result<(), FactsError> {
+        let irqs = self.nics.iter().map(|nic| nic.irqs.len()).max().unwrap_or(0);
+        for (what, count, most) in [
+            ("processors", self.cpu.online.unwrap_or(0), CPUS_MAX),
+            ("NUMA nodes", self.cpu.nodes.len(), CPUS_MAX),
+            ("network devices", self.nics.len(), NICS_MAX),
+            ("interrupts of a device", irqs, IRQS_MAX),
+            ("disks", self.disks.len(), DISKS_MAX),
+        ] {
+            if count > most {
+                return Err(FactsError::TooMany { what, count, most });
+            }
+        }
+        match control_character(&serde_json::to_value(self)?) {
+            Some(place) => Err(FactsError::Control { place }),
+            None => Ok(()),
+        }
     }
 
     /// As a facts file.
@@ -150,4 +204,26 @@ impl Facts {
         let text = serde_json::to_string_pretty(self);
         text.unwrap_or_else(|error| unreachable!("facts are plain data: {error}"))
     }
+}
+
+/// Where a text or a name has a control character, as `nics[0].name`.
+fn control_character(value: &Value) -> Option<String> {
+    let odd = |text: &str| text.contains(char::is_control);
+    match value {
+        Value::String(text) => odd(text).then(String::new),
+        Value::Array(list) => list.iter().enumerate().find_map(|(index, one)| {
+            control_character(one).map(|place| format!("[{index}]{}", dotted(&place)))
+        }),
+        Value::Object(fields) => fields.iter().find_map(|(name, one)| {
+            if odd(name) {
+                return Some("a name".to_owned());
+            }
+            control_character(one).map(|place| format!("{name}{}", dotted(&place)))
+        }),
+        _ => None,
+    }
+}
+
+fn dotted(place: &str) -> String {
+    if place.is_empty() || place.starts_with('[') { place.to_owned() } else { format!(".{place}") }
 }

@@ -33,6 +33,9 @@ pub struct Nic {
     /// Bus and address, as `pci 0000:17:00.0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus: Option<String>,
+    /// Maker and product of a PCI card, as `15b3:1021`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<String>,
     /// Whether it has a carrier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carrier: Option<bool>,
@@ -81,6 +84,10 @@ pub struct Nic {
     /// Queues with receive packet steering, and with transmit packet steering.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steering: Option<Steering>,
+    /// Its own filter against forged addresses: 0 off, 1 strict, 2 loose. Of this and that of all devices
+    /// (`net.ipv4.conf.all.rp_filter`) the larger holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rp_filter: Option<u8>,
     /// Packets it had no room for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rx_missed_packets: Option<u64>,
@@ -149,6 +156,15 @@ pub struct Pcie {
     pub speed_gts_max: f64,
     /// As card and slot could.
     pub width_max: u32,
+    /// The most that the card asks memory for at once (MaxReadReq).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_read_request_bytes: Option<u32>,
+    /// The most that it sends at once (MaxPayload).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_payload_bytes: Option<u32>,
+    /// The most that both it and the port above it could.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_payload_bytes_max: Option<u32>,
 }
 
 impl Eq for Pcie {}
@@ -246,6 +262,7 @@ pub fn gather(tree: &Tree) -> Vec<Nic> {
                 ask_driver(&mut nic, ethtool);
             }
             look_at_hardware(&mut nic, device, tree);
+            nic.rp_filter = tree.number(&format!("/proc/sys/net/ipv4/conf/{}/rp_filter", nic.name));
             nic
         })
         .collect();
@@ -331,6 +348,7 @@ fn look_at_hardware(nic: &mut Nic, device: &Device, tree: &Tree) {
     nic.numa_node = tree.number(&format!("{slot}/numa_node"));
     nic.local_cpus = tree.text(&format!("{slot}/local_cpulist"));
     nic.pcie = pcie(tree, &slot);
+    nic.device_id = device_id(tree, &slot).filter(|_| bus == "pci");
     nic.irqs = tree
         .names(&format!("{slot}/msi_irqs"))
         .into_iter()
@@ -353,12 +371,65 @@ fn pcie(tree: &Tree, slot: &str) -> Option<Pcie> {
     let speed = |file: &str| -> Option<f64> {
         tree.text(&format!("{slot}/{file}"))?.split_whitespace().next()?.parse().ok()
     };
+    let transfers = |at: &str| transfers(&tree.bytes(&format!("{at}/config"))?);
+    // A virtual function goes by what its card has; its own fields are zero.
+    let own = Some(slot).filter(|slot| !tree.exists(&format!("{slot}/physfn")));
+    let (card, port) = (own.and_then(transfers), transfers(&format!("{slot}/..")));
+    let could = card
+        .map(|card| port.map_or(card.payload_max, |port| card.payload_max.min(port.payload_max)));
     Some(Pcie {
         speed_gts: speed("current_link_speed")?,
         width: tree.number(&format!("{slot}/current_link_width"))?,
         speed_gts_max: speed("max_link_speed")?,
         width_max: tree.number(&format!("{slot}/max_link_width"))?,
+        max_read_request_bytes: card.map(|card| card.read_request),
+        max_payload_bytes: card.map(|card| card.payload),
+        max_payload_bytes_max: could,
     })
+}
+
+fn device_id(tree: &Tree, slot: &str) -> Option<String> {
+    let part = |file: &str| {
+        let text = tree.text(&format!("{slot}/{file}"))?;
+        Some(text.trim_start_matches("0x").to_owned())
+    };
+    Some(format!("{}:{}", part("vendor")?, part("device")?))
+}
+
+/// Sizes of a PCI Express function's transfers, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Transfers {
+    read_request: u32,
+    payload: u32,
+    payload_max: u32,
+}
+
+/// From configuration space, of which only root reads more than 64 bytes (PCI Express Base Specification 5.0, 7.5.3).
+fn transfers(config: &[u8]) -> Option<Transfers> {
+    const CAPABILITY: u8 = 0x10;
+    const CAPABILITIES_MAX: usize = 48;
+    let byte = |at: usize| config.get(at).copied();
+    let word = |at: usize| Some(u16::from_le_bytes([byte(at)?, byte(at + 1)?]));
+    // Bit 4 of the status says that there is a list.
+    let mut at =
+        usize::from(byte(0x34).filter(|_| word(6).is_some_and(|status| status & 16 != 0))?);
+    for _ in 0..CAPABILITIES_MAX {
+        at &= !3;
+        if at == 0 {
+            return None;
+        }
+        if byte(at)? == CAPABILITY {
+            let (could, control) = (word(at + 4)?, word(at + 8)?);
+            let bytes = |code: u16| 128 << (code & 7);
+            return Some(Transfers {
+                read_request: bytes(control >> 12),
+                payload: bytes(control >> 5),
+                payload_max: bytes(could),
+            });
+        }
+        at = usize::from(byte(at + 1)?);
+    }
+    None
 }
 
 fn steering(tree: &Tree, place: &str) -> Steering {
@@ -382,6 +453,29 @@ fn steering(tree: &Tree, place: &str) -> Steering {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The list of capabilities: power management, MSI-X, PCI Express.
+    #[test]
+    fn sizes_of_transfers_from_configuration_space() {
+        let mut config = [0u8; 256];
+        let mut set = |at: usize, bytes: &[u8]| config[at..at + bytes.len()].copy_from_slice(bytes);
+        set(6, &[0x10]);
+        set(0x34, &[0x40]);
+        set(0x40, &[0x01, 0x9c]);
+        set(0x9c, &[0x11, 0x60]);
+        set(0x60, &[0x10, 0x00]);
+        // Could 512 bytes (2), has 256 (1) and asks for 4096 (5).
+        set(0x64, &[0x02, 0x80]);
+        set(0x68, &[0x20, 0x58]);
+        let found = Transfers { read_request: 4096, payload: 256, payload_max: 512 };
+        assert_eq!(transfers(&config), Some(found));
+        assert_eq!(transfers(&config[..64]), None, "who is not root sees no more");
+        // A list that comes back to itself ends.
+        config[0x60] = 0x05;
+        config[0x61] = 0x40;
+        assert_eq!(transfers(&config), None);
+        assert_eq!(transfers(&[0xff; 256]), None);
+    }
 
     #[test]
     fn every_knob_has_its_word() {

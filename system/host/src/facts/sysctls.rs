@@ -5,17 +5,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::Tree;
 
 /// Every key that a rule reads; nothing else is gathered.
 pub const KEYS: &[&str] = &[
-    "fs.aio-max-nr",
-    "fs.file-max",
     "kernel.io_uring_disabled",
     "kernel.numa_balancing",
-    "kernel.unprivileged_bpf_disabled",
     "net.core.bpf_jit_enable",
     "net.core.default_qdisc",
     "net.core.max_skb_frags",
@@ -54,7 +53,6 @@ pub const KEYS: &[&str] = &[
     "vm.dirty_background_ratio",
     "vm.dirty_bytes",
     "vm.dirty_ratio",
-    "vm.nr_hugepages",
     "vm.swappiness",
     "vm.zone_reclaim_mode",
 ];
@@ -81,8 +79,12 @@ pub fn gather(tree: &Tree) -> Sysctls {
         if let Some(text) = tree.text(&path) {
             found.values.insert((*key).to_owned(), normal(&text));
         }
-        let mode = std::fs::metadata(tree.at(&path)).map(|facts| facts.permissions().mode());
-        if mode.is_ok_and(|mode| mode & 0o200 == 0) {
+        let place = tree.at(&path);
+        let mode = std::fs::metadata(&place).map(|facts| facts.permissions().mode());
+        // A container's /proc/sys is mounted read-only: the mode does not tell. Who may not write it is another matter.
+        let mounted_read_only =
+            || tree.is_live() && access(&place, Access::WRITE_OK) == Err(Errno::ROFS);
+        if mode.is_ok_and(|mode| mode & 0o200 == 0 || mounted_read_only()) {
             found.read_only.insert((*key).to_owned());
         }
     }
@@ -212,6 +214,21 @@ mod tests {
     fn this_kernel_has_buffers_and_the_keys_are_in_order() {
         assert!(gather(&Tree::default()).buffers().is_some());
         assert!(KEYS.is_sorted());
+    }
+
+    #[test]
+    fn every_key_is_read_by_a_rule() {
+        let rules = [
+            include_str!("../rules/cpu.rs"),
+            include_str!("../rules/machine.rs"),
+            include_str!("../rules/nic.rs"),
+            include_str!("../rules/queues.rs"),
+            include_str!("../rules/sockets.rs"),
+            include_str!("../rules/tcp.rs"),
+        ];
+        for key in KEYS {
+            assert!(rules.iter().any(|rules| rules.contains(&format!("\"{key}\""))), "{key}");
+        }
     }
 
     #[test]

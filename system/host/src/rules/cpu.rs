@@ -1,5 +1,9 @@
 //! Processors: speed, sleep, threads that share a core.
 
+use std::collections::BTreeMap;
+
+use penstock_sys::machine::parse_cpus;
+
 use super::{Case, RULE, Rule, Verdict, differs, host, not_applicable, ok, setting, unknown};
 use crate::change::{Change, Knob};
 use crate::goal::Role;
@@ -17,7 +21,9 @@ pub(super) const RULES: &[Rule] = &[
         risk: "power",
         sources: &[TUNED, SC23, TUNING_100G],
         weight: 5,
-        judge: |case| host("governor", governor(case)),
+        judge: |case| {
+            host("governor", of_each(case, "scaling_governor", &case.facts.cpu.governors))
+        },
         ..RULE
     },
     Rule {
@@ -30,19 +36,7 @@ pub(super) const RULES: &[Rule] = &[
         weight: 2,
         judge: |case| {
             let have = &case.facts.cpu.energy_preferences;
-            let list = have.iter().cloned().collect::<Vec<_>>().join(" ");
-            let verdict = if have.is_empty() {
-                absent(case, "has no such control")
-            } else if have.iter().all(|one| one == "performance") {
-                ok(list)
-            } else {
-                differs(
-                    list,
-                    "performance",
-                    each_cpu(case, "energy_performance_preference", have, "performance"),
-                )
-            };
-            host("energy-preference", verdict)
+            host("energy-preference", of_each(case, "energy_performance_preference", have))
         },
         ..RULE
     },
@@ -129,34 +123,31 @@ fn absent(case: &Case<'_>, why: &str) -> Verdict {
     }
 }
 
-fn governor(case: &Case<'_>) -> Verdict {
-    let have = &case.facts.cpu.governors;
-    let list = have.iter().cloned().collect::<Vec<_>>().join(" ");
-    if have.is_empty() {
-        return absent(case, "has no such control");
-    }
-    if have.iter().all(|one| one == "performance") {
-        return ok(list);
-    }
-    differs(list, "performance", each_cpu(case, "scaling_governor", have, "performance"))
-}
-
-/// Where all processors have the same, each is changed; where they differ, what each had is not known here.
-fn each_cpu(
-    case: &Case<'_>,
-    file: &str,
-    have: &std::collections::BTreeSet<String>,
-    want: &str,
-) -> Vec<Change> {
-    let (1, Some(from), Some(count)) = (have.len(), have.first(), case.facts.cpu.online) else {
-        return Vec::new();
+/// Every processor should have `performance`; `have` says which have what. Those that differ are changed.
+fn of_each(case: &Case<'_>, file: &str, have: &BTreeMap<String, String>) -> Verdict {
+    const WANT: &str = "performance";
+    let others: Vec<(&String, &String)> = have.iter().filter(|(one, _)| *one != WANT).collect();
+    let told = match (have.len(), others.as_slice()) {
+        (0, _) => return absent(case, "has no such control"),
+        (_, []) => return ok(WANT),
+        (1, [(one, _)]) => (*one).clone(),
+        (_, others) => {
+            let parts: Vec<_> =
+                others.iter().map(|(one, cpus)| format!("{one} on {cpus}")).collect();
+            parts.join(", ")
+        }
     };
-    (0..count)
-        .map(|cpu| {
+    let mut changes = BTreeMap::new();
+    for (from, list) in others {
+        let Some(cpus) = parse_cpus(list) else {
+            return unknown(format!("'{list}' is no list of processors"));
+        };
+        for cpu in cpus {
             let path = format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/{file}");
-            Change::new(Knob::File { path }, from.clone(), want)
-        })
-        .collect()
+            changes.insert(cpu, Change::new(Knob::File { path }, from, WANT));
+        }
+    }
+    differs(told, WANT, changes.into_values().collect())
 }
 
 fn idle(case: &Case<'_>) -> Verdict {

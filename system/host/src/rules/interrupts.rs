@@ -1,5 +1,7 @@
 //! Which processors a card's packets wake.
 
+use std::collections::BTreeSet;
+
 use penstock_sys::machine::parse_cpus;
 
 use super::{Case, RULE, Rule, Verdict, differs, each_nic, host, not_applicable, ok, unknown};
@@ -79,7 +81,8 @@ fn affinity(case: &Case<'_>, nic: &Nic) -> Verdict {
     let goes_to = |irq: &crate::facts::nics::Irq| {
         parse_cpus(irq.effective_cpus.as_deref().unwrap_or(&irq.cpus)).unwrap_or_default()
     };
-    let near = |cpus: &[usize]| cpus.iter().all(|cpu| local.contains(cpu));
+    let own: BTreeSet<usize> = local.iter().copied().collect();
+    let near = |cpus: &[usize]| cpus.iter().all(|cpu| own.contains(cpu));
     let far: Vec<_> = nic.irqs.iter().filter(|irq| !near(&goes_to(irq))).collect();
     let count = nic.irqs.len();
     if far.is_empty() {

@@ -105,7 +105,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "huge-pages",
-        reads: "transparent_hugepage/enabled, vm.nr_hugepages",
+        reads: "transparent_hugepage/enabled",
         wants: "madvise or always",
         why: "pools of buffers in large pages spare page-table walks for each copy",
         sources: &["Documentation/admin-guide/mm/transhuge.rst"],
@@ -159,8 +159,9 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "dirty-pages",
         reads: "vm.dirty_bytes, vm.dirty_background_bytes, vm.dirty_ratio, vm.dirty_background_ratio, memory",
-        wants: "writing back begins at 1 GiB and writers wait at 4 GiB, where shares of the memory are more",
-        why: "shares of a large memory are tens of gigabytes: everything then stalls for seconds while they are written. \
+        wants: "writing back begins at what 1 s of the goal's rate brings, 64 MiB to 1/20 of the memory, and writers wait \
+                at 4 times that; twice as much is good too, 0 is not",
+        why: "writing back at the first page makes every writer wait, and shares of a large memory are tens of gigabytes: everything then stalls for seconds while they are written. \
               Files written with direct I/O, the mover's default, do not go there",
         risk: "programs that rely on much being cached write sooner",
         sources: &["Documentation/admin-guide/sysctl/vm.rst", "fasterdata.es.net/DTN/tuning"],
@@ -246,42 +247,72 @@ fn iommu(case: &Case<'_>) -> Verdict {
     }
 }
 
-fn dirty(case: &Case<'_>) -> Verdict {
-    const START_BYTES: u64 = 1 << 30;
-    const WAIT_BYTES: u64 = 4 << 30;
-    let sysctls = &case.facts.sysctls;
-    let number = |key: &str| sysctls.number(key).and_then(|number| u64::try_from(number).ok());
-    let Some(total) = case.facts.memory.total_bytes else { return unknown("memory is not known") };
-    let limit = |bytes: &str, ratio: &str| -> Option<u64> {
-        // One of the two is zero: the other counts.
-        match number(bytes)? {
-            0 => Some(total / 100 * number(ratio)?),
+/// Bytes or a share of the memory, whichever is not zero, at which the kernel does something about pages to be written.
+struct Threshold {
+    bytes: &'static str,
+    ratio: &'static str,
+    want_bytes: u64,
+}
+
+impl Threshold {
+    fn have_bytes(&self, case: &Case<'_>, total: u64) -> Option<u64> {
+        let sysctls = &case.facts.sysctls;
+        let number = |key: &str| sysctls.number(key).and_then(|number| u64::try_from(number).ok());
+        match number(self.bytes)? {
+            0 => Some((total / 100).saturating_mul(number(self.ratio)?)),
             bytes => Some(bytes),
         }
-    };
-    let start = limit("vm.dirty_background_bytes", "vm.dirty_background_ratio");
-    let wait = limit("vm.dirty_bytes", "vm.dirty_ratio");
-    let (Some(start), Some(wait)) = (start, wait) else {
-        return super::unseen(case, "vm.dirty_bytes", "4 GiB");
-    };
-    let have = format!("{} and {}", ByteCount(start), ByteCount(wait));
-    // A half more is no reason to touch it.
-    if start <= START_BYTES / 2 * 3 && wait <= WAIT_BYTES / 2 * 3 {
-        return ok(have);
     }
-    if case.facts.sysctls.read_only.contains("vm.dirty_bytes") {
-        return Verdict::NeedsHost { have, want: "1 GiB and 4 GiB".to_owned() };
-    }
-    // Setting bytes zeroes the share. The way back is to write the share, which zeroes bytes: so it is listed too.
-    let set = |bytes: &str, ratio: &str, want: u64| -> Vec<Change> {
-        let from = sysctls.get(bytes).unwrap_or("0");
-        let mut changes = vec![Change::new(Knob::sysctl(bytes), from, want.to_string())];
-        if let Some(share) = sysctls.get(ratio).filter(|share| from == "0" && *share != "0") {
-            changes.push(Change::new(Knob::sysctl(ratio), share, "0"));
+
+    /// Setting bytes zeroes the share. The way back is to write the share, which zeroes bytes: so it is listed too.
+    /// From zero and zero there is no way back but by the share: the kernel takes no bytes of zero.
+    fn changes(&self, case: &Case<'_>, total: u64) -> Vec<Change> {
+        let get = |key: &str| case.facts.sysctls.get(key).unwrap_or("0");
+        let (bytes, share) = (get(self.bytes), get(self.ratio));
+        if bytes == "0" && share == "0" {
+            let percent = (self.want_bytes / (total / 100).max(1)).clamp(1, 100);
+            return vec![Change::new(Knob::sysctl(self.ratio), share, percent.to_string())];
+        }
+        let want = self.want_bytes.to_string();
+        let mut changes = vec![Change::new(Knob::sysctl(self.bytes), bytes, want)];
+        if bytes == "0" {
+            changes.push(Change::new(Knob::sysctl(self.ratio), share, "0"));
         }
         changes
-    };
-    let mut changes = set("vm.dirty_background_bytes", "vm.dirty_background_ratio", START_BYTES);
-    changes.extend(set("vm.dirty_bytes", "vm.dirty_ratio", WAIT_BYTES));
-    Verdict::Differs { have, want: "1 GiB and 4 GiB".to_owned(), changes }
+    }
+}
+
+fn dirty(case: &Case<'_>) -> Verdict {
+    const START_BYTES_MIN: u64 = 64 << 20;
+    let Some(total) = case.facts.memory.total_bytes else { return unknown("memory is not known") };
+    let start = (case.goal.rate_bps / 8).min(total / 20).max(START_BYTES_MIN);
+    let start = start.next_multiple_of(1 << 20);
+    let thresholds = [
+        Threshold {
+            bytes: "vm.dirty_background_bytes",
+            ratio: "vm.dirty_background_ratio",
+            want_bytes: start,
+        },
+        Threshold { bytes: "vm.dirty_bytes", ratio: "vm.dirty_ratio", want_bytes: start * 4 },
+    ];
+    let mut have = Vec::new();
+    let mut changes = Vec::new();
+    for threshold in &thresholds {
+        let Some(bytes) = threshold.have_bytes(case, total) else {
+            return super::unseen(case, threshold.bytes, "1 s of the goal's rate");
+        };
+        have.push(ByteCount(bytes).to_string());
+        if bytes == 0 || bytes > threshold.want_bytes * 2 {
+            changes.extend(threshold.changes(case, total));
+        }
+    }
+    let have = have.join(" and ");
+    if changes.is_empty() {
+        return ok(have);
+    }
+    let want = format!("{} and {}", ByteCount(start), ByteCount(start * 4));
+    if case.facts.sysctls.read_only.contains("vm.dirty_bytes") {
+        return Verdict::NeedsHost { have, want };
+    }
+    differs(have, want, changes)
 }

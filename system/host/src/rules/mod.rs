@@ -9,6 +9,7 @@ mod cpu;
 mod interrupts;
 mod machine;
 mod nic;
+mod pcie;
 mod queues;
 mod sockets;
 mod storage;
@@ -192,6 +193,7 @@ pub fn all() -> Vec<&'static Rule> {
         sockets::RULES,
         queues::HOST_RULES,
         nic::RULES,
+        pcie::RULES,
         queues::DEVICE_RULES,
         interrupts::RULES,
         cpu::RULES,

@@ -1,4 +1,4 @@
-//! Network cards: packet size, rings, interrupt moderation, pause frames, offloads, BIG TCP, the slot.
+//! Network cards: packet size, rings, interrupt moderation, pause frames, offloads, BIG TCP.
 
 use super::{Case, RULE, Rule, Verdict, differs, each_nic, no_op, not_applicable, ok, unknown};
 use crate::change::{Change, Knob};
@@ -7,7 +7,6 @@ use crate::facts::{Nic, Release};
 const TUNING_100G: &str = "fasterdata.es.net/host-tuning/linux/100g-tuning";
 const SENSE: &str = "sdn-sense.github.io: software-based-router-dpdk.md";
 const SC23: &str = "Caltech at SC23: rules for better throughput";
-const MLNX: &str = "Mellanox/mlnx-tools: mlnx_tune";
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -135,17 +134,21 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "hw-gro",
-        reads: "rx-gro-hw",
-        wants: "on for ConnectX-7 and newer, after a test",
+        reads: "rx-gro-hw, maker and product of the card",
+        wants: "on for ConnectX-7, BlueField-3 and newer, after a test",
         why: "the card puts packets together before the processor sees them",
         risk: "drivers differ in how they split headers",
         sources: &["Documentation/networking/netdevices.rst"],
         only_if_named: Some("drivers differ: test it on this card first"),
         judge: |case| {
-            each_nic(case, "hw-gro", |nic| match nic.speed_mbps {
-                Some(mbps) if mbps >= 200_000 => features(nic, &["rx-gro-hw"], true),
-                Some(_) => not_applicable("for cards of 200 Gb/s and more"),
-                None => unknown("its rate is not known"),
+            each_nic(case, "hw-gro", |nic| match nic.device_id.as_deref() {
+                Some(id) if HW_GRO.contains(&id) => features(nic, &["rx-gro-hw"], true),
+                Some(id) => not_applicable(format!("{id} is no ConnectX-7 or newer")),
+                None if nic.driver.as_deref().is_some_and(|driver| driver != "mlx5_core") => {
+                    not_applicable("no ConnectX-7 or newer")
+                }
+                None if nic.kind.is_some() => not_applicable("a software device"),
+                None => unknown("which card it is is not known"),
             })
         },
         ..RULE
@@ -169,18 +172,10 @@ pub(super) const RULES: &[Rule] = &[
         judge: |case| each_nic(case, "big-tcp", |nic| big_tcp(case, nic)),
         ..RULE
     },
-    Rule {
-        name: "pcie",
-        reads: "current and maximum link speed and width of the card's slot",
-        wants: "the slot faster than the card's ports together: 400G needs Gen5 x16 (504 Gb/s), 200G Gen4 x16 (252)",
-        why: "a card that trained at fewer lanes or an older generation is slow, and nothing else shows it",
-        risk: "none: it is only read; another slot is the remedy",
-        sources: &["PCI Express Base Specification 5.0: 128b/130b from 8 GT/s on", MLNX],
-        weight: 9,
-        judge: |case| each_nic(case, "pcie", |nic| pcie(case, nic)),
-        ..RULE
-    },
 ];
+
+/// ConnectX-7 and 8, BlueField-3 and 4.
+const HW_GRO: [&str; 4] = ["15b3:1021", "15b3:1023", "15b3:a2dc", "15b3:a2df"];
 
 const OFFLOADS: [&str; 8] = [
     "rx-gro",
@@ -193,7 +188,7 @@ const OFFLOADS: [&str; 8] = [
     "tx-udp-segmentation",
 ];
 
-fn fast(case: &Case<'_>, nic: &Nic) -> bool {
+pub(super) fn fast(case: &Case<'_>, nic: &Nic) -> bool {
     let rate = nic.speed_mbps.map_or(case.goal.rate_bps, |mbps| u64::from(mbps) * 1_000_000);
     rate >= 10_000_000_000
 }
@@ -297,6 +292,10 @@ fn rings(case: &Case<'_>, nic: &Nic) -> Verdict {
 }
 
 fn coalescing(nic: &Nic) -> Verdict {
+    // It takes the words and keeps what its host wants.
+    if nic.driver.as_deref() == Some("virtio_net") {
+        return not_applicable("a virtual machine's: its host decides");
+    }
     let adaptive: Vec<_> = ["adaptive-rx", "adaptive-tx"]
         .into_iter()
         .filter_map(|word| Some((word, nic.setting(word)?.value)))
@@ -418,54 +417,4 @@ fn big_tcp(case: &Case<'_>, nic: &Nic) -> Verdict {
         .collect();
     let changes = small.iter().map(|(word, have, want)| device(nic, word, *have, *want)).collect();
     differs(told(&known), told(&wanted), changes)
-}
-
-/// What stands before the function in `pci 0000:17:00.1`: the slot, which all ports of a card share.
-fn slot_of(nic: &Nic) -> Option<&str> {
-    nic.bus.as_deref()?.rsplit_once('.').map(|(slot, _)| slot)
-}
-
-fn pcie(case: &Case<'_>, nic: &Nic) -> Verdict {
-    let Some(slot) = nic.pcie else {
-        return match &nic.kind {
-            Some(_) => not_applicable("a software device"),
-            None if nic.bus.as_deref().is_some_and(|bus| !bus.starts_with("pci ")) => {
-                not_applicable("it is in no slot")
-            }
-            None => unknown("its slot is not known"),
-        };
-    };
-    // Two bits of 130 are framing from the third generation on, two of ten before.
-    let usable = |gts: f64, width: u32| {
-        let coded = if gts >= 8.0 { 128.0 / 130.0 } else { 0.8 };
-        gts * f64::from(width) * coded
-    };
-    let (now, could) =
-        (usable(slot.speed_gts, slot.width), usable(slot.speed_gts_max, slot.width_max));
-    let have = format!("{} GT/s x{}, {now:.0} Gb/s", slot.speed_gts, slot.width);
-    let ports =
-        case.nics.iter().filter(|one| slot_of(one).is_some() && slot_of(one) == slot_of(nic));
-    let all = ports.filter_map(|port| port.speed_mbps).map(f64::from).sum::<f64>() / 1000.0;
-    let own = nic.speed_mbps.map(|mbps| f64::from(mbps) / 1000.0);
-    let Some(port) = own.map(|own| own.max(all)) else {
-        return if now >= could {
-            ok(have)
-        } else {
-            differs(have, format!("{} GT/s x{}", slot.speed_gts_max, slot.width_max), Vec::new())
-        };
-    };
-    if now >= port {
-        return ok(have);
-    }
-    let want = if could >= port {
-        format!(
-            "{} GT/s x{}, as the card could: seat it again, or another slot",
-            slot.speed_gts_max, slot.width_max
-        )
-    } else {
-        format!(
-            "more than the {port:.0} Gb/s of its ports: a slot of a newer generation or more lanes"
-        )
-    };
-    differs(have, want, Vec::new())
 }

@@ -110,26 +110,16 @@ pub(super) const HOST_RULES: &[Rule] = &[
     },
     Rule {
         name: "rp-filter",
-        reads: "net.ipv4.conf.all.rp_filter, net.ipv4.conf.default.rp_filter",
-        wants: "2 or 0, not 1, where several devices carry traffic",
+        reads: "net.ipv4.conf.all.rp_filter, net.ipv4.conf.default.rp_filter, rp_filter of each device; of all's and a \
+                device's own the larger holds",
+        wants: "2 or 0 in effect, not 1, where several devices carry traffic: all 2 where a device is strict",
         why: "the strict filter drops what comes in by another device than the answer leaves by, as with a routing \
               table for each source address",
         risk: "2 takes forged source addresses that have any route: for security to review",
         sources: &["osg-htc/networking: perfSONAR-and-rp_filter-EL9.md", "RFC 3704"],
         weight: 3,
         only_if_named: Some("it is a filter against forged addresses: you decide"),
-        judge: |case| {
-            host(
-                "rp-filter",
-                several(case, || {
-                    let loose = |have: &str| have != "1";
-                    together(vec![
-                        setting_where(case, "net.ipv4.conf.all.rp_filter", "2", loose),
-                        setting_where(case, "net.ipv4.conf.default.rp_filter", "2", loose),
-                    ])
-                }),
-            )
-        },
+        judge: |case| host("rp-filter", several(case, || reverse_path(case))),
         ..RULE
     },
 ];
@@ -158,8 +148,9 @@ pub(super) const DEVICE_RULES: &[Rule] = &[
     Rule {
         name: "tx-queue-length",
         reads: "length of the device's queue (IFLA_TXQLEN) and its discipline",
-        wants: "10000 packets below pfifo_fast, pfifo and bfifo from 10 Gb/s on; as it is elsewhere",
-        why: "a burst of a long path fits; fq and mq have limits of their own and do not read it",
+        wants: "10000 packets for pfifo_fast from 10 Gb/s on; as it is elsewhere",
+        why: "a burst of a long path fits. pfifo and bfifo take it when they are made and follow no change; fq and \
+              others have limits of their own",
         risk: "below HTB a length of 10000 made 410 ms of delay at 10 Gb/s",
         sources: &["Caltech at SC23: 10000", "measured: HTB (docs/host.md)"],
         contradicted: &[
@@ -185,6 +176,36 @@ pub(super) const DEVICE_RULES: &[Rule] = &[
 fn several(case: &Case<'_>, judge: impl FnOnce() -> Verdict) -> Verdict {
     let hardware = case.nics.iter().filter(|nic| nic.is_hardware()).count();
     if hardware < 2 { not_applicable("one device carries the traffic") } else { judge() }
+}
+
+fn reverse_path(case: &Case<'_>) -> Verdict {
+    const ALL: &str = "net.ipv4.conf.all.rp_filter";
+    const DEFAULT: &str = "net.ipv4.conf.default.rp_filter";
+    const STRICT: i64 = 1;
+    let sysctls = &case.facts.sysctls;
+    let (Some(all), Some(default)) = (sysctls.number(ALL), sysctls.number(DEFAULT)) else {
+        return super::unseen(case, ALL, "2");
+    };
+    // A device has the default's value when it is made.
+    let own = |nic: &Nic| nic.rp_filter.map_or(default, i64::from);
+    let strict: Vec<String> = case
+        .nics
+        .iter()
+        .filter(|nic| all.max(own(nic)) == STRICT)
+        .map(|nic| format!("{} {}", nic.name, own(nic)))
+        .collect();
+    let (key, have, want) = if !strict.is_empty() {
+        (ALL, format!("all {all}, {}", strict.join(", ")), "all 2")
+    } else if all.max(default) == STRICT {
+        (DEFAULT, format!("all {all}, default {default}"), "default 2, for devices to come")
+    } else {
+        return ok(format!("all {all}, default {default}"));
+    };
+    if sysctls.read_only.contains(key) {
+        return Verdict::NeedsHost { have, want: want.to_owned() };
+    }
+    let from = sysctls.get(key).unwrap_or_default();
+    differs(have, want, vec![Change::new(Knob::sysctl(key), from, "2")])
 }
 
 fn qdisc(case: &Case<'_>, nic: &Nic) -> Verdict {
@@ -223,9 +244,12 @@ fn queue_length(case: &Case<'_>, nic: &Nic) -> Verdict {
     let (Some(have), Some(root)) = (nic.tx_queue_packets, &nic.qdisc) else {
         return unknown("its queue is not known");
     };
-    let reads_it = |kind: &str| matches!(kind, "pfifo_fast" | "pfifo" | "bfifo");
-    if !reads_it(&root.kind) && !root.below.iter().any(|kind| reads_it(kind)) {
-        return not_applicable(format!("{} does not read it", root.kind));
+    let mut kinds = std::iter::once(&root.kind).chain(&root.below);
+    if !kinds.clone().any(|kind| kind == "pfifo_fast") {
+        return not_applicable(match kinds.find(|kind| *kind == "pfifo" || *kind == "bfifo") {
+            Some(kind) => format!("{kind} took it when it was made, and follows no change"),
+            None => format!("{} does not read it", root.kind),
+        });
     }
     let rate = nic.speed_mbps.map_or(case.goal.rate_bps, |mbps| u64::from(mbps) * 1_000_000);
     if have >= 10_000 || rate < 10_000_000_000 {

@@ -1,8 +1,10 @@
 //! Disks and file systems.
 
+use penstock_units::ByteCount;
+
 use super::{Case, Finding, RULE, Rule, Verdict, differs, not_applicable, ok, unknown};
 use crate::change::{Change, Knob};
-use crate::facts::Disk;
+use crate::facts::{Disk, Mount};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -27,6 +29,20 @@ pub(super) const RULES: &[Rule] = &[
         sources: &["redhat-performance/tuned: profiles/throughput-performance"],
         weight: 2,
         judge: |case| each_disk(case, "read-ahead", read_ahead),
+        ..RULE
+    },
+    Rule {
+        name: "nr-requests",
+        reads: "/sys/block/*/queue/nr_requests and its scheduler",
+        wants: "256 or more for disks that seek, below a scheduler; as it is elsewhere",
+        why: "a scheduler orders what waits: more of it makes longer ways of the head in one direction. Without a \
+              scheduler it is the device's own depth, which is all that it takes",
+        risk: "memory of the requests; a single read waits longer behind writers",
+        sources: &[
+            "Documentation/block/queue-sysfs.rst",
+            "block/blk-mq-sched.c: twice the depth, 256 at most",
+        ],
+        judge: |case| each_disk(case, "nr-requests", requests),
         ..RULE
     },
     Rule {
@@ -57,6 +73,23 @@ pub(super) const RULES: &[Rule] = &[
                     },
                 })
                 .collect()
+        },
+        ..RULE
+    },
+    Rule {
+        name: "stripes",
+        reads: "optimal_io_size and minimum_io_size of an array, sunit, swidth and stripe of what is mounted on it",
+        wants: "xfs and ext4 made to the array's rows",
+        why: "a write that covers a row in part makes the array read the rest to compute its parity",
+        risk: "none: it is only read. mkfs.xfs and mkfs.ext4 take it from an array that tells it",
+        sources: &["fasterdata.es.net/DTN/tuning", "xfs(5): sunit and swidth", "ext4(5): stripe"],
+        judge: |case| {
+            let finding = |mount: &Mount| Finding {
+                rule: "stripes",
+                object: mount.path.clone(),
+                verdict: stripes(case, mount),
+            };
+            case.facts.mounts.iter().map(finding).collect()
         },
         ..RULE
     },
@@ -102,6 +135,50 @@ fn read_ahead(disk: &Disk) -> Verdict {
             differs(format!("{have} KiB"), "4096 KiB", changes)
         }
     }
+}
+
+fn requests(disk: &Disk) -> Verdict {
+    const WANT: u64 = 256;
+    let (Some(have), Some(scheduler)) = (disk.requests, disk.scheduler.as_deref()) else {
+        return unknown("it is not known");
+    };
+    match disk.rotational {
+        None => unknown("whether it seeks is not known"),
+        Some(true) if scheduler != "none" && have < WANT => {
+            let changes = change(disk, "nr_requests", &have.to_string(), &WANT.to_string());
+            differs(have.to_string(), WANT.to_string(), changes)
+        }
+        Some(_) => ok(have.to_string()),
+    }
+}
+
+/// What is written to an array in rows of several disks; of a disk alone there is nothing to align to.
+fn stripes(case: &Case<'_>, mount: &Mount) -> Verdict {
+    const BLOCK_BYTES: u64 = 4096;
+    // Lengths of the options: sectors of xfs, blocks of ext4, which are of 4 KiB unless somebody chose otherwise.
+    let (option, unit) = match mount.kind.as_str() {
+        "xfs" => ("swidth=", 512),
+        "ext4" => ("stripe=", BLOCK_BYTES),
+        kind => return not_applicable(format!("{kind} is not made to stripes")),
+    };
+    let disk = case.facts.disks.iter().find(|disk| Some(&disk.name) == mount.disk.as_ref());
+    let sizes = disk.and_then(|disk| Some((disk.minimum_io_bytes?, disk.optimal_io_bytes?)));
+    let Some((chunk, row)) = sizes else { return unknown("the array below is not known") };
+    if chunk <= BLOCK_BYTES || row <= chunk || row % chunk != 0 {
+        return not_applicable("its disk tells of no rows");
+    }
+    let want = format!("made to rows of {}", ByteCount(row));
+    let given = mount.options.split(',').find_map(|word| word.strip_prefix(option));
+    let Some(given) = given else {
+        return differs("no stripes", format!("{want}: when the disk is made anew"), Vec::new());
+    };
+    let Ok(given) = given.parse::<u64>() else { return unknown(format!("{option}{given}")) };
+    let have = given.saturating_mul(unit);
+    if have > 0 && have % row == 0 {
+        return ok(format!("rows of {}", ByteCount(have)));
+    }
+    let have = format!("rows of {}", ByteCount(have));
+    differs(have, format!("{want}: when the disk is made anew"), Vec::new())
 }
 
 fn completion(disk: &Disk) -> Verdict {

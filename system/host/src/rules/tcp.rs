@@ -3,10 +3,12 @@
 use penstock_units::{BitRate, ByteCount};
 
 use super::{
-    Case, RULE, Rule, Verdict, host, no_op, not_applicable, ok, setting, setting_where, unknown,
+    Case, RULE, Rule, Verdict, differs, host, no_op, not_applicable, ok, setting, setting_where,
+    unknown,
 };
 use crate::change::{Change, Knob};
 use crate::facts::Release;
+use crate::facts::sysctls::Buffers;
 use crate::goal::{Goal, Role};
 
 const FASTERDATA: &str = "fasterdata.es.net/host-tuning/linux/test-measurement-host-tuning";
@@ -16,6 +18,9 @@ const MEASURED: &str = "measured: cubic, 20 Gb/s, 50 ms, MTU 9000, Linux 6.18 (d
 const SENSE: &str = "sdn-sense.github.io: software-based-router.md";
 const JANUS: &str = "esnet/janus: janus/api/sys/sysctl.py";
 const TUNED_NETWORK: &str = "redhat-performance/tuned: profiles/network-throughput";
+
+const SEND: &str = "net.ipv4.tcp_wmem";
+const RECEIVE: &str = "net.ipv4.tcp_rmem";
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -39,7 +44,7 @@ pub(super) const RULES: &[Rule] = &[
              1.07 GB (RFC 7323), and more streams go on from there",
         ],
         weight: 10,
-        judge: |case| host("tcp-wmem", buffer(case, "net.ipv4.tcp_wmem", case.goal.send_bytes())),
+        judge: |case| host("tcp-wmem", buffer(case, SEND, case.goal.send_bytes())),
         ..RULE
     },
     Rule {
@@ -55,9 +60,7 @@ pub(super) const RULES: &[Rule] = &[
             "bpftune mixes it up with rmem_max (oracle/bpftune#188), which bounds only what programs ask for themselves",
         ],
         weight: 10,
-        judge: |case| {
-            host("tcp-rmem", buffer(case, "net.ipv4.tcp_rmem", case.goal.receive_bytes()))
-        },
+        judge: |case| host("tcp-rmem", buffer(case, RECEIVE, case.goal.receive_bytes())),
         ..RULE
     },
     Rule {
@@ -171,8 +174,8 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "no-metrics-save",
-        reads: "net.ipv4.tcp_no_metrics_save",
-        wants: "1 on test hosts; as it is elsewhere",
+        reads: "net.ipv4.tcp_no_metrics_save, net.ipv4.tcp_no_ssthresh_metrics_save",
+        wants: "1 on test hosts; elsewhere one of the two",
         why: "a test should not inherit the last one's window; on a mover little is left to inherit, as \
               tcp_no_ssthresh_metrics_save is 1 by default",
         sources: &[FASTERDATA, SENSE, "Linux 6.18's defaults"],
@@ -183,7 +186,7 @@ pub(super) const RULES: &[Rule] = &[
         judge: |case| {
             let verdict = match case.goal.role {
                 Role::Test => setting(case, "net.ipv4.tcp_no_metrics_save", "1"),
-                Role::Dtn => setting_where(case, "net.ipv4.tcp_no_metrics_save", "1", |_| true),
+                Role::Dtn => inherited(case),
             };
             host("no-metrics-save", verdict)
         },
@@ -286,7 +289,13 @@ fn buffer(case: &Case<'_>, key: &str, want: u64) -> Verdict {
         return unknown(format!("{key} is not there"));
     };
     let have = format!("{least} {default} {most}");
-    let ceiling = case.facts.sysctls.buffers().and_then(|now| now.ceiling_bps(case.goal.rtt));
+    // Of this buffer alone: the other has a rule of its own.
+    let boundless = Buffers { receive_bytes_max: u64::MAX, send_bytes_max: u64::MAX };
+    let ceiling = match key {
+        SEND => Buffers { send_bytes_max: most, ..boundless },
+        _ => Buffers { receive_bytes_max: most, ..boundless },
+    }
+    .ceiling_bps(case.goal.rtt);
     let told = |bytes: u64| format!("{bytes} ({})", ByteCount(bytes));
     if most >= want {
         return ok(told(most));
@@ -296,7 +305,7 @@ fn buffer(case: &Case<'_>, key: &str, want: u64) -> Verdict {
     }
     let to = format!("{least} {default} {want}");
     let mut now = told(most);
-    if let Some(bps) = ceiling.filter(|_| !case.goal.rtt.is_zero()) {
+    if let Some(bps) = ceiling {
         now = format!("{now}, one stream {} at most", BitRate(bps));
     }
     Verdict::Differs {
@@ -333,7 +342,7 @@ fn tcp_mem(case: &Case<'_>) -> Verdict {
     let pages = wanted.div_ceil(page);
     let from = format!("{low} {pressure} {high}");
     let to = format!("{} {pages} {}", low.max(pages / 4 * 3), high.max(pages / 2 * 3));
-    super::differs(have, want, vec![Change::new(Knob::sysctl(KEY), from, to)])
+    differs(have, want, vec![Change::new(Knob::sysctl(KEY), from, to)])
 }
 
 fn congestion(case: &Case<'_>) -> Verdict {
@@ -341,9 +350,24 @@ fn congestion(case: &Case<'_>) -> Verdict {
     let Some(have) = case.facts.sysctls.get(KEY) else {
         return unknown(format!("{KEY} is not there"));
     };
+    let offered = case.facts.sysctls.get("net.ipv4.tcp_available_congestion_control");
     match have {
         "cubic" | "bbr" => ok(have),
+        _ if offered.is_some_and(|offered| !offered.split(' ').any(|one| one == "cubic")) => {
+            differs(have, "cubic: modprobe tcp_cubic first", Vec::new())
+        }
         _ => setting(case, KEY, "cubic"),
+    }
+}
+
+/// Of a connection before, the threshold at which slow start ends does the harm.
+fn inherited(case: &Case<'_>) -> Verdict {
+    const NOTHING: &str = "net.ipv4.tcp_no_metrics_save";
+    const THRESHOLD: &str = "net.ipv4.tcp_no_ssthresh_metrics_save";
+    match (case.facts.sysctls.get(NOTHING), case.facts.sysctls.get(THRESHOLD)) {
+        (Some("0"), Some(_)) => setting(case, THRESHOLD, "1"),
+        (Some(have), _) => ok(have),
+        (None, _) => super::unseen(case, NOTHING, "1"),
     }
 }
 
