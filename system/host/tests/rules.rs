@@ -758,3 +758,26 @@ proptest::proptest! {
         }
     }
 }
+
+/// What the kernel puts below mq goes by a setting, so that one is set first.
+#[test]
+fn many_queues_get_what_is_set_for_those_below() {
+    let found = changed("el9-stock", |facts| {
+        facts.sysctls.values.insert("net.core.default_qdisc".into(), "fq_codel".into());
+        for nic in &mut facts.nics {
+            nic.tx_queues = Some(8);
+        }
+    });
+    let changed: Vec<String> = found
+        .iter()
+        .filter(|finding| finding.rule == "qdisc")
+        .filter_map(|finding| match &finding.verdict {
+            Verdict::Differs { changes, .. } => Some(changes),
+            _ => None,
+        })
+        .flatten()
+        .map(|change| format!("{} {}", change.knob, change.to))
+        .collect();
+    assert_eq!(changed[0], "net.core.default_qdisc fq", "{changed:?}");
+    assert!(changed[1].ends_with(" qdisc mq"), "{changed:?}");
+}

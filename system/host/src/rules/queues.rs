@@ -237,7 +237,13 @@ fn qdisc(case: &Case<'_>, nic: &Nic) -> Verdict {
         };
     }
     let knob = Knob::Qdisc { device: nic.name.clone() };
-    differs(have, want, vec![Change::new(knob, "default", kind)])
+    let mut changes = vec![Change::new(knob, "default", kind)];
+    // What is below mq is made by it.
+    const BELOW: &str = "net.core.default_qdisc";
+    if many && let Some(below) = case.facts.sysctls.get(BELOW).filter(|below| *below != "fq") {
+        changes.insert(0, Change::new(Knob::sysctl(BELOW), below, "fq"));
+    }
+    differs(have, want, changes)
 }
 
 fn queue_length(case: &Case<'_>, nic: &Nic) -> Verdict {
