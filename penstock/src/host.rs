@@ -154,7 +154,7 @@ impl Wanted {
 fn rule(name: &str) -> Result<&'static rules::Rule, String> {
     rules::named(name).ok_or_else(|| match meant(name).as_slice() {
         [] => "no rule has this name: penstock host explain lists them".to_owned(),
-        near => format!("no rule has this name: did you mean {}?", near.join(", ")),
+        near => format!("no rule has this name: did you mean {}", near.join(", ")),
     })
 }
 
