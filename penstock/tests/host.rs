@@ -446,9 +446,9 @@ fn what_nobody_confirms_goes_back() {
 fn a_guard_that_was_killed_is_noticed() {
     let Some(namespace) = Namespace::new("a_guard_that_was_killed") else { return };
     let before = namespace.settings();
-    run(namespace.apply(&["--revert-after", "1s"])).good();
+    run(namespace.apply(&["--revert-after", "6s"])).good();
     end_guards(&namespace);
-    until("the time to be over", Duration::from_secs(20), || {
+    until("the time to be over", Duration::from_secs(30), || {
         let checked = run(namespace.host(&["check"]).args(GOAL));
         checked.error.contains("are not all put back").then_some(())
     });

@@ -308,7 +308,10 @@ fn a_link_too_slow_to_be_measured_holds_nothing_up() {
     std::fs::write(house.file("two.toml"), network).unwrap();
     let status = house.up();
     let slow = &house.json(&["calibrate", "detour"])["links"][0];
-    assert_eq!((&slow["rtt_seconds"], &slow["rate_bps"]), (&Value::Null, &Value::Null));
+    assert_eq!((&slow["rtt_seconds"], &slow["too_slow"]), (&Value::Null, &json!(true)));
+    house.ok(&["cut", "near"]);
+    assert!(house.ok(&["calibrate", "near"]).contains("nothing arrived"));
+    house.ok(&["mend", "near"]);
     // Twenty round trips of ten seconds: the lab is asked other things, and ended.
     let mut measuring = house.lab(&["calibrate", "wan"]);
     let mut measuring = measuring.stderr(Stdio::piped()).spawn().unwrap();

@@ -191,18 +191,14 @@ fn carry_out(
     let journal = open()?;
     let before = journal.read().context("nothing was changed").or_exit(Code::Failed)?;
     let boot = boot_id()?;
+    if let Some(late) = late(&before.sessions, &boot) {
+        return Err(Failure::new(Code::Failed, anyhow!(late)));
+    }
     if let Some(waiting) = waiting(&before.sessions, &boot).next() {
-        let rules: Vec<&str> = waiting.steps.iter().map(|(rule, _)| rule.as_str()).collect();
-        let rules = rules.join(", ");
-        let why = if waiting.is_overdue(unix_seconds()) {
-            anyhow!(
-                "changes were not confirmed and are not all put back ({rules}): penstock host restore"
-            )
-        } else {
-            anyhow!(
-                "changes wait to be confirmed ({rules}): penstock host tune --confirm, or penstock host restore"
-            )
-        };
+        let why = anyhow!(
+            "changes wait to be confirmed ({}): penstock host tune --confirm, or penstock host restore",
+            rules_of(waiting)
+        );
         return Err(Failure::new(Code::Failed, why));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -236,6 +232,21 @@ fn carry_out(
 /// Plans of this boot that wait for a word.
 fn waiting<'a>(sessions: &'a [Session], boot: &str) -> impl Iterator<Item = &'a Session> {
     sessions.iter().filter(move |session| session.is_waiting() && session.is_of(boot))
+}
+
+/// What to say of a plan that should have been put back by now, where there is one.
+fn late(sessions: &[Session], boot: &str) -> Option<String> {
+    let now = unix_seconds();
+    let late = waiting(sessions, boot).find(|session| session.is_overdue(now))?;
+    Some(format!(
+        "changes were not confirmed and are not all put back ({}): penstock host restore",
+        rules_of(late)
+    ))
+}
+
+fn rules_of(session: &Session) -> String {
+    let rules: Vec<&str> = session.steps.iter().map(|(rule, _)| rule.as_str()).collect();
+    rules.join(", ")
 }
 
 fn unix_seconds() -> u64 {
@@ -299,6 +310,8 @@ fn start_guard(id: &str, after: Duration) -> anyhow::Result<()> {
 /// How long a guard waits before it tries again.
 const GUARD_WAIT_MIN: Duration = Duration::from_millis(500);
 const GUARD_WAIT_MAX: Duration = Duration::from_secs(30);
+/// How long it tries: what cannot be put back by then is told by `check`.
+const GUARD_TRIES_FOR: Duration = Duration::from_secs(600);
 
 /// What a guard says when nothing but its end or its time ends it.
 const READY: &str = "ready";
@@ -312,7 +325,8 @@ pub(super) fn guard(args: &GuardArgs) -> Result<Code, Failure> {
     }
     let mut wait = GUARD_WAIT_MIN;
     // Somebody else may hold the journal, or a setting cannot be written now: nobody else will do it.
-    while !revert(&args.id).unwrap_or(false) {
+    let since = Instant::now();
+    while !revert(&args.id).unwrap_or(false) && since.elapsed() < GUARD_TRIES_FOR {
         std::thread::sleep(wait);
         wait = (wait * 2).min(GUARD_WAIT_MAX);
     }
@@ -330,10 +344,10 @@ fn revert(id: &str) -> Result<bool, Failure> {
     let ours = contents.sessions.iter().find(|session| session.id == id);
     let only = match ours {
         Some(session) if !session.is_waiting() => return Ok(true),
-        Some(_) => Some(id),
+        Some(_) if contents.damaged_lines == 0 => Some(id),
         None if contents.damaged_lines == 0 => return Ok(true),
         // Which of it is ours cannot be read any more.
-        None => None,
+        _ => None,
     };
     let restored =
         put_back(&journal, &boot_id()?, only, &mut Machine).map_err(anyhow::Error::from)?;
@@ -346,13 +360,7 @@ pub(super) fn overdue() -> Option<String> {
     let bytes = std::fs::read(Journal::path_in(&host, namespace().as_deref())).ok()?;
     let contents = penstock_host::journal::contents(&bytes);
     let boot = boot_id().ok()?;
-    let now = unix_seconds();
-    let late = waiting(&contents.sessions, &boot).find(|session| session.is_overdue(now))?;
-    let rules: Vec<&str> = late.steps.iter().map(|(rule, _)| rule.as_str()).collect();
-    Some(format!(
-        "changes were not confirmed and are not all put back ({}): penstock host restore",
-        rules.join(", ")
-    ))
+    late(&contents.sessions, &boot)
 }
 
 fn confirm(json: bool) -> Result<Code, Failure> {
@@ -376,7 +384,12 @@ fn confirm(json: bool) -> Result<Code, Failure> {
         waiting.iter().flat_map(|session| &session.steps).map(|(_, changes)| changes.len()).sum();
     journal.add(&Record::Confirmed).map_err(anyhow::Error::from)?;
     let keep = waiting.iter().find_map(|session| session.keep.as_ref());
-    let lasting = keep.map_or(Ok(Lasting::default()), |keep| last(&journal, &boot, keep))?;
+    let lasting = keep.map_or(Ok(Lasting::default()), |keep| {
+        last(&journal, &boot, keep).map_err(|failure| {
+            let why = failure.line();
+            anyhow!("they stay until the machine restarts, and are not kept over that: {why}")
+        })
+    })?;
     if json {
         let object = json!({
             "confirmed": settings,

@@ -52,10 +52,11 @@ pub(crate) fn calibration(measured: &[Measured]) -> String {
             one.rtt_p95_seconds.map_or("-".to_owned(), latency),
             one.rate_wanted_bps.map_or("any".to_owned(), |bps| BitRate(bps).to_string()),
             rate(one.rate_bps),
-            match (one.good, one.rtt_seconds, one.rate_bps) {
-                (_, None, None) => "not measured",
-                (true, ..) => "",
-                (false, ..) => "not as wanted",
+            match (one.good, one.rtt_seconds) {
+                _ if one.too_slow => "too slow to be measured",
+                (true, _) => "",
+                (false, None) => "nothing arrived",
+                (false, Some(_)) => "not as wanted",
             }
             .to_owned(),
         ]);

@@ -19,6 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, Knob};
 
+/// The file of the machine's own network namespace.
+const MACHINE: &str = "journal";
+
 /// Longest journal that is read: thousands of changes.
 const JOURNAL_BYTES_MAX: u64 = 64 << 20;
 
@@ -135,6 +138,11 @@ impl Session {
         self.is_waiting() && self.revert_at_unix_seconds.is_some_and(|at| at < now_unix_seconds)
     }
 
+    /// Whether it is of a damaged line that no other follows.
+    const fn is_nothing(&self) -> bool {
+        self.id.is_empty() && self.steps.is_empty() && self.files.is_empty()
+    }
+
     /// Whether its changes were made since the machine started; so where it is not known.
     #[must_use]
     pub fn is_of(&self, boot_id: &str) -> bool {
@@ -206,7 +214,7 @@ impl Journal {
     /// Where it is.
     #[must_use]
     pub fn path_in(directory: &Path, namespace: Option<&str>) -> PathBuf {
-        directory.join(namespace.map_or("journal".to_owned(), |name| format!("journal-{name}")))
+        directory.join(namespace.map_or(MACHINE.to_owned(), |name| format!("{MACHINE}-{name}")))
     }
 
     /// Files of journals beside it: of other network namespaces.
@@ -223,12 +231,17 @@ impl Journal {
         others
     }
 
-    /// Takes away journals beside it that have nothing to put back: of network namespaces that ended with another boot.
+    /// Takes away journals of network namespaces beside it that have nothing to put back: their namespaces ended with
+    /// another boot. That of the machine stays, and what somebody works with.
     pub fn forget_ended(&self, boot_id: &str) {
         for other in self.others() {
+            let is_machine = other.file_name().is_some_and(|name| name == MACHINE);
+            let lock = FileLock::try_lock_at(&other.with_extension("lock"));
+            let (false, Ok(Some(_lock))) = (is_machine, lock) else { continue };
             let Ok(bytes) = fs::read(&other) else { continue };
             let found = contents(&bytes);
-            if found.damaged_lines == 0 && !found.sessions.iter().any(|one| one.is_of(boot_id)) {
+            let lasts = |one: &Session| one.is_of(boot_id) || !one.files.is_empty();
+            if found.damaged_lines == 0 && !found.sessions.iter().any(lasts) {
                 let _ = fs::remove_file(other.with_extension("lock"));
                 let _ = fs::remove_file(other);
             }
@@ -335,10 +348,17 @@ pub fn contents(bytes: &[u8]) -> Contents {
     for line in whole.split_inclusive(|byte| *byte == b'\n') {
         match record(&line[..line.len() - 1]) {
             Some(record) => take(&mut contents.sessions, record),
-            None => contents.damaged_lines += 1,
+            None => {
+                contents.damaged_lines += 1;
+                // It may have begun a plan: what follows may be of that, and of this boot.
+                contents.sessions.push(Session::default());
+            }
         }
     }
-    if begins_as_a_line(rest) {
+    contents.sessions.retain(|session| !session.is_nothing());
+    // What was written whole, but for its end, was announced.
+    let is_whole = rest.len().checked_sub(1).is_some_and(|end| record(&rest[..end]).is_some());
+    if begins_as_a_line(rest) && !is_whole {
         contents.cut_bytes = rest.len() as u64;
     } else {
         contents.damaged_lines += 1;
@@ -369,10 +389,6 @@ fn take(sessions: &mut Vec<Session>, record: Record) {
         }
         (Record::Restored { id }, _) => sessions.retain(|session| session.id != id),
         (Record::Step { rule, changes }, Some(session)) => session.steps.push((rule, changes)),
-        // Its beginning is damaged.
-        (Record::Step { rule, changes }, None) => {
-            sessions.push(Session { steps: vec![(rule, changes)], ..Session::default() });
-        }
         (Record::Undone { rule }, Some(session)) => {
             session.steps.pop_if(|(last, _)| *last == rule);
         }
@@ -464,6 +480,22 @@ mod tests {
     }
 
     #[test]
+    fn a_damaged_beginning_does_not_give_its_steps_to_another_boot() {
+        let lines = [begin("1"), step("sack"), begin("2"), step("tcp-rmem")].map(|one| line(&one));
+        let mut bytes = lines.concat().into_bytes();
+        bytes[lines[0].len() + lines[1].len() + 20] ^= 1;
+        let found = contents(&bytes);
+        let boots: Vec<&str> = found.sessions.iter().map(|one| one.boot_id.as_str()).collect();
+        assert_eq!(boots, ["b", ""]);
+        assert_eq!(found.sessions[1].steps[0].0, "tcp-rmem");
+        // The last line lacks its end alone: it was written, and is not called cut.
+        let mut bytes = lines.concat().into_bytes();
+        *bytes.last_mut().unwrap() = b'!';
+        let found = contents(&bytes);
+        assert_eq!((found.damaged_lines, found.cut_bytes), (1, 0));
+    }
+
+    #[test]
     fn damage_at_the_end_stays_to_be_told() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
@@ -485,6 +517,14 @@ mod tests {
         assert_eq!(journal.others().len(), 1);
         journal.forget_ended("another");
         assert!(journal.others().is_empty());
+        // That of the machine is nobody else's to take away, and what somebody holds neither.
+        journal.add(&begin("1")).unwrap();
+        let held = Journal::open(directory.path(), Some("8")).unwrap();
+        held.add(&begin("1")).unwrap();
+        drop(journal);
+        let other = Journal::open(directory.path(), Some("9")).unwrap();
+        other.forget_ended("another");
+        assert_eq!(other.others().len(), 2);
     }
 
     #[test]

@@ -162,25 +162,29 @@ pub fn persist(
     })
 }
 
-/// In the order in which they were first made, each with its last value.
+/// In the order in which they were first made, each with the last value that was to be kept.
 fn settings_to_keep<'a>(
     contents: &'a Contents,
     boot_id: &str,
     rules: &[String],
 ) -> Vec<(&'a Knob, &'a str)> {
     let mut kept: Vec<(&Knob, &str)> = Vec::new();
-    let by_files: BTreeSet<&Knob> =
-        contents.sessions.iter().flat_map(|session| &session.kept).collect();
-    for session in &contents.sessions {
+    for (number, session) in contents.sessions.iter().enumerate() {
+        if session.is_waiting() {
+            continue;
+        }
+        let later = contents.sessions[number..].iter();
+        let later = later.filter(|later| later.is_of(&session.boot_id));
+        let by_files: BTreeSet<&Knob> = later.flat_map(|later| &later.kept).collect();
         for (rule, changes) in &session.steps {
             let wanted = session.is_of(boot_id) && rules.contains(rule);
             for change in changes {
+                if !(wanted || by_files.contains(&change.knob)) {
+                    continue;
+                }
                 match kept.iter_mut().find(|(knob, _)| **knob == change.knob) {
                     Some((_, value)) => *value = &change.to,
-                    None if wanted || by_files.contains(&change.knob) => {
-                        kept.push((&change.knob, &change.to));
-                    }
-                    None => {}
+                    None => kept.push((&change.knob, &change.to)),
                 }
             }
         }

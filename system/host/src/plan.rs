@@ -85,7 +85,11 @@ pub fn plan(findings: &[Finding], selection: &Selection) -> Plan {
             let Some((have, want)) = finding.verdict.difference() else { continue };
             let why = match (&finding.verdict, held_back) {
                 (Verdict::Differs { changes: ready, .. }, None) if !ready.is_empty() => {
-                    changes.extend(ready.iter().cloned());
+                    for change in ready {
+                        if !changes.contains(change) {
+                            changes.push(change.clone());
+                        }
+                    }
                     continue;
                 }
                 (Verdict::Differs { changes: ready, .. }, Some(why)) if !ready.is_empty() => {

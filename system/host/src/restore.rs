@@ -82,7 +82,7 @@ pub fn restore(
             continue;
         }
         // What no file keeps is gone with its boot, and what is there now is somebody else's.
-        let later = chosen[number..].iter().filter(|later| later.boot_id == session.boot_id);
+        let later = chosen[number..].iter().filter(|later| later.is_of(&session.boot_id));
         let kept: BTreeSet<&Knob> = later.flat_map(|later| &later.kept).collect();
         let before = changes.len();
         changes.extend(made.filter(|change| kept.contains(&change.knob)).cloned());

@@ -189,6 +189,23 @@ fn a_plan_after_the_restart_is_kept_beside_those_before_it() {
 }
 
 #[test]
+fn what_nobody_wanted_to_keep_is_not_kept_by_what_comes_later() {
+    let mut site = Site::new();
+    site.apply("tcp-wmem", &[(WMEM, "5 5 5")]);
+    site.keep(&["tcp-wmem"]).unwrap();
+    // Another value, not to be kept, and gone with the restart.
+    site.apply("tcp-wmem", &[(WMEM, "7 7 7")]);
+    site.restart();
+    assert_eq!(site.kernel.0[WMEM], "5 5 5");
+    site.apply("swappiness", &[(SWAP, "10")]);
+    assert_eq!(site.keep(&["swappiness"]).unwrap().settings, [WMEM, SWAP]);
+    site.restart();
+    assert_eq!(site.kernel.0[WMEM], "5 5 5");
+    site.restore();
+    assert_eq!(site.kernel.0, Kernel::new().0);
+}
+
+#[test]
 fn what_somebody_made_of_a_file_is_saved_and_what_it_was_comes_back() {
     let mut site = Site::new();
     let file = site.file(SYSCTLS);

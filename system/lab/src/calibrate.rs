@@ -44,15 +44,20 @@ pub struct Calibration {
     pub rate_wanted: Option<BitRate>,
     /// The rate at which a queue of datagrams arrived, with everything on the wire.
     pub rate: Option<BitRate>,
+    /// Whether it is too slow to be measured.
+    pub too_slow: bool,
 }
 
 impl Calibration {
     /// Whether the link does what it is to do, to a millisecond or 5 % of the round trip, and to 5 % of its rate.
     #[must_use]
     pub fn is_good(&self) -> bool {
+        if self.too_slow {
+            return true;
+        }
         let slack = (self.rtt_wanted / 20).max(Duration::from_millis(1));
         let rtt =
-            self.rtt.is_none_or(|rtt| rtt >= self.rtt_wanted && rtt <= self.rtt_wanted + slack);
+            self.rtt.is_some_and(|rtt| rtt >= self.rtt_wanted && rtt <= self.rtt_wanted + slack);
         let rate = match (self.rate_wanted, self.rate) {
             (Some(wanted), Some(got)) => (got.0 as f64 / wanted.0 as f64 - 1.0).abs() <= 0.05,
             _ => true,
@@ -118,6 +123,7 @@ impl Ends {
                 rtt_p95: None,
                 rate_wanted: self.rate_wanted,
                 rate: None,
+                too_slow: true,
             });
         }
         set_receive_room(&self.there, ROOM_BYTES)?;
@@ -130,6 +136,7 @@ impl Ends {
             rtt_p95: trips.get(trips.len() * 19 / 20).copied(),
             rate_wanted: self.rate_wanted,
             rate,
+            too_slow: false,
         })
     }
 

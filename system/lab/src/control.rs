@@ -275,6 +275,8 @@ pub struct Measured {
     pub rate_bps: Option<u64>,
     /// Whether the two are near enough.
     pub good: bool,
+    /// Whether it is too slow to be measured.
+    pub too_slow: bool,
 }
 
 impl Measured {
@@ -288,6 +290,7 @@ impl Measured {
             rate_wanted_bps: found.rate_wanted.map(|rate| rate.0),
             rate_bps: found.rate.map(|rate| rate.0),
             good: found.is_good(),
+            too_slow: found.too_slow,
         }
     }
 }

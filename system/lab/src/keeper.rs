@@ -118,7 +118,10 @@ impl Keeper {
     }
 
     fn write_record(&self) -> io::Result<()> {
-        fs::write(self.directory.join("record"), serde_json::to_vec(&self.record()?)?)
+        // Whole or not at all.
+        let new = self.directory.join("record.new");
+        fs::write(&new, serde_json::to_vec(&self.record()?)?)?;
+        fs::rename(new, self.directory.join("record"))
     }
 
     fn record(&self) -> io::Result<Record> {
@@ -238,7 +241,8 @@ impl Keeper {
             }
             Request::Circuits => json!(self.circuits()),
             Request::Forgive => {
-                self.lab.forgive();
+                let all: Vec<LinkId> = self.lab.plan().all_links().collect();
+                self.lab.forgive(&all);
                 Value::Null
             }
             Request::Calibrate { .. } | Request::Down => Value::Null,
@@ -264,8 +268,12 @@ impl Keeper {
         let mut wanted = self.lab.wanted(link);
         for (one, meant) in wanted.iter_mut().zip(directions.each()) {
             if meant {
-                *one = change(*one);
-                one.check()?;
+                let changed = change(*one);
+                // What was so from the start stays as it is: a cut is no matter of that.
+                if changed.cut == one.cut {
+                    changed.check()?;
+                }
+                *one = changed;
             }
         }
         self.lab.set(link, wanted).map_err(|error| error.to_string())?;
@@ -275,20 +283,20 @@ impl Keeper {
 
     fn calibrate(&mut self, names: &[String], stream: &UnixStream) -> Result<(), String> {
         let links: Vec<LinkId> = if names.is_empty() {
-            (0..self.lab.plan().topology.links.len()).map(LinkId).collect()
+            self.lab.plan().all_links().collect()
         } else {
             names.iter().map(|name| self.link(name)).collect::<Result<_, _>>()?
         };
         let stream = stream.try_clone().map_err(|error| error.to_string())?;
-        self.measuring.begin(&self.lab, &links, stream)?;
+        let ready = self.measuring.prepare(&self.lab, links.clone(), stream)?;
         self.lab.stop_counting(&links);
-        Ok(())
+        self.measuring.begin(ready).inspect_err(|_| self.lab.go_on_counting())
     }
 
     fn tell_what_was_measured(&mut self) {
         let Some(done) = self.measuring.take() else { return };
         // What the measurement did to itself is nobody's fault.
-        self.lab.forgive();
+        self.lab.forgive(&done.links);
         self.lab.go_on_counting();
         let answer = match done.found {
             Ok(measured) => Answer::Ok(json!(measured)),
@@ -436,9 +444,12 @@ pub fn end_dead(directory: &Path) -> io::Result<bool> {
 /// Ends what a lab left that died: processes that still run in its namespaces. The lock must be held.
 fn sweep(directory: &Path) -> io::Result<()> {
     let Ok(text) = fs::read(directory.join("record")) else { return Ok(()) };
-    let Ok(record) = serde_json::from_slice::<Record>(&text) else { return Ok(()) };
-    if record.boot_id == machine::boot_id()? {
-        kill_in(&record, Some(directory))?;
+    match serde_json::from_slice::<Record>(&text) {
+        Ok(record) if record.boot_id == machine::boot_id()? => kill_in(&record, Some(directory))?,
+        Ok(_) => {}
+        Err(error) => {
+            tracing::warn!("{}: what still runs of it is not known: {error}", directory.display());
+        }
     }
     for file in ["control", "hosts", "record"] {
         let _ = fs::remove_file(directory.join(file));

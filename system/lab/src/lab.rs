@@ -247,10 +247,11 @@ impl Lab {
         }))
     }
 
-    /// Forgets how late packets were: what comes is another measurement.
-    pub fn forgive(&mut self) {
-        for link in &mut self.links {
-            link.forgiven = link.wire.lateness();
+    /// Forgets how late packets of these links were: what comes is another measurement.
+    pub fn forgive(&mut self, links: &[LinkId]) {
+        for link in links {
+            let one = &mut self.links[link.0];
+            one.forgiven = one.wire.lateness();
         }
     }
 

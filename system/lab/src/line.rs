@@ -89,11 +89,13 @@ impl Impairment {
         }
         match self.mark {
             Some(ByteCount(0)) => Err("a mark is at least 1 byte: none marks nothing".to_owned()),
-            Some(mark) if mark.0 > self.queue_bytes() => Err(format!(
-                "a mark is at most the queue ({}): nothing waits beyond that",
-                ByteCount(self.queue_bytes())
-            )),
-            _ => Ok(()),
+            Some(mark) => match self.queue.filter(|queue| mark > *queue) {
+                Some(queue) => {
+                    Err(format!("a mark is at most the queue ({queue}): nothing waits beyond that"))
+                }
+                None => Ok(()),
+            },
+            None => Ok(()),
         }
     }
 

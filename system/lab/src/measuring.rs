@@ -19,7 +19,16 @@ use crate::lab::Lab;
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) stream: UnixStream,
+    pub(crate) links: Vec<LinkId>,
     pub(crate) found: Result<Vec<Measured>, String>,
+}
+
+/// Links whose ends are open, by name, and who asked.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    ends: Vec<(String, Ends)>,
+    links: Vec<LinkId>,
+    stream: UnixStream,
 }
 
 /// The one measurement that may run: two would measure each other.
@@ -38,13 +47,13 @@ impl Measuring {
         Ok(Self { ended: Arc::new(Event::new()?), tell, told, runs: false, over: Arc::default() })
     }
 
-    /// Begins one; its end is told by [`Self::take`].
-    pub(crate) fn begin(
-        &mut self,
+    /// Opens both ends of links.
+    pub(crate) fn prepare(
+        &self,
         lab: &Lab,
-        links: &[LinkId],
+        links: Vec<LinkId>,
         stream: UnixStream,
-    ) -> Result<(), String> {
+    ) -> Result<Ready, String> {
         if self.runs {
             return Err("links are being measured already: wait until that is done".to_owned());
         }
@@ -53,13 +62,18 @@ impl Measuring {
             let ends = lab.ends(*link).map_err(|error| error.to_string())?;
             Ok::<_, String>((name, ends))
         };
-        let links: Vec<(String, Ends)> = links.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Ready { ends: links.iter().map(open).collect::<Result<_, _>>()?, links, stream })
+    }
+
+    /// Begins; the end is told by [`Self::take`].
+    pub(crate) fn begin(&mut self, ready: Ready) -> Result<(), String> {
+        let Ready { ends, links, stream } = ready;
         let (tell, ended) = (self.tell.clone(), Arc::clone(&self.ended));
         let over = Arc::clone(&self.over);
         let work = move || {
-            let found = measure(&links, &over);
-            drop(links);
-            let _ = tell.send(Done { stream, found });
+            let found = measure(&ends, &over);
+            drop(ends);
+            let _ = tell.send(Done { stream, links, found });
             let _ = ended.signal();
         };
         let thread = thread::Builder::new().name("measure".to_owned()).spawn(work);

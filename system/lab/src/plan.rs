@@ -224,6 +224,11 @@ impl Plan {
         self.nodes[from.0].routes.extend(routes);
     }
 
+    /// Every link.
+    pub fn all_links(&self) -> impl Iterator<Item = LinkId> {
+        (0..self.topology.links.len()).map(LinkId)
+    }
+
     /// The link of a name that somebody wrote.
     ///
     /// # Errors

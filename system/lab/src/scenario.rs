@@ -196,10 +196,15 @@ impl Scenario {
             for setting in &step.to {
                 setting.parse::<Setting>().map_err(|error| fault(error.to_string()))?;
             }
-            if let Some(after) = &step.after
-                && !scenario.step.iter().any(|other| other.name.as_ref() == Some(after))
-            {
-                return Err(fault(format!("after = {after:?}, but no program has that name")));
+            if let Some(after) = &step.after {
+                let named = |step: &&Step| step.name.as_ref() == Some(after);
+                let Some(other) = scenario.step.iter().find(named) else {
+                    return Err(fault(format!("after = {after:?}, but no program has that name")));
+                };
+                if other.until.is_some() && step.run.is_some() {
+                    let why = "which runs on until the play is over, and that is when all others have ended";
+                    return Err(fault(format!("it waits for the end of {after}, {why}")));
+                }
             }
         }
         Ok(scenario)
@@ -369,6 +374,7 @@ mod tests {
             ("after = \"server\"", "after = \"none\"", "no program has that name"),
             ("to = [\"loss=1%\"]", "to = []", "it sets nothing"),
             ("until = \"listening\"", "after = \"server\"", "its own end"),
+            ("at = \"1s\"", "after = \"server\"", "runs on until the play is over"),
             ("at = \"1s\"", "at = \"soon\"", "soon"),
             ("at = \"1s\"", "att = \"1s\"", "unknown field"),
         ] {

@@ -128,8 +128,10 @@ pub fn disk_of(device: u64) -> Option<String> {
 
 fn disk_numbered(tree: &Tree, number: &str) -> Option<String> {
     let place = std::fs::canonicalize(tree.at(&format!("/sys/dev/block/{number}"))).ok()?;
-    let mut parts = place.iter().skip_while(|part| *part != "block");
-    Some(parts.nth(1)?.to_str()?.to_owned())
+    // A partition lies in its disk's directory.
+    let is_part = place.join("partition").exists();
+    let disk = if is_part { place.parent()? } else { &place };
+    Some(disk.file_name()?.to_str()?.to_owned())
 }
 
 /// Reads the file systems.
@@ -226,6 +228,28 @@ mod tests {
             names.map(node),
             [Some(1), Some(0), Some(0), None, Some(1), Some(1), None, None, None]
         );
+    }
+
+    #[test]
+    fn disks_are_found_by_number_wherever_they_are() {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "sys/devices/pci0/nvme/nvme0/nvme0n1/nvme0n1p2/partition", "2\n");
+        write(root.path(), "sys/devices/pci0/virtio3/block/vda/size", "8\n");
+        write(root.path(), "sys/devices/virtual/block/dm-0/size", "8\n");
+        let numbers = root.path().join("sys/dev/block");
+        fs::create_dir_all(&numbers).unwrap();
+        for (number, place) in [
+            ("259:0", "pci0/nvme/nvme0/nvme0n1"),
+            ("259:2", "pci0/nvme/nvme0/nvme0n1/nvme0n1p2"),
+            ("254:0", "pci0/virtio3/block/vda"),
+            ("253:0", "virtual/block/dm-0"),
+        ] {
+            symlink(format!("../../devices/{place}"), numbers.join(number)).unwrap();
+        }
+        let tree = Tree::below(root.path());
+        let found = ["259:0", "259:2", "254:0", "253:0", "1:1"].map(|at| disk_numbered(&tree, at));
+        let names = ["nvme0n1", "nvme0n1", "vda", "dm-0"].map(|name| Some(name.to_owned()));
+        assert_eq!((&found[..4], &found[4]), (&names[..], &None));
     }
 
     #[test]
