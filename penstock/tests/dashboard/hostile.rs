@@ -17,8 +17,7 @@ fn hostile_names_are_text() {
     let network = fs::read_to_string(TOPOLOGY).unwrap();
     let network = network
         .replace("\"University of Victoria\"", &format!("'{EVIL}'"))
-        .replace("\"Simon Fraser University\"", &format!("\"{long}\""))
-        .replace("\"SC25, St. Louis\"", "\"St. Louis\\u202E.tS\"");
+        .replace("\"Simon Fraser University\"", &format!("\"{long}\""));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("network.toml");
     fs::write(&file, network).unwrap();
