@@ -165,6 +165,13 @@ impl Drop for House {
     }
 }
 
+/// Kills what holds a lab, so that it can do nothing about it.
+fn kill_holder(status: &Value) {
+    let pid = status["pid"].as_u64().unwrap();
+    Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+    until("the holder is gone", Duration::from_secs(10), || (!exists(pid)).then_some(()));
+}
+
 fn exists(pid: u64) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
@@ -291,9 +298,7 @@ fn a_lab_that_died_can_be_ended() {
     let inode = inode_of(&status, 0);
     let mut sleeper = house.lab(&["exec", "a", "--", "sleep", "1000"]).spawn().unwrap();
     until("the program runs", Duration::from_secs(10), || (inside(inode) > 0).then_some(()));
-    let pid = status["pid"].as_u64().unwrap();
-    Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
-    until("the holder is gone", Duration::from_secs(10), || (!exists(pid)).then_some(()));
+    kill_holder(&status);
     assert!(house.ok(&["status"]).contains("lab two died: penstock lab down --lab two"));
     house.ok(&["down"]);
     assert!(!sleeper.wait().unwrap().success());
@@ -370,9 +375,7 @@ fn a_lab_that_is_killed_leaves_nothing_once_another_comes() {
         [&["exec", "a", "--", "sleep", "1000"], &["exec", "a", "--", "env", "-i", "sleep", "1000"]];
     let mut sleepers = programs.map(|program| house.lab(program).spawn().unwrap());
     until("the programs run", Duration::from_secs(10), || (inside(inode) > 1).then_some(()));
-    let pid = status["pid"].as_u64().unwrap();
-    Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
-    until("the holder is gone", Duration::from_secs(10), || (!exists(pid)).then_some(()));
+    kill_holder(&status);
     let said = house.json(&["status"]);
     assert_eq!((&said["labs"], &said["died"]), (&json!([]), &json!(["two"])));
     house.up();
