@@ -135,15 +135,22 @@ pub(crate) struct CpArgs {
 
 const EXAMPLES: &str = "\
 Examples:
-  penstock cp run7.dat penstock://dtn.site.org/store/          one file to an agent
-  penstock cp -r data penstock://dtn.site.org/store/           a directory; it arrives as store/data
-  penstock cp -r penstock://dtn.site.org/store/data .          and back
-  penstock cp -r penstock://a/data penstock://b/store/         from agent to agent; data goes directly
-  penstock cp -r data user@host:/scratch/                      no agent there: ssh starts penstock
-  penstock cp -r data penstock://dtn/store/ --rate 10G --streams 8 --protect integrity
-  penstock cp -r data penstock://dtn/store/ --scitag cms/analysis-input
-  find . -newer mark -type f | penstock cp --files-from - . penstock://dtn/store/
-  penstock cp --files-from list penstock://dtn/store .         what the list names below /store
+  # a file to an agent; a directory, which arrives as store/data; and back
+  penstock cp run7.dat penstock://dtn1.example.org/store/
+  penstock cp -r data penstock://dtn1.example.org/store/
+  penstock cp -r penstock://dtn1.example.org/store/data .
+  # from agent to agent: data goes directly
+  penstock cp -r penstock://dtn1.example.org/store/data \\
+    penstock://dtn2.example.org/store/
+  # no agent there: ssh starts penstock
+  penstock cp -r data user@dtn2.example.org:/scratch/
+  penstock cp -r data penstock://dtn1/store/ \\
+    --rate 10G --streams 8 --protect integrity
+  penstock cp -r data penstock://dtn1/store/ --scitag cms/analysis-input
+  # files that a list names: below here, then below /store
+  find . -newer mark -type f |\\
+    penstock cp --files-from - . penstock://dtn1/store/
+  penstock cp --files-from list penstock://dtn1/store .
 
 The same command again sends only what is not there. Exit status: 0 done, 1 failed, 2 usage,
 3 some files failed, 4 an integrity check failed, 5 refused.";

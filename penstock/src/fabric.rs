@@ -25,15 +25,23 @@ bytes. docs/fabric.md says what is exact and what is approximated.
 
 Examples:
   penstock fabric run --spine-leaf 2x8x4 --workload write_bw --from h0 --to h31
-  penstock fabric run experiments/topologies/heps.toml --workload write_bw --from transfer01 --to k8sgn08 -a
-  penstock fabric run --star 17 --workload incast --size 1MB --set cc=none --set pfc_threshold=static
-  penstock fabric run --fat-tree 8 --workload poisson --sizes web-search --load 0.3 --time 2ms --out result
-  penstock fabric run --spine-leaf 2x8x4 --workload permutation --size 50MB --fail leaf0-spine1@1ms --repair leaf0-spine1@5ms
-  penstock fabric run --spine-leaf 4x4x4 --workload all_to_all --fail spine1@200us --set recovery=selective --set routing=adaptive
-  penstock fabric run --fat-tree 16 --workload poisson --load 0.3 --time 1ms --threads 8
-  penstock fabric run --dumbbell 2 --delay 20ms --workload permutation --size 1GB --set cc=cubic --set mtu=8948
-  penstock fabric run --hpcc mix/config.txt --out result
-  penstock fabric sweep --star 9 --workload incast --size 1MB --grid cc=dcqcn,hpcc,dctcp --grid seed=1,2,3
+  penstock fabric run experiments/topologies/heps.toml --workload write_bw \\
+    --from transfer01 --to k8sgn08 -a --iterations 200
+  penstock fabric run --star 17 --workload incast --size 1MB \\
+    --set cc=none --set pfc_threshold=static
+  penstock fabric run --fat-tree 8 --workload poisson \\
+    --sizes web-search --load 0.3 --time 2ms --out result
+  penstock fabric run --spine-leaf 2x8x4 --workload permutation --size 50MB \\
+    --fail leaf0-spine1@1ms --repair leaf0-spine1@5ms
+  penstock fabric run --spine-leaf 4x4x4 --workload all_to_all \\
+    --fail spine1@200us --set recovery=selective --set routing=adaptive
+  penstock fabric run --fat-tree 16 --workload poisson --load 0.3 \\
+    --time 20us --threads 8
+  penstock fabric run --dumbbell 2 --delay 20ms --workload permutation \\
+    --size 1GB --set cc=cubic --set mtu=8948
+  penstock fabric run --hpcc docs/samples/hpcc/config.txt --out result
+  penstock fabric sweep --star 9 --workload incast --size 1MB \\
+    --grid cc=dcqcn,hpcc,dctcp --grid seed=1,2,3
   penstock fabric parameters")]
 pub(crate) struct Args {
     /// Print one JSON object

@@ -29,7 +29,8 @@ Examples:
   penstock host check --for 400G --rtt 65ms --all
   penstock host check --facts dtn7.json --json
   penstock host tune --for 400G --rtt 65ms
-  penstock host tune --for 400G --rtt 65ms --also mtu --apply --persist --revert-after 5m
+  penstock host tune --for 400G --rtt 65ms \\
+    --also mtu --apply --persist --revert-after 5m
   penstock host tune --confirm
   penstock host restore
   penstock host explain tcp-wmem

@@ -34,9 +34,11 @@ A certificate of your own takes the place of a token where the agent's operator 
 fingerprint; its files stay where they are and are read each time.
 
 Examples:
-  penstock login dtn1.example.org --token 3f9c... --fingerprint SHA256:8a41...
-  penstock login dtn1:8620 --fingerprint SHA256:8a41... --token-file - < token
-  penstock login dtn1 --fingerprint SHA256:8a41... --certificate me.crt --key me.key")]
+  penstock login dtn1.example.org --token TOKEN --fingerprint SHA256:HEX
+  penstock login dtn1:8620 --fingerprint SHA256:HEX --token-file - < token
+  penstock login dtn1 --fingerprint SHA256:HEX --certificate me.crt --key me.key
+
+The agent prints TOKEN and HEX at its first start.")]
 #[group(skip)]
 pub(crate) struct Args {
     /// The agent, as HOST or HOST:PORT

@@ -15,6 +15,8 @@ use crate::exit::{Code, Failure, say};
 mod copies;
 mod cp;
 mod credentials;
+#[cfg(test)]
+mod documentation;
 mod exit;
 mod experiment;
 mod fabric;

@@ -29,12 +29,12 @@ use show::{
 
 const EXAMPLES: &str = "\
 Examples:
-  penstock nettest --listen                     on one machine, then on the other:
-  penstock nettest dtn2.example.org             one stream, ten seconds
-  penstock nettest dtn2 -P 8 -R -t 30           eight streams towards here, half a minute
-  penstock nettest dtn2 --rate 10G --bidir      10 Gb/s each way at once
-  penstock nettest dtn2 -C cubic -n 100GiB -J   a fixed amount, the result as JSON
-  penstock nettest dtn2 --sweep                 how many streams are enough?";
+  penstock nettest --listen                     # on dtn2, then elsewhere:
+  penstock nettest dtn2.example.org             # one stream, ten seconds
+  penstock nettest dtn2 -P 8 -R -t 30           # eight streams towards here
+  penstock nettest dtn2 --rate 10G --bidir      # 10 Gb/s each way at once
+  penstock nettest dtn2 -C cubic -n 100GiB -J   # a fixed amount, as JSON
+  penstock nettest dtn2 --sweep                 # how many streams are enough?";
 
 /// Arguments of `penstock nettest`.
 #[derive(Clone, Debug, Args)]

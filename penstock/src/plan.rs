@@ -22,9 +22,12 @@ and growth; docs/plan.md has all of its words. FILE may be - for standard input.
 
 Examples:
   penstock plan experiments/plans/hl-lhc.toml
-  penstock plan experiments/plans/hl-lhc.toml --topology experiments/plans/hl-lhc-network.toml --model minimal
+  penstock plan experiments/plans/hl-lhc.toml \\
+    --topology experiments/plans/hl-lhc-network.toml --model minimal
   penstock plan experiments/plans/hl-lhc.toml --svg > need.svg
-  penstock plan experiments/plans/hl-lhc.toml --topology experiments/plans/hl-lhc-network.toml --svg --year 2031 > links.svg
+  penstock plan experiments/plans/hl-lhc.toml \\
+    --topology experiments/plans/hl-lhc-network.toml \\
+    --svg --year 2031 > links.svg
   penstock plan experiments/plans/hl-lhc.toml --json")]
 pub(crate) struct Args {
     /// The plan, or - for standard input

@@ -46,9 +46,13 @@ Without --database everything is in memory. With it the controller's own store i
 in a temporary directory, else the address of an empty database.
 
 Examples:
-  penstock rehearse penstock.toml demand.toml --finish
-  penstock rehearse penstock.toml demand.toml --output day
-  penstock rehearse penstock.toml demand.toml --database sqlite --from 13h --for 1h --json")]
+  penstock rehearse docs/samples/rehearsal/penstock.toml \\
+    docs/samples/rehearsal/demand.toml --finish
+  penstock rehearse docs/samples/rehearsal/penstock.toml \\
+    docs/samples/rehearsal/demand.toml --output day
+  penstock rehearse docs/samples/rehearsal/penstock.toml \\
+    docs/samples/rehearsal/demand.toml \\
+    --database sqlite --from 13h --for 10m --json")]
 pub(crate) struct Args {
     /// The controller's configuration
     config: PathBuf,

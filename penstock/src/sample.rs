@@ -43,8 +43,10 @@ docs/telemetry.md has their fields.
 
 Examples:
   penstock sample --collector collector.example.org
-  penstock sample --collector 192.0.2.7:6343 --collector '[2001:db8::7]:6343' --interface eth0 --rate 1000
-  penstock sample --collector 127.0.0.1 --interface eth0,eth1 --egress --polling 1s --json")]
+  penstock sample --collector 192.0.2.7:6343 --collector '[2001:db8::7]:6343' \\
+    --interface eth0 --rate 1000
+  penstock sample --collector 127.0.0.1 --interface eth0,eth1 \\
+    --egress --polling 1s --json")]
 pub(crate) struct Args {
     /// Collectors, by name or address; port 6343 unless given
     #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',', required = true)]

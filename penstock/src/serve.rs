@@ -30,7 +30,8 @@ and tokens of the file again, and a controller's classes, tokens and topology; r
 
 Examples:
   penstock serve --root /data
-  penstock serve --root /data --listen 127.0.0.1:8620 --http 127.0.0.1:8621 --rate 10G
+  penstock serve --root /data \\
+    --listen 127.0.0.1:8620 --http 127.0.0.1:8621 --rate 10G
   penstock serve --roles collector
   penstock serve --config /etc/penstock/penstock.toml")]
 pub(crate) struct Args {

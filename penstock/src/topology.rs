@@ -24,8 +24,10 @@ Examples:
   penstock topology check experiments/topologies/*.toml
   penstock topology show experiments/topologies/sc25-scitags.toml
   penstock topology draw experiments/topologies/sc25-scitags.toml > sc25.svg
-  penstock topology paths experiments/topologies/sc23-nre13.toml booth campus --count 2 --disjoint risks
-  penstock topology show big.toml --scale 1/1000 --json")]
+  penstock topology paths experiments/topologies/sc23-nre13.toml booth campus \\
+    --count 2 --disjoint risks
+  penstock topology show experiments/topologies/heps.toml \\
+    --scale 1/1000 --json")]
 pub(crate) struct Args {
     /// Print one JSON object
     #[arg(long, global = true)]

@@ -52,11 +52,11 @@ pub(crate) struct Args {
 enum Action {
     /// Change a transfer while it runs; what is not given stays
     #[command(
-        after_help = "Example:\n  penstock transfers set 7 --rate 2G --streams 8 --writers 2"
+        after_help = "Examples:\n  penstock transfers set 7 --rate 2G --streams 8 --writers 2"
     )]
     Set(Set),
     /// End a transfer; the same copy resumes later
-    #[command(after_help = "Example:\n  penstock transfers cancel 7")]
+    #[command(after_help = "Examples:\n  penstock transfers cancel 7")]
     Cancel {
         /// Number of the transfer, or cp and the number of the copy's process
         id: Id,

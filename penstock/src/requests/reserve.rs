@@ -21,7 +21,8 @@ arguments what is reserved is listed.
 Examples:
   penstock reserve
   penstock reserve cern caltech 10G --class production --for 6h
-  penstock reserve cern caltech 10G --class production --at 2h --for 6h --circuit
+  penstock reserve cern caltech 10G --class production \\
+    --at 2h --for 6h --circuit
   penstock reserve --cancel 17")]
 pub(crate) struct Args {
     /// The site where files are

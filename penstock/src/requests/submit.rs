@@ -24,9 +24,11 @@ cancelled.
 
 Examples:
   penstock submit cern:/store/run7 caltech:/store/run7
-  penstock submit cern:/store caltech:/store --files list.txt --class production --priority 4
-  find . -type f -printf '%P\\n' | penstock submit cern:/store caltech:/in --files - --key run7 --watch
-  penstock submit cern:/store/run7 caltech:/in --deadline 6h --json")]
+  penstock submit cern:/store caltech:/store --files list.txt \\
+    --class production --priority 4 --key run7
+  find . -type f -printf '%P\\n' |\\
+    penstock submit cern:/store/run7 caltech:/store/in --files - --watch
+  penstock submit cern:/store/run7 caltech:/store/new --deadline 6h --json")]
 pub(crate) struct Args {
     /// Where the files are, as SITE:/DIRECTORY
     #[arg(value_name = "SITE:/DIR")]

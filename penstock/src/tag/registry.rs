@@ -33,7 +33,7 @@ pub(super) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum What {
     /// List owners and activities, with the date and the source of the registry
-    #[command(after_help = "Example:\n  penstock tag registry show --json")]
+    #[command(after_help = "Examples:\n  penstock tag registry show --json")]
     Show,
     /// Take another registry; on any failure the last good one stays
     #[command(after_help = "\

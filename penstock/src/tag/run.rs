@@ -27,7 +27,8 @@ run already); gives up all others once attached.
 
 Examples:
   penstock tag run --config /etc/penstock/tags.toml --interface eth0
-  penstock tag run --config tags.toml --interface eth0,eth1 --pipe /run/penstock/tags
+  penstock tag run --config tags.toml --interface eth0,eth1 \\
+    --pipe /run/penstock/tags
   penstock tag run --interface eth0 --http 127.0.0.1:8622")]
 pub(super) struct Args {
     /// File of rules
