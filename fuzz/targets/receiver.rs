@@ -26,7 +26,9 @@ fn carry(machine: &mut Receiver, chance: u8) {
             4 => Verdict::Resume(vec![Extent { offset: 0, bytes: entry.bytes / 2, part: [0; 32] }]),
             _ => Verdict::Send,
         };
-        machine.decide(file, verdict);
+        for extent in machine.decide(file, verdict) {
+            machine.verified(file, extent.offset, chance & 8 == 0);
+        }
     }
     while machine.poll_discard().is_some() {
         machine.discarded();

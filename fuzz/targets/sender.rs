@@ -15,6 +15,8 @@ fn entry(number: u64) -> Entry {
         kind: if number % 5 == 4 { Kind::Directory } else { Kind::File },
         bytes: if number % 5 == 4 { 0 } else { number * 50_000 },
         modified: Time { seconds: 1, nanos: 0 },
+        changed: Time { seconds: 1, nanos: 0 },
+        inode: number,
         mode: 0o644,
         uid: 0,
         gid: 0,

@@ -28,10 +28,15 @@ fn died(house: &House) -> (String, PathBuf) {
     });
     agent.kill();
     client.kill();
-    let part = parts(&house.root).into_iter().next().unwrap();
-    let name = part.file_name().unwrap().to_str().unwrap();
-    let mark = &name[..name.len() - "0123456789abcdef0123.part".len()];
-    let small = house.root.join(format!("data/deep/{mark}00112233445566778899.part"));
+    // The second half of a journal's name is in the names of small files that are not whole.
+    let journals = fs::read_dir(house.state.join("transfers")).unwrap();
+    let journal = journals
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .find(|name| name.ends_with(".journal"))
+        .unwrap();
+    let command = &journal[16..32];
+    let small =
+        house.root.join(format!("data/deep/.penstock-{command}-00112233445566778899.part"));
     fs::write(&small, "half of it").unwrap();
     (agent.listen.clone(), small)
 }

@@ -161,7 +161,7 @@ wire_enum! {
         Send(()) = 0,
         /// Nothing: it is there.
         Skip(()) = 1,
-        /// What is not among these durable ranges.
+        /// All but these ranges, which the receiver compares with their parts while the others are sent.
         Resume(Vec<Extent>) = 2,
         /// Nothing, if this is its digest.
         Compare(Bytes) = 3,
@@ -227,6 +227,8 @@ wire_enum! {
         Listed(Vec<Bytes>) = 10,
         /// That was the list.
         ListEnd(()) = 11,
+        /// Ranges of [`Decision::Resume`], by file and offset, that are not what was sent and are wanted again.
+        Resend(Vec<(u64, u64)>) = 12,
     }
 }
 
@@ -273,10 +275,15 @@ pub struct Tally {
     pub files: u64,
     /// Of those, files that were there before.
     pub skipped_files: u64,
+    /// Bytes of those.
+    pub skipped_bytes: u64,
     /// Bytes of files in place.
     pub bytes: u64,
-    /// Bytes that were there before and are not sent, of unfinished files too.
+    /// Bytes that were there before and are not sent: `skipped_bytes`, and those of unfinished copies, which the
+    /// receiver reads back and compares with the checksums under which they were received.
     pub resumed_bytes: u64,
+    /// Bytes of unfinished copies that differed from their checksums when they were read back, and are sent again.
+    pub rejected_bytes: u64,
     /// Bytes of files announced so far.
     pub announced_bytes: u64,
     /// Entries announced so far.

@@ -47,6 +47,15 @@ impl Algorithm {
         !matches!(self, Self::Sha256 | Self::Md5)
     }
 
+    /// The algorithm that checks ranges of an unfinished file: this one where its parts are checksums, else CRC-32C.
+    #[must_use]
+    pub fn of_ranges(self) -> Self {
+        match self {
+            Self::None | Self::Sha256 | Self::Md5 => Self::Crc32c,
+            Self::Crc32c | Self::Adler32 | Self::Blake3 => self,
+        }
+    }
+
     /// Whether parts depend on where blocks begin and end.
     #[must_use]
     pub fn needs_grid(self) -> bool {
@@ -120,6 +129,60 @@ pub fn part(algorithm: Algorithm, offset: u64, file_bytes: u64, data: &[u8], crc
             hasher.set_input_offset(offset);
             hasher.update(data);
             Part(hasher.finalize_non_root())
+        }
+    }
+}
+
+/// The part of one range, computed from its bytes in order, for a range that is too long for one buffer.
+#[derive(Debug, Clone)]
+pub struct RangeHasher {
+    algorithm: Algorithm,
+    hasher: SerialHasher,
+    /// The range is the whole file, which BLAKE3 hashes as a root.
+    is_file: bool,
+}
+
+impl RangeHasher {
+    /// Hashes `bytes` from `offset` of a file of `file_bytes`; `None` where parts of `algorithm` are no checksum, and
+    /// where BLAKE3 has no subtree for that range.
+    #[must_use]
+    pub fn new(algorithm: Algorithm, offset: u64, bytes: u64, file_bytes: u64) -> Option<Self> {
+        let is_subtree = offset.is_multiple_of(blake3::CHUNK_LEN as u64)
+            && hazmat::max_subtree_len(offset).is_none_or(|longest| bytes <= longest);
+        if algorithm == Algorithm::Blake3 && !is_subtree {
+            return None;
+        }
+        let hasher = match algorithm {
+            Algorithm::None | Algorithm::Sha256 | Algorithm::Md5 => return None,
+            Algorithm::Crc32c => SerialHasher::Crc32c(crc_fast::Digest::new(Crc32Iscsi)),
+            Algorithm::Adler32 => SerialHasher::Adler32(1),
+            Algorithm::Blake3 => {
+                let mut hasher = blake3::Hasher::new();
+                if bytes < file_bytes {
+                    hasher.set_input_offset(offset);
+                }
+                SerialHasher::Blake3(Box::new(hasher))
+            }
+        };
+        Some(Self { algorithm, hasher, is_file: bytes == file_bytes })
+    }
+
+    /// Takes the next bytes of the range.
+    pub fn update(&mut self, data: &[u8]) {
+        self.hasher.update(data);
+    }
+
+    /// The part of everything taken.
+    #[must_use]
+    pub fn finish(self) -> Part {
+        match self.hasher {
+            SerialHasher::Crc32c(hasher) => Part::of_number(hasher.finalize() as u32),
+            SerialHasher::Adler32(sum) => Part::of_number(sum),
+            SerialHasher::Blake3(hasher) if self.is_file => Part(hasher.finalize().into()),
+            SerialHasher::Blake3(hasher) => Part(hasher.finalize_non_root()),
+            SerialHasher::Sha256(_) | SerialHasher::Md5(_) => {
+                unreachable!("{} has no parts", self.algorithm)
+            }
         }
     }
 }
@@ -229,11 +292,29 @@ pub struct Serial {
 
 #[derive(Debug, Clone)]
 enum SerialHasher {
-    Crc32c(u32),
+    Crc32c(crc_fast::Digest),
     Adler32(u32),
     Blake3(Box<blake3::Hasher>),
     Sha256(sha2::Sha256),
     Md5(md5::Md5),
+}
+
+impl SerialHasher {
+    fn update(&mut self, data: &[u8]) {
+        match self {
+            Self::Crc32c(hasher) => hasher.update(data),
+            Self::Adler32(sum) => {
+                let mut hasher = simd_adler32::Adler32::from_checksum(*sum);
+                hasher.write(data);
+                *sum = hasher.finish();
+            }
+            Self::Blake3(hasher) => {
+                hasher.update(data);
+            }
+            Self::Sha256(hasher) => hasher.update(data),
+            Self::Md5(hasher) => hasher.update(data),
+        }
+    }
 }
 
 impl Serial {
@@ -242,7 +323,7 @@ impl Serial {
     pub fn new(algorithm: Algorithm) -> Option<Self> {
         let hasher = match algorithm {
             Algorithm::None => return None,
-            Algorithm::Crc32c => SerialHasher::Crc32c(0),
+            Algorithm::Crc32c => SerialHasher::Crc32c(crc_fast::Digest::new(Crc32Iscsi)),
             Algorithm::Adler32 => SerialHasher::Adler32(1),
             Algorithm::Blake3 => SerialHasher::Blake3(Box::default()),
             Algorithm::Sha256 => SerialHasher::Sha256(sha2::Sha256::new()),
@@ -259,23 +340,7 @@ impl Serial {
 
     /// Takes the bytes at [`Serial::next`].
     pub fn update(&mut self, data: &[u8]) {
-        match &mut self.hasher {
-            SerialHasher::Crc32c(crc) => {
-                let (left, bytes) = (u64::from(*crc), data.len() as u64);
-                let right = u64::from(crc32c(data));
-                *crc = crc_fast::checksum_combine(Crc32Iscsi, left, right, bytes) as u32;
-            }
-            SerialHasher::Adler32(sum) => {
-                let mut hasher = simd_adler32::Adler32::from_checksum(*sum);
-                hasher.write(data);
-                *sum = hasher.finish();
-            }
-            SerialHasher::Blake3(hasher) => {
-                hasher.update(data);
-            }
-            SerialHasher::Sha256(hasher) => hasher.update(data),
-            SerialHasher::Md5(hasher) => hasher.update(data),
-        }
+        self.hasher.update(data);
         self.next += data.len() as u64;
     }
 
@@ -283,7 +348,7 @@ impl Serial {
     #[must_use]
     pub fn finish(self) -> Digest {
         Digest(match self.hasher {
-            SerialHasher::Crc32c(crc) => crc.to_be_bytes().to_vec(),
+            SerialHasher::Crc32c(hasher) => (hasher.finalize() as u32).to_be_bytes().to_vec(),
             SerialHasher::Adler32(sum) => sum.to_be_bytes().to_vec(),
             SerialHasher::Blake3(hasher) => hasher.finalize().as_bytes().to_vec(),
             SerialHasher::Sha256(hasher) => hasher.finalize().to_vec(),
@@ -338,6 +403,14 @@ mod tests {
                     let part = part(algorithm, offset, data.len() as u64, block, crc32c(block));
                     parts.push((offset, block.len() as u64, part));
                     offset += block.len() as u64;
+                }
+                for (index, (offset, bytes, part)) in parts.iter().enumerate() {
+                    let range = *offset as usize..(*offset + *bytes) as usize;
+                    let total = data.len() as u64;
+                    let mut hasher = RangeHasher::new(algorithm, *offset, *bytes, total)
+                        .expect("an algorithm with parts");
+                    data[range].chunks(700 + index).for_each(|piece| hasher.update(piece));
+                    prop_assert_eq!(hasher.finish(), *part);
                 }
                 let digest = combine(algorithm, offset, &parts).expect("parts are whole");
                 prop_assert_eq!(digest.to_string(), whole(algorithm, &data));

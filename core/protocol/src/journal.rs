@@ -11,11 +11,11 @@
 //!
 //! A record that is torn or damaged ends the journal there; a file whose source changed starts again.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::digest::{Algorithm, crc32c};
-use crate::extents::Extent;
-use crate::manifest::{RelativePath, Time};
+use crate::extents::{Extent, coalesce};
+use crate::manifest::{Entry, Time};
 use crate::wire::{self, Bytes, Wire, wire_enum, wire_struct};
 
 /// Longest record.
@@ -29,7 +29,7 @@ wire_struct! {
         pub version: u16,
         /// The boot under which every record of this journal was written.
         pub boot: String,
-        /// The digest whose parts the extents hold.
+        /// The algorithm of the extents' parts ([`Algorithm::of_ranges`]).
         pub algorithm: Algorithm,
         /// Bytes in a block, which BLAKE3's parts depend on.
         pub block_bytes: u32,
@@ -37,7 +37,7 @@ wire_struct! {
 }
 
 /// Version of the records.
-pub const JOURNAL_VERSION: u16 = 2;
+pub const JOURNAL_VERSION: u16 = 3;
 
 wire_struct! {
     /// Where the transfer goes, so that what it leaves can be found without it.
@@ -45,9 +45,9 @@ wire_struct! {
     pub struct At {
         /// The directory below which everything goes, from the root.
         pub path: Bytes,
-        /// The device it lies on.
-        pub device: u64,
-        /// Its number there.
+        /// The file system it lies on, by a number that outlives its being mounted again.
+        pub file_system: u64,
+        /// Its inode number there.
         pub inode: u64,
         /// What all temporary names of the transfer begin with.
         pub mark: String,
@@ -60,21 +60,66 @@ wire_struct! {
     pub struct Begun {
         /// Its number in this journal.
         pub number: u64,
-        /// Its path below the target.
-        pub path: RelativePath,
-        /// What its source was.
+        /// Where its partial file is, and what it is a copy of.
+        pub partial: Partial,
+    }
+}
+
+wire_struct! {
+    /// A partial file: the copy of one source that is not whole.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Partial {
+        /// Path of its directory below the target, empty for the target itself.
+        pub folder: Bytes,
+        /// The same directory, whatever path leads to it.
+        pub directory: Directory,
+        /// Its name until it is whole.
+        pub partial_name: Bytes,
+        /// Its name after that.
+        pub name: Bytes,
+        /// The source that it is a copy of.
         pub identity: Identity,
     }
 }
 
 wire_struct! {
-    /// By what a source is known to be unchanged.
+    /// A directory and the mount through which it was reached.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Directory {
+        /// Device of its file system (`st_dev`).
+        pub device: u64,
+        /// Its inode number there.
+        pub inode: u64,
+        /// Number of the mount (`stx_mnt_id`), zero where the kernel gives none.
+        pub mount: u64,
+    }
+}
+
+wire_struct! {
+    /// The facts about a source that all stay the same while its content does.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Identity {
         /// Bytes in it.
         pub bytes: u64,
-        /// When it was last modified.
+        /// Modification time.
         pub modified: Time,
+        /// Time of the last change of content or metadata.
+        pub changed: Time,
+        /// Inode number.
+        pub inode: u64,
+    }
+}
+
+impl Identity {
+    /// The identity of an announced source.
+    #[must_use]
+    pub fn of(entry: &Entry) -> Self {
+        Self {
+            bytes: entry.bytes,
+            modified: entry.modified,
+            changed: entry.changed,
+            inode: entry.inode,
+        }
     }
 }
 
@@ -90,7 +135,7 @@ wire_enum! {
         Written((u64, Extent)) = 3,
         /// Extents recorded in this many first bytes of the journal are durable.
         Synced(u64) = 4,
-        /// A file is in place, or was given up.
+        /// Nothing is left of a file's partial file, durably.
         Ended(u64) = 5,
         /// Where it goes; always second.
         At(At) = 6,
@@ -110,48 +155,63 @@ pub fn put(record: &Record, out: &mut Vec<u8>) {
 /// An unfinished file as a journal tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unfinished {
-    /// What its source was.
-    pub identity: Identity,
-    /// Extents that outlive a power cut.
+    /// The partial file.
+    pub partial: Partial,
+    /// Extents that were synced and so outlive a power cut.
     pub durable: Vec<Extent>,
-    /// Extents that outlive the process; empty when another boot wrote them.
+    /// Extents that outlive the process but not the machine; empty when another boot wrote them.
     pub written: Vec<Extent>,
 }
 
-/// Reads a journal under boot `boot` for a transfer with this digest and block size. `None` where it
-/// is not a journal or is about other parts; torn ends are cut off.
+impl Unfinished {
+    /// Ranges that may hold bytes of the source, given the directory as it is reached now: what was not synced counts
+    /// only while device and mount are the same.
+    #[must_use]
+    pub fn ranges(&self, algorithm: Algorithm, directory: Directory) -> Vec<Extent> {
+        let mut extents = self.durable.clone();
+        if self.partial.directory == directory {
+            extents.extend(self.written.iter().cloned());
+        }
+        coalesce(algorithm, self.partial.identity.bytes, extents)
+    }
+}
+
+impl About {
+    /// Whether the parts of the journal's extents are those of a transfer with this digest and block size.
+    #[must_use]
+    pub fn has_parts_of(&self, algorithm: Algorithm, block_bytes: u32) -> bool {
+        self.algorithm == algorithm.of_ranges()
+            && (!algorithm.needs_grid() || self.block_bytes == block_bytes)
+    }
+}
+
+/// Reads a journal under boot `boot`: the unfinished files that it records, in the order in which they began. `None`
+/// where it is not a journal of this version; a torn end is cut off.
 #[must_use]
-pub fn replay(
-    bytes: &[u8],
-    boot: &str,
-    algorithm: Algorithm,
-    block_bytes: u32,
-) -> Option<HashMap<RelativePath, Unfinished>> {
+pub fn replay(bytes: &[u8], boot: &str) -> Option<(About, Vec<Unfinished>)> {
     let mut records = Records { bytes, position: 0 };
     let Some((Record::About(about), _)) = records.next() else { return None };
-    let same_parts = about.algorithm == algorithm
-        && (!algorithm.needs_grid() || about.block_bytes == block_bytes);
-    if about.version != JOURNAL_VERSION || !same_parts {
+    if about.version != JOURNAL_VERSION {
         return None;
     }
-    let mut files: HashMap<u64, (RelativePath, Unfinished)> = HashMap::new();
+    let mut files: BTreeMap<u64, Unfinished> = BTreeMap::new();
     let mut ends: HashMap<u64, VecDeque<u64>> = HashMap::new();
     for (record, end) in records {
         match record {
             Record::About(_) => break,
-            Record::Begun(Begun { number, path, identity }) => {
-                let file = Unfinished { identity, durable: Vec::new(), written: Vec::new() };
-                files.insert(number, (path, file));
+            Record::Begun(Begun { number, partial }) => {
+                let (durable, written) = (Vec::new(), Vec::new());
+                files.insert(number, Unfinished { partial, durable, written });
                 ends.remove(&number);
             }
             Record::Written((number, extent)) => {
-                if let Some((_, file)) = files.get_mut(&number) {
+                if let Some(file) = files.get_mut(&number) {
                     file.written.push(extent);
                     ends.entry(number).or_default().push_back(end);
                 }
             }
             Record::Synced(length) => {
-                for (number, (_, file)) in &mut files {
+                for (number, file) in &mut files {
                     let Some(ends) = ends.get_mut(number) else { continue };
                     let count = ends.partition_point(|end| *end <= length);
                     ends.drain(..count);
@@ -165,18 +225,20 @@ pub fn replay(
         }
     }
     if about.boot != boot {
-        files.values_mut().for_each(|(_, file)| file.written.clear());
+        files.values_mut().for_each(|file| file.written.clear());
     }
-    Some(files.into_values().collect())
+    Some((about, files.into_values().collect()))
 }
 
-/// Where a transfer may have left files.
+/// Where a transfer may have left temporary files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
     /// The directory it went to.
     pub at: At,
-    /// Directories below it.
+    /// Directories below it with files whose names begin with the transfer's mark.
     pub directories: Vec<Bytes>,
+    /// Partial files that may be there.
+    pub partials: Vec<Partial>,
 }
 
 /// What a journal says of where its transfer went, under any boot. `None` where it does not say.
@@ -187,11 +249,21 @@ pub fn places(bytes: &[u8]) -> Option<Places> {
         return None;
     };
     let Some((Record::At(at), _)) = records.next() else { return None };
-    let into = records.filter_map(|(record, _)| match record {
-        Record::Into(path) => Some(path),
-        _ => None,
-    });
-    Some(Places { at, directories: into.collect() })
+    let mut directories = Vec::new();
+    let mut partials = BTreeMap::new();
+    for (record, _) in records {
+        match record {
+            Record::Into(path) => directories.push(path),
+            Record::Begun(begun) => {
+                partials.insert(begun.number, begun.partial);
+            }
+            Record::Ended(number) => {
+                partials.remove(&number);
+            }
+            Record::About(_) | Record::At(_) | Record::Written(_) | Record::Synced(_) => {}
+        }
+    }
+    Some(Places { at, directories, partials: partials.into_values().collect() })
 }
 
 /// Whole records from the start, each with the length of the journal up to its end.
@@ -231,13 +303,23 @@ mod tests {
         })
     }
 
-    fn path(name: &str) -> RelativePath {
-        RelativePath::new(name.into()).expect("a path")
+    fn begun(number: u64, name: &str) -> Record {
+        Record::Begun(Begun { number, partial: partial(name) })
     }
 
-    fn begun(number: u64, name: &str) -> Record {
-        let identity = Identity { bytes: 100, modified: Time::default() };
-        Record::Begun(Begun { number, path: path(name), identity })
+    fn partial(name: &str) -> Partial {
+        Partial {
+            folder: Bytes::default(),
+            directory: Directory::default(),
+            partial_name: Bytes(format!(".{name}.part").into_bytes()),
+            name: Bytes(name.into()),
+            identity: Identity {
+                bytes: 100,
+                modified: Time::default(),
+                changed: Time::default(),
+                inode: 7,
+            },
+        }
     }
 
     fn extent(offset: u64) -> Extent {
@@ -270,14 +352,18 @@ mod tests {
             begun(2, "done"),
             Record::Ended(2),
         ]);
-        let same = replay(&bytes, "this", Algorithm::Crc32c, 4096).expect("a journal");
-        assert_eq!(same.len(), 1);
-        assert_eq!(same[&path("a")].durable, [extent(0)]);
-        assert_eq!(same[&path("a")].written, [extent(10)]);
-        let other = replay(&bytes, "other", Algorithm::Crc32c, 4096).expect("a journal");
-        assert_eq!(other[&path("a")].durable, [extent(0)]);
-        assert_eq!(other[&path("a")].written, []);
-        assert!(replay(&bytes, "this", Algorithm::Blake3, 4096).is_none());
+        let file = |written: &[Extent]| Unfinished {
+            partial: partial("a"),
+            durable: vec![extent(0)],
+            written: written.to_vec(),
+        };
+        let (about, same) = replay(&bytes, "this").expect("a journal");
+        assert_eq!(same, [file(&[extent(10)])]);
+        let (_, other) = replay(&bytes, "other").expect("a journal");
+        assert_eq!(other, [file(&[])]);
+        assert!(about.has_parts_of(Algorithm::Crc32c, 1 << 20));
+        assert!(about.has_parts_of(Algorithm::Sha256, 4096));
+        assert!(!about.has_parts_of(Algorithm::Blake3, 4096));
     }
 
     #[test]
@@ -286,14 +372,15 @@ mod tests {
         let synced = synced(&records);
         let mut bytes = journal(&records);
         put(&synced, &mut bytes);
-        let files = replay(&bytes, "this", Algorithm::Crc32c, 4096).expect("a journal");
+        let (_, files) = replay(&bytes, "this").expect("a journal");
         assert_eq!(files.len(), 1);
-        assert!(files[&path("b")].durable.is_empty());
+        assert_eq!(files[0].partial.name, Bytes(b"b".to_vec()));
+        assert!(files[0].durable.is_empty());
     }
 
     #[test]
     fn it_says_where_the_transfer_went() {
-        let at = At { path: Bytes(b"/x".to_vec()), device: 1, inode: 2, mark: ".m-".into() };
+        let at = At { path: Bytes(b"/x".to_vec()), file_system: 1, inode: 2, mark: ".m-".into() };
         let into = |path: &str| Bytes(path.into());
         let records = [
             about(),
@@ -304,10 +391,29 @@ mod tests {
         ];
         let mut bytes = journal(&records);
         let directories = vec![into(""), into("deep/er")];
-        assert_eq!(places(&bytes), Some(Places { at: at.clone(), directories }));
+        let partials = vec![partial("a")];
+        let whole = Places { at: at.clone(), directories, partials: partials.clone() };
+        assert_eq!(places(&bytes), Some(whole));
         bytes.pop();
-        assert_eq!(places(&bytes), Some(Places { at, directories: vec![into("")] }));
+        assert_eq!(places(&bytes), Some(Places { at, directories: vec![into("")], partials }));
         assert_eq!(places(&journal(&[about(), begun(1, "a")])), None);
+    }
+
+    #[test]
+    fn unsynced_ranges_end_with_their_mount() {
+        let here = Directory { device: 1, inode: 2, mount: 3 };
+        let file = Unfinished {
+            partial: Partial { directory: here, ..partial("a") },
+            durable: vec![extent(0)],
+            written: vec![extent(20)],
+        };
+        let offsets = |directory| {
+            let ranges = file.ranges(Algorithm::Crc32c, directory);
+            ranges.iter().map(|extent| extent.offset).collect::<Vec<_>>()
+        };
+        assert_eq!(offsets(here), [0, 20]);
+        assert_eq!(offsets(Directory { mount: 4, ..here }), [0]);
+        assert_eq!(offsets(Directory { device: 4, ..here }), [0]);
     }
 
     proptest! {
@@ -338,14 +444,14 @@ mod tests {
             let count = |records: &[Record]| {
                 records.iter().filter(|record| matches!(record, Record::Written(_))).count()
             };
-            let files = replay(&bytes, "other", Algorithm::Crc32c, 4096).unwrap_or_default();
-            let claimed = files.values().map(|file| file.durable.len()).sum::<usize>();
+            let files = replay(&bytes, "other").map(|(_, files)| files).unwrap_or_default();
+            let claimed = files.iter().map(|file| file.durable.len()).sum::<usize>();
             prop_assert_eq!(claimed, synced.map_or(0, |at| count(&records[..at])));
         }
 
         #[test]
         fn any_bytes_are_a_journal_or_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = replay(&bytes, "this", Algorithm::Crc32c, 4096);
+            let _ = replay(&bytes, "this");
         }
     }
 }

@@ -39,4 +39,4 @@ pub mod third_party;
 pub mod wire;
 
 /// Version of everything in this crate that crosses the network.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;

@@ -154,8 +154,12 @@ wire_struct! {
         pub kind: Kind,
         /// Bytes in a file, zero otherwise.
         pub bytes: u64,
-        /// When it was last modified.
+        /// When its content was last modified (`st_mtime`); the destination gets it.
         pub modified: Time,
+        /// When its content or metadata last changed (`st_ctime`), which no program can set back.
+        pub changed: Time,
+        /// Its inode number at the source.
+        pub inode: u64,
         /// Permission bits.
         pub mode: u32,
         /// Owner's number.

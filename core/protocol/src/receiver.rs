@@ -6,7 +6,7 @@
 //! says so with [`Receiver::settle`]. Frames of files that have failed, ended or were sent twice are
 //! acknowledged and dropped.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::control::{
@@ -72,6 +72,10 @@ pub struct SenderFault(pub &'static str);
 struct Active {
     entry: Arc<Entry>,
     extents: Extents,
+    /// Ranges of an unfinished copy that are not checked yet, by offset.
+    unverified: BTreeMap<u64, Extent>,
+    /// Ranges that the carrier is writing, as offset and end: a frame that is sent again meanwhile is dropped.
+    writing: BTreeMap<u64, u64>,
     expected: Option<Digest>,
     resumed_bytes: u64,
     finishing: bool,
@@ -93,6 +97,7 @@ pub struct Receiver {
     /// Discards that the carrier has taken and not yet carried out.
     discarding: usize,
     decisions: Vec<(u64, Decision)>,
+    resend: Vec<(u64, u64)>,
     settled: Vec<(u64, Outcome)>,
     runs: Vec<Run>,
     notes: VecDeque<Note>,
@@ -121,6 +126,7 @@ impl Receiver {
             discards: VecDeque::new(),
             discarding: 0,
             decisions: Vec::new(),
+            resend: Vec::new(),
             settled: Vec::new(),
             runs: Vec::new(),
             notes: VecDeque::new(),
@@ -235,6 +241,8 @@ impl Receiver {
         let active = Active {
             extents: Extents::new(self.algorithm, entry.bytes),
             entry,
+            unverified: BTreeMap::new(),
+            writing: BTreeMap::new(),
             expected: None,
             resumed_bytes: 0,
             finishing: false,
@@ -267,6 +275,7 @@ impl Receiver {
         active.resumed_bytes = active.entry.bytes;
         self.tally.resumed_bytes += active.resumed_bytes;
         self.tally.skipped_files += 1;
+        self.tally.skipped_bytes += active.resumed_bytes;
         let digest = active.expected.clone().unwrap_or(Digest(Vec::new()));
         let entry = Arc::clone(&active.entry);
         self.finishes.push_back(Finish { file, entry, digest, same: true });
@@ -283,41 +292,73 @@ impl Receiver {
         None
     }
 
-    /// The carrier has looked.
-    pub fn decide(&mut self, file: u64, verdict: Verdict) {
-        let Some(active) = self.files.get_mut(&file) else { return };
+    /// The carrier has looked. Gives the ranges of an unfinished copy that the carrier is to read back and compare
+    /// with their parts; [`Receiver::verified`] takes the result of each.
+    pub fn decide(&mut self, file: u64, verdict: Verdict) -> Vec<Extent> {
+        let Some(active) = self.files.get_mut(&file) else { return Vec::new() };
         active.wanted = true;
+        let mut unverified = Vec::new();
         let decision = match verdict {
             Verdict::Send => Decision::Send(()),
-            Verdict::Resume(mut extents) => {
-                extents.truncate(RESUME_RANGES_MAX);
-                for extent in &extents {
-                    // A journal that crosses itself is worth what its first ranges are worth.
-                    let _ = active.extents.insert(extent.offset, extent.bytes, Part(extent.part));
-                }
-                active.resumed_bytes = active.extents.covered();
+            Verdict::Resume(extents) => {
+                let mut there = Extents::new(Algorithm::None, active.entry.bytes);
+                // Of ranges that cross, the first counts.
+                let fits = |extent: &Extent| {
+                    there.insert(extent.offset, extent.bytes, Part::default()) == Ok(true)
+                };
+                unverified.extend(extents.into_iter().filter(fits).take(RESUME_RANGES_MAX));
+                let by_offset = unverified.iter().map(|extent| (extent.offset, extent.clone()));
+                active.unverified = by_offset.collect();
+                active.resumed_bytes = unverified.iter().map(|extent| extent.bytes).sum();
                 self.tally.resumed_bytes += active.resumed_bytes;
-                Decision::Resume(active.extents.to_extents())
+                Decision::Resume(unverified.clone())
             }
             Verdict::Skip(digest) => {
                 self.decisions.push((file, Decision::Skip(())));
                 active.resumed_bytes = active.entry.bytes;
                 self.tally.resumed_bytes += active.resumed_bytes;
                 self.tally.skipped_files += 1;
-                return self.settle(file, Ok(digest));
+                self.tally.skipped_bytes += active.resumed_bytes;
+                self.settle(file, Ok(digest));
+                return unverified;
             }
             Verdict::Compare(digest) => {
                 active.expected = Some(digest.clone());
                 active.compared = true;
                 Decision::Compare(Bytes(digest.0))
             }
-            Verdict::Done(digest) => return self.settle(file, Ok(digest)),
-            Verdict::Failed(failure) => return self.settle(file, Err(failure)),
+            Verdict::Done(digest) => {
+                self.settle(file, Ok(digest));
+                return unverified;
+            }
+            Verdict::Failed(failure) => {
+                self.settle(file, Err(failure));
+                return unverified;
+            }
         };
         self.decisions.push((file, decision));
+        unverified
     }
 
-    /// Where the bytes of a frame belong.
+    /// A range of an unfinished copy was read back: it has its part, or is to be sent again.
+    pub fn verified(&mut self, file: u64, offset: u64, is_intact: bool) {
+        let Some(active) = self.files.get_mut(&file) else { return };
+        let Some(extent) = active.unverified.remove(&offset) else { return };
+        if is_intact {
+            let part = Part(extent.part);
+            let _ = active.extents.insert(extent.offset, extent.bytes, part);
+            return self.finish_if_whole(file);
+        }
+        active.resumed_bytes -= extent.bytes;
+        // The sender makes its digest again from what it reads now.
+        active.expected = active.expected.take().filter(|_| !self.algorithm.combines());
+        self.tally.resumed_bytes -= extent.bytes;
+        self.tally.rejected_bytes += extent.bytes;
+        self.resend.push((file, offset));
+    }
+
+    /// Where the bytes of a frame belong. Those of [`Place::Write`] are the carrier's until it says [`Receiver::written`]
+    /// or [`Receiver::fail`].
     ///
     /// # Errors
     /// When the file was never announced or wanted, or the range is not in it.
@@ -325,16 +366,25 @@ impl Receiver {
         if file >= self.next_file {
             return Err(SenderFault("a frame belongs to a file that was not announced"));
         }
-        let Some(active) = self.files.get(&file) else { return Ok(Place::Drop) };
+        let Some(active) = self.files.get_mut(&file) else { return Ok(Place::Drop) };
         if !active.wanted || active.entry.kind != Kind::File {
             return Err(SenderFault("a frame belongs to a file that nobody asked for"));
         }
         if offset.checked_add(bytes).is_none_or(|end| end > active.entry.bytes) {
             return Err(SenderFault("a frame reaches past the end of its file"));
         }
-        if active.finishing || active.extents.gaps(offset..offset + bytes).is_empty() {
+        let unverified = active.unverified.range(..offset + bytes).next_back();
+        let is_unverified = unverified.is_some_and(|(start, extent)| start + extent.bytes > offset);
+        let last = active.writing.range(..offset + bytes).next_back();
+        let is_being_written = last.is_some_and(|(_, end)| *end > offset);
+        if active.finishing
+            || is_unverified
+            || is_being_written
+            || active.extents.gaps(offset..offset + bytes).is_empty()
+        {
             return Ok(Place::Drop);
         }
+        active.writing.insert(offset, offset + bytes);
         Ok(Place::Write(Arc::clone(&active.entry)))
     }
 
@@ -350,6 +400,7 @@ impl Receiver {
         part: Part,
     ) -> Result<(), SenderFault> {
         let Some(active) = self.files.get_mut(&file) else { return Ok(()) };
+        active.writing.remove(&offset);
         let new = active
             .extents
             .insert(offset, bytes, part)
@@ -421,6 +472,12 @@ impl Receiver {
     #[must_use]
     pub fn only_finishes(&self) -> bool {
         !self.finishes.is_empty() && self.finishes.len() == self.files.len()
+    }
+
+    /// Whether an entry waits for its destination to be looked at.
+    #[must_use]
+    pub fn has_checks(&self) -> bool {
+        !self.checks.is_empty()
     }
 
     /// Whether a file is to be forgotten.
@@ -516,6 +573,9 @@ impl Receiver {
         }
         if !self.decisions.is_empty() {
             return Some(ToSender::Decisions(self.some_decisions()));
+        }
+        if !self.resend.is_empty() {
+            return Some(ToSender::Resend(some(&mut self.resend)));
         }
         if !self.runs.is_empty() {
             return Some(ToSender::Written(some(&mut self.runs)));

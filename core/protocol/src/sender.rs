@@ -17,7 +17,7 @@ use crate::control::{
     ToReceiver, ToSender,
 };
 use crate::digest::{Algorithm, Digest, Part};
-use crate::extents::Extents;
+use crate::extents::{Extent, Extents};
 use crate::manifest::{Entry, Kind, display_path};
 use crate::wire::{self, Bytes};
 use queue::{Queue, next_block, next_pack, still_wanted};
@@ -113,8 +113,11 @@ struct Active {
     source: Arc<Source>,
     /// Ranges not yet handed out.
     ranges: VecDeque<Range<u64>>,
-    /// What was read, or was at the destination before.
+    /// Ranges that were read here.
     extents: Extents,
+    /// Ranges of an unfinished copy that the receiver has, by offset.
+    resumed: BTreeMap<u64, Extent>,
+    /// Bytes that the receiver has and that are not sent.
     resumed_bytes: u64,
     skipped: bool,
     /// Travels in packs, whose table carries the digest.
@@ -326,6 +329,7 @@ impl Sender {
             source,
             ranges: VecDeque::new(),
             extents,
+            resumed: BTreeMap::new(),
             resumed_bytes: 0,
             skipped: false,
             packed: false,
@@ -444,8 +448,31 @@ impl Sender {
                     .for_each(|note| self.tally.warn(note.path.to_string(), note.failure));
                 Ok(())
             }
+            ToSender::Resend(ranges) => {
+                ranges.into_iter().try_for_each(|(file, offset)| self.resend(file, offset))
+            }
             ToSender::Report(_) | ToSender::Settings(_) => Ok(()),
         }
+    }
+
+    /// Sends a resumed range after all: at the destination it is not what was sent.
+    fn resend(&mut self, file: u64, offset: u64) -> Result<(), ReceiverFault> {
+        if file >= self.next_file {
+            return Err(ReceiverFault("it wants a file that was not announced"));
+        }
+        let Some(active) = self.files.get_mut(&file) else { return Ok(()) };
+        let extent = active.resumed.remove(&offset);
+        let extent = extent.ok_or(ReceiverFault("it wants a range again that it did not have"))?;
+        active.resumed_bytes -= extent.bytes;
+        self.tally.resumed_bytes -= extent.bytes;
+        self.tally.rejected_bytes += extent.bytes;
+        self.tally.wanted_bytes += extent.bytes;
+        active.ranges.push_back(offset..offset + extent.bytes);
+        // The digest is made again from what is read; one in file order is of the source alone.
+        active.ended &= !self.algorithm.combines();
+        let queue = self.queues.entry(active.source.device).or_default();
+        queue.large.push((active.source.entry.bytes, file));
+        Ok(())
     }
 
     fn decided(&mut self, file: u64, decision: Decision) -> Result<(), ReceiverFault> {
@@ -482,15 +509,16 @@ impl Sender {
             }
             Decision::Send(()) => active.ranges.push_back(0..bytes),
             Decision::Resume(extents) => {
+                let mut there = Extents::new(Algorithm::None, bytes);
                 for extent in extents {
-                    active
-                        .extents
-                        .insert(extent.offset, extent.bytes, Part(extent.part))
-                        .map_err(|_| ReceiverFault("it has ranges that cross"))?;
+                    match there.insert(extent.offset, extent.bytes, Part::default()) {
+                        Ok(true) => active.resumed.insert(extent.offset, extent),
+                        _ => return Err(ReceiverFault("it has ranges that cross")),
+                    };
                 }
-                active.resumed_bytes = active.extents.covered();
+                active.resumed_bytes = there.covered();
                 self.tally.resumed_bytes += active.resumed_bytes;
-                active.ranges.extend(active.extents.gaps(0..bytes));
+                active.ranges.extend(there.gaps(0..bytes));
             }
         }
         self.tally.wanted_bytes += bytes - active.resumed_bytes;
@@ -565,6 +593,7 @@ impl Sender {
             }
             self.tally.files += 1;
             self.tally.skipped_files += u64::from(skipped);
+            self.tally.skipped_bytes += if skipped { entry.bytes } else { 0 };
             self.tally.bytes += entry.bytes;
             self.tally.moved_bytes += if packed { entry.bytes } else { 0 };
         }
@@ -615,9 +644,7 @@ impl Sender {
                 let Some(active) = self.files.get_mut(&source.file) else { return };
                 // A range that is read again after its stream was lost is known already.
                 let _ = active.extents.insert(range.start, range.end - range.start, part);
-                if active.extents.is_whole() {
-                    self.file_read(source.file);
-                }
+                self.file_read(source.file);
             }
             Read::Changed(fresh) => self.changed(source, fresh.map(|entry| *entry)),
             Read::Failed(failure) => self.fail(source, failure),
@@ -633,10 +660,18 @@ impl Sender {
 
     fn file_read(&mut self, file: u64) {
         let Some(active) = self.files.get(&file) else { return };
-        if active.packed || active.ended || !self.algorithm.combines() {
+        if active.packed
+            || active.ended
+            || !self.algorithm.combines()
+            || active.extents.covered() + active.resumed_bytes < active.source.entry.bytes
+        {
             return;
         }
-        if let Some(digest) = active.extents.digest() {
+        let mut whole = active.extents.clone();
+        for extent in active.resumed.values() {
+            let _ = whole.insert(extent.offset, extent.bytes, Part(extent.part));
+        }
+        if let Some(digest) = whole.digest() {
             self.end_file(file, digest);
         }
     }

@@ -73,14 +73,16 @@ impl Wire for Placed {
 
 /// The counts of a [`Tally`] cross the network; its errors and warnings do so once each.
 impl Wire for Tally {
-    const MIN_BYTES: usize = 12 * u64::MIN_BYTES + 2;
+    const MIN_BYTES: usize = 14 * u64::MIN_BYTES + 2;
     fn put(&self, out: &mut Vec<u8>) {
         let counts = [
             self.entries,
             self.files,
             self.skipped_files,
+            self.skipped_bytes,
             self.bytes,
             self.resumed_bytes,
+            self.rejected_bytes,
             self.announced_bytes,
             self.announced,
             self.moved_bytes,
@@ -98,8 +100,10 @@ impl Wire for Tally {
             entries: u64::take(input)?,
             files: u64::take(input)?,
             skipped_files: u64::take(input)?,
+            skipped_bytes: u64::take(input)?,
             bytes: u64::take(input)?,
             resumed_bytes: u64::take(input)?,
+            rejected_bytes: u64::take(input)?,
             announced_bytes: u64::take(input)?,
             announced: u64::take(input)?,
             moved_bytes: u64::take(input)?,

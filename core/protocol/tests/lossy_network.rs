@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use penstock_protocol::control::{ToReceiver, ToSender};
-use penstock_protocol::digest::{self, Algorithm, Digest, Part};
+use penstock_protocol::digest::{self, Algorithm, Digest, Part, RangeHasher};
 use penstock_protocol::extents::{Extent, Extents};
 use penstock_protocol::link::Link;
 use penstock_protocol::manifest::{Entry, Kind, RelativePath, Time};
@@ -172,7 +172,22 @@ impl World {
                     Verdict::Send
                 }
             };
-            self.receiver.decide(file, verdict);
+            let algorithm = self.algorithm;
+            for extent in self.receiver.decide(file, verdict) {
+                let key = (entry.path.clone(), entry.modified);
+                let (data, _) = self.store.partial.get_mut(&key).expect("it has ranges");
+                let range = extent.offset as usize..(extent.offset + extent.bytes) as usize;
+                // Storage may have lost what it had.
+                if self.chance.one_in(4) {
+                    data[range.start] ^= 1;
+                }
+                let mut hasher =
+                    RangeHasher::new(algorithm, extent.offset, extent.bytes, entry.bytes)
+                        .expect("a range of blocks");
+                hasher.update(&data[range]);
+                let is_intact = hasher.finish().0 == extent.part;
+                self.receiver.verified(file, extent.offset, is_intact);
+            }
         }
     }
 
@@ -308,6 +323,8 @@ fn entry(path: &RelativePath, data: &[u8], modified: Time) -> Entry {
         kind: Kind::File,
         bytes: data.len() as u64,
         modified,
+        changed: modified,
+        inode: 1,
         mode: 0o644,
         uid: 0,
         gid: 0,

@@ -7,9 +7,9 @@ use penstock_host::placement::Homes;
 use penstock_mover::agent::{Caller, Gatekeeper, Place};
 use penstock_mover::client::{Snapshot, join_locally};
 use penstock_mover::contact::CopyError;
-use penstock_mover::granting::{self, AnyEnd, Grant, RateMeter};
+use penstock_mover::granting::{AnyEnd, Grant, RateMeter};
 use penstock_mover::identity::Fingerprint;
-use penstock_mover::placing::Target;
+use penstock_mover::sink::Target;
 use penstock_mover::sending::SenderControl;
 use penstock_mover::session::{Ending, Session};
 use penstock_protocol::open::{Options, Protection, Refusal, RefusalKind};
@@ -99,11 +99,11 @@ pub(crate) fn start(
         pace: None,
         collectors: &[],
         fireflies: &Arc::default(),
-        claims: None,
+        locks: None,
+        release_partial: None,
     };
-    let name = granting::journal_name(&target.key, &caller.name, "");
-    let receive = grant
-        .receiver(target, &name, &options, None, &|_| true)
+    let (receive, _) = grant
+        .receiver(target, &options, None, &|_| true)
         .map_err(|refusal| failed(refusal.text))?;
     let session = receive.session();
     let session =

@@ -1,7 +1,7 @@
 //! From arguments to a transfer that runs.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,10 +11,9 @@ use penstock_mover::contact::{Contact, CopyError};
 use penstock_mover::dial::{Dial, TcpDial};
 use penstock_mover::granting::{self, AnyEnd, Grant};
 use penstock_mover::identity::{Fingerprint, tls_client_config};
-use penstock_mover::keeping::Journal;
-use penstock_mover::placing::Target;
 use penstock_mover::sending::SenderControl;
 use penstock_mover::session::Session;
+use penstock_mover::sink::{Journal, Target};
 use penstock_mover::third_party;
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
@@ -242,14 +241,27 @@ fn auto_streams(args: &CpArgs) -> u16 {
     u16::try_from(penstock_sys::machine::cores()).unwrap_or(8).clamp(2, 8)
 }
 
-/// The same for the same command with the same list on the same host, and for no other.
+/// The same for a transfer of the same sources, with the same list, on the same host: two of them into one directory
+/// are the same transfer, however they are spelled.
 pub(super) fn transfer_key(args: &CpArgs, list: Option<&PathList>) -> [u8; 16] {
     let mut hasher = penstock_mover::client::key_hasher();
     let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-    let here = std::env::current_dir().unwrap_or_default();
-    let parts = [machine.as_bytes(), here.as_os_str().as_bytes(), &[u8::from(args.recursive)]];
-    let paths = args.paths.iter().map(|path| path.as_bytes());
-    for part in parts.into_iter().chain(paths).chain(list.into_iter().flat_map(PathList::iter)) {
+    let sources = args.paths.split_last().map_or(&[][..], |(_, sources)| sources);
+    let sources = sources.iter().map(|source| match places::parse(source) {
+        Ok(Location::Local(path)) => {
+            let contents_alone = source.as_bytes().ends_with(b"/.") || source == ".";
+            let path = path.canonicalize().unwrap_or(path).into_os_string();
+            (path.into_vec(), contents_alone)
+        }
+        Ok(remote) => (remote_path(&remote), false),
+        Err(_) => (source.as_bytes().to_vec(), false),
+    });
+    let sources: Vec<_> = sources.collect();
+    let parts = sources.iter().flat_map(|(path, contents)| {
+        [path.as_slice(), if *contents { b"/." } else { b"" }]
+    });
+    let listed = list.into_iter().flat_map(PathList::iter);
+    for part in std::iter::once(machine.as_bytes()).chain(parts).chain(listed) {
         hasher.update(&(part.len() as u64).to_be_bytes());
         hasher.update(part);
     }
@@ -291,7 +303,7 @@ fn local_target(path: &Path, into_directory: bool, key: [u8; 16]) -> Result<Targ
         let root = Dir::open(existing)?;
         let (base, rename) =
             granting::target_at(root, rest.as_os_str().as_bytes(), into_directory)?;
-        Ok(Target { base, rename, key, trusted: true })
+        Ok(Target::new(base, rename, key, true))
     };
     resolve().map_err(|error| failed(format!("{shown}: {}", penstock_sys::fs::describe(&error))))
 }
@@ -457,16 +469,13 @@ fn pull(
             pace: None,
             collectors: &[],
             fireflies: &Arc::default(),
-            claims: None,
+            locks: None,
+            release_partial: None,
         };
-        let name = granting::journal_name(
-            &key,
-            &caller.name,
-            &display_path(target.as_os_str().as_bytes()),
-        );
         let given = (opened.session, SessionKey(opened.key));
         let end = grant
-            .receiver(base, &name, &options, Some(given), &|_| true)
+            .receiver(base, &options, Some(given), &|_| true)
+            .map(|(end, _)| end)
             .map_err(|refusal| CopyError::Failed(refusal.text))?;
         if let Some(list) = &list {
             end.want(Arc::clone(list));

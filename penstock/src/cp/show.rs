@@ -34,6 +34,8 @@ pub(crate) struct Shown {
     json: bool,
     quiet: bool,
     checksum: String,
+    /// Existing files are compared by digest, not by size and time.
+    compares: bool,
     checksum_file: Option<PathBuf>,
     protect: &'static str,
     started: Instant,
@@ -46,6 +48,7 @@ impl Shown {
             json: args.json,
             quiet: args.quiet,
             checksum: args.checksum.to_string(),
+            compares: args.compare.is_some(),
             checksum_file: args.checksum_file.clone(),
             protect: match args.protect {
                 super::Protect::Full => "full",
@@ -386,12 +389,29 @@ fn summary(snapshot: &Snapshot, seconds: f64, bound: &str, shown: &Shown) -> io:
         ByteCount(tally.bytes),
         tally.files,
     )?;
-    if tally.resumed_bytes > 0 {
+    if tally.skipped_files > 0 {
+        let files = if tally.skipped_files == 1 { "file was" } else { "files were" };
         writeln!(
             out,
-            "  {} were there already ({} whole files)",
-            ByteCount(tally.resumed_bytes),
-            tally.skipped_files
+            "  {} {files} there already with {} ({})",
+            tally.skipped_files,
+            if shown.compares { "the same digest" } else { "the same size and time, and not read" },
+            ByteCount(tally.skipped_bytes),
+        )?;
+    }
+    let resumed = tally.resumed_bytes - tally.skipped_bytes.min(tally.resumed_bytes);
+    if resumed > 0 {
+        writeln!(
+            out,
+            "  {} of unfinished copies were kept: read back and compared with their checksums",
+            ByteCount(resumed),
+        )?;
+    }
+    if tally.rejected_bytes > 0 {
+        writeln!(
+            out,
+            "  {} of unfinished copies were not what had been received, and were sent again",
+            ByteCount(tally.rejected_bytes),
         )?;
     }
     writeln!(
@@ -473,6 +493,9 @@ fn json_of(
         "moved_bytes": tally.moved_bytes,
         "network_bytes": snapshot.network_bytes,
         "resumed_bytes": tally.resumed_bytes,
+        "skipped_bytes": tally.skipped_bytes,
+        "verified_bytes": tally.resumed_bytes.saturating_sub(tally.skipped_bytes),
+        "rejected_bytes": tally.rejected_bytes,
         "skipped_files": tally.skipped_files,
         "failed": tally.failed,
         "warnings": tally.warned,

@@ -26,9 +26,7 @@ use penstock_sys::fs::Dir;
 use penstock_sys::net::{interface_with, is_own_address};
 use socket2::SockRef;
 
-use crate::abandoned;
 use crate::channel::Channel;
-use crate::claims::Claims;
 use crate::control::{self, Stopped};
 use crate::delegate::Delegate;
 use crate::engine::Engine;
@@ -41,6 +39,7 @@ use crate::memory::Memory;
 use crate::nettest;
 use crate::sending::spawn;
 use crate::session::{DEAD_AFTER, Ending, Pace, lock};
+use crate::sink::{self, FileLocks, ReleasePartial};
 use crate::transport::Transport;
 use crate::waiting::Waiting;
 
@@ -186,7 +185,7 @@ struct Inner {
     history: Mutex<VecDeque<Transfer>>,
     totals: Mutex<Counters>,
     fireflies: Arc<Sent>,
-    claims: Claims,
+    locks: FileLocks,
     next_id: AtomicU64,
     /// Requests that are being granted.
     entering: AtomicUsize,
@@ -222,7 +221,7 @@ impl Agent {
             history: Mutex::default(),
             totals: Mutex::default(),
             fireflies: Arc::default(),
-            claims: Claims::default(),
+            locks: FileLocks::default(),
             next_id: AtomicU64::new(1),
             entering: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
@@ -621,10 +620,11 @@ impl Inner {
             pace: Some(Arc::clone(&self.pace)),
             collectors: &self.config.collectors,
             fireflies: &self.fireflies,
-            claims: Some(&self.claims),
+            locks: Some(&self.locks),
+            release_partial: Some(self.release_partials_of(&caller)),
         };
         let granted = grant.make(&open.request, &|journal| {
-            self.end_forsaken(journal);
+            self.end_forsaken(|running| running.journal.as_ref() == Some(journal));
             channel.check_open().is_ok()
         })?;
         let session = granted.end.session();
@@ -695,16 +695,27 @@ impl Inner {
         Ok(())
     }
 
-    /// Ends sessions of this journal whose client is gone, so that its successor can begin.
-    fn end_forsaken(&self, journal: &str) {
+    /// Ends sessions of a kind whose client is gone, so that their successors can begin.
+    fn end_forsaken(&self, is_meant: impl Fn(&Running) -> bool) {
         let running: Vec<_> = lock(&self.sessions).values().cloned().collect();
         for running in running {
-            let forsaken = lock(&running.lost).is_some();
-            if forsaken && running.journal.as_deref() == Some(journal) {
+            if lock(&running.lost).is_some() && is_meant(&running) {
                 running.end.session().end(Ending::Failed("its client began anew".to_owned()));
                 self.retire(&running);
             }
         }
+    }
+
+    /// Ends sessions of `caller` that have lost their client and have a partial file that another session of the same
+    /// caller continues.
+    fn release_partials_of(self: &Arc<Self>, caller: &Caller) -> Arc<ReleasePartial> {
+        let (agent, caller) = (Arc::downgrade(self), caller.name.clone());
+        Arc::new(move |partial| {
+            let Some(agent) = agent.upgrade() else { return };
+            agent.end_forsaken(|running| {
+                running.caller.name == caller && running.end.has_partial(partial)
+            });
+        })
     }
 
     fn retire(&self, running: &Arc<Running>) {
@@ -735,7 +746,7 @@ impl Inner {
             let keep = lock(&self.limits).keep_unfinished.unwrap_or(ABANDONED_EVERY);
             if looked.is_none_or(|looked| looked.elapsed() > keep.min(ABANDONED_EVERY)) {
                 looked = Some(Instant::now());
-                abandoned::remove_after(&self.config.state, lock(&self.limits).keep_unfinished);
+                sink::remove_after(&self.config.state, lock(&self.limits).keep_unfinished);
             }
             std::thread::sleep(Duration::from_secs(1));
             self.waiting.close_slow(PROOF_WITHIN);

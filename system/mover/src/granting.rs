@@ -28,17 +28,17 @@ use penstock_sys::fs::{self, Dir};
 use crate::agent::{Caller, Counters, Gatekeeper};
 use crate::bound::{Share, bound_by};
 use crate::channel::Channel;
-use crate::claims::Claims;
 use crate::control::End;
 use crate::engine::Engine;
 use crate::exchange::random;
 use crate::firefly::Sent;
-use crate::keeping::{Journal, JournalError};
-use crate::placing::{Place, Target};
-use crate::receiving::{ReceiverControl, ReceiverEnd};
 use crate::scan::{Missing, Source};
 use crate::sending::{SenderControl, SenderEnd};
 use crate::session::{Pace, Session};
+use crate::sink::{
+    Destination, FileLocks, Journal, JournalError, JournalName, JournalStore, ReceiverControl,
+    ReceiverEnd, ReleasePartial, Target,
+};
 
 /// Memory for blocks of one end when nobody says how much: 16 blocks of 4 MiB.
 pub const MEMORY_BYTES: u64 = 64 << 20;
@@ -119,6 +119,15 @@ impl AnyEnd {
         match self {
             Self::Send(end) => end.0.take_settled(),
             Self::Receive(_) => Vec::new(),
+        }
+    }
+
+    /// Whether it receives a file with this partial name that is not in place yet.
+    #[must_use]
+    pub fn has_partial(&self, name: &std::ffi::OsStr) -> bool {
+        match self {
+            Self::Send(_) => false,
+            Self::Receive(end) => end.0.has_partial(name),
         }
     }
 
@@ -357,7 +366,9 @@ pub struct Grant<'a> {
     /// Where they count.
     pub fireflies: &'a Arc<Sent>,
     /// Files that are being written, for callers with a pass.
-    pub claims: Option<&'a Claims>,
+    pub locks: Option<&'a FileLocks>,
+    /// Ends sessions of the caller that have lost their client and have a partial file open.
+    pub release_partial: Option<Arc<ReleasePartial>>,
 }
 
 impl std::fmt::Debug for Grant<'_> {
@@ -374,22 +385,22 @@ pub struct Granted {
     /// What it is about.
     pub path: String,
     /// Name of its journal.
-    pub journal: Option<String>,
+    pub journal: Option<JournalName>,
 }
 
 impl Grant<'_> {
-    /// Makes the end that a request asks for. `forsaken` is asked to end a session of a journal that
-    /// is still in use, if nobody is there for it, and says whether whoever asks now is still there.
+    /// Makes the end that a request asks for. `release` ends a session that still uses a journal, if it has lost its
+    /// client, and says whether the client that asks now is still connected.
     ///
     /// # Errors
     /// When the request cannot be granted.
     pub fn make(
         &self,
         request: &Request,
-        forsaken: &dyn Fn(&str) -> bool,
+        release: &dyn Fn(&JournalName) -> bool,
     ) -> Result<Granted, Refusal> {
         match request {
-            Request::Push(push) => self.receive(push, forsaken),
+            Request::Push(push) => self.receive(push, release),
             Request::Pull(pull) => self.send(pull, &pull.options, None),
             Request::ThirdParty(request) => {
                 let session = &request.session;
@@ -483,79 +494,84 @@ impl Grant<'_> {
         Ok(Granted { end, path, journal: None })
     }
 
-    fn receive(&self, push: &Push, forsaken: &dyn Fn(&str) -> bool) -> Result<Granted, Refusal> {
+    fn receive(&self, push: &Push, release: &dyn Fn(&JournalName) -> bool) -> Result<Granted, Refusal> {
         let place = self.keeper.place(self.caller, &push.target.0, true)?;
-        let name = journal_name(&push.transfer_key, &self.caller.name, &place.shown);
         let (base, rename) = target_at(place.root, &place.path, push.into_directory)
             .map_err(|error| refuse(&place.shown, &error))?;
-        let target =
-            Target { base, rename, key: push.transfer_key, trusted: self.keeper.trusts_owners() };
+        let trusted = self.keeper.trusts_owners();
+        let target = Target::new(base, rename, push.transfer_key, trusted);
         let options = self.marked(&push.options, &push.target.0)?;
-        let end = self.receiver(target, &name, &options, None, forsaken)?;
-        Ok(Granted { end, path: place.shown, journal: Some(name) })
+        let (end, journal) = self.receiver(target, &options, None, release)?;
+        Ok(Granted { end, path: place.shown, journal: Some(journal) })
     }
 
-    /// Makes a receiving end with the journal `name`, of the session `given` or a new one.
+    /// Makes a receiving end with its journal, of the session `given` or a new one.
     ///
     /// # Errors
     /// When the same transfer is running, or the state directory cannot be used.
     pub fn receiver(
         &self,
         target: Target,
-        name: &str,
         options: &Options,
         given: Option<(SessionId, SessionKey)>,
-        forsaken: &dyn Fn(&str) -> bool,
-    ) -> Result<AnyEnd, Refusal> {
-        /// How long the threads of a forsaken session may take to let go of its journal.
+        release: &dyn Fn(&JournalName) -> bool,
+    ) -> Result<(AnyEnd, JournalName), Refusal> {
+        /// How long the threads of a session that ended may take to let go of its journal.
         const LET_GO_WITHIN: Duration = Duration::from_secs(5);
         let start = Instant::now();
         let agent = |error: io::Error| Refusal::new(RefusalKind::Agent, fs::describe(&error));
-        let (path, stat) = (target.base.real_path(), target.base.stat_self().map_err(agent)?);
-        let marked = |name: &str| format!(".penstock-{}-", &name[..name.len().min(16)]);
+        let path = target.base.real_path().map_err(agent)?;
+        let file_system = target.base.file_system_id().map_err(agent)?;
+        let inode = target.base.stat_self().map_err(agent)?.inode;
+        let directory = (file_system, inode);
+        let name = JournalName::new(
+            &self.caller.name,
+            directory,
+            target.rename.as_deref(),
+            &target.key,
+        );
         let at = At {
-            path: Bytes(path.map_err(agent)?.into_os_string().into_vec()),
-            device: stat.device,
-            inode: stat.inode,
-            mark: marked(name),
+            path: Bytes(path.into_os_string().into_vec()),
+            file_system,
+            inode,
+            mark: name.mark(),
         };
-        let (journal, unfinished) = loop {
-            let Some(state) = self.state else { break (Journal::none(), HashMap::new()) };
-            // Whoever waits for nobody would keep the journal from the client's next attempt.
-            if !forsaken(name) {
+        let journal = loop {
+            let Some(state) = self.state else { break Journal::none() };
+            let failed = |error: JournalError| Refusal::new(RefusalKind::Agent, error.to_string());
+            let store = JournalStore::open(state).map_err(|error| {
+                failed(JournalError::State(state.join("transfers"), fs::describe(&error)))
+            })?;
+            // A client that is gone would keep the journal from its own next attempt.
+            if !release(&name) {
                 return Err(Refusal::new(RefusalKind::Busy, "its client is gone"));
             }
-            match Journal::open(state, name, at.clone(), options) {
-                Ok(opened) => break opened,
+            match Journal::open(&store, &name, at.clone(), options) {
+                Ok(journal) => break journal,
                 Err(JournalError::Running) if start.elapsed() < LET_GO_WITHIN => {
                     std::thread::sleep(Duration::from_millis(50));
                 }
                 Err(error @ JournalError::Running) => {
                     return Err(Refusal::new(RefusalKind::Busy, error.to_string()));
                 }
-                Err(error) => return Err(Refusal::new(RefusalKind::Agent, error.to_string())),
+                Err(error) => return Err(failed(error)),
             }
         };
         let mark = match self.state {
             Some(_) => at.mark,
             // Nothing keeps the same command from running twice: each has names of its own.
-            None => marked(&journal_name(&random(), name, "")),
+            None => JournalName::new(&self.caller.name, directory, None, &random()).mark(),
         };
         let session = self.session(options, given)?;
-        let place = Place::new(target, mark, options.clone(), self.engine, unfinished)
-            .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))?
-            .keeping_off(self.claims.filter(|_| self.caller.pass.is_some()).cloned());
-        let end = ReceiverEnd::new(session, self.engine, place, journal);
-        Ok(AnyEnd::Receive(ReceiverControl(Arc::new(end))))
+        let caller = &self.caller.name;
+        let destination =
+            Destination::new(target, caller, mark, options.clone(), self.engine, journal)
+                .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))?
+                .with_locks(self.locks.filter(|_| self.caller.pass.is_some()).cloned())
+                .with_release(self.release_partial.clone());
+        let end = ReceiverEnd::new(session, self.engine, destination);
+        Ok((AnyEnd::Receive(ReceiverControl(Arc::new(end))), name))
     }
-}
-
-/// Name of the journal of a transfer to `shown` by `caller`.
-#[must_use]
-pub fn journal_name(transfer_key: &[u8; 16], caller: &str, shown: &str) -> String {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(transfer_key).update(caller.as_bytes()).update(&[0]).update(shown.as_bytes());
-    hasher.finalize().to_hex()[..32].to_owned()
 }
 
 /// A refusal names the path too.

@@ -13,11 +13,9 @@
 
 #![forbid(unsafe_code)]
 
-pub mod abandoned;
 pub mod agent;
 pub mod bound;
 pub mod channel;
-pub mod claims;
 pub mod client;
 pub mod contact;
 pub mod control;
@@ -30,20 +28,17 @@ pub mod firefly;
 pub mod frame;
 pub mod granting;
 pub mod identity;
-pub mod keeping;
 pub mod labels;
 pub mod memory;
 pub mod nettest;
 mod packing;
-pub mod placing;
 pub mod reading;
-pub mod receiving;
 pub mod scan;
 pub mod sending;
 pub mod session;
+pub mod sink;
 pub mod third_party;
 mod tls;
 pub mod totals;
 pub mod transport;
 pub mod waiting;
-pub mod writing;

@@ -22,6 +22,7 @@ use crate::packing::Packer;
 use crate::scan;
 use crate::sending::{Ready, SenderEnd};
 use crate::session::lock;
+use crate::sink::StoredFile;
 
 /// Operations that a reader keeps at the device.
 const DEPTH: usize = 4;
@@ -316,17 +317,38 @@ fn is_hole(file: &File, offset: u64, bytes: u64) -> bool {
     }
 }
 
+/// An open file that can be read at any offset.
+pub trait ReadAt {
+    /// Reads until the buffer is full or the file ends; the bytes read.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+}
+
+impl ReadAt for File {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        fs::read_at_most(self, buffer, offset)
+    }
+}
+
+impl ReadAt for dyn StoredFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        StoredFile::read_at(self, buffer, offset)
+    }
+}
+
 /// The digest of a file that is open, read through `buffer`; `None` where none is wanted.
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn digest_file(
-    file: &File,
+pub fn digest_file<F: ReadAt + ?Sized>(
+    file: &F,
     algorithm: Algorithm,
     buffer: &mut [u8],
 ) -> io::Result<Option<Digest>> {
     let Some(mut serial) = Serial::new(algorithm) else { return Ok(None) };
-    while let count @ 1.. = fs::read_at_most(file, buffer, serial.next())? {
+    while let count @ 1.. = file.read_at(buffer, serial.next())? {
         serial.update(&buffer[..count]);
     }
     Ok(Some(serial.finish()))
@@ -336,11 +358,11 @@ pub fn digest_file(
 ///
 /// # Errors
 /// When it cannot be read, or the file ends before.
-pub fn catch_up(serial: &mut Serial, file: &File, end: u64) -> io::Result<()> {
+pub fn catch_up<F: ReadAt + ?Sized>(serial: &mut Serial, file: &F, end: u64) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     while serial.next() < end {
         let left = usize::try_from(end - serial.next()).unwrap_or(usize::MAX).min(buffer.len());
-        match fs::read_at_most(file, &mut buffer[..left], serial.next())? {
+        match file.read_at(&mut buffer[..left], serial.next())? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             count => serial.update(&buffer[..count]),
         }

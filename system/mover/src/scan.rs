@@ -169,6 +169,8 @@ pub fn entry(
         kind,
         bytes,
         modified: time(stat.mtime),
+        changed: time(stat.ctime),
+        inode: stat.inode,
         mode: stat.mode,
         uid: stat.uid,
         gid: stat.gid,

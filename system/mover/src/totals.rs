@@ -17,12 +17,15 @@ pub fn together(earlier: &Tally, now: Tally) -> Tally {
     let kept = found(moved, earlier.resumed_bytes, now.resumed_bytes);
     let copied = earlier.files.saturating_sub(earlier.skipped_files).max(earlier.wanted_files);
     let kept_files = found(copied, earlier.skipped_files, now.skipped_files);
+    let resumed_bytes = now.resumed_bytes - kept;
     let mut warnings = earlier.warnings.clone();
     warnings.extend(now.warnings.iter().cloned());
     Tally {
         // What is lost with a session was moved all the same until it is moved again.
         moved_bytes: earlier.moved_bytes.max(now.moved_bytes + kept),
-        resumed_bytes: now.resumed_bytes - kept,
+        resumed_bytes,
+        skipped_bytes: now.skipped_bytes.min(resumed_bytes),
+        rejected_bytes: earlier.rejected_bytes + now.rejected_bytes,
         skipped_files: now.skipped_files - kept_files,
         wanted_bytes: earlier.wanted_bytes.max(now.wanted_bytes + kept),
         wanted_files: earlier.wanted_files.max(now.wanted_files + kept_files),

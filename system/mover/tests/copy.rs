@@ -16,12 +16,12 @@ use penstock_mover::client::{Begin, Plan, Snapshot, Transfer};
 use penstock_mover::contact::{Contact, CopyError};
 use penstock_mover::dial::TcpDial;
 use penstock_mover::engine::Engine;
-use penstock_mover::granting::{self, AnyEnd, Grant};
+use penstock_mover::granting::{AnyEnd, Grant};
 use penstock_mover::identity::{Fingerprint, Identity, tls_client_config};
-use penstock_mover::placing::Target;
 use penstock_mover::scan::Source;
 use penstock_mover::sending::{SenderControl, SenderEnd};
 use penstock_mover::session::Session;
+use penstock_mover::sink::Target;
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
 use penstock_protocol::open::{
@@ -165,7 +165,7 @@ impl Site {
         let keeper = OneExport(self.export.clone());
         let make = move |opened: &penstock_protocol::open::Opened| {
             let base = Dir::open(&to).expect("the target is there");
-            let target = Target { base, rename: None, key: [6; 16], trusted: true };
+            let target = Target::new(base, None, [6; 16], true);
             let caller = Caller { name: "local".to_owned(), pass: None };
             let grant = Grant {
                 keeper: &keeper,
@@ -177,12 +177,13 @@ impl Site {
                 pace: None,
                 collectors: &[],
                 fireflies: &Arc::default(),
-                claims: None,
+                locks: None,
+                release_partial: None,
             };
-            let name = granting::journal_name(&[6; 16], "local", "to");
             let identity = (opened.session, SessionKey(opened.key));
             grant
-                .receiver(target, &name, &options2, Some(identity), &|_| true)
+                .receiver(target, &options2, Some(identity), &|_| true)
+                .map(|(end, _)| end)
                 .map_err(|refusal| CopyError::Failed(refusal.text))
         };
         Transfer::start(self.plan(Request::Pull(pull), options, Box::new(make)))

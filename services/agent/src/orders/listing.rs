@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_mover::abandoned::PART;
+use penstock_mover::sink::PART;
 use penstock_mover::agent::Place;
 use penstock_mover::scan::{Found, Source, Walk};
 use penstock_operations::orders::{ENTRIES_MAX, Entry, Fault};

@@ -13,6 +13,7 @@ use crate::delegate::Delegate;
 use crate::granting::{self, AnyEnd};
 use crate::memory::Hold;
 use crate::session::{Ending, lock};
+use crate::sink::JournalName;
 use crate::transport::Transport;
 
 /// A session at this agent.
@@ -24,7 +25,7 @@ pub(super) struct Running {
     pub(super) peer: String,
     pub(super) path: String,
     /// The name of its journal, where it has one.
-    pub(super) journal: Option<String>,
+    pub(super) journal: Option<JournalName>,
     pub(super) started: SystemTime,
     pub(super) end: AnyEnd,
     /// Where its files go to another agent, and its client only looks on.

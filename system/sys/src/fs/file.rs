@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::dir::{owner, permissions, times};
@@ -139,6 +139,16 @@ pub fn sync_all(file: &File) -> io::Result<()> {
     Ok(retry(|| rustix::fs::fsync(file))?)
 }
 
+/// Takes the file's exclusive lock (`flock`) for as long as this open file and its clones are open; `false` while another
+/// open file holds it. Where the file system has no locks, nobody else can hold one.
+pub fn try_lock(file: &File) -> io::Result<bool> {
+    match retry(|| rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)) {
+        Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Sets when the content last changed.
 pub fn set_file_times(file: &File, mtime: Timestamp) -> io::Result<()> {
     Ok(rustix::fs::futimens(file, &times(mtime))?)
@@ -205,6 +215,12 @@ pub fn is_direct(file: &File) -> io::Result<bool> {
 pub fn available_bytes(at: impl AsFd) -> io::Result<u64> {
     let stat = rustix::fs::fstatvfs(at)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// The number of the file system that `at` lives on: the same wherever and whenever it is mounted where the file system
+/// keeps one (ext4, btrfs), else that of its device; zero where it gives none.
+pub fn file_system_id(at: impl AsFd) -> io::Result<u64> {
+    Ok(rustix::fs::fstatvfs(at)?.f_fsid)
 }
 
 /// The name of the kind of file system that `at`, a file or [`super::Dir`], lives on; its number in hexadecimal
@@ -314,6 +330,18 @@ mod tests {
             set_file_times(&file, mtime).unwrap();
             assert_eq!(stat_file(&file).unwrap().mtime, mtime);
         }
+    }
+
+    #[test]
+    fn one_open_file_holds_the_lock() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let open = || File::options().read(true).open(path.path()).unwrap();
+        let (first, second) = (open(), open());
+        assert!(try_lock(&first).unwrap());
+        assert!(try_lock(&first).unwrap());
+        assert!(!try_lock(&second).unwrap());
+        drop(first);
+        assert!(try_lock(&second).unwrap());
     }
 
     #[test]

@@ -79,7 +79,11 @@ pub struct Stat {
     pub inode: u64,
     /// How many names it has.
     pub links: u64,
+    /// Number of the mount it was reached through, zero before Linux 5.8.
+    pub mount: u64,
 }
+
+const FACTS: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::MNT_ID);
 
 impl From<Statx> for Stat {
     fn from(stat: Statx) -> Self {
@@ -95,6 +99,7 @@ impl From<Statx> for Stat {
             device: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
             inode: stat.stx_ino,
             links: stat.stx_nlink.into(),
+            mount: if stat.stx_mask & StatxFlags::MNT_ID.bits() != 0 { stat.stx_mnt_id } else { 0 },
         }
     }
 }
@@ -106,7 +111,7 @@ pub fn stat_file(file: &File) -> io::Result<Stat> {
 
 /// The facts about what `fd` has open, be it with `O_PATH`.
 pub(super) fn stat_fd(fd: BorrowedFd<'_>) -> io::Result<Stat> {
-    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, FACTS)?;
     Ok(stat.into())
 }
 
@@ -116,7 +121,7 @@ pub(super) fn stat_name(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<S
         directory,
         name,
         AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT,
-        StatxFlags::BASIC_STATS,
+        FACTS,
     )?;
     Ok(stat.into())
 }

@@ -1,0 +1,281 @@
+//! The committer of a receiving end, where durability is made.
+//!
+//! It takes all files that have become whole, syncs them together, renames them, and only then settles them; about once
+//! a second it syncs unfinished large files and marks the journal. Many small files thus share one sync.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use penstock_protocol::control::{Failure, FailureKind};
+use penstock_protocol::receiver::Finish;
+use penstock_sys::fs;
+
+use super::destination::destination;
+use super::file::{FileEvent, FileState, SinkFile};
+use super::receiver::ReceiverEnd;
+use crate::reading::{catch_up, digest_file};
+use crate::sending::wait;
+use crate::session::{Ending, lock};
+
+/// How often unfinished files are synced and the journal marked.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long whole small files may wait for others to share a sync with, while more are coming.
+const SHARED_SYNC_DELAY: Duration = Duration::from_millis(250);
+
+/// From this many whole small files on, one sync of the file system is cheaper than one for each.
+const SYNC_ALL_FILES_MIN: usize = 8;
+
+/// A buffer to read files through.
+const READ_BYTES: usize = 1 << 20;
+
+/// What a look at the files came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing is to be done for so long, unless something becomes whole.
+    Wait(Duration),
+    /// Something was done.
+    Done,
+    /// Everything is durable, or the session has failed.
+    Over,
+}
+
+/// The committer of one receiving end.
+#[derive(Debug)]
+pub(super) struct Committer<'a> {
+    end: &'a ReceiverEnd,
+    synced: Instant,
+    settled: Instant,
+    /// The device near which the thread runs.
+    near: Option<u64>,
+}
+
+/// A whole file on its way to its name.
+struct Whole {
+    finish: Finish,
+    sink: Arc<SinkFile>,
+}
+
+impl<'a> Committer<'a> {
+    pub(super) fn new(end: &'a ReceiverEnd, now: Instant) -> Self {
+        Self { end, synced: now, settled: now, near: None }
+    }
+
+    pub(super) fn run(mut self) {
+        while !self.end.session.is_over() {
+            match self.step(Instant::now()) {
+                Step::Over => return,
+                Step::Done => {}
+                Step::Wait(time) => {
+                    let machine = lock(&self.end.machine);
+                    if !machine.has_finishes() {
+                        drop(wait(&self.end.commit, machine, time));
+                    } else if !machine.only_finishes() && !machine.is_complete() {
+                        drop(wait(&self.end.commit, machine, Duration::from_millis(20)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts whole files in place, syncs unfinished ones or finishes the session, whichever is due.
+    pub(super) fn step(&mut self, now: Instant) -> Step {
+        let sync_is_due = now.duration_since(self.synced) >= SYNC_INTERVAL;
+        let mut machine = lock(&self.end.machine);
+        let complete = machine.is_complete();
+        let is_worth_it =
+            now.duration_since(self.settled) >= SHARED_SYNC_DELAY || machine.only_finishes();
+        if !complete && !is_worth_it && !sync_is_due {
+            return Step::Wait(Duration::from_millis(100));
+        }
+        let finishes: Vec<_> = std::iter::from_fn(|| machine.poll_finish()).collect();
+        drop(machine);
+        if finishes.is_empty() && !complete && !sync_is_due {
+            return Step::Wait(Duration::from_millis(100));
+        }
+        if !finishes.is_empty() {
+            self.settle(finishes);
+            self.settled = now;
+        }
+        if complete {
+            self.finish();
+            return Step::Over;
+        }
+        if sync_is_due {
+            self.sync_unfinished();
+            self.synced = now;
+        }
+        Step::Done
+    }
+
+    /// Syncs files together, renames them, and settles them.
+    fn settle(&mut self, finishes: Vec<Finish>) {
+        let end = self.end;
+        let mut whole = Vec::with_capacity(finishes.len());
+        let mut results = Vec::with_capacity(finishes.len());
+        let mut packed = 0;
+        for finish in finishes {
+            let Some(sink) = lock(&end.sinks).remove(&finish.file) else { continue };
+            let device = sink.parent.device;
+            if self.near.replace(device) != Some(device) {
+                end.session.settle_near_files(device);
+            }
+            let prepared = self.prepare(&finish, &sink);
+            let file = Whole { finish, sink };
+            match prepared {
+                Ok(()) => {
+                    packed += usize::from(file.is_packed());
+                    whole.push(file);
+                }
+                Err(failure) => results.push((file, Err(failure))),
+            }
+        }
+        let journal = &end.destination.journal;
+        let ended = journal.ended();
+        let all = if packed >= SYNC_ALL_FILES_MIN {
+            let synced = end.destination.sync();
+            if synced.is_ok() {
+                journal.names_durable(ended);
+            }
+            Some(synced)
+        } else {
+            None
+        };
+        for file in whole {
+            let result = match &all {
+                Some(Err(error)) => Err(destination(error)),
+                Some(Ok(())) => self.put_in_place(&file, true),
+                None => self.put_in_place(&file, false),
+            };
+            results.push((file, result));
+        }
+        for (file, result) in &results {
+            if result.is_err() {
+                end.destination.discard(&file.sink);
+            }
+            journal.end_file(file.sink.journal_number.load(Ordering::SeqCst));
+        }
+        end.with_machine(|machine| {
+            for (Whole { finish, .. }, result) in results {
+                machine.settle(finish.file, result.map(|()| finish.digest));
+            }
+        });
+    }
+
+    /// Checks a whole file and completes it, but for the sync of one from a pack.
+    fn prepare(&self, finish: &Finish, sink: &SinkFile) -> Result<(), Failure> {
+        let place = &self.end.destination;
+        if finish.same {
+            return place.refresh(sink).map_err(|error| destination(&error));
+        }
+        check_serial(finish, sink)?;
+        if !sink.is_packed() {
+            place.complete(sink).map_err(|error| destination(&error))?;
+        }
+        Ok(())
+    }
+
+    fn put_in_place(&self, file: &Whole, is_synced: bool) -> Result<(), Failure> {
+        let Whole { finish, sink } = file;
+        if finish.same {
+            return Ok(());
+        }
+        if sink.is_packed() {
+            let sync = || -> std::io::Result<()> {
+                if !is_synced {
+                    sink.reopen()?.sync_data()?;
+                }
+                sink.advance(FileEvent::Synced)
+            };
+            sync().map_err(|error| destination(&error))?;
+        }
+        if self.end.session.options.readback {
+            self.read_back(finish, sink)?;
+        }
+        self.end.destination.rename(sink).map_err(|error| destination(&error))
+    }
+
+    /// Reads a file again, from its device where the page cache lets go of it.
+    fn read_back(&self, finish: &Finish, sink: &SinkFile) -> Result<(), Failure> {
+        let algorithm = self.end.session.options.algorithm;
+        let digest = sink.reopen().and_then(|file| {
+            file.drop_cache(0, sink.entry.bytes)?;
+            digest_file(&*file, algorithm, &mut vec![0; READ_BYTES])
+        });
+        match digest.map_err(|error| destination(&error))? {
+            Some(digest) if digest != finish.digest => Err(damaged()),
+            _ => Ok(()),
+        }
+    }
+
+    fn sync_unfinished(&self) {
+        let journal = &self.end.destination.journal;
+        let length = journal.length();
+        let sinks: Vec<_> = lock(&self.end.sinks).values().cloned().collect();
+        let mut any = false;
+        for sink in sinks {
+            if let Some(file) = sink.take_dirty() {
+                any = true;
+                if let Err(error) = file.sync_data() {
+                    let failure = destination(&error);
+                    self.end.with_machine(|machine| machine.fail(sink.file, failure));
+                    return;
+                }
+            }
+        }
+        if any {
+            journal.synced(length);
+        }
+    }
+
+    /// Everything is settled: directories get their metadata, names become durable, the journal goes.
+    fn finish(&self) {
+        let end = self.end;
+        // Before directories get their times.
+        end.destination.remove_leftovers();
+        let failures = end.destination.finish_directories();
+        if let Err(error) = end.destination.sync() {
+            let text = format!("cannot make names durable: {}", fs::describe(&error));
+            return end.session.end(Ending::Failed(text));
+        }
+        end.destination.journal.remove(&end.destination.folders());
+        let report = end.session.report();
+        end.pass_warnings();
+        end.with_machine(|machine| {
+            machine.report(report);
+            for (path, failure) in failures {
+                machine.note_failure(path, failure);
+            }
+            machine.finished();
+        });
+    }
+}
+
+impl Whole {
+    fn is_packed(&self) -> bool {
+        !self.finish.same && self.sink.is_packed()
+    }
+}
+
+impl SinkFile {
+    fn is_packed(&self) -> bool {
+        matches!(&*lock(&self.state), FileState::Packed)
+    }
+}
+
+/// Finishes a digest that needs file order, and compares it with the sender's.
+fn check_serial(finish: &Finish, sink: &SinkFile) -> Result<(), Failure> {
+    let Some(mut serial) = lock(&sink.serial).take() else { return Ok(()) };
+    if serial.next() < sink.entry.bytes {
+        sink.reopen()
+            .and_then(|file| catch_up(&mut serial, &*file, sink.entry.bytes))
+            .map_err(|error| destination(&error))?;
+    }
+    if serial.finish() == finish.digest { Ok(()) } else { Err(damaged()) }
+}
+
+fn damaged() -> Failure {
+    let text = "what is at the destination is not what was read at the source: copy it again";
+    Failure::new(FailureKind::Integrity, text)
+}

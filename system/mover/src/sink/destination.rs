@@ -1,0 +1,921 @@
+//! The destination: names, temporary names, existing files, metadata.
+//!
+//! A file is written under a hidden temporary name beside its final one and renamed when it is whole and durable.
+//! A file that is written block by block has a partial name that depends on the caller, the file's name and its source
+//! alone, so that any later command for the same file finds it. Everything happens beneath one directory that no path
+//! and no link can leave.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use penstock_protocol::block::PACK_ALIGN_BYTES_MIN;
+use penstock_protocol::control::{Failure, FailureKind};
+use penstock_protocol::digest::{Algorithm, Digest, Serial};
+use penstock_protocol::extents::{Extent, coalesce};
+use penstock_protocol::journal::{Identity, Partial};
+use penstock_protocol::manifest::{Entry, Kind, RelativePath, display_path};
+use penstock_protocol::open::{Existing, Options};
+use penstock_protocol::receiver::Verdict;
+use penstock_protocol::sender::DIFFERS;
+use penstock_protocol::wire::{Bytes, Wire};
+use penstock_sys::buffer::BUFFER_ALIGNMENT;
+use penstock_sys::fs::{self, Dir, Open, Timestamp};
+
+use super::file::{FileEvent, FileState, OpenFile, Parent, SinkFile, TemporaryNames};
+use super::file_locks::{FileLocks, in_use};
+use super::orphans::{self, PART};
+use super::resume_journal::{Found, Journal, partial_name};
+use super::storage::{Directory, StoredFile, identify};
+use crate::engine::Engine;
+use crate::reading::digest_file;
+use crate::scan::{native, time};
+use crate::session::lock;
+
+/// Most directories kept open.
+const PARENTS_MAX: usize = 512;
+
+/// Files from this size on are written past the page cache and journalled.
+const LARGE_BYTES_MIN: u64 = 1 << 20;
+
+/// How long a partial file that another session has open may take to be let go of. A session of the same caller whose
+/// client is gone ends at once when it is asked to.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Time between two attempts to lock a partial file.
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Ends sessions without a client that have this partial file open, if there are any.
+pub type ReleasePartial = dyn Fn(&OsStr) + Send + Sync;
+
+/// Where files are to go.
+#[derive(Debug)]
+pub struct Target {
+    /// The directory below which everything goes.
+    pub base: Arc<dyn Directory>,
+    /// The name that a single file gets there, if not its own.
+    pub rename: Option<OsString>,
+    /// The same for the same command, and for no other.
+    pub key: [u8; 16],
+    /// Whether the sender may choose owners and set-user-id bits.
+    pub trusted: bool,
+}
+
+impl Target {
+    /// A target in a directory of the kernel.
+    #[must_use]
+    pub fn new(base: Dir, rename: Option<OsString>, key: [u8; 16], trusted: bool) -> Self {
+        Self { base: Arc::new(base), rename, key, trusted }
+    }
+}
+
+/// The destination of one session.
+pub struct Destination {
+    base: Arc<Parent>,
+    /// The name that a single file gets here, if not its own.
+    rename: Option<OsString>,
+    /// Who copies; part of partial names.
+    caller: String,
+    /// The beginning of temporary names that belong to this transfer alone.
+    mark: String,
+    /// Whether the sender may choose owners and set-user-id bits: it acts for the user of this process.
+    trusted: bool,
+    options: Options,
+    engine: Engine,
+    /// Ranges of unfinished files.
+    pub journal: Arc<Journal>,
+    parents: Mutex<HashMap<PathBuf, Arc<Parent>>>,
+    directories: Mutex<Vec<Arc<Entry>>>,
+    made: Mutex<HashSet<PathBuf>>,
+    /// Directories into which files went, below the base.
+    folders: Mutex<HashSet<PathBuf>>,
+    /// A directory on each other file system that is mounted below the base.
+    mounts: Mutex<HashMap<u64, Arc<Parent>>>,
+    umask: u32,
+    /// Attributes that were not taken, until [`Destination::take_warnings`].
+    warnings: Mutex<Vec<(RelativePath, Failure)>>,
+    /// Existing files are read for their digest.
+    pub digest_skipped: AtomicBool,
+    /// The file system has no direct I/O.
+    no_direct: AtomicBool,
+    /// Files from this size on are journalled.
+    large_bytes_min: u64,
+    /// Files that transfers are writing, where they keep off each other.
+    locks: Option<FileLocks>,
+    release_partial: Option<Arc<ReleasePartial>>,
+    /// A file was waited for in vain.
+    no_lock_waits: AtomicBool,
+}
+
+impl std::fmt::Debug for Destination {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Destination").field("base", &self.base).finish_non_exhaustive()
+    }
+}
+
+/// Why the destination does not take something, and whether it may another time.
+pub(crate) fn destination(error: &io::Error) -> Failure {
+    use io::ErrorKind::{
+        AlreadyExists, InvalidFilename, IsADirectory, NotADirectory, PermissionDenied,
+        ReadOnlyFilesystem,
+    };
+    let kind = match error.kind() {
+        AlreadyExists | InvalidFilename | IsADirectory | NotADirectory | PermissionDenied
+        | ReadOnlyFilesystem => FailureKind::Refused,
+        _ => FailureKind::Destination,
+    };
+    Failure::new(kind, fs::describe(error))
+}
+
+impl Destination {
+    /// Files of `caller` go where `target` says. Until they are whole, those that are written whole have names that
+    /// begin with `mark`.
+    ///
+    /// # Errors
+    /// When its directory is gone.
+    pub fn new(
+        target: Target,
+        caller: &str,
+        mark: String,
+        options: Options,
+        engine: Engine,
+        journal: Journal,
+    ) -> io::Result<Self> {
+        let identity = identify(&*target.base)?;
+        let device = identity.device;
+        let base = Arc::new(Parent { dir: target.base, device, identity, is_fresh: false });
+        Ok(Self {
+            base,
+            rename: target.rename,
+            caller: caller.to_owned(),
+            mark,
+            trusted: target.trusted,
+            options,
+            engine,
+            journal: Arc::new(journal),
+            parents: Mutex::default(),
+            directories: Mutex::default(),
+            made: Mutex::default(),
+            folders: Mutex::default(),
+            mounts: Mutex::default(),
+            umask: penstock_sys::machine::umask(),
+            warnings: Mutex::default(),
+            digest_skipped: AtomicBool::new(false),
+            no_direct: AtomicBool::new(false),
+            large_bytes_min: LARGE_BYTES_MIN,
+            locks: None,
+            release_partial: None,
+            no_lock_waits: AtomicBool::new(false),
+        })
+    }
+
+    /// Writes no file that another transfer with these locks is writing.
+    #[must_use]
+    pub fn with_locks(mut self, locks: Option<FileLocks>) -> Self {
+        self.locks = locks;
+        self
+    }
+
+    /// Asks `release` for partial files that another session has open.
+    #[must_use]
+    pub fn with_release(mut self, release: Option<Arc<ReleasePartial>>) -> Self {
+        self.release_partial = release;
+        self
+    }
+
+    /// Journals files from this size on.
+    #[cfg(test)]
+    pub(super) fn journalling_from(mut self, bytes: u64) -> Self {
+        self.large_bytes_min = bytes;
+        self
+    }
+
+    /// The directory below which everything goes.
+    #[must_use]
+    pub fn base(&self) -> &Parent {
+        &self.base
+    }
+
+    fn parent_of(&self, path: &RelativePath) -> io::Result<(Arc<Parent>, OsString)> {
+        if let Some(name) = &self.rename {
+            return Ok((Arc::clone(&self.base), name.clone()));
+        }
+        let path = native(path);
+        let name = path.file_name().map(OsString::from).unwrap_or_default();
+        let above = path.parent().unwrap_or(Path::new(""));
+        if above.as_os_str().is_empty() {
+            return Ok((Arc::clone(&self.base), name));
+        }
+        if let Some(parent) = lock(&self.parents).get(above) {
+            return Ok((Arc::clone(parent), name));
+        }
+        let dir = match self.base.dir.open_dir(above) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.base.dir.create_dir_all(above, 0o777)?;
+                self.base.dir.open_dir(above)?
+            }
+            other => other?,
+        };
+        let identity = identify(&*dir)?;
+        let device = identity.device;
+        let is_fresh = lock(&self.made).contains(above);
+        let parent = Arc::new(Parent { dir, device, identity, is_fresh });
+        if device != self.base.device {
+            lock(&self.mounts).entry(device).or_insert_with(|| Arc::clone(&parent));
+        }
+        let mut parents = lock(&self.parents);
+        if parents.len() >= PARENTS_MAX {
+            parents.clear();
+        }
+        parents.insert(above.to_owned(), Arc::clone(&parent));
+        Ok((parent, name))
+    }
+
+    /// Looks at the destination of an entry; makes what needs no data. A file that wants data is given
+    /// back with its verdict.
+    pub fn check(&self, file: u64, entry: &Arc<Entry>) -> (Verdict, Option<SinkFile>) {
+        let verdict = match entry.kind {
+            Kind::Directory => self.make_directory(entry),
+            Kind::Symlink => self.make_link(entry),
+            Kind::File => match self.check_file(file, entry) {
+                Ok((verdict, sink)) => return (verdict, sink),
+                Err(failure) => Err(failure),
+            },
+        };
+        let verdict = verdict.map_or_else(Verdict::Failed, |()| Verdict::Done(Digest(Vec::new())));
+        (verdict, None)
+    }
+
+    fn make_directory(&self, entry: &Arc<Entry>) -> Result<(), Failure> {
+        let (parent, name) = self.parent_of(&entry.path).map_err(|error| destination(&error))?;
+        match parent.dir.create_dir(name.as_ref(), 0o700) {
+            Ok(()) => {
+                lock(&self.made).insert(native(&entry.path).to_owned());
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let there = parent.dir.stat(name.as_ref()).map_err(|error| destination(&error))?;
+                let leads_to = || self.base.dir.stat_follow(native(&entry.path));
+                match there.kind {
+                    fs::Kind::Directory => {}
+                    // It keeps its own mode, owner and times.
+                    fs::Kind::Symlink
+                        if leads_to().is_ok_and(|stat| stat.kind == fs::Kind::Directory) =>
+                    {
+                        return Ok(());
+                    }
+                    fs::Kind::Symlink => {
+                        return Err(in_the_way("a link to no directory below the target"));
+                    }
+                    _ => return Err(in_the_way("something that is not a directory")),
+                }
+            }
+            Err(error) => return Err(destination(&error)),
+        }
+        lock(&self.directories).push(Arc::clone(entry));
+        Ok(())
+    }
+
+    fn make_link(&self, entry: &Arc<Entry>) -> Result<(), Failure> {
+        let make = || -> io::Result<()> {
+            let (parent, name) = self.parent_of(&entry.path)?;
+            let target = PathBuf::from(OsString::from_vec(entry.link.0.clone()));
+            let (name, dir) = (Path::new(&name), &*parent.dir);
+            if dir.read_link(name).is_ok_and(|there| there == target) {
+                let there = dir.stat(name)?;
+                let has_owner = (there.uid, there.gid) == (entry.uid, entry.gid);
+                if time(there.mtime) == entry.modified && (has_owner || !self.gives_files_away()) {
+                    return Ok(());
+                }
+            }
+            let temporary = self.whole_name(entry);
+            let temporary = Path::new(&temporary);
+            let _ = dir.remove_file(temporary);
+            dir.symlink(&target, temporary)?;
+            self.set_owner(dir, temporary, entry)?;
+            self.set_xattrs(entry, |name, value| dir.set_xattr(temporary, name, value))?;
+            dir.set_times(temporary, timestamp(entry))?;
+            dir.rename(temporary, name).inspect_err(|_| {
+                let _ = dir.remove_file(temporary);
+            })
+        };
+        make().map_err(|error| destination(&error))
+    }
+
+    fn gives_files_away(&self) -> bool {
+        self.trusted && penstock_sys::machine::is_superuser()
+    }
+
+    fn mode(&self, entry: &Entry) -> u32 {
+        entry.mode & if self.trusted { 0o7777 } else { 0o1777 }
+    }
+
+    fn set_owner(&self, dir: &dyn Directory, path: &Path, entry: &Entry) -> io::Result<()> {
+        if !self.gives_files_away() {
+            return Ok(());
+        }
+        match dir.set_owner(path, entry.uid, entry.gid) {
+            // Only the superuser gives files away; everyone else keeps them.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            other => other,
+        }
+    }
+
+    fn check_file(
+        &self,
+        file: u64,
+        entry: &Arc<Entry>,
+    ) -> Result<(Verdict, Option<SinkFile>), Failure> {
+        let (parent, name) = self.parent_of(&entry.path).map_err(|error| destination(&error))?;
+        let there = if parent.is_fresh { None } else { stat_if_there(&*parent.dir, &name)? };
+        if there.is_some_and(|stat| stat.kind == fs::Kind::Directory) {
+            return Err(in_the_way("a directory"));
+        }
+        if let Some(fs::Kind::Other(what)) = there.map(|stat| stat.kind) {
+            return Err(in_the_way(&format!("a {what}")));
+        }
+        // What arrives is never written through a link; a rename takes its place by itself.
+        if self.options.inplace && there.is_some_and(|stat| stat.kind == fs::Kind::Symlink) {
+            parent.dir.remove_file(name.as_ref()).map_err(|error| destination(&error))?;
+        }
+        let partial = self.partial(entry, &parent, &name);
+        let same = there.is_some_and(|stat| {
+            stat.kind == fs::Kind::File
+                && stat.size == entry.bytes
+                && time(stat.mtime) == entry.modified
+        });
+        if same && !self.options.compare_digest {
+            self.remove_unfinished(partial.as_ref(), &parent);
+            return Ok((Verdict::Skip(self.digest_of_skipped(&*parent.dir, &name)?), None));
+        }
+        let file_lock = match &self.locks {
+            Some(locks) => Some(locks.lock(&parent, &name)?),
+            None => None,
+        };
+        let same_size = there.is_some_and(|stat| {
+            stat.kind == fs::Kind::File && stat.size == entry.bytes && entry.bytes > 0
+        });
+        let compare = (self.options.compare_digest && same_size)
+            .then(|| self.digest_of(&*parent.dir, &name))
+            .flatten();
+        if compare.is_none() && self.keeps(there) {
+            return Err(Failure::new(FailureKind::Refused, DIFFERS));
+        }
+        let names = if self.options.inplace {
+            TemporaryNames { partial: name.clone(), whole: name.clone() }
+        } else {
+            let whole = self.whole_name(entry);
+            let partial = partial.as_ref().map_or_else(
+                || whole.clone(),
+                |partial| OsString::from_vec(partial.partial_name.0.clone()),
+            );
+            TemporaryNames { partial, whole }
+        };
+        let (ranges, number) = match &partial {
+            Some(partial) if compare.is_none() => self.take_up(partial, &parent),
+            _ => (Vec::new(), 0),
+        };
+        let sink = SinkFile {
+            file,
+            entry: Arc::clone(entry),
+            parent,
+            name,
+            names,
+            journal_number: AtomicU64::new(number),
+            is_dirty: AtomicBool::new(false),
+            serial: Mutex::new(
+                (!self.options.algorithm.combines())
+                    .then(|| Serial::new(self.options.algorithm))
+                    .flatten(),
+            ),
+            is_resumed: !ranges.is_empty(),
+            state: Mutex::new(FileState::Expected),
+            _lock: file_lock,
+        };
+        if entry.bytes == 0 {
+            // There is nothing to send, and the last sync makes it durable.
+            let make = || {
+                self.write_small(&sink, &[], &[])?;
+                sink.advance(FileEvent::Synced)?;
+                self.rename(&sink)
+            };
+            make().map_err(|error| destination(&error))?;
+            return Ok((Verdict::Done(empty_digest(self.options.algorithm)), None));
+        }
+        let verdict = match compare {
+            Some(digest) => Verdict::Compare(digest),
+            None if ranges.is_empty() => Verdict::Send,
+            None => Verdict::Resume(ranges),
+        };
+        Ok((verdict, Some(sink)))
+    }
+
+    /// The partial file of an entry that is large enough to have one.
+    fn partial(&self, entry: &Entry, parent: &Parent, name: &OsStr) -> Option<Partial> {
+        // In place, nothing tells an unfinished file from a finished one.
+        if entry.bytes < self.large_bytes_min || self.options.inplace {
+            return None;
+        }
+        let identity = Identity::of(entry);
+        let partial_name = partial_name(&self.caller, name, &identity, &self.options);
+        Some(Partial {
+            folder: Bytes(self.folder_of(&entry.path).to_vec()),
+            directory: parent.identity,
+            partial_name: Bytes(partial_name.into_vec()),
+            name: Bytes(name.as_bytes().to_vec()),
+            identity,
+        })
+    }
+
+    /// Looks for an unfinished copy: its ranges, and its number in the journal.
+    fn take_up(&self, partial: &Partial, parent: &Parent) -> (Vec<Extent>, u64) {
+        let mut found = self.journal.find(partial);
+        if !found.is_known && self.release_unfinished(parent, partial) {
+            self.journal.look_again();
+            let more = self.journal.find(partial);
+            found.superseded.extend(more.superseded);
+            found = Found { superseded: found.superseded, ..more };
+        }
+        self.remove_partials(parent, found.superseded.iter());
+        let bytes = self.unfinished_bytes(parent, partial).filter(|_| !found.ranges.is_empty());
+        let ranges = bytes.map_or_else(Vec::new, |bytes| {
+            let holds = |extent: &Extent| {
+                extent.offset.checked_add(extent.bytes).is_some_and(|end| end <= bytes)
+            };
+            let extents = found.ranges.into_iter().filter(holds).collect();
+            coalesce(self.options.algorithm.of_ranges(), partial.identity.bytes, extents)
+        });
+        let number = match found.number {
+            Some(number) if !ranges.is_empty() => number,
+            earlier => {
+                let number = self.journal.begin_file(partial.clone(), &ranges);
+                self.journal.end_file(earlier.unwrap_or(0));
+                number
+            }
+        };
+        (ranges, number)
+    }
+
+    /// Length of the partial file, if it is a file that an earlier transfer of this user can have left: not one of
+    /// another user, and not one with a second name.
+    fn unfinished_bytes(&self, parent: &Parent, partial: &Partial) -> Option<u64> {
+        let name = Path::new(OsStr::from_bytes(&partial.partial_name.0));
+        let stat = parent.dir.stat(name).ok()?;
+        let is_own = stat.uid == penstock_sys::machine::effective_user() || self.gives_files_away();
+        if stat.kind == fs::Kind::File && stat.links == 1 && is_own {
+            return Some(stat.size);
+        }
+        let _ = parent.dir.remove_file(name);
+        None
+    }
+
+    /// Makes a session that has lost its client let go of a partial file that it has open, so that this session can
+    /// continue it; `false` where no session had it.
+    fn release_unfinished(&self, parent: &Parent, partial: &Partial) -> bool {
+        let name = OsStr::from_bytes(&partial.partial_name.0);
+        let Ok(file) = parent.dir.open_file(name.as_ref(), &Open::reading()) else { return false };
+        file.try_lock().is_ok_and(|is_free| !is_free) && self.lock_partial(&*file, name).is_ok()
+    }
+
+    fn lock_partial(&self, file: &dyn StoredFile, name: &OsStr) -> Result<(), Failure> {
+        let start = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(true) => return Ok(()),
+                Ok(false) if self.no_lock_waits.load(Ordering::Relaxed) => return Err(in_use()),
+                Ok(false) if start.elapsed() < LOCK_WAIT_MAX => {
+                    if let Some(release) = &self.release_partial {
+                        release(name);
+                    }
+                    std::thread::sleep(LOCK_RETRY_INTERVAL);
+                }
+                Ok(false) => {
+                    // It is a transfer that runs: the next file of it is not worth waiting for.
+                    self.no_lock_waits.store(true, Ordering::Relaxed);
+                    return Err(in_use());
+                }
+                Err(error) => return Err(destination(&error)),
+            }
+        }
+    }
+
+    /// An unfinished copy of a file that is there as a whole is of no use.
+    fn remove_unfinished(&self, partial: Option<&Partial>, parent: &Parent) {
+        let Some(partial) = partial else { return };
+        let found = self.journal.find(partial);
+        let current = found.is_known.then(|| OsString::from_vec(partial.partial_name.0.clone()));
+        self.remove_partials(parent, found.superseded.iter().chain(&current));
+        self.journal.end_file(found.number.unwrap_or(0));
+    }
+
+    /// Removes partial files that are of no use. The journal stays if one cannot be removed now.
+    fn remove_partials<'a>(&self, parent: &Parent, names: impl Iterator<Item = &'a OsString>) {
+        for name in names {
+            if orphans::remove_partial(&*parent.dir, name).is_err() {
+                self.journal.keep();
+            }
+        }
+    }
+
+    fn digest_of_skipped(&self, dir: &dyn Directory, name: &OsStr) -> Result<Digest, Failure> {
+        let none = self.options.algorithm == Algorithm::None;
+        if none || !self.digest_skipped.load(Ordering::SeqCst) {
+            return Ok(Digest(Vec::new()));
+        }
+        let digest = dir
+            .open_file(name.as_ref(), &Open::reading())
+            .and_then(|file| digest_file(&*file, self.options.algorithm, &mut vec![0; 1 << 20]));
+        match digest {
+            Ok(digest) => Ok(digest.unwrap_or(Digest(Vec::new()))),
+            Err(error) => {
+                let text = format!("its digest cannot be made: {}", fs::describe(&error));
+                Err(Failure::new(FailureKind::Destination, text))
+            }
+        }
+    }
+
+    fn digest_of(&self, dir: &dyn Directory, name: &OsStr) -> Option<Digest> {
+        let file = dir.open_file(name.as_ref(), &Open::reading()).ok()?;
+        digest_file(&*file, self.options.algorithm, &mut vec![0; 1 << 20]).ok().flatten()
+    }
+
+    /// The directory below the target in which the temporary files of an entry are.
+    #[must_use]
+    pub fn folder_of<'a>(&self, path: &'a RelativePath) -> &'a [u8] {
+        let path = path.as_bytes();
+        let slash = path.iter().rposition(|byte| *byte == b'/').filter(|_| self.rename.is_none());
+        slash.map_or(&[], |slash| &path[..slash])
+    }
+
+    /// Temporary files may be created beside this entry's from here on.
+    pub fn into_folder_of(&self, path: &RelativePath) {
+        let folder = self.folder_of(path);
+        self.journal.into_folder(folder);
+        let folder = Path::new(OsStr::from_bytes(folder));
+        let mut folders = lock(&self.folders);
+        if !folders.contains(folder) {
+            folders.insert(folder.to_owned());
+        }
+    }
+
+    /// Removes temporary files that earlier runs of the same command left, now that nothing is under way any more.
+    pub fn remove_leftovers(&self) {
+        for partial in self.journal.untaken() {
+            let folder = Path::new(OsStr::from_bytes(&partial.folder.0));
+            let name = OsStr::from_bytes(&partial.partial_name.0);
+            let dir = if folder.as_os_str().is_empty() {
+                Ok(Arc::clone(&self.base.dir))
+            } else {
+                self.base.dir.open_dir(folder)
+            };
+            let removed = match dir {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                dir => dir.and_then(|dir| orphans::remove_partial(&*dir, name)),
+            };
+            if removed.is_err() {
+                self.journal.keep();
+            }
+        }
+        if !self.journal.is_continued() {
+            return;
+        }
+        let mut folders = self.folders();
+        folders.extend(self.journal.earlier_folders().map(|folder| Bytes(folder.to_vec())));
+        let folders = folders.iter().map(|folder| folder.0.as_slice());
+        if orphans::sweep(&self.base.dir, folders, &self.mark, SystemTime::now()).failed {
+            self.journal.keep();
+        }
+    }
+
+    /// Directories below the target into which entries of this session went. A power cut may lose the last records of a
+    /// journal and keep the files that they announce; those lie in directories to which the repeated command leads.
+    pub fn folders(&self) -> HashSet<Bytes> {
+        let folders = lock(&self.folders);
+        folders.iter().map(|folder| Bytes(folder.as_os_str().as_bytes().to_vec())).collect()
+    }
+
+    /// The name of a file of this transfer until it is whole.
+    fn whole_name(&self, entry: &Entry) -> OsString {
+        let mut what = Vec::new();
+        entry.path.put(&mut what);
+        Identity::of(entry).put(&mut what);
+        let hash = blake3::hash(&what);
+        OsString::from(format!("{}{}{PART}", self.mark, &hash.to_hex()[..20]))
+    }
+
+    /// Opens the partial file for its first block, or gives the open one.
+    ///
+    /// # Errors
+    /// When it cannot be created, another transfer has it open, or there is no room for it.
+    pub fn open(&self, sink: &SinkFile) -> io::Result<OpenFile> {
+        let mut state = lock(&sink.state);
+        if let FileState::Open(open) = &*state {
+            return Ok(open.clone());
+        }
+        let (entry, parent, name) = (&sink.entry, &sink.parent, sink.partial_name());
+        if !matches!(*state, FileState::Expected) {
+            return Err(io::Error::other("the file was given up, or is whole"));
+        }
+        let open = self.open_partial(parent, name, entry, !sink.is_resumed)?;
+        if !self.options.inplace {
+            self.lock_partial(&*open.file, name)
+                .map_err(|failure| io::Error::other(failure.text))?;
+            if !sink.is_resumed {
+                open.file.set_len(0)?;
+            }
+        }
+        if entry.sparse {
+            open.file.set_len(entry.bytes)?;
+        } else if !sink.is_resumed {
+            // Space first: a full disk is found before the network is used.
+            open.file.preallocate(entry.bytes)?;
+        }
+        state.transition(FileEvent::Opened(open.clone()), &sink.names)?;
+        Ok(open)
+    }
+
+    fn open_partial(
+        &self,
+        parent: &Parent,
+        name: &OsStr,
+        entry: &Entry,
+        create: bool,
+    ) -> io::Result<OpenFile> {
+        let how = if create { Open::creating(0o600) } else { Open::writing() };
+        let is_direct = self.engine.direct && entry.bytes >= LARGE_BYTES_MIN && !entry.sparse;
+        let (dir, name) = (&parent.dir, Path::new(name));
+        match dir.open_file(name, &Open { direct: is_direct, ..how }) {
+            Err(error) if is_direct && error.kind() == io::ErrorKind::Unsupported => {
+                Ok(OpenFile { file: dir.open_file(name, &how)?, is_direct: false })
+            }
+            // An earlier run was killed after it had made the file read-only, as its source is.
+            Err(error) if !create && error.kind() == io::ErrorKind::PermissionDenied => {
+                dir.set_mode(name, 0o600)?;
+                Ok(OpenFile { file: dir.open_file(name, &how)?, is_direct: false })
+            }
+            other => Ok(OpenFile { file: other?, is_direct }),
+        }
+    }
+
+    /// Which engine writes a small file.
+    #[must_use]
+    pub fn small_engine(&self, sink: &SinkFile) -> &'static str {
+        if self.is_direct_small(sink) { "direct" } else { "buffered" }
+    }
+
+    fn is_direct_small(&self, sink: &SinkFile) -> bool {
+        let bytes = usize::try_from(sink.entry.bytes).unwrap_or(usize::MAX);
+        let possible = self.engine.direct && !self.no_direct.load(Ordering::Relaxed);
+        possible && bytes >= PACK_ALIGN_BYTES_MIN && !sink.entry.sparse
+    }
+
+    /// Writes a whole small file under its temporary name, with its metadata. `sectors` is `data` and what
+    /// lies behind it in its buffer.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_small(&self, sink: &SinkFile, data: &[u8], sectors: &[u8]) -> io::Result<()> {
+        let mut state = lock(&sink.state);
+        if !matches!(*state, FileState::Expected) {
+            return Err(io::Error::other("the file was given up, or is whole"));
+        }
+        // Who may not write a file may not give it attributes either.
+        let needs_write = if sink.entry.xattrs.is_empty() { 0 } else { 0o200 };
+        let mode = sink.entry.mode & 0o777 | needs_write;
+        let whole = sectors.get(..data.len().next_multiple_of(BUFFER_ALIGNMENT));
+        let whole = whole.filter(|_| self.is_direct_small(sink));
+        let how = Open { brief: true, direct: whole.is_some(), ..Open::creating(mode) };
+        let how = if self.options.inplace {
+            Open { truncate: true, ..how }
+        } else {
+            Open { create_new: true, ..how }
+        };
+        let file = match self.create_small(sink, &how) {
+            Err(error) if how.direct && error.kind() == io::ErrorKind::Unsupported => {
+                self.no_direct.store(true, Ordering::Relaxed);
+                self.create_small(sink, &Open { direct: false, ..how })?
+            }
+            other => other?,
+        };
+        match whole.filter(|_| !self.no_direct.load(Ordering::Relaxed)) {
+            Some(whole) => {
+                file.write_all_at(whole, 0)?;
+                if whole.len() > data.len() {
+                    file.set_len(data.len() as u64)?;
+                }
+            }
+            None => file.write_all_at(data, 0)?,
+        }
+        let given = mode & !self.umask;
+        self.set_metadata(&*file, &sink.entry, given != self.mode(&sink.entry))?;
+        state.transition(FileEvent::WrittenWhole, &sink.names)
+    }
+
+    fn create_small(&self, sink: &SinkFile, how: &Open) -> io::Result<Arc<dyn StoredFile>> {
+        let (dir, name) = (&sink.parent.dir, Path::new(&sink.names.whole));
+        match dir.open_file(name, how) {
+            // Left by a run that was killed, or by a pack that is sent again.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                dir.remove_file(name)?;
+                dir.open_file(name, how)
+            }
+            other => other,
+        }
+    }
+
+    /// Metadata in the order that keeps it: owner clears set-user-id, and everything but the time
+    /// changes the time.
+    fn set_metadata(&self, file: &dyn StoredFile, entry: &Entry, set_mode: bool) -> io::Result<()> {
+        if self.gives_files_away() {
+            match file.set_owner(entry.uid, entry.gid) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                other => other?,
+            }
+        }
+        self.set_xattrs(entry, |name, value| file.set_xattr(name, value))?;
+        if set_mode {
+            file.set_mode(self.mode(entry))?;
+        }
+        file.set_times(timestamp(entry))
+    }
+
+    /// Gives an entry its attributes by `set`. Those that the destination refuses become a warning.
+    fn set_xattrs(
+        &self,
+        entry: &Entry,
+        set: impl Fn(&OsStr, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut refused: Option<(Vec<String>, io::Error)> = None;
+        for (name, value) in &entry.xattrs {
+            match set(OsStr::from_bytes(&name.0), &value.0) {
+                // xattr(7): links have none of the user's.
+                Err(_) if entry.kind == Kind::Symlink && name.0.starts_with(b"user.") => {}
+                Err(error) if refuses_attribute(&error) => {
+                    let (names, _) = refused.get_or_insert_with(|| (Vec::new(), error));
+                    names.push(display_path(&name.0));
+                }
+                other => other?,
+            }
+        }
+        if let Some((names, error)) = refused {
+            let text = format!(
+                "it arrived without the attributes {}: {}",
+                names.join(", "),
+                fs::describe(&error)
+            );
+            let warning = Failure::new(FailureKind::Destination, text);
+            lock(&self.warnings).push((entry.path.clone(), warning));
+        }
+        Ok(())
+    }
+
+    /// What did not come with its entry, since the last call.
+    pub fn take_warnings(&self) -> Vec<(RelativePath, Failure)> {
+        std::mem::take(&mut *lock(&self.warnings))
+    }
+
+    /// Gives a file that was written block by block its length and metadata, and syncs it. A file that an earlier run
+    /// wrote is treated as one that was written now.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn complete(&self, sink: &SinkFile) -> io::Result<()> {
+        let open = self.open(sink)?;
+        // Direct writes end on a sector, and preallocation may have been longer.
+        open.file.set_len(sink.entry.bytes)?;
+        self.set_metadata(&*open.file, &sink.entry, true)?;
+        open.file.sync_data()?;
+        sink.advance(FileEvent::Synced)
+    }
+
+    /// Gives a file that was the same already the metadata of its source.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn refresh(&self, sink: &SinkFile) -> io::Result<()> {
+        let file = sink.parent.dir.open_file(sink.name.as_ref(), &Open::reading())?;
+        if !sink.entry.xattrs.is_empty() {
+            file.set_mode(self.mode(&sink.entry) | 0o200)?;
+        }
+        self.set_metadata(&*file, &sink.entry, true)
+    }
+
+    /// Gives a durable file its name.
+    ///
+    /// # Errors
+    /// When it is not durable yet, or that fails.
+    pub fn rename(&self, sink: &SinkFile) -> io::Result<()> {
+        let temporary = match &*lock(&sink.state) {
+            FileState::Complete(temporary) => temporary.clone(),
+            state => return Err(io::Error::other(format!("a file is not durable: {state:?}"))),
+        };
+        let (dir, from, to) = (&sink.parent.dir, Path::new(&temporary), Path::new(&sink.name));
+        if self.options.inplace {
+        } else if self.options.existing == Existing::Replace {
+            dir.rename(from, to)?;
+        } else {
+            dir.rename_noreplace(from, to).map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => io::Error::new(error.kind(), DIFFERS),
+                _ => error,
+            })?;
+        }
+        sink.advance(FileEvent::Renamed)
+    }
+
+    /// Whether what is there is to stay.
+    fn keeps(&self, there: Option<fs::Stat>) -> bool {
+        self.options.existing == Existing::Keep && there.is_some()
+    }
+
+    /// Gives up a file that is not to be completed, and removes its temporary file.
+    pub fn discard(&self, sink: &SinkFile) {
+        let temporary = sink.current_name();
+        let discarded = sink.advance(FileEvent::GivenUp).is_ok();
+        if discarded && !self.options.inplace {
+            match sink.parent.dir.remove_file(temporary.as_ref()) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => self.journal.keep(),
+                _ => {}
+            }
+        }
+    }
+
+    /// Makes what was written and renamed durable, on every file system that files went to.
+    ///
+    /// # Errors
+    /// When a device fails.
+    pub fn sync(&self) -> io::Result<()> {
+        self.base.dir.sync_filesystem()?;
+        let others = lock(&self.mounts).values().cloned().collect::<Vec<_>>();
+        others.iter().try_for_each(|parent| parent.dir.sync_filesystem())
+    }
+
+    /// Gives directories their modes and times, now that nothing more is put into them: the deepest
+    /// first, as a time changes with what is in it.
+    ///
+    /// Gives those of which that failed.
+    pub fn finish_directories(&self) -> Vec<(RelativePath, Failure)> {
+        let directories = std::mem::take(&mut *lock(&self.directories));
+        let mut failures = Vec::new();
+        for entry in directories.iter().rev() {
+            let set = || -> io::Result<()> {
+                let (parent, name) = self.parent_of(&entry.path)?;
+                let (dir, name) = (&*parent.dir, Path::new(&name));
+                self.set_owner(dir, name, entry)?;
+                if !entry.xattrs.is_empty() {
+                    // One that was there may be read-only; whose it is not is said by what follows.
+                    let _ = dir.set_mode(name, self.mode(entry) | 0o200);
+                }
+                self.set_xattrs(entry, |attribute, value| dir.set_xattr(name, attribute, value))?;
+                dir.set_mode(name, self.mode(entry))?;
+                dir.set_times(name, timestamp(entry))
+            };
+            if let Err(error) = set() {
+                let text = format!(
+                    "its mode, owner or times cannot be set at the destination: {}: copy it again \
+                     when nothing else changes that directory",
+                    fs::describe(&error)
+                );
+                let failure = Failure::new(FailureKind::Destination, text);
+                failures.push((entry.path.clone(), failure));
+            }
+        }
+        failures
+    }
+}
+
+fn stat_if_there(dir: &dyn Directory, name: &OsStr) -> Result<Option<fs::Stat>, Failure> {
+    match dir.stat(name.as_ref()) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(destination(&error)),
+    }
+}
+
+fn empty_digest(algorithm: Algorithm) -> Digest {
+    Serial::new(algorithm).map_or(Digest(Vec::new()), Serial::finish)
+}
+
+/// Whether the destination will not have an attribute, while it takes the file.
+fn refuses_attribute(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        ArgumentListTooLong, InvalidInput, PermissionDenied, StorageFull, Unsupported,
+    };
+    // A file system says of an attribute that is too long for it that there is no space.
+    let kinds = [ArgumentListTooLong, InvalidInput, PermissionDenied, StorageFull, Unsupported];
+    kinds.contains(&error.kind())
+}
+
+fn in_the_way(what: &str) -> Failure {
+    Failure::new(
+        FailureKind::Refused,
+        format!("{what} of that name is in the way at the destination: move it away"),
+    )
+}
+
+fn timestamp(entry: &Entry) -> Timestamp {
+    Timestamp { seconds: entry.modified.seconds, nanos: entry.modified.nanos.min(999_999_999) }
+}

@@ -1,0 +1,289 @@
+//! Removal of what transfers left that do not come back: journals, partial files and other temporary files.
+//!
+//! Only files that a journal names are touched: it records the directory that the transfer went to, its partial files, and
+//! the directories in which it may have created files that begin with its mark. No export is walked.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use penstock_protocol::journal::{self, Partial, Places};
+use penstock_protocol::manifest::display_path;
+use penstock_protocol::wire::Bytes;
+use penstock_sys::fs::{Kind, Open, Stat, describe};
+
+use super::resume_journal::read;
+use super::storage::{Directory, JournalStore};
+
+/// How temporary names end.
+pub const PART: &str = ".part";
+
+/// What was removed of one transfer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removed {
+    /// Name of its journal.
+    pub journal: String,
+    /// Where it went to, if its journal says so.
+    pub target: Option<PathBuf>,
+    /// Temporary files.
+    pub files: u64,
+    /// Bytes that they took.
+    pub bytes: u64,
+}
+
+/// Names of the journals in a store, without their extension.
+pub(super) fn journals(directory: &dyn Directory) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in directory.entries()? {
+        let (name, _) = entry?;
+        let path = Path::new(&name);
+        if path.extension() == Some(OsStr::new("journal"))
+            && let Some(stem) = path.file_stem().and_then(OsStr::to_str)
+        {
+            names.push(stem.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+fn below(base: &Arc<dyn Directory>, folder: &[u8]) -> io::Result<Arc<dyn Directory>> {
+    if folder.is_empty() {
+        return Ok(Arc::clone(base));
+    }
+    base.open_dir(Path::new(OsStr::from_bytes(folder)))
+}
+
+/// What a sweep came to.
+#[derive(Debug, Default)]
+pub(super) struct Swept {
+    /// Files removed.
+    pub(super) files: u64,
+    /// Bytes that they took.
+    pub(super) bytes: u64,
+    /// A directory could not be read, or a file not removed.
+    pub(super) failed: bool,
+}
+
+/// Removes temporary files with this mark from directories below `base`; those that changed after `before` stay.
+pub(super) fn sweep<'a>(
+    base: &Arc<dyn Directory>,
+    folders: impl Iterator<Item = &'a [u8]>,
+    mark: &str,
+    before: SystemTime,
+) -> Swept {
+    let mut swept = Swept::default();
+    for folder in folders {
+        match sweep_one(base, folder, mark, before, &mut swept) {
+            // A directory that is gone has nothing in it.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => swept.failed = true,
+            _ => {}
+        }
+    }
+    swept
+}
+
+fn sweep_one(
+    base: &Arc<dyn Directory>,
+    folder: &[u8],
+    mark: &str,
+    before: SystemTime,
+    swept: &mut Swept,
+) -> io::Result<()> {
+    let dir = below(base, folder)?;
+    let mut ours: Vec<OsString> = Vec::new();
+    for entry in dir.entries()? {
+        let (name, kind) = entry?;
+        if name.as_bytes().starts_with(mark.as_bytes())
+            && name.as_bytes().ends_with(PART.as_bytes())
+            && matches!(kind, Kind::File | Kind::Symlink)
+        {
+            ours.push(name);
+        }
+    }
+    for name in ours {
+        let stat = dir.stat(name.as_ref())?;
+        if changed(&stat) <= before {
+            dir.remove_file(name.as_ref())?;
+            swept.files += 1;
+            swept.bytes += stat.allocated_bytes;
+        }
+    }
+    Ok(())
+}
+
+/// Not the modification time: that of a small file is its source's.
+fn changed(stat: &Stat) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.ctime.seconds).unwrap_or(0))
+}
+
+/// Removes a partial file unless a transfer has it open; the bytes it took.
+///
+/// # Errors
+/// When it cannot be removed. One that is gone is no error.
+pub(super) fn remove_partial(dir: &dyn Directory, name: &OsStr) -> io::Result<Option<u64>> {
+    let file = match dir.open_file(name.as_ref(), &Open::writing()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    if !file.try_lock()? {
+        return Ok(None);
+    }
+    let bytes = file.stat()?.allocated_bytes;
+    dir.remove_file(name.as_ref())?;
+    Ok(Some(bytes))
+}
+
+/// Removes what transfers left that have not come back for `keep`, and logs it.
+pub fn remove_after(state: &Path, keep: Option<Duration>) {
+    let Some(before) = keep.and_then(|keep| SystemTime::now().checked_sub(keep)) else { return };
+    let removed = match remove(state, before) {
+        Ok(removed) => removed,
+        Err(error) => {
+            let why = describe(&error);
+            return tracing::warn!("cannot look for abandoned transfers: {why}");
+        }
+    };
+    for one in removed {
+        let target = one.target.as_deref().unwrap_or(Path::new("an unknown place"));
+        tracing::info!(
+            "abandoned transfer to {}: {} unfinished files with {} bytes are removed (journal {})",
+            display_path(target.as_os_str().as_bytes()),
+            one.files,
+            one.bytes,
+            one.journal
+        );
+    }
+}
+
+/// Removes what transfers left whose journal in the state directory `state` was last written before
+/// `before`, and that no transfer uses. What cannot be looked at now stays for another time.
+///
+/// # Errors
+/// When the state directory cannot be read.
+pub fn remove(state: &Path, before: SystemTime) -> io::Result<Vec<Removed>> {
+    if !state.join("transfers").exists() {
+        return Ok(Vec::new());
+    }
+    let store = JournalStore::open(state)?;
+    let mut removed = Vec::new();
+    for name in journals(&*store.directory)? {
+        match remove_one(&store, &name, before) {
+            Ok(Some(one)) => removed.push(one),
+            // It is in use, or not old enough.
+            Ok(None) => {}
+            Err(error) => {
+                let why = describe(&error);
+                tracing::warn!("journal {name}: abandoned and cannot be removed: {why}");
+            }
+        }
+    }
+    Ok(removed)
+}
+
+fn is_older(store: &JournalStore, journal: &Path, before: SystemTime) -> bool {
+    store.directory.stat(journal).is_ok_and(|stat| {
+        let written = u64::try_from(stat.mtime.seconds).unwrap_or(0);
+        UNIX_EPOCH + Duration::new(written, stat.mtime.nanos) <= before
+    })
+}
+
+fn remove_one(
+    store: &JournalStore,
+    name: &str,
+    before: SystemTime,
+) -> io::Result<Option<Removed>> {
+    let path = PathBuf::from(format!("{name}.journal"));
+    if !is_older(store, &path, before) {
+        return Ok(None);
+    }
+    let Some(_unused) = store.directory.lock(OsStr::new(&format!("{name}.lock")))? else {
+        return Ok(None);
+    };
+    // A transfer may have continued it since, or completed it.
+    if !is_older(store, &path, before) {
+        if store.directory.stat(&path).is_err() {
+            let _ = store.directory.remove_file(format!("{name}.lock").as_ref());
+        }
+        return Ok(None);
+    }
+    let places = journal::places(&read(&*store.directory, &path)?);
+    let target = places.as_ref().map(|places| PathBuf::from(OsStr::from_bytes(&places.at.path.0)));
+    let (files, bytes) = match &places {
+        Some(places) => remove_temporaries(store, places, before)?,
+        None => (0, 0),
+    };
+    remove_journal(store, name)?;
+    Ok(Some(Removed { journal: name.to_owned(), target, files, bytes }))
+}
+
+fn remove_journal(store: &JournalStore, name: &str) -> io::Result<()> {
+    store.directory.remove_file(format!("{name}.journal").as_ref())?;
+    let _ = store.directory.remove_file(format!("{name}.lock").as_ref());
+    Ok(())
+}
+
+fn remove_temporaries(
+    store: &JournalStore,
+    places: &Places,
+    before: SystemTime,
+) -> io::Result<(u64, u64)> {
+    let base = match (store.open_base)(&places.at) {
+        // It was removed, and all that was in it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((0, 0)),
+        other => other?,
+    };
+    let folders = places.directories.iter().map(|path| path.0.as_slice());
+    let Swept { mut files, mut bytes, .. } = sweep(&base, folders, &places.at.mark, before);
+    for partial in &places.partials {
+        let Ok(dir) = below(&base, &partial.folder.0) else { continue };
+        let name = OsStr::from_bytes(&partial.partial_name.0);
+        let is_old = dir.stat(name.as_ref()).is_ok_and(|stat| changed(&stat) <= before);
+        if let (true, Ok(Some(freed))) = (is_old, remove_partial(&*dir, name)) {
+            files += 1;
+            bytes += freed;
+        }
+    }
+    Ok((files, bytes))
+}
+
+/// Removes the journal `name` of a transfer that does not run, if none of its partial files is left. Its temporary files
+/// go, in the directories that it names and, where it went to the same `target`, in `folders`.
+///
+/// # Errors
+/// When the store or the directory that the journal names cannot be read.
+pub(super) fn remove_if_consumed(
+    store: &JournalStore,
+    name: &str,
+    target: (u64, u64),
+    folders: &HashSet<Bytes>,
+) -> io::Result<()> {
+    let Some(_unused) = store.directory.lock(OsStr::new(&format!("{name}.lock")))? else {
+        return Ok(());
+    };
+    let path = PathBuf::from(format!("{name}.journal"));
+    let content = read(&*store.directory, &path)?;
+    if content.is_empty() {
+        let _ = store.directory.remove_file(format!("{name}.lock").as_ref());
+    }
+    let Some(places) = journal::places(&content) else { return Ok(()) };
+    let base = (store.open_base)(&places.at)?;
+    let is_there = |partial: &Partial| {
+        let name = Path::new(OsStr::from_bytes(&partial.partial_name.0));
+        below(&base, &partial.folder.0).is_ok_and(|dir| dir.stat(name).is_ok())
+    };
+    if places.partials.iter().any(is_there) {
+        return Ok(());
+    }
+    let is_same_target = (places.at.file_system, places.at.inode) == target;
+    let here = folders.iter().filter(|_| is_same_target);
+    let folders: HashSet<_> =
+        places.directories.iter().chain(here).map(|path| path.0.as_slice()).collect();
+    if sweep(&base, folders.into_iter(), &places.at.mark, SystemTime::now()).failed {
+        return Ok(());
+    }
+    remove_journal(store, name)
+}

@@ -1,0 +1,564 @@
+//! The resume journal of one transfer: which ranges of unfinished files were received, kept where it survives.
+//!
+//! There is one file for each transfer in the state directory, locked while the transfer runs, so that the same command
+//! cannot run twice at once. It is begun anew at every start, with what still counts, and removed when the transfer is
+//! complete. A journal that cannot be written costs resumption, not the transfer.
+//!
+//! A transfer finds unfinished copies that another command of the same caller left, too: by the directory they are in,
+//! their name and their source, whatever path, address or command line led there. What a journal says is a hint; the
+//! receiver reads every resumed range back and compares it with its checksum before it counts.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use penstock_protocol::extents::Extent;
+use penstock_protocol::journal::{
+    self, About, At, Begun, JOURNAL_VERSION, Partial, Record, Unfinished,
+};
+use penstock_protocol::open::Options;
+use penstock_protocol::wire::Bytes;
+use penstock_sys::fs::{self, Open};
+
+use super::orphans;
+use super::storage::{Directory, JournalStore, StoredFile};
+use crate::session::lock;
+
+/// Longest journal that is read: more than 100,000 unfinished extents.
+pub(crate) const JOURNAL_BYTES_MAX: u64 = 1 << 30;
+
+/// Hexadecimal digits of a journal's name that stand for its caller; as many for the command follow.
+const CALLER_DIGITS: usize = 16;
+
+/// The journal of one transfer.
+#[derive(Debug)]
+pub struct Journal {
+    /// Where it is kept; `None` where no journal is kept.
+    kept: Option<Kept>,
+    /// Directories in which earlier runs of the same command may have left temporary files.
+    earlier_folders: Vec<Bytes>,
+    /// An earlier run of the same command left a journal.
+    is_continued: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    store: JournalStore,
+    name: JournalName,
+    /// File system and inode of the target.
+    directory: (u64, u64),
+    options: Options,
+    /// Held as long as the transfer runs.
+    _running: Box<dyn Debug + Send + Sync>,
+}
+
+/// Name of a journal: who copies, and what, to where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalName(String);
+
+impl JournalName {
+    /// The journal of the transfer `key` of `caller` into the directory with that file system and inode, where a single file gets the name `rename`.
+    #[must_use]
+    pub fn new(
+        caller: &str,
+        (file_system, inode): (u64, u64),
+        rename: Option<&OsStr>,
+        key: &[u8; 16],
+    ) -> Self {
+        let caller = blake3::hash(caller.as_bytes()).to_hex();
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(key).update(caller.as_bytes());
+        hasher.update(&file_system.to_be_bytes()).update(&inode.to_be_bytes());
+        hasher.update(rename.unwrap_or_default().as_bytes());
+        let command = hasher.finalize().to_hex();
+        Self(format!("{}{}", &caller[..CALLER_DIGITS], &command[..16]))
+    }
+
+    /// As part of file names.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The beginning of temporary names that belong to this transfer alone.
+    #[must_use]
+    pub fn mark(&self) -> String {
+        format!(".penstock-{}-", &self.0[CALLER_DIGITS..])
+    }
+
+    fn has_same_caller(&self, journal: &str) -> bool {
+        journal.len() == self.0.len() && journal.starts_with(&self.0[..CALLER_DIGITS])
+    }
+
+    fn with(&self, extension: &str) -> PathBuf {
+        PathBuf::from(format!("{}.{extension}", self.0))
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    file: Option<Arc<dyn StoredFile>>,
+    length: u64,
+    next_number: u64,
+    /// Unfinished files of this command and, once they were looked for, of others.
+    earlier: Vec<Earlier>,
+    /// Numbers in `earlier` by inode of the directory and final name.
+    by_place: HashMap<(u64, Bytes), Vec<usize>>,
+    others_are_known: bool,
+    /// Other journals that were read.
+    others: HashSet<String>,
+    /// Something could not be removed: the journal is needed once more.
+    is_kept: bool,
+    /// Directories in which temporary files may be.
+    folders: HashSet<Bytes>,
+    /// Files whose partial files are gone, as soon as the removal or the new name is durable.
+    ending: Vec<u64>,
+}
+
+/// An unfinished file of an earlier transfer.
+#[derive(Debug)]
+struct Earlier {
+    from: Origin,
+    unfinished: Unfinished,
+    /// The extents' parts are of this transfer's algorithm and block size.
+    has_same_parts: bool,
+    is_taken: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// In this journal, under that number.
+    Own(u64),
+    /// In another journal.
+    Other,
+}
+
+/// What is known of unfinished copies of one file.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Ranges of the partial file that may hold bytes of the source; they may overlap.
+    pub ranges: Vec<Extent>,
+    /// An earlier transfer recorded the partial file, be it of other content.
+    pub is_known: bool,
+    /// Number under which this journal has the file already.
+    pub number: Option<u64>,
+    /// Names of partial files in the same directory that are of no use any more.
+    pub superseded: Vec<OsString>,
+}
+
+/// Why a journal cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The same transfer runs already.
+    #[error("the same transfer is already running: wait for it, or cancel it")]
+    Running,
+    /// The state directory cannot be used.
+    #[error("cannot keep a journal in {0}: {1}")]
+    State(PathBuf, String),
+}
+
+impl JournalError {
+    pub(crate) fn state(path: PathBuf, error: &io::Error) -> Self {
+        Self::State(path, fs::describe(error))
+    }
+}
+
+impl Journal {
+    /// No journal: nothing is resumed from it.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            kept: None,
+            earlier_folders: Vec::new(),
+            is_continued: false,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Whether journals can be kept in the state directory `state`.
+    ///
+    /// # Errors
+    /// When not.
+    pub fn can_be_kept(state: &Path) -> Result<(), JournalError> {
+        let probe = PathBuf::from(format!("probe.{}", std::process::id()));
+        let try_it = || {
+            let store = JournalStore::open(state)?;
+            store.directory.open_file(&probe, &Open::creating(0o600))?;
+            store.directory.remove_file(&probe)
+        };
+        try_it().map_err(|error| JournalError::state(state.join("transfers"), &error))
+    }
+
+    /// Opens the journal `name` of the transfer to `at`.
+    ///
+    /// # Errors
+    /// When the transfer is running already or the store cannot be used.
+    pub fn open(
+        store: &JournalStore,
+        name: &JournalName,
+        at: At,
+        options: &Options,
+    ) -> Result<Self, JournalError> {
+        let failed = |error: io::Error| {
+            let path = store.directory.real_path().unwrap_or_default();
+            JournalError::state(path, &error)
+        };
+        let directory = (at.file_system, at.inode);
+        let running = store.directory.lock(name.with("lock").as_os_str()).map_err(failed)?;
+        let running = running.ok_or(JournalError::Running)?;
+        let path = name.with("journal");
+        let bytes = read(&*store.directory, &path).map_err(failed)?;
+        let is_continued = !bytes.is_empty();
+        let replayed = journal::replay(&bytes, &store.boot);
+        let has_same_parts = replayed
+            .as_ref()
+            .is_some_and(|(about, _)| about.has_parts_of(options.algorithm, options.block_bytes));
+        let mut unfinished = replayed.map(|(_, files)| files).unwrap_or_default();
+        if !has_same_parts {
+            // They are kept as names that are to be removed.
+            for file in &mut unfinished {
+                file.durable.clear();
+                file.written.clear();
+            }
+        }
+        let earlier_folders = journal::places(&bytes)
+            .filter(|places| (places.at.file_system, places.at.inode) == directory)
+            .map(|places| places.directories)
+            .unwrap_or_default();
+        let fresh = begin(&unfinished, &earlier_folders, store.boot.clone(), at, options);
+        let beside = name.with("new");
+        let how = Open { truncate: true, ..Open::creating(0o600) };
+        let write = || -> io::Result<Arc<dyn StoredFile>> {
+            let file = store.directory.open_file(&beside, &how)?;
+            file.write_all_at(&fresh, 0)?;
+            file.sync_data()?;
+            store.directory.rename(&beside, &path)?;
+            // A power cut must not leave temporary files that no journal knows.
+            store.directory.sync_names()?;
+            Ok(file)
+        };
+        let mut state = State {
+            file: Some(write().map_err(failed)?),
+            length: fresh.len() as u64,
+            next_number: unfinished.len() as u64,
+            folders: earlier_folders.iter().cloned().collect(),
+            ..State::default()
+        };
+        for (number, unfinished) in (1..).zip(unfinished) {
+            state.add(Earlier {
+                from: Origin::Own(number),
+                unfinished,
+                has_same_parts,
+                is_taken: false,
+            });
+        }
+        let (store, name, options) = (store.clone(), name.clone(), options.clone());
+        let kept = Kept { store, name, directory, options, _running: running };
+        Ok(Self { kept: Some(kept), earlier_folders, is_continued, state: Mutex::new(state) })
+    }
+
+    /// Looks for unfinished copies of the file that `wanted` describes. They are then taken: nothing else removes them
+    /// at the end of this transfer.
+    pub fn find(&self, wanted: &Partial) -> Found {
+        let mut found = Found::default();
+        let Some(kept) = &self.kept else { return found };
+        let mut state = lock(&self.state);
+        if !std::mem::replace(&mut state.others_are_known, true) {
+            state.add_others(kept);
+        }
+        let place = (wanted.directory.inode, wanted.name.clone());
+        let Some(numbers) = state.by_place.get(&place).cloned() else { return found };
+        let mut extents = Vec::new();
+        let mut ended = Vec::new();
+        for number in numbers {
+            let earlier = &mut state.earlier[number];
+            if std::mem::replace(&mut earlier.is_taken, true) {
+                continue;
+            }
+            let partial = &earlier.unfinished.partial;
+            let is_same_file = partial.partial_name == wanted.partial_name;
+            found.is_known |= is_same_file;
+            if is_same_file && partial.identity == wanted.identity && earlier.has_same_parts {
+                found.number = found.number.or(earlier.from.own_number());
+                let algorithm = kept.options.algorithm.of_ranges();
+                extents.extend(earlier.unfinished.ranges(algorithm, wanted.directory));
+                continue;
+            }
+            if !is_same_file {
+                found.superseded.push(OsString::from_vec(partial.partial_name.0.clone()));
+            }
+            ended.extend(earlier.from.own_number());
+        }
+        found.ranges = extents;
+        state.ending.extend(ended);
+        found
+    }
+
+    /// Has [`Journal::find`] read journals that were in use when it did so before.
+    pub fn look_again(&self) {
+        lock(&self.state).others_are_known = false;
+    }
+
+    /// Temporary files may be created in this directory below the target from here on.
+    pub fn into_folder(&self, path: &[u8]) {
+        let path = Bytes(path.to_vec());
+        if lock(&self.state).folders.insert(path.clone()) {
+            self.append(&Record::Into(path));
+        }
+    }
+
+    /// Whether an earlier run of the same command left a journal.
+    #[must_use]
+    pub fn is_continued(&self) -> bool {
+        self.is_continued
+    }
+
+    /// Directories in which earlier runs of the command may have left something.
+    pub fn earlier_folders(&self) -> impl Iterator<Item = &[u8]> {
+        self.earlier_folders.iter().map(|path| path.0.as_slice())
+    }
+
+    /// Begins a file with the ranges that its partial file has already, and gives its number.
+    pub fn begin_file(&self, partial: Partial, ranges: &[Extent]) -> u64 {
+        let mut state = lock(&self.state);
+        state.next_number += 1;
+        let number = state.next_number;
+        drop(state);
+        self.append(&Record::Begun(Begun { number, partial }));
+        for extent in ranges {
+            self.append(&Record::Written((number, extent.clone())));
+        }
+        number
+    }
+
+    /// Records an extent that is written.
+    pub fn written(&self, number: u64, extent: Extent) {
+        self.append(&Record::Written((number, extent)));
+    }
+
+    /// The file's partial file is renamed or removed, which [`Journal::names_durable`] makes known.
+    pub fn end_file(&self, number: u64) {
+        if number > 0 {
+            lock(&self.state).ending.push(number);
+        }
+    }
+
+    /// How many files ended so far; give it to [`Journal::names_durable`] after a sync that began then.
+    #[must_use]
+    pub fn ended(&self) -> usize {
+        lock(&self.state).ending.len()
+    }
+
+    /// Records that the removals and new names of the first `count` files that ended are durable. Before that, a power
+    /// cut may bring a partial file back, and a journal that had dropped it would leave it behind.
+    pub fn names_durable(&self, count: usize) {
+        let ended: Vec<_> = lock(&self.state).ending.drain(..count).collect();
+        for number in ended {
+            self.append(&Record::Ended(number));
+        }
+    }
+
+    /// Length of the journal now: what it holds is durable once the files that it records are synced.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        lock(&self.state).length
+    }
+
+    /// Records that what the first `length` bytes speak of is durable, durably.
+    pub fn synced(&self, length: u64) {
+        self.append(&Record::Synced(length));
+        let file = lock(&self.state).file.clone();
+        if let Some(Err(error)) = file.map(|file| file.sync_data()) {
+            self.give_up(&error);
+        }
+    }
+
+    /// Partial files of earlier runs of this command that nothing announced any more.
+    pub fn untaken(&self) -> Vec<Partial> {
+        let mut state = lock(&self.state);
+        let own = |earlier: &&mut Earlier| {
+            !earlier.is_taken && earlier.from.own_number().is_some()
+        };
+        let untaken = state.earlier.iter_mut().filter(own).map(|earlier| {
+            earlier.is_taken = true;
+            earlier.unfinished.partial.clone()
+        });
+        untaken.collect()
+    }
+
+    /// A temporary file could not be removed: the journal stays, so that a later run or the retention of unfinished
+    /// files removes it.
+    pub fn keep(&self) {
+        lock(&self.state).is_kept = true;
+    }
+
+    /// The transfer into these directories below its target is complete and durable. Other journals of the caller of which
+    /// nothing is left go too.
+    pub fn remove(&self, folders: &HashSet<Bytes>) {
+        let mut state = lock(&self.state);
+        state.file = None;
+        let is_kept = state.is_kept;
+        drop(state);
+        let Some(Kept { store, name, directory, .. }) = &self.kept else { return };
+        let others = orphans::journals(&*store.directory).unwrap_or_default();
+        for other in others.iter().filter(|other| **other != name.0 && name.has_same_caller(other))
+        {
+            if let Err(error) = orphans::remove_if_consumed(store, other, *directory, folders) {
+                tracing::warn!("journal {other} stays: {}", fs::describe(&error));
+            }
+        }
+        if is_kept {
+            return;
+        }
+        let _ = store.directory.remove_file(&name.with("journal"));
+        // The lock's file goes too; whoever has it open finds the name gone and creates another.
+        let _ = store.directory.remove_file(&name.with("lock"));
+    }
+
+    fn append(&self, record: &Record) {
+        let mut bytes = Vec::new();
+        journal::put(record, &mut bytes);
+        let mut state = lock(&self.state);
+        let offset = state.length;
+        state.length += bytes.len() as u64;
+        let result = state.file.as_ref().map(|file| file.write_all_at(&bytes, offset));
+        drop(state);
+        if let Some(Err(error)) = result {
+            self.give_up(&error);
+        }
+    }
+
+    fn give_up(&self, error: &io::Error) {
+        let why = fs::describe(error);
+        let name = self.kept.as_ref().map_or("", |kept| kept.name.as_str());
+        tracing::warn!("journal {name}: {why}; this transfer cannot be resumed");
+        // What is there stays true.
+        lock(&self.state).file = None;
+    }
+}
+
+impl State {
+    fn add(&mut self, earlier: Earlier) {
+        let partial = &earlier.unfinished.partial;
+        let place = (partial.directory.inode, partial.name.clone());
+        self.by_place.entry(place).or_default().push(self.earlier.len());
+        self.earlier.push(earlier);
+    }
+
+    /// Adds what other journals of the same caller know, as far as no transfer is using them.
+    fn add_others(&mut self, kept: &Kept) {
+        let Ok(names) = orphans::journals(&*kept.store.directory) else { return };
+        for other in names {
+            let is_meant = other != kept.name.0 && kept.name.has_same_caller(&other);
+            if !is_meant || self.others.contains(&other) {
+                continue;
+            }
+            if let Ok(Some(found)) = read_unused(kept, &other) {
+                found.into_iter().for_each(|earlier| self.add(earlier));
+                self.others.insert(other);
+            }
+        }
+    }
+}
+
+/// Unfinished files of another journal; `None` while its transfer runs.
+fn read_unused(kept: &Kept, other: &str) -> io::Result<Option<Vec<Earlier>>> {
+    let directory = &*kept.store.directory;
+    let lock_name = OsString::from(format!("{other}.lock"));
+    let Some(_running) = directory.lock(&lock_name)? else { return Ok(None) };
+    let path = PathBuf::from(format!("{other}.journal"));
+    let bytes = read(directory, &path)?;
+    let Some((about, files)) = journal::replay(&bytes, &kept.store.boot) else { return Ok(None) };
+    let has_same_parts = about.has_parts_of(kept.options.algorithm, kept.options.block_bytes);
+    let earlier = |unfinished| Earlier {
+        from: Origin::Other,
+        unfinished,
+        has_same_parts,
+        is_taken: false,
+    };
+    Ok(Some(files.into_iter().map(earlier).collect()))
+}
+
+impl Origin {
+    fn own_number(self) -> Option<u64> {
+        match self {
+            Self::Own(number) => Some(number),
+            Self::Other => None,
+        }
+    }
+}
+
+/// The content of a journal; none where it is missing.
+pub(super) fn read(directory: &dyn Directory, path: &Path) -> io::Result<Vec<u8>> {
+    let file = match directory.open_file(path, &Open::reading()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let bytes = file.stat()?.size.min(JOURNAL_BYTES_MAX);
+    let mut content = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
+    let read = file.read_at(&mut content, 0)?;
+    content.truncate(read);
+    Ok(content)
+}
+
+/// A journal that says what `unfinished` says: durable extents below the length of a `Synced`, the others after it.
+fn begin(
+    unfinished: &[Unfinished],
+    folders: &[Bytes],
+    boot: String,
+    at: At,
+    options: &Options,
+) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let about = About {
+        version: JOURNAL_VERSION,
+        boot,
+        algorithm: options.algorithm.of_ranges(),
+        block_bytes: options.block_bytes,
+    };
+    journal::put(&Record::About(about), &mut bytes);
+    journal::put(&Record::At(at), &mut bytes);
+    for folder in folders {
+        journal::put(&Record::Into(folder.clone()), &mut bytes);
+    }
+    for (number, file) in (1..).zip(unfinished) {
+        let begun = Begun { number, partial: file.partial.clone() };
+        journal::put(&Record::Begun(begun), &mut bytes);
+        for extent in &file.durable {
+            journal::put(&Record::Written((number, extent.clone())), &mut bytes);
+        }
+    }
+    let length = bytes.len() as u64;
+    journal::put(&Record::Synced(length), &mut bytes);
+    for (number, file) in (1..).zip(unfinished) {
+        for extent in &file.written {
+            journal::put(&Record::Written((number, extent.clone())), &mut bytes);
+        }
+    }
+    bytes
+}
+
+/// The name of a partial file: the same for the same caller, name, source and checksum, whatever command asks for it.
+pub(super) fn partial_name(
+    caller: &str,
+    name: &OsStr,
+    identity: &journal::Identity,
+    options: &Options,
+) -> OsString {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&(caller.len() as u64).to_be_bytes()).update(caller.as_bytes());
+    hasher.update(&(name.len() as u64).to_be_bytes()).update(name.as_bytes());
+    hasher.update(&identity.bytes.to_be_bytes());
+    hasher.update(&identity.modified.seconds.to_be_bytes());
+    hasher.update(&identity.modified.nanos.to_be_bytes());
+    hasher.update(options.algorithm.to_string().as_bytes());
+    if options.algorithm.needs_grid() {
+        hasher.update(&options.block_bytes.to_be_bytes());
+    }
+    OsString::from(format!(".penstock-{}{}", &hasher.finalize().to_hex()[..32], orphans::PART))
+}

@@ -1,0 +1,201 @@
+//! The receiving side stopped after every single change it makes.
+
+use std::io;
+use std::sync::mpsc;
+
+use penstock_protocol::digest::Algorithm;
+
+use super::storage::{Crash, Random, SimulatedStorage, State};
+use super::transfer::{Dataset, Run, difference, transfer};
+
+const KILL: &[Crash] = &[Crash::Kill];
+const ALL: &[Crash] = &[Crash::Kill, Crash::PowerCut, Crash::CacheLoss];
+
+/// Sizes around every boundary of pages, blocks, packs and partial files, with a few large ones.
+const SIZES: &[u64] = &[
+    0, 1, 511, 2047, 2048, 2049, 4095, 4096, 4097, 8191, 8192, 8193, 16_383, 16_384, 16_385, 20_480,
+    1, 100, 70_001, 65_536,
+];
+
+fn run(algorithm: Algorithm, seed: u64) -> Run {
+    Run { algorithm, seed, key: 1 }
+}
+
+/// Runs a transfer and hands the state before each of its changes, and the last one, to `visit` on another thread.
+fn for_each_crash_point(
+    dataset: &Dataset,
+    run: Run,
+    mut visit: impl FnMut(u64, State) + Send,
+) -> u64 {
+    let storage = SimulatedStorage::new(run.seed);
+    std::thread::scope(|scope| {
+        let (states, visits) = mpsc::sync_channel(8);
+        let visitor = scope.spawn(move || {
+            let mut number = 0;
+            while let Ok(state) = visits.recv() {
+                visit(number, state);
+                number += 1;
+            }
+            number
+        });
+        let observed = states.clone();
+        // A visitor that panicked is seen when it is joined.
+        storage.observe(Box::new(move |state| drop(observed.send(state.clone()))));
+        let outcome = transfer(&storage, dataset, run).expect("an empty file system");
+        storage.observe(Box::new(|_| {}));
+        assert!(outcome.is_success(), "seed {}: {outcome:?}", run.seed);
+        let last = storage.state();
+        assert_eq!(difference(&last, dataset), None, "seed {} without a crash", run.seed);
+        drop(states.send(last));
+        drop(states);
+        visitor.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Repeats the command after a crash, which may crash once more, until it succeeds.
+fn recover(state: State, dataset: &Dataset, first: Run, crash: Crash, number: u64) {
+    let seed = first.seed.wrapping_mul(1_000_003) + number;
+    let mut random = Random::new(seed);
+    let describe = || format!("seed {}, {crash:?} before change {number}", first.seed);
+    let mut state = state.after(crash, seed);
+    // Another spelling of the command finds the same partial files.
+    let key = if random.one_in(4) { 2 } else { first.key };
+    let run = Run { seed, key, ..first };
+    if random.one_in(8) {
+        let storage = SimulatedStorage::from(state.clone(), seed);
+        let stop = random.below(300);
+        let (snapshots, stopped) = mpsc::channel();
+        let mut change = 0;
+        storage.observe(Box::new(move |state| {
+            if change == stop {
+                let _ = snapshots.send(state.clone());
+            }
+            change += 1;
+        }));
+        let _ = transfer(&storage, dataset, run);
+        if let Ok(stopped) = stopped.try_recv() {
+            state = stopped.after(crash, seed + 1);
+        }
+    }
+    let storage = SimulatedStorage::from(state, seed);
+    let outcome = transfer(&storage, dataset, run).unwrap_or_else(|| panic!("{}", describe()));
+    assert!(outcome.is_success(), "{}: {outcome:?}", describe());
+    if key != first.key {
+        // What nothing announces again is removed by the first command, or after the retention time.
+        let storage = SimulatedStorage::from(storage.state(), seed);
+        let again = transfer(&storage, dataset, first).expect("a file system");
+        assert!(again.is_success(), "{}: {again:?}", describe());
+        assert_eq!(again.tally.moved_bytes, 0, "{}", describe());
+        assert_eq!(difference(&storage.state(), dataset), None, "{}, twice", describe());
+    } else {
+        assert_eq!(difference(&storage.state(), dataset), None, "{}", describe());
+    }
+}
+
+#[test]
+fn every_crash_point_of_boundary_sizes() {
+    for (seed, algorithm) in [
+        (1, Algorithm::Crc32c),
+        (2, Algorithm::Blake3),
+        (3, Algorithm::Sha256),
+        (4, Algorithm::Adler32),
+        (5, Algorithm::None),
+    ] {
+        let dataset = Dataset::new(SIZES, seed);
+        let run = run(algorithm, seed);
+        let points = for_each_crash_point(&dataset, run, |number, state| {
+            for crash in ALL {
+                recover(state.clone(), &dataset, run, *crash, number);
+            }
+        });
+        assert!(points > 250, "{points}");
+    }
+}
+
+#[test]
+fn every_crash_point_of_hundreds_of_files() {
+    let sizes: Vec<_> = (0..200).map(|number| 4096 + number * 97).collect();
+    let dataset = Dataset::new(&sizes, 6);
+    let run = run(Algorithm::Crc32c, 6);
+    let points = for_each_crash_point(&dataset, run, |number, state| {
+        let crash = ALL[number as usize % ALL.len()];
+        recover(state, &dataset, run, crash, number);
+    });
+    assert!(points > 2000, "{points}");
+}
+
+#[test]
+fn every_failing_call_is_reported_or_repaired() {
+    for seed in [7, 8] {
+        let dataset = Dataset::new(SIZES, seed);
+        let run = run(Algorithm::Crc32c, seed);
+        let points = for_each_crash_point(&dataset, run, |_, _| {});
+        for number in 0..points {
+            let kind = if number % 2 == 0 { io::ErrorKind::QuotaExceeded } else { io::ErrorKind::Other };
+            let storage = SimulatedStorage::new(seed);
+            storage.fail_at(number, kind);
+            let describe = || format!("seed {seed}, {kind:?} at change {number}");
+            if let Some(outcome) = transfer(&storage, &dataset, run) {
+                let there = storage.state().tree();
+                let wanted = dataset.tree();
+                for path in &outcome.placed {
+                    use std::os::unix::ffi::OsStrExt;
+                    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path.as_bytes()));
+                    let is_file = wanted[path].kind == penstock_sys::fs::Kind::File;
+                    if is_file {
+                        assert_eq!(there.get(path), wanted.get(path), "{}: {path:?}", describe());
+                    }
+                }
+                if outcome.is_success() {
+                    let wrong = wanted.iter().find(|(path, found)| there.get(*path) != Some(found));
+                    assert_eq!(wrong.map(|(path, _)| path), None, "{}", describe());
+                }
+            }
+            let storage = SimulatedStorage::from(storage.state(), seed);
+            let outcome = transfer(&storage, &dataset, run).expect("a file system");
+            assert!(outcome.is_success(), "{}: {outcome:?}", describe());
+            assert_eq!(difference(&storage.state(), &dataset), None, "{}", describe());
+        }
+    }
+}
+
+/// A source that was replaced by one of the same size and times is copied as a whole.
+#[test]
+fn replaced_sources_leave_no_old_bytes() {
+    let dataset = Dataset::new(SIZES, 9);
+    let replaced = dataset.replaced();
+    let run = run(Algorithm::Crc32c, 9);
+    for_each_crash_point(&dataset, run, |number, state| {
+        let state = state.after(KILL[0], number);
+        let settled = state.tree();
+        let storage = SimulatedStorage::from(state, number);
+        let outcome = transfer(&storage, &replaced, run).expect("a file system");
+        assert!(outcome.is_success(), "{number}: {outcome:?}");
+        let (there, old, new) = (storage.state().tree(), dataset.tree(), replaced.tree());
+        for (path, found) in &there {
+            // Files that were in place before have the same size and times: they are skipped, as is documented.
+            let was_in_place = settled.get(path) == old.get(path);
+            let wanted = if was_in_place { &old } else { &new };
+            assert_eq!(Some(found), wanted.get(path), "before change {number}: {path:?}");
+        }
+    });
+}
+
+/// Progress is kept: what was durable is not sent again.
+#[test]
+fn resumed_ranges_are_not_sent_again() {
+    let dataset = Dataset::new(&[1 << 20], 10);
+    let run = run(Algorithm::Crc32c, 11);
+    let mut most = 0;
+    for_each_crash_point(&dataset, run, |number, state| {
+        let storage = SimulatedStorage::from(state.after(Crash::Kill, number), number);
+        let other = Run { key: 3, seed: number, ..run };
+        let outcome = transfer(&storage, &dataset, other).expect("a file system");
+        assert!(outcome.is_success(), "{number}: {outcome:?}");
+        let resumed = outcome.tally.resumed_bytes - outcome.tally.skipped_bytes;
+        assert_eq!(outcome.tally.rejected_bytes, 0);
+        assert_eq!(outcome.tally.moved_bytes + outcome.tally.resumed_bytes, 1 << 20);
+        most = most.max(resumed);
+    });
+    assert_eq!(most, 1 << 20, "the last crash points have every byte");
+}

@@ -1,0 +1,818 @@
+//! Two file systems in memory, one for the destination and one for the journals, with what a crash leaves of them.
+//!
+//! Each change is an operation. A snapshot before any of them is what the process, or the machine, was stopped at:
+//!
+//! - The process is killed: everything that was written is there.
+//! - The power fails: of each file system a prefix of the changes to names survives, at least up to the last sync; of each
+//!   file a prefix of the changes to its metadata; of each unsynced page the new content, the old one, or the first sectors
+//!   of the new.
+//! - The storage loses its cache while the machine stays up: pages are lost likewise, names and metadata are not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
+use std::fs::File;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use penstock_sys::fs::{Kind, Open, Stat, Timestamp};
+
+use crate::session::lock;
+use crate::sink::storage::{Directory, JournalStore, Names, StoredFile};
+
+const PAGE_BYTES: usize = 4096;
+const SECTOR_BYTES: usize = 512;
+/// Inode of the destination's root, and number of its file system.
+const DESTINATION: u64 = 1;
+/// Inode of the directory with journals, and number of its file system.
+const JOURNALS: u64 = 2;
+
+/// A small random generator: the same seed, the same numbers.
+#[derive(Debug, Clone)]
+pub(in crate::sink) struct Random(u64);
+
+impl Random {
+    pub(in crate::sink) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(in crate::sink) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % bound.max(1)
+    }
+
+    pub(in crate::sink) fn one_in(&mut self, bound: u64) -> bool {
+        self.below(bound) == 0
+    }
+}
+
+/// What stops a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::sink) enum Crash {
+    /// The process dies.
+    Kill,
+    /// The machine dies.
+    PowerCut,
+    /// The storage loses its cache, and the process dies.
+    CacheLoss,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Metadata {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    mtime: Timestamp,
+    xattrs: BTreeMap<OsString, Vec<u8>>,
+}
+
+#[derive(Debug, Clone)]
+enum Content {
+    File(Arc<Vec<u8>>),
+    Directory(BTreeMap<OsString, u64>),
+    Symlink(PathBuf),
+}
+
+#[derive(Debug, Clone)]
+struct Node {
+    device: u64,
+    content: Content,
+    metadata: Metadata,
+    changed: i64,
+    /// Content that survives a power cut.
+    synced: Arc<Vec<u8>>,
+    /// Pages that were written since.
+    dirty: BTreeSet<usize>,
+    /// Metadata since the last sync, which of them survives first.
+    metadata_log: Vec<Metadata>,
+}
+
+/// Changes of names that survive together.
+#[derive(Debug, Clone)]
+struct NameChange(Vec<(u64, OsString, Option<u64>)>);
+
+/// Both file systems at one moment.
+#[derive(Debug, Clone)]
+pub(in crate::sink) struct State {
+    nodes: BTreeMap<u64, Arc<Node>>,
+    /// Directories as of the last sync, by file system, and changes since.
+    synced_names: BTreeMap<u64, BTreeMap<u64, BTreeMap<OsString, u64>>>,
+    name_log: BTreeMap<u64, Vec<NameChange>>,
+    next_inode: u64,
+    clock: i64,
+    boot: u64,
+    mount: u64,
+}
+
+/// Sees the state before every change.
+type Observer = Box<dyn FnMut(&State) + Send>;
+
+/// File systems in memory.
+#[derive(Clone)]
+pub(in crate::sink) struct SimulatedStorage(Arc<Mutex<Inner>>);
+
+struct Inner {
+    state: State,
+    /// Changes so far.
+    operations: u64,
+    /// The change that fails, and with which error.
+    fail_at: Option<(u64, io::ErrorKind)>,
+    observer: Option<Observer>,
+    /// Holder of each inode's lock.
+    locks: BTreeMap<u64, u64>,
+    next_handle: u64,
+    has_direct: bool,
+}
+
+impl Debug for SimulatedStorage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SimulatedStorage")
+    }
+}
+
+fn error(kind: io::ErrorKind) -> io::Error {
+    kind.into()
+}
+
+impl Node {
+    fn new(device: u64, content: Content, mode: u32, clock: i64) -> Self {
+        let uid = penstock_sys::machine::effective_user();
+        let metadata = Metadata { mode, uid, mtime: at(clock), ..Metadata::default() };
+        Self {
+            device,
+            content,
+            metadata: metadata.clone(),
+            changed: clock,
+            synced: Arc::default(),
+            dirty: BTreeSet::new(),
+            metadata_log: vec![metadata],
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        match self.content {
+            Content::File(_) => Kind::File,
+            Content::Directory(_) => Kind::Directory,
+            Content::Symlink(_) => Kind::Symlink,
+        }
+    }
+
+    fn data(&self) -> &Arc<Vec<u8>> {
+        match &self.content {
+            Content::File(data) => data,
+            _ => panic!("no file"),
+        }
+    }
+
+    fn data_mut(&mut self) -> &mut Vec<u8> {
+        match &mut self.content {
+            Content::File(data) => Arc::make_mut(data),
+            _ => panic!("no file"),
+        }
+    }
+
+    fn sync_data(&mut self) {
+        self.synced = Arc::clone(self.data());
+        self.dirty.clear();
+    }
+
+    /// Loses some of what was not synced.
+    fn lose_pages(&mut self, random: &mut Random) {
+        let old = Arc::clone(&self.synced);
+        let dirty = std::mem::take(&mut self.dirty);
+        let data = self.data_mut();
+        for page in dirty {
+            let start = page * PAGE_BYTES;
+            if start >= data.len() {
+                continue;
+            }
+            let end = data.len().min(start + PAGE_BYTES);
+            let kept = match random.below(3) {
+                0 => end,
+                1 => start,
+                _ => end.min(start + random.below(8) as usize * SECTOR_BYTES),
+            };
+            for (at, byte) in data.iter_mut().enumerate().take(end).skip(kept) {
+                *byte = old.get(at).copied().unwrap_or(0);
+            }
+        }
+    }
+}
+
+fn at(clock: i64) -> Timestamp {
+    Timestamp { seconds: clock / 1000, nanos: (clock % 1000) as u32 }
+}
+
+impl State {
+    fn node(&self, inode: u64) -> io::Result<&Arc<Node>> {
+        self.nodes.get(&inode).ok_or_else(|| error(io::ErrorKind::NotFound))
+    }
+
+    fn node_mut(&mut self, inode: u64) -> io::Result<&mut Node> {
+        let clock = self.clock;
+        let node = self.nodes.get_mut(&inode).ok_or_else(|| error(io::ErrorKind::NotFound))?;
+        let node = Arc::make_mut(node);
+        node.changed = clock;
+        Ok(node)
+    }
+
+    fn names(&self, inode: u64) -> io::Result<&BTreeMap<OsString, u64>> {
+        match &self.node(inode)?.content {
+            Content::Directory(names) => Ok(names),
+            _ => Err(error(io::ErrorKind::NotADirectory)),
+        }
+    }
+
+    fn change_names(&mut self, change: NameChange) -> io::Result<()> {
+        let device = self.node(change.0[0].0)?.device;
+        for (directory, name, to) in &change.0 {
+            let node = self.node_mut(*directory)?;
+            let Content::Directory(names) = &mut node.content else { panic!("no directory") };
+            match to {
+                Some(inode) => names.insert(name.clone(), *inode),
+                None => names.remove(name),
+            };
+        }
+        self.name_log.entry(device).or_default().push(change);
+        Ok(())
+    }
+
+    fn sync_names(&mut self, device: u64) {
+        let directories = self.nodes.iter().filter(|(_, node)| node.device == device);
+        let names = directories.filter_map(|(inode, node)| match &node.content {
+            Content::Directory(names) => Some((*inode, names.clone())),
+            _ => None,
+        });
+        let names = names.collect();
+        self.synced_names.insert(device, names);
+        self.name_log.remove(&device);
+    }
+
+    fn sync_filesystem(&mut self, device: u64) {
+        for node in self.nodes.values_mut().filter(|node| node.device == device) {
+            let node = Arc::make_mut(node);
+            if matches!(node.content, Content::File(_)) {
+                node.sync_data();
+            }
+            node.metadata_log = vec![node.metadata.clone()];
+        }
+        self.sync_names(device);
+    }
+
+    /// What is there after a crash.
+    pub(in crate::sink) fn after(mut self, crash: Crash, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        if crash != Crash::Kill {
+            for node in self.nodes.values_mut() {
+                let node = Arc::make_mut(node);
+                let is_file = matches!(node.content, Content::File(_));
+                if is_file && (crash == Crash::PowerCut || node.device == DESTINATION) {
+                    let synced_bytes = node.synced.len();
+                    node.lose_pages(&mut random);
+                    if crash == Crash::PowerCut && random.one_in(2) {
+                        node.data_mut().truncate(synced_bytes);
+                    }
+                }
+                if crash == Crash::PowerCut {
+                    let kept = random.below(node.metadata_log.len() as u64) as usize;
+                    node.metadata = node.metadata_log[kept].clone();
+                }
+            }
+        }
+        if crash == Crash::PowerCut {
+            self.boot += 1;
+            self.lose_names(&mut random);
+        }
+        if crash == Crash::CacheLoss && random.one_in(2) {
+            self.mount += 1;
+        }
+        for device in [DESTINATION, JOURNALS] {
+            self.sync_filesystem(device);
+        }
+        self
+    }
+
+    fn lose_names(&mut self, random: &mut Random) {
+        for device in [DESTINATION, JOURNALS] {
+            let mut names = self.synced_names.remove(&device).unwrap_or_default();
+            let log = self.name_log.remove(&device).unwrap_or_default();
+            let kept = random.below(log.len() as u64 + 1) as usize;
+            for (directory, name, to) in log.into_iter().take(kept).flat_map(|change| change.0) {
+                let directory = names.entry(directory).or_default();
+                match to {
+                    Some(inode) => directory.insert(name, inode),
+                    None => directory.remove(&name),
+                };
+            }
+            for (inode, node) in &mut self.nodes {
+                if node.device == device && matches!(node.content, Content::Directory(_)) {
+                    let names = names.get(inode).cloned().unwrap_or_default();
+                    Arc::make_mut(node).content = Content::Directory(names);
+                }
+            }
+        }
+    }
+}
+
+impl SimulatedStorage {
+    /// Empty file systems. Seeds that are odd have direct I/O.
+    pub(in crate::sink) fn new(seed: u64) -> Self {
+        let directory = |device| {
+            Arc::new(Node::new(device, Content::Directory(BTreeMap::new()), 0o755, 0))
+        };
+        let mut state = State {
+            nodes: [DESTINATION, JOURNALS].map(|device| (device, directory(device))).into(),
+            synced_names: BTreeMap::new(),
+            name_log: BTreeMap::new(),
+            next_inode: 10,
+            clock: 1,
+            boot: 1,
+            mount: 1,
+        };
+        state.sync_filesystem(DESTINATION);
+        state.sync_filesystem(JOURNALS);
+        Self::from(state, seed)
+    }
+
+    /// File systems as a crash left them.
+    pub(in crate::sink) fn from(state: State, seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(Inner {
+            state,
+            operations: 0,
+            fail_at: None,
+            observer: None,
+            locks: BTreeMap::new(),
+            next_handle: 1,
+            has_direct: seed % 2 == 1,
+        })))
+    }
+
+    /// Shows `observer` the state before every change from here on.
+    pub(in crate::sink) fn observe(&self, observer: Observer) {
+        lock(&self.0).observer = Some(observer);
+    }
+
+    /// Lets the change of this number, counted from zero, fail.
+    pub(in crate::sink) fn fail_at(&self, operation: u64, kind: io::ErrorKind) {
+        lock(&self.0).fail_at = Some((operation, kind));
+    }
+
+    pub(in crate::sink) fn state(&self) -> State {
+        lock(&self.0).state.clone()
+    }
+
+    /// The destination.
+    pub(in crate::sink) fn root(&self) -> Arc<dyn Directory> {
+        Arc::new(SimulatedDirectory { storage: self.clone(), inode: DESTINATION })
+    }
+
+    /// Where journals are kept.
+    pub(in crate::sink) fn journals(&self) -> JournalStore {
+        let storage = self.clone();
+        JournalStore {
+            directory: Arc::new(SimulatedDirectory { storage: self.clone(), inode: JOURNALS }),
+            boot: lock(&self.0).state.boot.to_string(),
+            open_base: Arc::new(move |at| {
+                lock(&storage.0).state.names(at.inode)?;
+                let storage = storage.clone();
+                Ok(Arc::new(SimulatedDirectory { storage, inode: at.inode }))
+            }),
+        }
+    }
+
+    /// Counts a change, which may be the one that fails.
+    fn change<T>(&self, make: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
+        let mut inner = lock(&self.0);
+        let inner = &mut *inner;
+        if let Some(observer) = &mut inner.observer {
+            observer(&inner.state);
+        }
+        let number = inner.operations;
+        inner.operations += 1;
+        if let Some((at, kind)) = inner.fail_at
+            && at == number
+        {
+            return Err(error(kind));
+        }
+        inner.state.clock += 1;
+        make(&mut inner.state)
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&State) -> io::Result<T>) -> io::Result<T> {
+        look(&lock(&self.0).state)
+    }
+
+    fn open_handle(&self, inode: u64, is_direct: bool) -> Arc<dyn StoredFile> {
+        let mut inner = lock(&self.0);
+        inner.next_handle += 1;
+        let handle = inner.next_handle;
+        Arc::new(SimulatedFile { storage: self.clone(), inode, handle, is_direct })
+    }
+
+    fn lock_inode(&self, inode: u64, handle: u64) -> bool {
+        *lock(&self.0).locks.entry(inode).or_insert(handle) == handle
+    }
+}
+
+#[derive(Debug)]
+struct SimulatedDirectory {
+    storage: SimulatedStorage,
+    inode: u64,
+}
+
+#[derive(Debug)]
+struct SimulatedFile {
+    storage: SimulatedStorage,
+    inode: u64,
+    handle: u64,
+    is_direct: bool,
+}
+
+impl Drop for SimulatedFile {
+    fn drop(&mut self) {
+        let mut inner = lock(&self.storage.0);
+        if inner.locks.get(&self.inode) == Some(&self.handle) {
+            inner.locks.remove(&self.inode);
+        }
+    }
+}
+
+impl SimulatedDirectory {
+    /// Inode of the directory that `path` lies in, and its last component.
+    fn find<'a>(&self, state: &State, path: &'a Path) -> io::Result<(u64, &'a OsStr)> {
+        let name = path.file_name().ok_or_else(|| error(io::ErrorKind::InvalidInput))?;
+        let parent = path.parent().unwrap_or(Path::new(""));
+        Ok((self.walk(state, parent)?, name))
+    }
+
+    fn walk(&self, state: &State, path: &Path) -> io::Result<u64> {
+        let mut inode = self.inode;
+        for component in path.components() {
+            let Component::Normal(name) = component else { continue };
+            let names = state.names(inode)?;
+            inode = *names.get(name).ok_or_else(|| error(io::ErrorKind::NotFound))?;
+        }
+        state.names(inode)?;
+        Ok(inode)
+    }
+
+    fn inode_of(&self, state: &State, path: &Path) -> io::Result<u64> {
+        let (directory, name) = self.find(state, path)?;
+        let inode = state.names(directory)?.get(name);
+        inode.copied().ok_or_else(|| error(io::ErrorKind::NotFound))
+    }
+
+    fn create(&self, path: &Path, content: Content, mode: u32) -> io::Result<u64> {
+        self.storage.change(|state| {
+            let (directory, name) = self.find(state, path)?;
+            if state.names(directory)?.contains_key(name) {
+                return Err(error(io::ErrorKind::AlreadyExists));
+            }
+            let device = state.node(directory)?.device;
+            state.next_inode += 1;
+            let inode = state.next_inode;
+            let node = Node::new(device, content, mode, state.clock);
+            state.nodes.insert(inode, Arc::new(node));
+            state.change_names(NameChange(vec![(directory, name.to_owned(), Some(inode))]))?;
+            Ok(inode)
+        })
+    }
+
+    fn set(&self, path: &Path, set: impl FnOnce(&mut Metadata)) -> io::Result<()> {
+        self.storage.change(|state| {
+            let inode = self.inode_of(state, path)?;
+            set_metadata(state, inode, set)
+        })
+    }
+}
+
+fn set_metadata(state: &mut State, inode: u64, set: impl FnOnce(&mut Metadata)) -> io::Result<()> {
+    let node = state.node_mut(inode)?;
+    set(&mut node.metadata);
+    node.metadata_log.push(node.metadata.clone());
+    Ok(())
+}
+
+fn stat(state: &State, inode: u64) -> io::Result<Stat> {
+    let node = state.node(inode)?;
+    let size = match &node.content {
+        Content::File(data) => data.len() as u64,
+        _ => 0,
+    };
+    Ok(Stat {
+        kind: node.kind(),
+        size,
+        allocated_bytes: size,
+        mode: node.metadata.mode,
+        uid: node.metadata.uid,
+        gid: node.metadata.gid,
+        mtime: node.metadata.mtime,
+        ctime: at(node.changed),
+        device: node.device,
+        inode,
+        links: 1,
+        mount: state.mount,
+    })
+}
+
+impl Directory for SimulatedDirectory {
+    fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn Directory>> {
+        let inode = self.storage.look(|state| self.walk(state, path))?;
+        Ok(Arc::new(Self { storage: self.storage.clone(), inode }))
+    }
+    fn create_dir_all(&self, path: &Path, mode: u32) -> io::Result<()> {
+        let mut so_far = PathBuf::new();
+        for component in path.components() {
+            so_far.push(component);
+            match self.create_dir(&so_far, mode) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+    fn create_dir(&self, path: &Path, mode: u32) -> io::Result<()> {
+        self.create(path, Content::Directory(BTreeMap::new()), mode).map(|_| ())
+    }
+    fn open_file(&self, path: &Path, how: &Open) -> io::Result<Arc<dyn StoredFile>> {
+        if how.direct && !lock(&self.storage.0).has_direct {
+            return Err(error(io::ErrorKind::Unsupported));
+        }
+        let found = self.storage.look(|state| {
+            let inode = self.inode_of(state, path)?;
+            match state.node(inode)?.kind() {
+                Kind::File => Ok(inode),
+                Kind::Directory => Err(error(io::ErrorKind::IsADirectory)),
+                _ => Err(error(io::ErrorKind::Other)),
+            }
+        });
+        let inode = match found {
+            Ok(_) if how.create_new => return Err(error(io::ErrorKind::AlreadyExists)),
+            Err(missing)
+                if missing.kind() == io::ErrorKind::NotFound
+                    && (how.create || how.create_new) =>
+            {
+                self.create(path, Content::File(Arc::default()), how.mode)?
+            }
+            other => other?,
+        };
+        let file = self.storage.open_handle(inode, how.direct);
+        if how.truncate {
+            file.set_len(0)?;
+        }
+        Ok(file)
+    }
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        self.storage.look(|state| stat(state, self.inode_of(state, path)?))
+    }
+    fn stat_follow(&self, path: &Path) -> io::Result<Stat> {
+        self.stat(path)
+    }
+    fn stat_self(&self) -> io::Result<Stat> {
+        self.storage.look(|state| stat(state, self.inode))
+    }
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        self.storage.look(|state| match &state.node(self.inode_of(state, path)?)?.content {
+            Content::Symlink(target) => Ok(target.clone()),
+            _ => Err(error(io::ErrorKind::InvalidInput)),
+        })
+    }
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.storage.change(|state| {
+            let inode = self.inode_of(state, path)?;
+            if state.node(inode)?.kind() == Kind::Directory {
+                return Err(error(io::ErrorKind::IsADirectory));
+            }
+            let (directory, name) = self.find(state, path)?;
+            state.change_names(NameChange(vec![(directory, name.to_owned(), None)]))
+        })
+    }
+    fn symlink(&self, target: &Path, path: &Path) -> io::Result<()> {
+        self.create(path, Content::Symlink(target.to_owned()), 0o777).map(|_| ())
+    }
+    fn set_owner(&self, path: &Path, uid: u32, gid: u32) -> io::Result<()> {
+        self.set(path, |metadata| (metadata.uid, metadata.gid) = (uid, gid))
+    }
+    fn set_mode(&self, path: &Path, mode: u32) -> io::Result<()> {
+        self.set(path, |metadata| metadata.mode = mode)
+    }
+    fn set_times(&self, path: &Path, mtime: Timestamp) -> io::Result<()> {
+        self.set(path, |metadata| metadata.mtime = mtime)
+    }
+    fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()> {
+        self.set(path, |metadata| {
+            metadata.xattrs.insert(name.to_owned(), value.to_owned());
+        })
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.storage.change(|state| {
+            let inode = self.inode_of(state, from)?;
+            let (from, old) = self.find(state, from)?;
+            let (to, new) = self.find(state, to)?;
+            if state.names(to)?.get(new).is_some_and(|there| {
+                state.node(*there).is_ok_and(|node| node.kind() == Kind::Directory)
+            }) {
+                return Err(error(io::ErrorKind::IsADirectory));
+            }
+            state.node_mut(inode)?;
+            let changes = vec![(from, old.to_owned(), None), (to, new.to_owned(), Some(inode))];
+            state.change_names(NameChange(changes))
+        })
+    }
+    fn rename_noreplace(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if self.stat(to).is_ok() {
+            return Err(error(io::ErrorKind::AlreadyExists));
+        }
+        self.rename(from, to)
+    }
+    fn entries(&self) -> io::Result<Names<'_>> {
+        let names = self.storage.look(|state| {
+            let names = state.names(self.inode)?.iter();
+            names.map(|(name, inode)| Ok((name.clone(), state.node(*inode)?.kind()))).collect()
+        });
+        let names: Vec<(OsString, Kind)> = names?;
+        Ok(Box::new(names.into_iter().map(Ok)))
+    }
+    fn sync_names(&self) -> io::Result<()> {
+        self.storage.change(|state| {
+            let device = state.node(self.inode)?.device;
+            state.sync_names(device);
+            Ok(())
+        })
+    }
+    fn sync_filesystem(&self) -> io::Result<()> {
+        self.storage.change(|state| {
+            let device = state.node(self.inode)?.device;
+            state.sync_filesystem(device);
+            Ok(())
+        })
+    }
+    fn lock(&self, name: &OsStr) -> io::Result<Option<Box<dyn Debug + Send + Sync>>> {
+        let file = self.open_file(Path::new(name), &Open::creating(0o600))?;
+        Ok(file.try_lock()?.then(|| Box::new(file) as Box<dyn Debug + Send + Sync>))
+    }
+    fn file_system_id(&self) -> io::Result<u64> {
+        self.storage.look(|state| Ok(state.node(self.inode)?.device))
+    }
+    fn real_path(&self) -> io::Result<PathBuf> {
+        Ok(PathBuf::from(format!("/simulated/{}", self.inode)))
+    }
+}
+
+impl SimulatedFile {
+    fn update(&self, update: impl FnOnce(&mut Node)) -> io::Result<()> {
+        self.storage.change(|state| {
+            update(state.node_mut(self.inode)?);
+            Ok(())
+        })
+    }
+}
+
+impl StoredFile for SimulatedFile {
+    fn kernel_file(&self) -> Option<&Arc<File>> {
+        None
+    }
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.storage.look(|state| {
+            let data = state.node(self.inode)?.data();
+            let rest = data.get(offset as usize..).unwrap_or_default();
+            let bytes = rest.len().min(buffer.len());
+            buffer[..bytes].copy_from_slice(&rest[..bytes]);
+            Ok(bytes)
+        })
+    }
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let (start, end) = (offset as usize, offset as usize + data.len());
+        let is_aligned = start.is_multiple_of(PAGE_BYTES) && end.is_multiple_of(PAGE_BYTES);
+        assert!(!self.is_direct || is_aligned, "a direct write of {start}..{end}");
+        self.storage.change(|state| {
+            let mtime = at(state.clock);
+            let node = state.node_mut(self.inode)?;
+            let content = node.data_mut();
+            if content.len() < end {
+                content.resize(end, 0);
+            }
+            content[start..end].copy_from_slice(data);
+            node.dirty.extend(start / PAGE_BYTES..end.div_ceil(PAGE_BYTES));
+            node.metadata.mtime = mtime;
+            node.metadata_log.push(node.metadata.clone());
+            Ok(())
+        })
+    }
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.update(|node| {
+            let pages = (bytes as usize).min(node.data().len()) / PAGE_BYTES;
+            node.data_mut().resize(bytes as usize, 0);
+            // What was cut off and comes back is zero.
+            let end = node.data().len().max(node.synced.len()).div_ceil(PAGE_BYTES);
+            node.dirty.extend(pages..end);
+        })
+    }
+    fn preallocate(&self, bytes: u64) -> io::Result<bool> {
+        let there = self.stat()?.size;
+        self.set_len(bytes.max(there)).map(|()| true)
+    }
+    fn punch_hole(&self, offset: u64, bytes: u64) -> io::Result<bool> {
+        let (start, end) = (offset as usize, (offset + bytes) as usize);
+        self.update(|node| {
+            let data = node.data_mut();
+            let end = end.min(data.len());
+            data[start.min(end)..end].fill(0);
+            node.dirty.extend(start / PAGE_BYTES..end.div_ceil(PAGE_BYTES));
+        })?;
+        Ok(true)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.update(Node::sync_data)
+    }
+    fn stat(&self) -> io::Result<Stat> {
+        self.storage.look(|state| stat(state, self.inode))
+    }
+    fn set_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
+        self.storage.change(|state| {
+            set_metadata(state, self.inode, |metadata| {
+                (metadata.uid, metadata.gid) = (uid, gid);
+            })
+        })
+    }
+    fn set_mode(&self, mode: u32) -> io::Result<()> {
+        self.storage.change(|state| {
+            set_metadata(state, self.inode, |metadata| metadata.mode = mode)
+        })
+    }
+    fn set_times(&self, mtime: Timestamp) -> io::Result<()> {
+        self.storage.change(|state| {
+            set_metadata(state, self.inode, |metadata| metadata.mtime = mtime)
+        })
+    }
+    fn set_xattr(&self, name: &OsStr, value: &[u8]) -> io::Result<()> {
+        self.storage.change(|state| {
+            set_metadata(state, self.inode, |metadata| {
+                metadata.xattrs.insert(name.to_owned(), value.to_owned());
+            })
+        })
+    }
+    fn start_writeback(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn drop_cache(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn try_lock(&self) -> io::Result<bool> {
+        Ok(self.storage.lock_inode(self.inode, self.handle))
+    }
+}
+
+/// A file, directory or link as it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::sink) struct Found {
+    pub(in crate::sink) kind: Kind,
+    pub(in crate::sink) data: Arc<Vec<u8>>,
+    pub(in crate::sink) link: PathBuf,
+    pub(in crate::sink) mode: u32,
+    pub(in crate::sink) owner: (u32, u32),
+    pub(in crate::sink) mtime: Timestamp,
+    pub(in crate::sink) xattrs: BTreeMap<OsString, Vec<u8>>,
+}
+
+impl State {
+    /// Everything at the destination, by path.
+    pub(in crate::sink) fn tree(&self) -> BTreeMap<PathBuf, Found> {
+        let mut tree = BTreeMap::new();
+        let mut todo = vec![(PathBuf::new(), DESTINATION)];
+        while let Some((path, directory)) = todo.pop() {
+            for (name, inode) in self.names(directory).expect("a directory") {
+                let (path, node) = (path.join(name), &self.nodes[inode]);
+                if matches!(node.content, Content::Directory(_)) {
+                    todo.push((path.clone(), *inode));
+                }
+                let metadata = &node.metadata;
+                let found = Found {
+                    kind: node.kind(),
+                    data: match &node.content {
+                        Content::File(data) => Arc::clone(data),
+                        _ => Arc::default(),
+                    },
+                    link: match &node.content {
+                        Content::Symlink(target) => target.clone(),
+                        _ => PathBuf::new(),
+                    },
+                    mode: metadata.mode,
+                    owner: (metadata.uid, metadata.gid),
+                    mtime: metadata.mtime,
+                    xattrs: metadata.xattrs.clone(),
+                };
+                tree.insert(path, found);
+            }
+        }
+        tree
+    }
+
+    /// Names in the directory with journals.
+    pub(in crate::sink) fn journals(&self) -> Vec<OsString> {
+        self.names(JOURNALS).expect("a directory").keys().cloned().collect()
+    }
+}

@@ -1,0 +1,284 @@
+//! The file system as the receiving side uses it: two traits, and the kernel behind them.
+//!
+//! Everything that a receiver does to files goes through [`Directory`] and [`StoredFile`], its journal included. The
+//! kernel's implementation passes each call on to `penstock-sys`; the simulated one (`sink::simulation`) can stop, fail
+//! or lose unsynced data at every single call.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use penstock_protocol::journal::{self, At};
+use penstock_sys::fs::{self, Dir, Kind, Open, Stat, Timestamp};
+use penstock_sys::lock::FileLock;
+
+/// Names in a directory with their kinds, and at most one error, as the last item.
+pub type Names<'a> = Box<dyn Iterator<Item = io::Result<(OsString, Kind)>> + 'a>;
+
+/// An open directory. Paths are relative to it and cannot leave it.
+pub trait Directory: Debug + Send + Sync {
+    /// Opens a directory below, following links that stay below.
+    fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn Directory>>;
+    /// Creates a directory and those above it that are missing.
+    fn create_dir_all(&self, path: &Path, mode: u32) -> io::Result<()>;
+    /// Creates one directory.
+    fn create_dir(&self, path: &Path, mode: u32) -> io::Result<()>;
+    /// Opens a regular file.
+    fn open_file(&self, path: &Path, how: &Open) -> io::Result<Arc<dyn StoredFile>>;
+    /// The facts about `path`, about a symbolic link itself.
+    fn stat(&self, path: &Path) -> io::Result<Stat>;
+    /// The facts about `path`, or about what a link there leads to.
+    fn stat_follow(&self, path: &Path) -> io::Result<Stat>;
+    /// The facts about this directory.
+    fn stat_self(&self) -> io::Result<Stat>;
+    /// Target of a symbolic link.
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
+    /// Removes a name that is no directory's.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Creates a symbolic link.
+    fn symlink(&self, target: &Path, path: &Path) -> io::Result<()>;
+    /// Sets the owner, of a symbolic link itself.
+    fn set_owner(&self, path: &Path, uid: u32, gid: u32) -> io::Result<()>;
+    /// Sets the permission bits.
+    fn set_mode(&self, path: &Path, mode: u32) -> io::Result<()>;
+    /// Sets the modification time, of a symbolic link itself.
+    fn set_times(&self, path: &Path, mtime: Timestamp) -> io::Result<()>;
+    /// Sets an extended attribute, of a symbolic link itself.
+    fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()>;
+    /// Renames, replacing what has the new name.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Renames, or fails with `AlreadyExists`.
+    fn rename_noreplace(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Names in this directory with their kinds.
+    fn entries(&self) -> io::Result<Names<'_>>;
+    /// Makes the names in this directory durable.
+    fn sync_names(&self) -> io::Result<()>;
+    /// Makes everything on this directory's file system durable.
+    fn sync_filesystem(&self) -> io::Result<()>;
+    /// Takes the exclusive lock of `name`, which is created where it is missing; `None` while another holds it. The
+    /// lock ends with the value.
+    fn lock(&self, name: &OsStr) -> io::Result<Option<Box<dyn Debug + Send + Sync>>>;
+    /// The number of its file system, which stays the same when that is mounted again where the file system has one.
+    fn file_system_id(&self) -> io::Result<u64>;
+    /// The path from the root.
+    fn real_path(&self) -> io::Result<PathBuf>;
+}
+
+/// An open file.
+pub trait StoredFile: Debug + Send + Sync {
+    /// The kernel's file, which io_uring needs; `None` where there is no kernel behind it.
+    fn kernel_file(&self) -> Option<&Arc<File>>;
+    /// Reads until the buffer is full or the file ends.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes all of `data`.
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
+    /// Sets the length.
+    fn set_len(&self, bytes: u64) -> io::Result<()>;
+    /// Reserves space and sets the length to at least that.
+    fn preallocate(&self, bytes: u64) -> io::Result<bool>;
+    /// Makes a range a hole.
+    fn punch_hole(&self, offset: u64, bytes: u64) -> io::Result<bool>;
+    /// Makes the content durable.
+    fn sync_data(&self) -> io::Result<()>;
+    /// The facts about it.
+    fn stat(&self) -> io::Result<Stat>;
+    /// Sets owner and group.
+    fn set_owner(&self, uid: u32, gid: u32) -> io::Result<()>;
+    /// Sets the permission bits.
+    fn set_mode(&self, mode: u32) -> io::Result<()>;
+    /// Sets the modification time.
+    fn set_times(&self, mtime: Timestamp) -> io::Result<()>;
+    /// Sets an extended attribute.
+    fn set_xattr(&self, name: &OsStr, value: &[u8]) -> io::Result<()>;
+    /// Starts to write a range out of the page cache.
+    fn start_writeback(&self, offset: u64, bytes: u64) -> io::Result<()>;
+    /// Drops what the page cache holds of a range that is written out.
+    fn drop_cache(&self, offset: u64, bytes: u64) -> io::Result<()>;
+    /// Takes the file's lock as long as it is open here; `false` while another has it.
+    fn try_lock(&self) -> io::Result<bool>;
+}
+
+impl Directory for Dir {
+    fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn Directory>> {
+        Ok(Arc::new(self.open_dir(path)?))
+    }
+    fn create_dir_all(&self, path: &Path, mode: u32) -> io::Result<()> {
+        self.create_dir_all(path, mode)
+    }
+    fn create_dir(&self, path: &Path, mode: u32) -> io::Result<()> {
+        self.create_dir(path, mode)
+    }
+    fn open_file(&self, path: &Path, how: &Open) -> io::Result<Arc<dyn StoredFile>> {
+        let file = Arc::new(self.open_file(path, how)?);
+        Ok(Arc::new(KernelFile(file)))
+    }
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        self.stat(path)
+    }
+    fn stat_follow(&self, path: &Path) -> io::Result<Stat> {
+        self.stat_follow(path)
+    }
+    fn stat_self(&self) -> io::Result<Stat> {
+        self.stat_self()
+    }
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        self.read_link(path)
+    }
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.remove_file(path)
+    }
+    fn symlink(&self, target: &Path, path: &Path) -> io::Result<()> {
+        self.symlink(target, path)
+    }
+    fn set_owner(&self, path: &Path, uid: u32, gid: u32) -> io::Result<()> {
+        self.set_owner(path, Some(uid), Some(gid))
+    }
+    fn set_mode(&self, path: &Path, mode: u32) -> io::Result<()> {
+        self.set_mode(path, mode)
+    }
+    fn set_times(&self, path: &Path, mtime: Timestamp) -> io::Result<()> {
+        self.set_times(path, mtime)
+    }
+    fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()> {
+        self.set_xattr(path, name, value)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.rename(from, to)
+    }
+    fn rename_noreplace(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.rename_noreplace(from, to)
+    }
+    fn entries(&self) -> io::Result<Names<'_>> {
+        Ok(Box::new(self.entries()?))
+    }
+    fn sync_names(&self) -> io::Result<()> {
+        self.sync_all()
+    }
+    fn sync_filesystem(&self) -> io::Result<()> {
+        self.sync_filesystem()
+    }
+    fn lock(&self, name: &OsStr) -> io::Result<Option<Box<dyn Debug + Send + Sync>>> {
+        let lock = FileLock::try_lock_at(&self.real_path()?.join(name))?;
+        Ok(lock.map(|lock| Box::new(lock) as Box<dyn Debug + Send + Sync>))
+    }
+    fn file_system_id(&self) -> io::Result<u64> {
+        match fs::file_system_id(self)? {
+            0 => self.device(),
+            id => Ok(id),
+        }
+    }
+    fn real_path(&self) -> io::Result<PathBuf> {
+        self.real_path()
+    }
+}
+
+/// A file of the kernel.
+#[derive(Debug)]
+struct KernelFile(Arc<File>);
+
+impl StoredFile for KernelFile {
+    fn kernel_file(&self) -> Option<&Arc<File>> {
+        Some(&self.0)
+    }
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        fs::read_at_most(&self.0, buffer, offset)
+    }
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        fs::write_all_at(&self.0, data, offset)
+    }
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.0.set_len(bytes)
+    }
+    fn preallocate(&self, bytes: u64) -> io::Result<bool> {
+        fs::preallocate(&self.0, bytes)
+    }
+    fn punch_hole(&self, offset: u64, bytes: u64) -> io::Result<bool> {
+        fs::punch_hole(&self.0, offset, bytes)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        fs::sync_data(&self.0)
+    }
+    fn stat(&self) -> io::Result<Stat> {
+        fs::stat_file(&self.0)
+    }
+    fn set_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
+        fs::set_file_owner(&self.0, Some(uid), Some(gid))
+    }
+    fn set_mode(&self, mode: u32) -> io::Result<()> {
+        fs::set_file_mode(&self.0, mode)
+    }
+    fn set_times(&self, mtime: Timestamp) -> io::Result<()> {
+        fs::set_file_times(&self.0, mtime)
+    }
+    fn set_xattr(&self, name: &OsStr, value: &[u8]) -> io::Result<()> {
+        fs::set_xattr(&self.0, name, value)
+    }
+    fn start_writeback(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        fs::start_writeback(&self.0, offset, bytes)
+    }
+    fn drop_cache(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        fs::drop_cache(&self.0, offset, bytes)
+    }
+    fn try_lock(&self) -> io::Result<bool> {
+        fs::try_lock(&self.0)
+    }
+}
+
+/// Opens the directory that a journal names, or says why it cannot be had.
+pub type OpenBase = dyn Fn(&At) -> io::Result<Arc<dyn Directory>> + Send + Sync;
+
+/// Storage of resume journals, and the machine that they are about.
+#[derive(Clone)]
+pub struct JournalStore {
+    /// The directory with the journals.
+    pub directory: Arc<dyn Directory>,
+    /// The boot of this machine.
+    pub boot: String,
+    /// Opens the directory that a journal names.
+    pub open_base: Arc<OpenBase>,
+}
+
+impl Debug for JournalStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JournalStore").field("directory", &self.directory).finish_non_exhaustive()
+    }
+}
+
+impl JournalStore {
+    /// The store in the state directory `state`, which is created where it is missing.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn open(state: &Path) -> io::Result<Self> {
+        let path = state.join("transfers");
+        std::fs::create_dir_all(&path)?;
+        Ok(Self {
+            directory: Arc::new(Dir::open(&path)?),
+            boot: penstock_sys::machine::boot_id().unwrap_or_default(),
+            open_base: Arc::new(|at| {
+                use std::os::unix::ffi::OsStrExt;
+                let dir = Dir::open(Path::new(OsStr::from_bytes(&at.path.0)))?;
+                if (Directory::file_system_id(&dir)?, dir.stat_self()?.inode)
+                    != (at.file_system, at.inode)
+                {
+                    return Err(io::Error::other(
+                        "another directory is there now: mount the one that was there, or remove the journal",
+                    ));
+                }
+                Ok(Arc::new(dir))
+            }),
+        })
+    }
+}
+
+/// A directory as a journal identifies it.
+///
+/// # Errors
+/// When it cannot be looked at.
+pub(super) fn identify(directory: &dyn Directory) -> io::Result<journal::Directory> {
+    let stat = directory.stat_self()?;
+    Ok(journal::Directory { device: stat.device, inode: stat.inode, mount: stat.mount })
+}

@@ -1,0 +1,384 @@
+//! Writer threads: from received frames to files, and from files of earlier runs to what still counts of them.
+//!
+//! Each device has a queue and its writers. Blocks of large files go past the page cache with several operations at the
+//! device; small files come whole in packs. The receiving machine learns of every block that is written, acknowledges it
+//! and knows when a file is whole. Ranges of an unfinished copy are read back here, while other blocks arrive, and
+//! compared with their checksums. A file that cannot be written fails alone.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_protocol::block::{self, FrameKind, Header};
+use penstock_protocol::control::{Failure, FailureKind};
+use penstock_protocol::digest::{Algorithm, Part, RangeHasher, crc32c};
+use penstock_protocol::extents::Extent;
+use penstock_protocol::receiver::SenderFault;
+use penstock_sys::buffer::{BUFFER_ALIGNMENT, Buffer};
+use penstock_sys::fs;
+use penstock_sys::ring::{BlockIo, Operation, OperationKind, block_io};
+
+use super::destination::destination;
+use super::file::{OpenFile, SinkFile};
+use super::receiver::ReceiverEnd;
+use super::storage::StoredFile;
+use crate::session::Ending;
+
+/// Operations that a writer keeps at the device.
+const DEPTH: usize = 4;
+
+/// Bytes that are read back at a time.
+const READ_BACK_BYTES: usize = 1 << 20;
+
+/// Runs of zeros from this size on stay holes in a sparse file.
+const HOLE_BYTES: usize = BUFFER_ALIGNMENT;
+
+/// Work for a writer.
+#[derive(Debug)]
+pub enum Task {
+    /// Write a frame.
+    Write(Received),
+    /// Read a range of an unfinished copy back and compare it with its part.
+    Verify(Arc<SinkFile>, Extent),
+}
+
+/// A frame that was received.
+#[derive(Debug)]
+pub struct Received {
+    /// What it is.
+    pub header: Header,
+    /// The file it belongs to; none for a pack.
+    pub sink: Option<Arc<SinkFile>>,
+    /// Its payload, as long as the header says; none for a hole.
+    pub buffer: Option<Buffer>,
+}
+
+/// Writes for one device until the session is over or fewer writers are wanted.
+pub(super) fn run(end: &Arc<ReceiverEnd>, device: u64, number: u16) {
+    let serial = !end.session.options.algorithm.combines();
+    let depth = if end.engine.uring && !serial { DEPTH } else { 1 };
+    let (io, why_not) = block_io(depth);
+    if let (true, Some(reason)) = (depth > 1, why_not) {
+        tracing::warn!("writing without io_uring: {reason}");
+    }
+    Writer::new(end, device, number, io).run();
+}
+
+struct Pending {
+    header: Header,
+    sink: Arc<SinkFile>,
+    open: OpenFile,
+}
+
+/// One writer of one device.
+pub(super) struct Writer<'a> {
+    end: &'a Arc<ReceiverEnd>,
+    device: u64,
+    number: u16,
+    io: Box<dyn BlockIo>,
+    pending: HashMap<u64, Pending>,
+    token: u64,
+    read_back: Vec<u8>,
+}
+
+impl<'a> Writer<'a> {
+    pub(super) fn new(
+        end: &'a Arc<ReceiverEnd>,
+        device: u64,
+        number: u16,
+        io: Box<dyn BlockIo>,
+    ) -> Self {
+        let (pending, read_back) = (HashMap::new(), Vec::new());
+        Self { end, device, number, io, pending, token: 0, read_back }
+    }
+
+    fn run(&mut self) {
+        while !self.end.session.is_over() && self.end.writers.wants(self.number) {
+            let busy = self.io.in_flight() > 0;
+            if !self.io.has_room() {
+                self.complete();
+                continue;
+            }
+            let timeout = if busy { Duration::ZERO } else { Duration::from_millis(200) };
+            match self.end.next_task(self.device, timeout) {
+                Some(task) => self.begin(task),
+                None if busy => self.complete(),
+                None => {}
+            }
+        }
+        while self.io.in_flight() > 0 {
+            self.complete();
+        }
+    }
+
+    /// Begins a task; what needs no operation at the device is done then.
+    pub(super) fn begin(&mut self, task: Task) {
+        let result = match task {
+            Task::Write(received) => self.begin_write(received),
+            Task::Verify(sink, extent) => {
+                self.verify(&sink, &extent);
+                Ok(())
+            }
+        };
+        if let Err(fault) = result {
+            self.end.session.end(Ending::Failed(fault.to_string()));
+        }
+    }
+
+    fn begin_write(&mut self, received: Received) -> Result<(), SenderFault> {
+        let Received { header, sink, buffer } = received;
+        match (header.kind, sink, buffer) {
+            (FrameKind::Pack, _, Some(buffer)) => self.write_pack(&header, &buffer),
+            (FrameKind::Block, Some(sink), Some(buffer)) => {
+                self.begin_block(header, sink, buffer);
+                Ok(())
+            }
+            (FrameKind::Hole, Some(sink), None) => self.write_hole(&header, &sink),
+            _ => Err(SenderFault("a frame has no payload")),
+        }
+    }
+
+    fn begin_block(&mut self, header: Header, sink: Arc<SinkFile>, mut buffer: Buffer) {
+        let open = match self.end.destination.open(&sink) {
+            Ok(open) => open,
+            Err(error) => return self.failed(&header, &sink, &error),
+        };
+        self.end.session.name_engine(self.end.engine.name(open.is_direct));
+        let bytes = header.payload_bytes as usize;
+        self.end.digest_in_order(&sink, header.offset, &buffer[..bytes]);
+        if sink.entry.sparse {
+            let is_fresh = !sink.is_resumed && !self.end.session.options.inplace;
+            let result = write_sparse(&*open.file, header.offset, &buffer[..bytes], is_fresh);
+            return self.written(&header, &sink, &open, result);
+        }
+        // Direct I/O moves whole sectors: the tail of a file is padded, and cut when the file is whole.
+        let mut len = bytes;
+        if open.is_direct {
+            len = bytes.next_multiple_of(BUFFER_ALIGNMENT).min(buffer.len());
+            buffer[bytes..len].fill(0);
+        }
+        let Some(file) = open.file.kernel_file().cloned() else {
+            let result = open.file.write_all_at(&buffer[..len], header.offset);
+            return self.written(&header, &sink, &open, result);
+        };
+        self.token += 1;
+        let (token, offset) = (self.token, header.offset);
+        let kind = OperationKind::Write;
+        self.pending.insert(token, Pending { header, sink, open });
+        self.io.submit(Operation { kind, file, buffer, start: 0, len, offset, token });
+    }
+
+    fn complete(&mut self) {
+        let completion = match self.io.complete() {
+            Ok(completion) => completion,
+            Err(error) => {
+                let text = format!("writing failed: {}", fs::describe(&error));
+                return self.end.session.end(Ending::Failed(text));
+            }
+        };
+        drop(completion.buffer);
+        if let Some(pending) = self.pending.remove(&completion.token) {
+            let Pending { header, sink, open } = pending;
+            self.written(&header, &sink, &open, completion.result.map(|_| ()));
+        }
+    }
+
+    fn written(&self, header: &Header, sink: &SinkFile, open: &OpenFile, result: io::Result<()>) {
+        if let Err(error) = result {
+            return self.failed(header, sink, &error);
+        }
+        if !open.is_direct {
+            write_back(&*open.file, header.offset, header.bytes);
+        }
+        let extent = self.extent(header, || header.payload_crc);
+        self.end.record(sink, extent);
+        let accepted = self.end.with_machine(|machine| {
+            machine.acknowledge(header.sequence);
+            machine.written(header.file, header.offset, header.bytes, header.part())
+        });
+        if let Err(fault) = accepted {
+            self.end.session.end(Ending::Failed(fault.to_string()));
+        }
+    }
+
+    /// The extent of a frame as the journal keeps it; `crc` is the CRC-32C of its bytes in the file.
+    fn extent(&self, header: &Header, crc: impl FnOnce() -> u32) -> Extent {
+        let algorithm = self.end.session.options.algorithm;
+        let mut part = header.part;
+        if algorithm.of_ranges() != algorithm {
+            part[..4].copy_from_slice(&crc().to_be_bytes());
+        }
+        Extent { offset: header.offset, bytes: header.bytes, part }
+    }
+
+    fn verify(&mut self, sink: &SinkFile, extent: &Extent) {
+        // It is opened for writing too: the file goes on from here, whether or not a block of it is still to come.
+        let part = self.end.destination.open(sink).and_then(|_| self.part_of(sink, extent));
+        match part {
+            Ok(part) => {
+                let is_intact = part == Some(Part(extent.part));
+                if is_intact {
+                    sink.touch();
+                } else {
+                    tracing::warn!(
+                        "{}: {} bytes from {} of an unfinished copy are not what was received: \
+                         they are sent again",
+                        sink.entry.path,
+                        extent.bytes,
+                        extent.offset
+                    );
+                }
+                self.end
+                    .with_machine(|machine| machine.verified(sink.file, extent.offset, is_intact));
+            }
+            Err(error) => {
+                self.end.with_machine(|machine| machine.fail(sink.file, destination(&error)));
+            }
+        }
+    }
+
+    /// The part of a range of a file as its device has it; `None` where it ends before.
+    fn part_of(&mut self, sink: &SinkFile, extent: &Extent) -> io::Result<Option<Part>> {
+        let algorithm: Algorithm = self.end.session.options.algorithm.of_ranges();
+        let (offset, bytes) = (extent.offset, extent.bytes);
+        let Some(mut hasher) = RangeHasher::new(algorithm, offset, bytes, sink.entry.bytes) else {
+            return Ok(None);
+        };
+        let file = sink.reopen()?;
+        // Pages that were written out may have been lost behind the cache's back.
+        file.drop_cache(offset, bytes)?;
+        self.read_back.resize(READ_BACK_BYTES, 0);
+        let mut done = 0;
+        while done < bytes {
+            let left = usize::try_from(bytes - done).unwrap_or(usize::MAX).min(READ_BACK_BYTES);
+            let read = file.read_at(&mut self.read_back[..left], offset + done)?;
+            if read < left {
+                return Ok(None);
+            }
+            hasher.update(&self.read_back[..left]);
+            done += left as u64;
+        }
+        let _ = file.drop_cache(offset, bytes);
+        Ok(Some(hasher.finish()))
+    }
+
+    fn failed(&self, header: &Header, sink: &SinkFile, error: &io::Error) {
+        let failure = destination(error);
+        self.end.with_machine(|machine| {
+            machine.acknowledge(header.sequence);
+            machine.fail(sink.file, failure);
+        });
+    }
+
+    fn write_hole(&self, header: &Header, sink: &SinkFile) -> Result<(), SenderFault> {
+        let make = || {
+            let open = self.end.destination.open(sink)?;
+            if self.end.session.options.inplace || sink.is_resumed {
+                clear(&*open.file, header.offset, header.bytes)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = make() {
+            self.failed(header, sink, &error);
+            return Ok(());
+        }
+        let zeros = vec![0; usize::try_from(header.bytes).unwrap_or(0)];
+        self.end.digest_in_order(sink, header.offset, &zeros);
+        self.end.record(sink, self.extent(header, || crc32c(&zeros)));
+        self.end.with_machine(|machine| {
+            machine.acknowledge(header.sequence);
+            machine.written(header.file, header.offset, header.bytes, header.part())
+        })
+    }
+
+    fn write_pack(&self, header: &Header, buffer: &[u8]) -> Result<(), SenderFault> {
+        let payload = &buffer[..header.payload_bytes as usize];
+        let items = block::pack_items(header, payload)
+            .map_err(|_| SenderFault("the table of a pack is damaged"))?;
+        let places = self.end.places(&items)?;
+        let mut written = Vec::with_capacity(items.len());
+        for ((start, item), sink) in items.iter().zip(places) {
+            let Some(sink) = sink else { continue };
+            let bytes = item.bytes as usize;
+            let data = &payload[*start..*start + bytes];
+            // Direct I/O writes whole sectors; what is behind the file in the buffer is cut off again.
+            let sectors = &buffer[*start..];
+            self.end.session.name_engine(self.end.destination.small_engine(&sink));
+            let result = if crc32c(data) == item.crc {
+                self.end.destination.write_small(&sink, data, sectors)
+            } else {
+                Err(io::ErrorKind::InvalidData.into())
+            };
+            written.push((item, result));
+        }
+        self.end.with_machine(|machine| {
+            for (item, result) in written {
+                match result {
+                    Ok(()) => {
+                        machine.written_whole(item.file, u64::from(item.bytes), Part(item.part))?;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                        let text = "it was damaged in the sender's memory: copy it again";
+                        machine.fail(item.file, Failure::new(FailureKind::Integrity, text));
+                    }
+                    Err(error) => machine.fail(item.file, destination(&error)),
+                }
+            }
+            machine.acknowledge(header.sequence);
+            Ok(())
+        })
+    }
+}
+
+/// Has the kernel begin to write a range that was put into the page cache, and forget the one before.
+fn write_back(file: &dyn StoredFile, offset: u64, bytes: u64) {
+    // Advice that is not taken costs speed, not bytes.
+    let _ = file.start_writeback(offset, bytes);
+    if let Some(before) = offset.checked_sub(4 * bytes) {
+        let _ = file.drop_cache(before, bytes);
+    }
+}
+
+/// Makes a range read as zeros.
+fn clear(file: &dyn StoredFile, offset: u64, bytes: u64) -> io::Result<()> {
+    if file.punch_hole(offset, bytes)? {
+        return Ok(());
+    }
+    let zeros = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX).min(READ_BACK_BYTES)];
+    let mut done = 0;
+    while done < bytes {
+        let some = usize::try_from(bytes - done).unwrap_or(usize::MAX).min(zeros.len());
+        file.write_all_at(&zeros[..some], offset + done)?;
+        done += some as u64;
+    }
+    Ok(())
+}
+
+/// Writes the parts that are not zero. In a file that is not fresh the others are cleared: something may be there.
+fn write_sparse(
+    file: &dyn StoredFile,
+    offset: u64,
+    data: &[u8],
+    is_fresh: bool,
+) -> io::Result<()> {
+    let chunk = |at: usize| &data[at..data.len().min(at + HOLE_BYTES)];
+    let is_zero = |at: usize| chunk(at).iter().all(|byte| *byte == 0);
+    let mut start = 0;
+    while start < data.len() {
+        let hole = is_zero(start);
+        let mut end = start + HOLE_BYTES;
+        while end < data.len() && is_zero(end) == hole {
+            end += HOLE_BYTES;
+        }
+        let end = end.min(data.len());
+        let at = offset + start as u64;
+        if !hole {
+            file.write_all_at(&data[start..end], at)?;
+        } else if !is_fresh {
+            clear(file, at, (end - start) as u64)?;
+        }
+        start = end;
+    }
+    Ok(())
+}
