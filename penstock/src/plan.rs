@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Print one JSON object
     #[arg(long, conflicts_with = "svg")]
     json: bool,
-    /// Draw: links by their use with --topology, else the need of each year
+    /// Draw: links by their use with --topology, else the need of each year, or of one with --year
     #[arg(long)]
     svg: bool,
 }
@@ -108,7 +108,7 @@ impl Network {
 }
 
 fn picture(plan: &Plan, network: Option<&Network>, years: &[u16]) -> String {
-    let Some(Network { topology, loads }) = network else { return chart::svg(plan) };
+    let Some(Network { topology, loads }) = network else { return chart::svg(plan, years) };
     let year = usize::from(years[0] - plan.years.start());
     let rates: Vec<BitRate> = loads[0].links.iter().map(|link| link.most(year)).collect();
     draw::svg_loaded(topology, &rates)

@@ -106,9 +106,13 @@ fn pictures_have_every_link_and_every_year() {
     assert_eq!(drawn.matches(": carries ").count(), network.links.len());
     assert!(drawn.contains("class=\"link over\"") && drawn.contains("% used"));
     assert!(!draw::svg(&network).contains("used"));
-    let bars = chart::svg(&plan);
+    let years: Vec<u16> = plan.years.clone().collect();
+    let bars = chart::svg(&plan, &years);
     assert!(bars.contains("flexible, 2029: 9.60 Tb/s"), "{bars}");
     assert_eq!(bars.matches("<rect").count(), 1 + 6 * 3 + 3);
+    let one = chart::svg(&plan, &years[2..3]);
+    assert_eq!(one.matches("<rect").count(), 1 + 3 + 3);
+    assert!(one.contains("flexible, 2031") && !one.contains("2030"), "{one}");
 }
 
 #[test]
