@@ -12,7 +12,7 @@ use penstock_operations::round::{
     Decision, HostView, InterfaceView, QueueView, RunView, Setting, Snapshot, Start,
 };
 
-use crate::desk::{Asked, Desk, Work};
+use crate::desk::{Asked, Desk, File, Work};
 use run::{Batch, Run};
 
 mod run;
@@ -51,6 +51,8 @@ pub struct Books {
     requests: HashMap<i64, Request>,
     down: HashSet<String>,
     next: i64,
+    /// Files so far.
+    files: u64,
     /// Of each class: files in place, files that failed, and how long its requests took, in seconds.
     pub ended: BTreeMap<String, Ended>,
 }
@@ -101,6 +103,7 @@ impl Books {
             requests: HashMap::new(),
             down: HashSet::new(),
             next: 1,
+            files: 0,
             ended: BTreeMap::new(),
         }
     }
@@ -183,7 +186,7 @@ impl Books {
         while batches.len() < BATCHES_MAX
             && let Some(batch) = queue.waiting.front()
         {
-            let (more, size) = (batch.sizes.len(), batch.bytes());
+            let (more, size) = (batch.files.len(), batch.bytes());
             let fits = files + more <= limits.files && bytes.saturating_add(size) <= limits.bytes;
             if !batches.is_empty() && !fits {
                 break;
@@ -267,7 +270,7 @@ impl Books {
         let Some(run) = self.runs.remove(&id) else { return };
         for (batch, failed) in run.into_rest(told) {
             self.settle(now_ms, batch.request, 0, failed);
-            if batch.sizes.is_empty() {
+            if batch.files.is_empty() {
                 continue;
             }
             if told {
@@ -362,8 +365,12 @@ impl Desk for Books {
             let queue = self.queue((one.class, one.source, one.destination)).id;
             let sizes: Vec<Option<u64>> = one.files.iter().copied().map(Some).collect();
             for range in batch::split(&sizes, self.rules.batch) {
-                let sizes = one.files[range].to_vec();
-                self.enqueue(Batch { request, queue, sizes, attempt: 0 });
+                let numbered = one.files[range].iter().map(|bytes| {
+                    self.files += 1;
+                    File { id: self.files, bytes: *bytes }
+                });
+                let files = numbered.collect();
+                self.enqueue(Batch { request, queue, files, attempt: 0 });
             }
         }
         Ok(())
@@ -395,7 +402,7 @@ impl Desk for Books {
     fn order(&mut self, _: &str, order: OrderId) -> Result<Option<Work>, String> {
         let run = self.runs.get(&((order / 2) as i64));
         Ok(run.map(|run| match order.is_multiple_of(2) {
-            true => Work::Send(run.sizes()),
+            true => Work::Send(run.files()),
             false => Work::Receive,
         }))
     }

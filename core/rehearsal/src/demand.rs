@@ -14,6 +14,9 @@ pub const DAY_S: u32 = 86_400;
 /// Most files of a request: as many as one submission carries.
 const FILES_MAX: u32 = 10_000;
 
+/// Largest mean size of a file.
+const SIZE_MAX: u64 = 1 << 50;
+
 /// Smallest file.
 const BYTES_MIN: f64 = 1e6;
 
@@ -119,6 +122,12 @@ impl Demand {
         if !(self.files_per_day > 0.0 && self.files_per_day <= 1e10) {
             return Err("files_per_day is above 0 and at most 10,000,000,000".to_owned());
         }
+        if self.faults_permille > 1000 {
+            return Err(format!(
+                "faults_permille is {}: it is thousandths of all files, from 0 to 1000",
+                self.faults_permille
+            ));
+        }
         let (sends, receives) = self.sites.iter().fold((0, 0), |(sends, receives), site| {
             (sends + u32::from(site.sends > 0.0), receives + u32::from(site.receives > 0.0))
         });
@@ -139,6 +148,20 @@ impl Demand {
             }
             if !(flow.share > 0.0 && share(flow.share) && (0.0..=1.0).contains(&flow.swing)) {
                 return Err(format!("flow {}: share is above 0 and swing from 0 to 1", flow.class));
+            }
+            if !(0.0..24.0).contains(&flow.peak_hour) {
+                return Err(format!(
+                    "flow {}: peak_hour is {}: give an hour of the day, from 0 to below 24",
+                    flow.class, flow.peak_hour
+                ));
+            }
+            if !(1..=SIZE_MAX).contains(&flow.size.0) {
+                return Err(format!(
+                    "flow {}: size is {}: give the mean size of a file, such as 250MB, up to {}",
+                    flow.class,
+                    flow.size,
+                    ByteCount(SIZE_MAX)
+                ));
             }
         }
         if self.flows.is_empty() {
@@ -336,6 +359,13 @@ failure = [{ from = "1h", until = "2h", host = "a1" }, { from = "90m", until = "
             ("name = \"a day\"", "name = \"a\"\nnmae = 1", "line 3"),
             ("host = \"a1\"", "host = \"a1\", link = \"y\"", "link or host"),
             ("sends = 3", "sends = -3", "[[site]]"),
+            ("peak_hour = 14", "peak_hour = 99", "peak_hour is 99"),
+            ("peak_hour = 14", "peak_hour = 24", "below 24"),
+            ("peak_hour = 14", "peak_hour = -1", "from 0"),
+            ("peak_hour = 14", "peak_hour = nan", "peak_hour"),
+            ("\"10MB\"", "\"0\"", "size is 0"),
+            ("\"10MB\"", "\"9000PB\"", "size is"),
+            ("seed = 7", "faults_permille = 1001", "from 0 to 1000"),
         ] {
             let error = Demand::read(&DAY.replace(from, to)).unwrap_err();
             assert!(error.contains(words), "{error}");

@@ -16,11 +16,20 @@ pub struct Asked {
     pub files: Vec<u64>,
 }
 
+/// A file of an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct File {
+    /// A number that no other file has.
+    pub id: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
 /// The content of an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
-    /// To send files of these sizes.
-    Send(Vec<u64>),
+    /// To send these files.
+    Send(Vec<File>),
     /// To let another node write.
     Receive,
 }

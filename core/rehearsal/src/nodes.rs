@@ -1,6 +1,6 @@
 //! Simulated nodes: each moves files at the rates that it is told, as long as both ends are up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use penstock_fabric::random::mix;
 use penstock_operations::orders::{
@@ -8,7 +8,7 @@ use penstock_operations::orders::{
     Phase, Report, Settings,
 };
 
-use crate::desk::Work;
+use crate::desk::{File, Work};
 
 /// A node of the topology.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,9 +27,23 @@ pub struct NodeSpec {
 #[derive(Debug)]
 pub struct Nodes {
     nodes: BTreeMap<String, Node>,
-    faults_permille: u32,
+    faults: Faults,
     /// What was moved, in bytes and files.
     pub moved: (u64, u64),
+}
+
+/// Which files fail, each once.
+#[derive(Debug)]
+struct Faults {
+    permille: u32,
+    /// Numbers of those that did.
+    failed: HashSet<u64>,
+}
+
+impl Faults {
+    fn happens_to(&mut self, file: u64) -> bool {
+        mix(file) % 1000 < u64::from(self.permille) && self.failed.insert(file)
+    }
 }
 
 #[derive(Debug)]
@@ -44,8 +58,8 @@ struct Node {
 
 #[derive(Debug)]
 struct Doing {
-    /// Sizes; none of an order to receive.
-    files: Option<Vec<u64>>,
+    /// None of an order to receive.
+    files: Option<Vec<File>>,
     settings: Settings,
     /// The file that is moved, and how much of it is.
     next: usize,
@@ -72,7 +86,8 @@ impl Nodes {
             (node.spec.name.clone(), node)
         };
         let nodes = specs.into_iter().map(node).collect();
-        Self { nodes, faults_permille, moved: (0, 0) }
+        let faults = Faults { permille: faults_permille, failed: HashSet::new() };
+        Self { nodes, faults, moved: (0, 0) }
     }
 
     /// Only these are down; what goes down loses what it had in memory.
@@ -89,7 +104,7 @@ impl Nodes {
 
     /// Lets time pass.
     pub fn pass(&mut self, elapsed_ms: u64) {
-        let receiving: std::collections::HashSet<OrderId> = self
+        let receiving: HashSet<OrderId> = self
             .nodes
             .values()
             .flat_map(|node| node.doing.iter().filter(|(_, doing)| doing.files.is_none()))
@@ -100,7 +115,7 @@ impl Nodes {
                 // The other end of an order has the next number.
                 let there = receiving.contains(&(order + 1));
                 let rate = doing.settings.rate_bps.filter(|_| there).unwrap_or(0);
-                let (bytes, files) = doing.pass(*order, rate, elapsed_ms, self.faults_permille);
+                let (bytes, files) = doing.pass(rate, elapsed_ms, &mut self.faults);
                 node.sent += bytes;
                 self.moved = (self.moved.0 + bytes, self.moved.1 + files);
             }
@@ -165,20 +180,20 @@ impl Nodes {
 
 impl Doing {
     /// Moves what this rate allows; gives bytes, and files that are in place.
-    fn pass(&mut self, order: OrderId, rate_bps: u64, ms: u64, faults_permille: u32) -> (u64, u64) {
+    fn pass(&mut self, rate_bps: u64, ms: u64, faults: &mut Faults) -> (u64, u64) {
         let Some(files) = &self.files else { return (0, 0) };
         let mut left = u64::try_from(u128::from(rate_bps) * u128::from(ms) / 8000).unwrap_or(0);
         let (all, mut placed) = (left, 0);
         while left > 0
-            && let Some(size) = files.get(self.next)
+            && let Some(File { id, bytes: size }) = files.get(self.next)
         {
             let more = (size - self.part).min(left);
             (self.part, left) = (self.part + more, left - more);
             if self.part < *size {
                 break;
             }
-            let chance = mix(order.wrapping_mul(0x9E37_79B9).wrapping_add(self.next as u64));
-            let fault = (chance % 1000 < u64::from(faults_permille))
+            let fault = faults
+                .happens_to(*id)
                 .then(|| Fault { kind: FaultKind::Passing, text: "connection reset".to_owned() });
             placed += u64::from(fault.is_none());
             self.outcomes.push(Outcome {
@@ -232,5 +247,20 @@ impl Node {
             }],
             orders: orders.collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faulty_files_fail_exactly_once() {
+        let mut faults = Faults { permille: 100, failed: HashSet::new() };
+        let first = (0..100_000).filter(|file| faults.happens_to(*file)).count();
+        assert!((9_500..10_500).contains(&first), "{first}");
+        assert_eq!((0..100_000).filter(|file| faults.happens_to(*file)).count(), 0);
+        let mut all = Faults { permille: 1000, failed: HashSet::new() };
+        assert!((0..100).all(|file| all.happens_to(file)) && !all.happens_to(7));
     }
 }

@@ -11,7 +11,7 @@ use futures_util::future::{join_all, try_join_all};
 use penstock_operations::orders::{Instructions, OrderId, Overwrite, Report, Task, Verify};
 use penstock_operations::retry;
 use penstock_operations::round::{Decision, Snapshot};
-use penstock_rehearsal::desk::{Asked, Desk, Work};
+use penstock_rehearsal::desk::{Asked, Desk, File, Work};
 use sqlx::Row;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
@@ -177,17 +177,28 @@ impl Desk for StoreDesk {
     fn order(&mut self, host: &str, order: OrderId) -> Result<Option<Work>, String> {
         let found = read::order(&self.database.pool, host, order);
         let found = self.runtime.block_on(found).map_err(|error| error.to_string())?;
-        let size = |path: &str| {
-            let (_, size) = path.strip_suffix(".raw")?.rsplit_once('-')?;
-            size.parse().ok()
+        // As `submission` names them: request, file and size.
+        let file_of = |path: &str| {
+            let (folders, name) = path.rsplit_once('/')?;
+            let request = folders.strip_prefix("run-")?.split('/').next()?.parse::<u64>().ok()?;
+            let (number, size) =
+                name.strip_prefix("file-")?.strip_suffix(".raw")?.split_once('-')?;
+            let number = number.parse::<u64>().ok()?;
+            Some(File { id: request << 32 | number, bytes: size.parse().ok()? })
         };
-        Ok(found.map(|order| match order.task {
-            Task::Send(send) => {
-                let sizes = send.files.iter().map(|file| size(&file.path).unwrap_or(0));
-                Work::Send(sizes.collect())
-            }
-            Task::Receive { .. } | Task::List { .. } => Work::Receive,
-        }))
+        let work = |order: penstock_operations::orders::Order| {
+            Ok(match order.task {
+                Task::Send(send) => {
+                    let files = send.files.iter().map(|file| file_of(&file.path).ok_or(&file.path));
+                    match files.collect::<Result<_, _>>() {
+                        Ok(files) => Work::Send(files),
+                        Err(path) => return Err(format!("{path} is no file of a rehearsal")),
+                    }
+                }
+                Task::Receive { .. } | Task::List { .. } => Work::Receive,
+            })
+        };
+        found.map(work).transpose()
     }
 
     fn round(

@@ -6,19 +6,21 @@ use penstock_operations::orders::{Acknowledged, OrderReport, Phase, Settings};
 use penstock_operations::retry;
 use penstock_operations::round::RunView;
 
+use crate::desk::File;
+
 /// Files of a request that wait or run together.
 #[derive(Debug, Clone)]
 pub(super) struct Batch {
     pub(super) request: i64,
     pub(super) queue: i64,
-    pub(super) sizes: Vec<u64>,
+    pub(super) files: Vec<File>,
     /// How often its files were tried.
     pub(super) attempt: u32,
 }
 
 impl Batch {
     pub(super) fn bytes(&self) -> u64 {
-        self.sizes.iter().sum()
+        self.files.iter().map(|file| file.bytes).sum()
     }
 }
 
@@ -46,7 +48,7 @@ impl Run {
         let mut files = 0;
         for batch in &batches {
             places.push(files);
-            files += batch.sizes.len();
+            files += batch.files.len();
         }
         Self {
             view,
@@ -61,8 +63,8 @@ impl Run {
         }
     }
 
-    pub(super) fn sizes(&self) -> Vec<u64> {
-        self.batches.iter().flat_map(|batch| &batch.sizes).copied().collect()
+    pub(super) fn files(&self) -> Vec<File> {
+        self.batches.iter().flat_map(|batch| &batch.files).copied().collect()
     }
 
     pub(super) fn settings(&self) -> Settings {
@@ -104,15 +106,15 @@ impl Run {
     pub(super) fn into_rest(self, told: bool) -> Vec<(Batch, u64)> {
         let mut rest = Vec::new();
         for (first, batch) in self.places.iter().zip(self.batches) {
-            let open = batch.sizes.iter().zip(&self.done[*first..]).filter(|(_, done)| !**done);
-            let sizes: Vec<u64> = open.map(|(size, _)| *size).collect();
-            if sizes.is_empty() {
+            let open = batch.files.iter().zip(&self.done[*first..]).filter(|(_, done)| !**done);
+            let files: Vec<File> = open.map(|(file, _)| *file).collect();
+            if files.is_empty() {
                 continue;
             }
             let attempt = batch.attempt + u32::from(told);
-            let failed = if attempt >= retry::ATTEMPTS { sizes.len() as u64 } else { 0 };
-            let sizes = if failed > 0 { Vec::new() } else { sizes };
-            rest.push((Batch { sizes, attempt, ..batch }, failed));
+            let failed = if attempt >= retry::ATTEMPTS { files.len() as u64 } else { 0 };
+            let files = if failed > 0 { Vec::new() } else { files };
+            rest.push((Batch { files, attempt, ..batch }, failed));
         }
         rest
     }
