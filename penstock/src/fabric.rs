@@ -8,12 +8,13 @@ use crate::table::table;
 mod failing;
 mod hpcc;
 mod network;
-pub(crate) mod page;
+mod page;
 mod parquet;
 mod run;
 mod show;
 mod sweep;
 mod threads;
+mod timeline;
 mod traffic;
 
 /// Simulate a RoCE fabric packet by packet

@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::{Code, Failure, say};
 
+mod chart;
 mod copies;
 mod cp;
 mod credentials;
@@ -30,6 +31,7 @@ mod login;
 mod nettest;
 mod numbers;
 mod plan;
+mod progress;
 mod rehearse;
 mod requests;
 mod sample;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use penstock_topology::{Node, NodeId};
 use penstock_units::{BitRate, ByteCount, parse_duration};
 use serde_json::{Value, json};
 
-use crate::exit::{Code, Failure, OrExit, say};
+use crate::exit::{Code, Failure, OrExit};
 use crate::table::table;
 use crate::topology::text_of;
 
@@ -244,6 +244,7 @@ fn play(
     let arriving = args.length;
     let end = if args.finish { arriving + FINISH_DAYS * DAY_S } else { arriving };
     let mut down: Vec<String> = Vec::new();
+    let mut progress = crate::progress::Progress::begin();
     for played in 0..end {
         let second = args.from + played;
         let now_ms = BEGIN_MS + i64::from(second) * 1000;
@@ -251,9 +252,18 @@ fn play(
             outcome.finish = Some(played - arriving);
             break;
         }
-        if second.is_multiple_of(3600) && std::io::stderr().is_terminal() {
-            say(format!("{} of the rehearsal", clock(second)));
-        }
+        progress.tell(|| match played.checked_sub(arriving) {
+            None => format!(
+                "{} of the rehearsal, {:.0} % of {} s, {} files in place",
+                clock(second),
+                f64::from(played) / f64::from(arriving) * 100.0,
+                arriving,
+                nodes.moved.1
+            ),
+            Some(late) => {
+                format!("{late} s after the last request, {} files in place", nodes.moved.1)
+            }
+        });
         let (links, hosts) = demand.down(second);
         nodes.set_down(&hosts);
         for name in links.iter().filter(|name| !down.iter().any(|one| one == *name)) {

@@ -1,6 +1,6 @@
 //! `penstock fabric` as users run it: results, sweeps that go on where they were, files of the HPCC simulator, mistakes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use parquet::file::reader::FileReader;
@@ -89,7 +89,42 @@ fn a_run_says_everything_and_its_folder_has_all_files() {
     }
     parquet_has_the_flows(&out.join("results.parquet"));
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
-    assert!(page.contains("<svg") && page.contains("cc = none"), "{page}");
+    for words in [
+        "Goodput over time",
+        "Queues over time",
+        "Pauses over time",
+        "Completion times",
+        "Slowdown of flows of 500 kB",
+        "s0&gt;h0",
+        "(us)",
+        "(Gb/s)",
+        "<th>cc</th><td>none</td>",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    // Looking at it on the way changes nothing.
+    let plain = json(&[
+        "fabric",
+        "run",
+        "--star",
+        "9",
+        "--workload",
+        "incast",
+        "--size",
+        "500kB",
+        "--set",
+        "cc=none",
+        "--set",
+        "pfc_threshold=static",
+        "--set",
+        "pfc_xoff=100k",
+        "--set",
+        "pfc_xon=80k",
+        "--json",
+    ]);
+    for key in ["digest", "events", "simulated_seconds", "ports"] {
+        assert_eq!(plain[key], run[key], "{key}");
+    }
     let unfinished =
         penstock(&["fabric", "run", "--star", "3", "--workload", "incast", "--until", "1us"]);
     assert_eq!(unfinished.status.code(), Some(3));
@@ -349,6 +384,93 @@ fn files_of_the_hpcc_simulator_are_read_and_written() {
         }
         write(file, &kept);
     }
+}
+
+/// Two hosts of a leaf send to one of another, over two spines; with LINK_DOWN one of the spines loses its link to a leaf 100 us after the flows began.
+fn hpcc_set_up(folder: &Path, keys: &str) -> PathBuf {
+    let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+    write(
+        "topology.txt",
+        "8 4 8\n4 5 6 7\n0 4 100Gbps 1us 0\n1 4 100Gbps 1us 0\n2 5 100Gbps 1us 0\n3 5 100Gbps 1us 0\n\
+         4 6 100Gbps 1us 0\n4 7 100Gbps 1us 0\n5 6 100Gbps 1us 0\n5 7 100Gbps 1us 0\n",
+    );
+    let flow = |number: u32| format!("{} 2 3 100 2000000 2\n", number % 2);
+    write("flow.txt", &format!("8\n{}", (0..8).map(flow).collect::<String>()));
+    let config = format!(
+        "TOPOLOGY_FILE topology.txt\nFLOW_FILE flow.txt\nPACKET_PAYLOAD_SIZE 1000\nL2_ACK_INTERVAL 1\nRATE_AI 20Mb/s\n\
+         RATE_HAI 200Mb/s\nRP_TIMER 300\nEWMA_GAIN 0.00390625\nSIMULATOR_STOP_TIME 3\nBUFFER_SIZE 32\n\
+         KMIN_MAP 1 100000000000 400\nKMAX_MAP 1 100000000000 1600\nPMAX_MAP 1 100000000000 0.2\n{keys}\n"
+    );
+    write("config.txt", &config);
+    folder.join("config.txt")
+}
+
+/// That simulator has no time in which switches send into a link that failed.
+#[test]
+fn hpcc_link_down_reroutes_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = hpcc_set_up(folder.path(), "CC_MODE 1\nHAS_WIN 0\nLINK_DOWN 100 4 6");
+    let config = config.to_str().unwrap();
+    let run = json(&["fabric", "run", "--hpcc", config, "--json"]);
+    assert_eq!(run["flows_finished"], 8);
+    assert!(run["lost"].as_u64() > Some(0));
+    let stalled = run["stalled_seconds_max"].as_f64().unwrap();
+    assert!(stalled < 500e-6, "{stalled}");
+    // Flows begin after 2 s and take some 2 ms, in which the line of the receiver is busy.
+    let busiest =
+        run["ports"].as_array().unwrap().iter().map(|port| port["utilisation"].as_f64().unwrap());
+    let busiest = busiest.fold(0.0, f64::max);
+    assert!((0.4..=1.0).contains(&busiest), "{busiest}");
+    let set = ["--set", "reroute=5ms", "--set", "timeout_exponent=8"];
+    let later = json(&[&["fabric", "run", "--hpcc", config, "--json"][..], &set].concat());
+    assert!(later["stalled_seconds_max"].as_f64() > Some(0.004), "it can still be set");
+}
+
+/// Without marks DCQCN never slows down; its window holds, and the congestion control is the one that was asked for.
+#[test]
+fn hpcc_enable_qcn_stops_marking_only() {
+    let folder = tempfile::tempdir().unwrap();
+    for keys in ["CC_MODE 1\nENABLE_QCN 0", "ENABLE_QCN 0\nCC_MODE 1"] {
+        let config = hpcc_set_up(folder.path(), keys);
+        let run = json(&["fabric", "run", "--hpcc", config.to_str().unwrap(), "--json"]);
+        assert_eq!(
+            (run["parameters"]["cc"].as_str(), run["marks"].as_u64()),
+            (Some("dcqcn"), Some(0))
+        );
+        assert_eq!(run["parameters"]["ecn"], "false");
+    }
+    let config = hpcc_set_up(folder.path(), "CC_MODE 1\nENABLE_QCN 1\nHAS_WIN 0");
+    let run = json(&["fabric", "run", "--hpcc", config.to_str().unwrap(), "--json"]);
+    assert!(run["marks"].as_u64() > Some(0));
+}
+
+/// Round trip and window are those of its formulas, and what is not followed is in the result.
+#[test]
+fn hpcc_keys_are_followed_or_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |keys: &str| {
+        let config = hpcc_set_up(folder.path(), keys);
+        json(&["fabric", "run", "--hpcc", config.to_str().unwrap(), "--json"])
+    };
+    let one = run("CC_MODE 7\nHAS_WIN 1\nVAR_WIN 1");
+    // 8 us of delays and 4 x 80 ns for a payload of 1000 bytes; 100 Gb/s times that.
+    assert_eq!(one["parameters"]["base_rtt"], "8320ns");
+    assert_eq!(one["parameters"]["window_bytes"], "104000");
+    let without = run("CC_MODE 7\nHAS_WIN 0\nVAR_WIN 1");
+    assert_ne!(one["digest"], without["digest"], "TIMELY takes the window");
+    let queues = [&one, &without].map(|run| run["queue_bytes_max"].as_u64().unwrap());
+    assert!(queues[0] < queues[1], "{queues:?}");
+    let hpcc = "CC_MODE 3\nVAR_WIN 1\nMULTI_RATE 0\n";
+    let usual = run(hpcc);
+    for key in ["MULTI_RATE 1", "SAMPLE_FEEDBACK 1", "RATE_BOUND 0", "FAST_REACT 0", "INT_MULTI 4"]
+    {
+        let other = run(&format!("{hpcc}{key}"));
+        assert_ne!(other["digest"], usual["digest"], "{key}");
+        assert_eq!(other["flows_finished"], 8, "{key}");
+    }
+    let noted = run("CC_MODE 1\nLB_MODE 3\nL2_ACK_INTERVAL 16");
+    let warnings = noted["warnings"].to_string();
+    assert!(warnings.contains("LB_MODE has no meaning here"), "{warnings}");
 }
 
 #[test]

@@ -57,7 +57,24 @@ fn memory_and_the_store_place_the_same_files() {
     assert_eq!(store["database"]["files"], store["files_submitted"]);
     assert!(store["database"]["bytes_per_file"].as_f64().unwrap() > 50.0, "{store}");
     let page = std::fs::read_to_string(directory.path().join("page/report.html")).unwrap();
-    assert!(page.contains("<svg") && page.contains("published"), "{page}");
+    assert!(page.contains("Rates allotted to classes") && page.contains("published"), "{page}");
+}
+
+/// Every file fails once and arrives the second time: in memory and with the store.
+#[test]
+fn all_files_may_fail_once() {
+    let directory = small();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let demand = std::fs::read_to_string(path("demand.toml")).unwrap();
+    let all = demand.replace("faults_permille = 10", "faults_permille = 1000");
+    std::fs::write(path("demand.toml"), all).unwrap();
+    let (config, demand) = (path("penstock.toml"), path("demand.toml"));
+    let arguments = [config.as_str(), &demand, "--for", "1m", "--finish", "--json"];
+    for more in [&[][..], &["--database", "sqlite"]] {
+        let outcome = object(&rehearse(&[&arguments[..], more].concat()));
+        assert_eq!(outcome["files_done"], outcome["files_submitted"], "{outcome}");
+        assert_eq!(outcome["requests_open"], 0, "{outcome}");
+    }
 }
 
 #[test]

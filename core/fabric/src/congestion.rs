@@ -16,6 +16,7 @@ mod dctcp;
 mod hpcc;
 mod swift;
 mod timely;
+mod window;
 
 /// What a queue pair may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct Pace {
 pub struct Path {
     /// Rate of the sending host's line.
     pub line_bps: u64,
+    /// Rate of the slowest line to the receiver.
+    pub bottleneck_bps: u64,
     /// Round trip without queues.
     pub base_rtt_ps: u64,
     /// Links to the receiver.
@@ -163,7 +166,7 @@ pub fn start(parameters: &Parameters, path: &Path) -> (Option<Box<dyn Congestion
     let mut pace = Pace { rate_bps: path.line_bps, window_bytes: u64::MAX, has_timers: false };
     let algorithm: Option<Box<dyn Congestion>> = match parameters.cc {
         CongestionControl::None => None,
-        CongestionControl::Dcqcn => Some(Box::new(dcqcn::Dcqcn::new(parameters, path, &mut pace))),
+        CongestionControl::Dcqcn => Some(Box::new(dcqcn::Dcqcn::new(parameters, path))),
         CongestionControl::DcqcnPaper => {
             Some(Box::new(dcqcn_paper::DcqcnPaper::new(parameters, path)))
         }
@@ -174,7 +177,7 @@ pub fn start(parameters: &Parameters, path: &Path) -> (Option<Box<dyn Congestion
         CongestionControl::Cubic => Some(Box::new(cubic::Cubic::new(parameters, path, &mut pace))),
         CongestionControl::Bbr => Some(Box::new(bbr::Bbr::new(parameters, path, &mut pace))),
     };
-    (algorithm, pace)
+    window::bound(parameters, path, algorithm, pace)
 }
 
 /// The least rate of a queue pair.
@@ -213,6 +216,7 @@ mod tests {
     pub(super) fn path() -> Path {
         Path {
             line_bps: 100_000_000_000,
+            bottleneck_bps: 100_000_000_000,
             base_rtt_ps: 13_000_000,
             hops: 4,
             mtu: 1000,

@@ -31,8 +31,8 @@ pub use flow::{Flow, FlowResult, Operation};
 pub use network::{Marking, Network, NetworkError, Node, Port};
 pub use packet::{Hop, Hops};
 pub use parameters::{
-    CongestionControl, ParameterError, Parameters, PauseThreshold, Picoseconds, Recovery, Routing,
-    Row, Value, WatchdogAction, WireModel,
+    CongestionControl, ParameterError, Parameters, PauseThreshold, Picoseconds, Recovery,
+    RoundTrip, Routing, Row, Value, WatchdogAction, Window, WireModel,
 };
 pub use routes::Routes;
 pub use simulation::{

@@ -75,6 +75,28 @@ pub enum Routing {
     Adaptive,
 }
 
+/// Payload that a queue pair of RDMA may have under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Window {
+    /// As its congestion control has it.
+    Auto,
+    /// No limit.
+    None,
+    /// A bandwidth-delay product.
+    Fixed,
+    /// A bandwidth-delay product, times rate over line rate.
+    Scaled,
+}
+
+/// Which round-trip time congestion control takes for that of the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoundTrip {
+    /// The longest of all flows.
+    Longest,
+    /// That of the flow.
+    Own,
+}
+
 /// What a pause watchdog does with a queue that stood still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchdogAction {
@@ -178,6 +200,7 @@ parameters! {
     vlan: bool = false, "an 802.1Q tag on every frame, which pausing by PCP needs", "IEEE 802.1Qbb";
 
     priority: u8 = 3, "priority of data, 0 to 7", "HPCC simulator; HEPS uses 4";
+    ack_unpaused: bool = false, "hosts send acknowledgements even while their priority is paused", "HPCC simulator, ACK_HIGH_PRIO";
     ack_priority: Option<u8> = None, "priority of acknowledgements; auto: that of their data", "InfiniBand: a queue pair has one traffic class";
     cnp_priority: u8 = 6, "priority of congestion notifications", "DCQCN, SIGCOMM 2015, section 5";
     weights: [u32; 8] = [0; 8], "weight of each priority from 0 to 7; 0: strict, the highest number first", "IEEE 802.1Q";
@@ -214,6 +237,7 @@ parameters! {
     watchdog_restore: Picoseconds = Picoseconds(10 * crate::time::SECOND), "for so long its pauses are not obeyed", "HEPS";
     watchdog_action: WatchdogAction = WatchdogAction::Forward, "what is done with it", "SONiC";
 
+    ecn: bool = true, "switches mark packets", "RFC 3168; HPCC simulator, ENABLE_QCN";
     ecn_kmin: Option<ByteCount> = None, "queue from which packets are marked; auto: by congestion control and rate", "HPCC run.py: 4 KB, DCTCP 3 KB for each Gb/s";
     ecn_kmax: Option<ByteCount> = None, "queue from which all are", "HPCC run.py: 16 KB, DCTCP 3 KB for each Gb/s";
     ecn_pmax: Option<f64> = None, "share of packets marked just below", "HPCC run.py: 0.2, DCTCP 1";
@@ -224,7 +248,11 @@ parameters! {
     reroute: Picoseconds = us(50_000), "after so long switches use other ways than a link or switch that failed, or it again after its repair", "ours: fast detection and BGP; seconds without";
 
     cc: CongestionControl = CongestionControl::Dcqcn, "congestion control", "HEPS";
-    base_rtt: Option<Picoseconds> = None, "round-trip time without queues; auto: the longest of the run", "HPCC simulator, GLOBAL_T";
+    base_rtt: Option<Picoseconds> = None, "round-trip time without queues; auto: as base_rtt_of says", "HPCC simulator, GLOBAL_T";
+    base_rtt_of: RoundTrip = RoundTrip::Longest, "base_rtt=auto: the longest round trip of all flows, or the flow's own", "HPCC simulator, GLOBAL_T";
+    window: Window = Window::Auto, "payload under way of RDMA: as congestion control has it, without limit, a bandwidth-delay product, or that times rate over line rate", "HPCC simulator, HAS_WIN and VAR_WIN; HPCC paper, DCQCN+w";
+    window_bytes: Option<ByteCount> = None, "the bandwidth-delay product of window=fixed and window=scaled; auto: slowest line of the path times base_rtt", "HPCC simulator, maxBdp";
+    paced: bool = true, "packets leave at the rate of congestion control; false: at line rate, as far as the window goes", "HPCC simulator, RATE_BOUND";
     rate_min: Option<BitRate> = None, "no rate is below; auto: 100 Mb/s", "HPCC simulator, MIN_RATE";
     telemetry_bytes: u32 = 42, "what HPCC adds to data and acknowledgements", "HPCC simulator, 5 hops";
 
@@ -236,7 +264,6 @@ parameters! {
     dcqcn_additive: Option<BitRate> = None, "growth of the target; auto: 5 Mb/s for each 25 Gb/s", "HPCC run.py";
     dcqcn_hyper: Option<BitRate> = None, "growth after that; auto: 50 Mb/s for each 25 Gb/s", "HPCC run.py";
     dcqcn_clamp: bool = false, "target follows every cut", "NVIDIA default";
-    dcqcn_window: bool = false, "at most a bandwidth-delay product under way, times rate over line rate", "HPCC paper, DCQCN+w";
 
     dcqcn_paper_notify_interval: Picoseconds = us(50), "at most one notification of a receiver for each queue pair", "SIGCOMM 2015";
     dcqcn_paper_alpha_interval: Picoseconds = us(55), "alpha decays", "SIGCOMM 2015";
@@ -248,6 +275,10 @@ parameters! {
 
     hpcc_target: f64 = 0.95, "utilisation that is aimed at (eta)", "SIGCOMM 2019";
     hpcc_stages: u32 = 5, "additive increases before a multiplicative one", "SIGCOMM 2019; run.py has 0";
+    hpcc_fast_react: bool = true, "acknowledgements within a round trip change the rate, too", "SIGCOMM 2019; HPCC simulator, FAST_REACT";
+    hpcc_per_hop: bool = false, "a rate for each hop, of which the lowest counts", "HPCC simulator, MULTI_RATE";
+    hpcc_skip_idle: bool = false, "hops without a queue count once in a round trip alone", "HPCC simulator, SAMPLE_FEEDBACK";
+    hpcc_unit: u32 = 0, "telemetry counts bytes in steps of 128, queues in steps of 80 times this, and time in nanoseconds; 0: exactly", "HPCC simulator, INT_MULTI";
     hpcc_additive: Option<BitRate> = None, "additive increase; auto: 10 Mb/s for each 25 Gb/s", "HPCC run.py";
 
     dctcp_gain: f64 = 1.0 / 16.0, "weight of news in alpha", "RFC 8257";
@@ -317,6 +348,17 @@ impl Parameters {
         let is_tcp = matches!(self.cc, CongestionControl::Cubic | CongestionControl::Bbr);
         if is_tcp && self.wire == WireModel::Ns3Hpcc {
             return Err("wire is ns3-hpcc, which has no TCP: use ethernet".to_owned());
+        }
+        if is_tcp && (self.window != Window::Auto || !self.paced) {
+            return Err(
+                "window and paced are for RDMA: leave them out with cubic and bbr".to_owned()
+            );
+        }
+        if self.window_bytes.is_some_and(|bytes| bytes.0 == 0) {
+            return Err("window_bytes is 0: give it bytes, or window=none".to_owned());
+        }
+        if self.hpcc_unit > 1 << 20 {
+            return Err(format!("hpcc_unit is {}: {} is the most", self.hpcc_unit, 1 << 20));
         }
         for (name, count) in [
             ("selective_reorder", self.selective_reorder),

@@ -3,7 +3,7 @@
 use crate::simulation::Simulation;
 use crate::time::{SECOND, seconds};
 
-/// Bins of equal numbers of flows by size, as the analysis of the HPCC paper has them.
+/// Bins of about equal numbers of flows by size, as the analysis of the HPCC paper has them.
 const BINS: usize = 20;
 
 /// A distribution by some of its quantiles.
@@ -63,6 +63,8 @@ pub struct SizeBin {
 pub struct Summary {
     /// Simulated seconds.
     pub seconds: f64,
+    /// From the start of the first flow to the end of the last, or to the end of the run where flows are unfinished.
+    pub active_seconds: f64,
     /// Flows that are done, given up and neither.
     pub finished: usize,
     /// See above.
@@ -158,6 +160,7 @@ pub fn summarise(simulation: &Simulation) -> Summary {
         (0..network.nodes.len() as u32).filter_map(|node| simulation.switch_result(node));
     Summary {
         seconds: seconds(now),
+        active_seconds: span,
         finished,
         failed,
         unfinished: simulation.flows().len() - finished - failed,
@@ -184,8 +187,15 @@ fn by_size(mut slowdowns: Vec<(u64, f64)>) -> Vec<SizeBin> {
     slowdowns.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
     let all = slowdowns.len();
     let bins = BINS.min(all);
+    let mut begin = 0;
     let bin = |number: usize| {
-        let part = &slowdowns[all * number / bins..all * (number + 1) / bins];
+        let mut end = (all * (number + 1) / bins).max(begin);
+        // Flows of one size are in one bin.
+        while end > begin && end < all && slowdowns[end].0 == slowdowns[end - 1].0 {
+            end += 1;
+        }
+        let part = &slowdowns[begin..end];
+        begin = end;
         let slowdown = Quantiles::of(part.iter().map(|(_, slowdown)| *slowdown).collect())?;
         Some(SizeBin { bytes_max: part.last()?.0, flows: part.len(), slowdown })
     };
@@ -220,5 +230,19 @@ mod tests {
         assert_eq!(bins.len(), 20);
         assert_eq!(bins.iter().map(|bin| bin.flows).sum::<usize>(), 103);
         assert!(bins.is_sorted_by_key(|bin| bin.bytes_max));
+    }
+
+    #[test]
+    fn flows_of_one_size_share_a_bin() {
+        let one = by_size((0..100).map(|_| (500, 1.0)).collect());
+        assert_eq!(
+            one.iter().map(|bin| (bin.bytes_max, bin.flows)).collect::<Vec<_>>(),
+            [(500, 100)]
+        );
+        let two = by_size((0..100).map(|number| (1 + u64::from(number >= 30), 1.0)).collect());
+        assert_eq!(two.iter().map(|bin| bin.flows).collect::<Vec<_>>(), [30, 70]);
+        let some = by_size((0..103).map(|number| (number / 2, 1.0)).collect());
+        assert_eq!(some.iter().map(|bin| bin.flows).sum::<usize>(), 103);
+        assert!(some.windows(2).all(|pair| pair[0].bytes_max < pair[1].bytes_max));
     }
 }

@@ -7,9 +7,10 @@
 //! TCP: 20 bytes and 12 of time stamps instead of UDP and all that follows it (RFC 9293, RFC 7323); blocks of selective
 //! acknowledgements are not counted.
 //!
-//! `Ns3Hpcc` are the sizes of the simulator of the HPCC paper: 48 bytes of headers, nothing between frames.
+//! `Ns3Hpcc` are the sizes of the simulator of the HPCC paper: 48 bytes of headers of data and 46 of acknowledgements, either
+//! with telemetry (TIMELY: a time stamp), acknowledgements of at least 60 bytes, pauses of 43, and nothing between frames.
 
-use crate::parameters::{Parameters, WireModel};
+use crate::parameters::{CongestionControl, Parameters, WireModel};
 
 /// Preamble, start of frame and gap of Ethernet, which no counter of a switch counts.
 const AROUND_FRAME: u32 = 20;
@@ -24,6 +25,9 @@ const ACKNOWLEDGEMENT: u32 = 4;
 const NOTIFICATION: u32 = 16;
 const PAUSE_FRAME: u32 = 64;
 const NS3_HEADERS: u32 = 48;
+const NS3_ACKNOWLEDGEMENT: u32 = 46;
+const NS3_TIME_STAMP: u32 = 8;
+const NS3_PAUSE_FRAME: u32 = 43;
 const NS3_FRAME_MIN: u32 = 60;
 
 /// Sizes of packets of one run, as frames without what is around them.
@@ -80,16 +84,20 @@ impl Wire {
                     pause: PAUSE_FRAME,
                 }
             }
-            WireModel::Ns3Hpcc => Self {
-                around_frame: 0,
-                data_headers: NS3_HEADERS + telemetry,
-                first_headers: 0,
-                answer_headers: 0,
-                acknowledgement: NS3_FRAME_MIN + telemetry,
-                notification: NS3_FRAME_MIN,
-                read_request: NS3_FRAME_MIN,
-                pause: PAUSE_FRAME,
-            },
+            WireModel::Ns3Hpcc => {
+                let stamp =
+                    if parameters.cc == CongestionControl::Timely { NS3_TIME_STAMP } else { 0 };
+                Self {
+                    around_frame: 0,
+                    data_headers: NS3_HEADERS + telemetry + stamp,
+                    first_headers: 0,
+                    answer_headers: 0,
+                    acknowledgement: NS3_FRAME_MIN.max(NS3_ACKNOWLEDGEMENT + telemetry + stamp),
+                    notification: NS3_FRAME_MIN,
+                    read_request: NS3_FRAME_MIN,
+                    pause: NS3_PAUSE_FRAME,
+                }
+            }
         }
     }
 
@@ -159,5 +167,22 @@ mod tests {
         }
         let ns3 = efficiency(1000, |p| p.wire = WireModel::Ns3Hpcc);
         assert!((ns3 - 95.42).abs() < 0.005);
+    }
+
+    /// The headers of the simulator of the HPCC paper, field by field: 14 + 20 + 8 + 6 of data, 14 + 20 + 12 of
+    /// acknowledgements, 14 + 20 + 9 of pauses; 42 bytes of telemetry for HPCC, 8 for TIMELY.
+    #[test]
+    fn ns3_sizes_follow_congestion_control() {
+        for (cc, telemetry, data, acknowledgement) in [
+            (CongestionControl::Dcqcn, 0, 1048, 60),
+            (CongestionControl::Hpcc, 42, 1090, 88),
+            (CongestionControl::Timely, 0, 1056, 60),
+            (CongestionControl::Dctcp, 0, 1048, 60),
+        ] {
+            let parameters = Parameters { wire: WireModel::Ns3Hpcc, cc, ..Parameters::default() };
+            let wire = Wire::new(&parameters, telemetry);
+            assert_eq!(wire.data(1000, false, false, false), data, "{cc:?}");
+            assert_eq!((wire.acknowledgement, wire.pause), (acknowledgement, 43), "{cc:?}");
+        }
     }
 }

@@ -78,8 +78,8 @@ fn e1_one_megabyte_on_a_star_with_the_sizes_of_the_hpcc_simulator() {
 fn e2_and_e3_round_trips_of_published_networks() {
     let leaf_spine = generate::spine_leaf(8, 8, 16, 100 * GBPS, 100 * GBPS, 1000);
     let network = Network::new(&leaf_spine).unwrap();
-    let (round_trip, bdp) = penstock_fabric::hpcc::longest_round_trip_ns(&network, 1000).unwrap();
-    assert_eq!((round_trip, bdp), (8_320, 104_000));
+    let longest = penstock_fabric::hpcc::longest(&network, 1000).unwrap();
+    assert_eq!((longest.round_trip_ns, longest.bdp_bytes, longest.switches), (8_320, 104_000, 3));
     let fat = generate::pods(generate::Pods {
         pods: 5,
         edges: 4,
@@ -92,8 +92,8 @@ fn e2_and_e3_round_trips_of_published_networks() {
     });
     assert_eq!((fat.hosts().count(), fat.nodes.len() - 320, fat.links.len()), (320, 56, 480));
     let network = Network::new(&fat).unwrap();
-    let (round_trip, bdp) = penstock_fabric::hpcc::longest_round_trip_ns(&network, 1000).unwrap();
-    assert_eq!((round_trip, bdp), (12_240, 153_000));
+    let longest = penstock_fabric::hpcc::longest(&network, 1000).unwrap();
+    assert_eq!((longest.round_trip_ns, longest.bdp_bytes, longest.switches), (12_240, 153_000, 5));
 }
 
 /// E4: goodput of one stream of 64 KiB writes.

@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use penstock_fabric::hpcc::{self, Fault};
-use penstock_fabric::{Change, Flow, Marking, Network, Parameters, Part};
+use penstock_fabric::{
+    Change, CongestionControl, Flow, Marking, Network, Parameters, Part, Picoseconds, Port, time,
+};
 use penstock_topology::Link;
+use penstock_units::{BitRate, ByteCount};
 
 use crate::exit::{Code, Failure, OrExit, say};
 use crate::topology::text_of;
@@ -21,6 +24,8 @@ pub(crate) struct Setup {
     pub(crate) queue_times_ns: Option<(u64, u64)>,
     /// A link that fails.
     pub(crate) changes: Vec<Change>,
+    /// What of the configuration has another meaning here, or none.
+    pub(crate) notes: Vec<String>,
 }
 
 /// Reads a configuration and its files, which lie where their names say or beside it.
@@ -32,14 +37,11 @@ pub(crate) fn read(config: &Path) -> Result<Setup, Failure> {
         Failure::new(Code::Usage, anyhow!("{}:{fault}", file.display()))
     };
     let read = hpcc::config(&text_of(config)?).map_err(|fault| at(config, fault))?;
-    for ignored in &read.ignored {
-        say(format!("{}:{ignored} has no meaning here", config.display()));
-    }
     let topology_file = beside(config, &read.topology_file);
     let mut topology =
         hpcc::topology(&text_of(&topology_file)?).map_err(|fault| at(&topology_file, fault))?;
-    if read.loss > 0.0 {
-        topology.links.iter_mut().for_each(|link| link.loss = link.loss.max(read.loss));
+    for link in topology.links.iter_mut().filter(|link| link.loss == 0.0) {
+        link.loss = read.loss;
     }
     let flow_file = beside(config, &read.flow_file);
     let flows = hpcc::flows(&text_of(&flow_file)?).map_err(|fault| at(&flow_file, fault))?;
@@ -50,7 +52,8 @@ pub(crate) fn read(config: &Path) -> Result<Setup, Failure> {
                 let ends = link.ends.each_ref().map(|end| end.node.0);
                 ends == nodes || ends == [nodes[1], nodes[0]]
             };
-            let link = topology.links.iter().position(is_it).ok_or_else(|| {
+            // Of several links between two nodes that simulator knows the last.
+            let link = topology.links.iter().rposition(is_it).ok_or_else(|| {
                 let [a, b] = nodes;
                 anyhow!("{}: LINK_DOWN: no link is between {a} and {b}", config.display())
             });
@@ -66,14 +69,44 @@ pub(crate) fn read(config: &Path) -> Result<Setup, Failure> {
             port.marking = Some(Marking { least_bytes, most_bytes, probability });
         }
     }
+    let mut notes: Vec<String> =
+        read.notes.iter().map(|note| format!("{}:{note}", config.display())).collect();
+    let mut parameters = read.parameters.clone();
+    if let Some(longest) = hpcc::longest(&network, u64::from(parameters.mtu)) {
+        if read.has_global_round_trip && longest.round_trip_ns > 0 {
+            parameters.base_rtt = Some(Picoseconds(longest.round_trip_ns * time::NANOSECOND));
+            parameters.window_bytes = Some(ByteCount(longest.bdp_bytes.max(1)));
+        }
+        let rates: Vec<u64> = topology.links.iter().map(|link| link.rate.0).collect();
+        let more = read.telemetry_notes(&rates, longest.switches);
+        notes.extend(more.iter().map(|note| format!("{}: {note}", config.display())));
+    }
+    notes.extend(unmarked(&network, &parameters).map(|rate| {
+        let rate = BitRate(rate);
+        format!(
+            "{}: KMIN_MAP has no {rate}: ports of this rate mark by the defaults of ecn_kmin",
+            config.display()
+        )
+    }));
+    notes.iter().for_each(say);
     Ok(Setup {
         network,
-        parameters: read.parameters,
+        parameters,
+        notes,
         flows,
         until_ps: read.until_ps,
         queue_times_ns: read.queue_times_ns,
         changes,
     })
+}
+
+/// The rate of a port of a switch that is to mark and for which the configuration has no thresholds.
+fn unmarked(network: &Network, parameters: &Parameters) -> Option<u64> {
+    let marks = matches!(parameters.cc, CongestionControl::Dcqcn | CongestionControl::Dctcp);
+    let is_without =
+        |port: &&Port| port.marking.is_none() && !network.nodes[port.node as usize].is_host;
+    let found = network.ports.iter().find(is_without).filter(|_| parameters.ecn && marks);
+    found.map(|port| port.line.bits_per_second())
 }
 
 fn beside(config: &Path, name: &str) -> PathBuf {

@@ -5,17 +5,19 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
-use penstock_fabric::report::Summary;
+use penstock_fabric::report::{Quantiles, Summary};
 use penstock_fabric::{Simulation, hpcc, time};
 use penstock_units::{BitRate, ByteCount};
 use serde_json::Value;
 
 use super::parquet;
+use super::show::utilisation;
+use super::timeline::Timeline;
+use crate::chart::{self, Axis, Line, Quantity, escaped, with_unit};
 use crate::exit::Failure;
 
-const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 320.0;
-const MARGIN: f64 = 56.0;
+/// Ports whose use is shown.
+const PORTS_SHOWN: usize = 20;
 
 /// Writes all of them into a folder, which is made where it is not there.
 ///
@@ -27,15 +29,16 @@ pub(crate) fn write(
     simulation: &Simulation,
     summary: &Summary,
     object: &Value,
+    timeline: &Timeline,
 ) -> Result<(), Failure> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut files = vec![
         ("result.json", format!("{object:#}\n")),
         ("flows.csv", flows(simulation)),
-        ("ports.csv", ports(simulation)),
+        ("ports.csv", ports(simulation, summary)),
         ("fct.txt", hpcc::completions(simulation)),
         ("pfc.txt", hpcc::pauses(simulation)),
-        ("report.html", page(name, simulation, summary, object)),
+        ("report.html", page(name, simulation, summary, object, timeline)),
     ];
     if (0..simulation.network().ports.len() as u32)
         .any(|port| !simulation.queue_bins(port).is_empty())
@@ -84,9 +87,8 @@ fn flows(simulation: &Simulation) -> String {
     text
 }
 
-fn ports(simulation: &Simulation) -> String {
+fn ports(simulation: &Simulation, summary: &Summary) -> String {
     let network = simulation.network();
-    let seconds = time::seconds(simulation.now_ps()).max(1e-12);
     let mut text =
         "port,sent_packets,sent_bytes,utilisation,queue_bytes_max,marked,dropped,lost,pauses_sent,\
                     paused_seconds,watchdog\n"
@@ -99,7 +101,7 @@ fn ports(simulation: &Simulation) -> String {
             network.show_port(port),
             result.sent_packets,
             result.sent_bytes,
-            time::seconds(result.busy_ps) / seconds,
+            utilisation(&result, summary),
             result.queue_bytes_max,
             result.marked,
             result.dropped,
@@ -112,144 +114,210 @@ fn ports(simulation: &Simulation) -> String {
     text
 }
 
-pub(crate) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
-fn page(name: &str, simulation: &Simulation, summary: &Summary, object: &Value) -> String {
-    let changed: Vec<String> = simulation
-        .parameters()
-        .rows()
-        .into_iter()
-        .zip(penstock_fabric::Parameters::default().rows())
-        .filter(|(now, usual)| now.value != usual.value)
-        .map(|(now, _)| format!("{} = {}", now.name, now.value))
-        .collect();
-    let changed =
-        if changed.is_empty() { "all at their defaults".to_owned() } else { changed.join(", ") };
-    let mut body = format!(
-        "<h1>{}</h1>\n<p>{} flows, {} done; {} in sum; {} dropped, {} pauses, longest queue {}. Parameters: {}.</p>\n\
-         <p>{:.6} s simulated in {:.2} s, on {} threads, which change no result; digest {}.</p>\n",
-        escaped(name),
-        simulation.flows().len(),
-        summary.finished,
-        BitRate(summary.goodput_bps as u64),
-        simulation.counts().dropped,
-        summary.pauses,
-        ByteCount(summary.queue_bytes_max),
-        escaped(&changed),
-        summary.seconds,
-        object["wall_seconds"].as_f64().unwrap_or(0.0),
-        object["threads"],
-        object["digest"].as_str().unwrap_or_default()
-    );
-    let mut times: Vec<f64> = simulation
+fn page(
+    name: &str,
+    simulation: &Simulation,
+    summary: &Summary,
+    object: &Value,
+    timeline: &Timeline,
+) -> String {
+    let title = escaped(name);
+    let mut body = format!("<h1>{title}</h1>\n");
+    body += &figures(simulation, summary, object);
+    body += &quantiles(summary);
+    body += &timeline.plots(simulation);
+    let seconds: Vec<f64> = simulation
         .flows()
         .iter()
         .enumerate()
         .filter_map(|(number, flow)| {
             let done = simulation.flow_result(number).finished_ps?;
-            Some(time::seconds(done - flow.start_ps) * 1e6)
+            Some(time::seconds(done - flow.start_ps).max(1e-12))
         })
         .collect();
-    times.sort_by(f64::total_cmp);
-    if times.len() > 1 {
-        let count = times.len() as f64;
-        let step = (times.len() / 500).max(1);
-        let line: Vec<(f64, f64)> = times
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| at % step == 0 || at + 1 == times.len())
-            .map(|(at, us)| (us.max(1e-3).log10(), (at + 1) as f64 / count))
-            .collect();
-        body += &plot(
+    if seconds.len() > 1 {
+        body += &chart::lines(
             "Completion times",
-            "log10 of microseconds",
-            "share of flows",
-            &[("flows", line)],
+            Axis::log("completion time of a flow", Quantity::Seconds),
+            Axis::new("flows that are done by then", Quantity::Share),
+            &[Line::distribution("flows", seconds)],
         );
     }
-    if summary.by_size.len() > 1 {
-        type Pick = fn(&penstock_fabric::report::Quantiles) -> f64;
-        let picks: [(&str, Pick); 3] = [("p50", |q| q.p50), ("p95", |q| q.p95), ("p99", |q| q.p99)];
-        let lines = picks.map(|(label, pick)| {
-            let points = summary.by_size.iter();
-            let line: Vec<(f64, f64)> = points
-                .map(|bin| ((bin.bytes_max.max(1) as f64).log10(), pick(&bin.slowdown)))
-                .collect();
-            (label, line)
-        });
-        body += &plot(
-            "Slowdown by size",
-            "log10 of bytes",
-            "completion over that in an empty network",
-            &lines,
-        );
-    }
-    let bars: Vec<(f64, f64)> = busiest(simulation);
-    if bars.len() > 1 {
-        body += &plot("Ports by use", "rank of the port", "share of time busy", &[("ports", bars)]);
-    }
+    body += &slowdowns(simulation, summary);
+    body += &busiest(simulation, summary);
+    body += &parameters(simulation);
     format!(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{}</title>\n<style>body{{font:15px sans-serif;max-width:44em;margin:2em auto}}svg{{width:100%}}</style>\n{body}</html>\n",
-        escaped(name)
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
+         <title>{title}</title>\n<style>{}</style>\n{body}</html>\n",
+        chart::STYLE
     )
 }
 
-fn busiest(simulation: &Simulation) -> Vec<(f64, f64)> {
-    let seconds = time::seconds(simulation.now_ps()).max(1e-12);
-    let mut used: Vec<f64> = (0..simulation.network().ports.len() as u32)
-        .map(|port| time::seconds(simulation.port_result(port).busy_ps) / seconds)
-        .collect();
-    used.sort_by(|a, b| b.total_cmp(a));
-    used.into_iter().enumerate().map(|(rank, share)| (rank as f64, share)).collect()
+fn figures(simulation: &Simulation, summary: &Summary, object: &Value) -> String {
+    let counts = simulation.counts();
+    let flows = simulation.flows().len();
+    let rows = [
+        (
+            "flows",
+            format!(
+                "{flows}, {} done, {} failed, {} unfinished",
+                summary.finished, summary.failed, summary.unfinished
+            ),
+        ),
+        (
+            "goodput",
+            format!(
+                "{} in sum over {}; {} delivered",
+                BitRate(summary.goodput_bps as u64),
+                with_unit(Quantity::Seconds, summary.active_seconds),
+                ByteCount(summary.delivered_bytes)
+            ),
+        ),
+        (
+            "losses",
+            format!(
+                "{} packets dropped, {} lost, {} sent again, {} time-outs",
+                counts.dropped, counts.lost, summary.packets_again, summary.timeouts
+            ),
+        ),
+        (
+            "pauses",
+            format!(
+                "{}; the port that was paused longest for {}",
+                summary.pauses,
+                with_unit(Quantity::Seconds, summary.paused_seconds_max)
+            ),
+        ),
+        (
+            "queues",
+            format!(
+                "longest {}, most memory of a switch {}; {} marks",
+                ByteCount(summary.queue_bytes_max),
+                ByteCount(summary.buffer_bytes_max),
+                summary.marks
+            ),
+        ),
+        (
+            "run",
+            format!(
+                "{:.6} s simulated in {:.2} s, on {} threads, which change no result; digest {}",
+                summary.seconds,
+                object["wall_seconds"].as_f64().unwrap_or(0.0),
+                object["threads"],
+                object["digest"].as_str().unwrap_or_default()
+            ),
+        ),
+    ];
+    let mut text = "<table>\n".to_owned();
+    for (what, value) in rows {
+        let _ = writeln!(text, "<tr><th>{what}</th><td>{}</td></tr>", escaped(&value));
+    }
+    text += "</table>\n";
+    for warning in object["warnings"].as_array().into_iter().flatten() {
+        let warning = escaped(warning.as_str().unwrap_or_default());
+        let _ = writeln!(text, "<p class=\"note\">Note: {warning}.</p>");
+    }
+    text
 }
 
-/// Lines over two axes.
-pub(crate) fn plot(
-    title: &str,
-    across: &str,
-    up: &str,
-    lines: &[(&str, Vec<(f64, f64)>)],
-) -> String {
-    const COLOURS: [&str; 6] = ["#1b6ca8", "#d9822b", "#a82b2b", "#4d9221", "#8073ac", "#777777"];
-    let all = || lines.iter().flat_map(|(_, line)| line);
-    let (mut low, mut high, mut top) = (f64::INFINITY, f64::NEG_INFINITY, 0.0_f64);
-    for (x, y) in all() {
-        (low, high, top) = (low.min(*x), high.max(*x), top.max(*y));
-    }
-    let (span, top) = ((high - low).max(1e-9), top.max(1e-9));
-    let place = |(x, y): &(f64, f64)| {
-        let across = MARGIN + (x - low) / span * (WIDTH - 2.0 * MARGIN);
-        format!("{across:.1},{:.1}", HEIGHT - MARGIN - y / top * (HEIGHT - 2.0 * MARGIN))
-    };
+/// Completion times, goodputs and slowdowns.
+fn quantiles(summary: &Summary) -> String {
+    let rows = [
+        ("completion time", summary.completion_seconds, Quantity::Seconds),
+        ("goodput of a flow", summary.flow_goodput_bps, Quantity::BitsPerSecond),
+        ("slowdown", summary.slowdown, Quantity::Number),
+    ];
     let mut text =
-        format!("<h2>{title}</h2>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-size=\"12\">\n");
-    let base = HEIGHT - MARGIN;
-    let _ = writeln!(
-        text,
-        "<path d=\"M{MARGIN} {MARGIN}V{base}H{}\" fill=\"none\" stroke=\"#888\"/>",
-        WIDTH - MARGIN
-    );
-    let mut label = |x: f64, y: f64, anchor: &str, words: &str| {
-        let _ = writeln!(text, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{words}</text>");
-    };
-    label(MARGIN, base + 18.0, "middle", &format!("{low:.2}"));
-    label(WIDTH - MARGIN, base + 18.0, "middle", &format!("{high:.2}"));
-    label(WIDTH / 2.0, base + 36.0, "middle", across);
-    label(MARGIN - 6.0, MARGIN + 4.0, "end", &format!("{top:.2}"));
-    label(MARGIN - 6.0, base, "end", "0");
-    label(MARGIN, MARGIN - 14.0, "start", up);
-    for (number, (name, line)) in lines.iter().enumerate() {
-        let colour = COLOURS[number % COLOURS.len()];
-        let points: Vec<String> = line.iter().map(place).collect();
-        let _ = writeln!(
-            text,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>\n<text x=\"{}\" y=\"{}\" fill=\"{colour}\">{name}</text>",
-            points.join(" "),
-            WIDTH - MARGIN + 6.0,
-            MARGIN + 16.0 * number as f64
-        );
+        "<table>\n<tr><th></th><th>mean</th><th>p50</th><th>p95</th><th>p99</th><th>p99.9</th><th>max</th></tr>\n"
+            .to_owned();
+    for (what, found, quantity) in rows {
+        let Some(Quantiles { mean, p50, p95, p99, p999, max }) = found else { continue };
+        let cells: String = [mean, p50, p95, p99, p999, max]
+            .map(|value| format!("<td class=\"number\">{}</td>", with_unit(quantity, value)))
+            .concat();
+        let _ = writeln!(text, "<tr><th>{what}</th>{cells}</tr>");
     }
-    text + "</svg>\n"
+    text + "</table>\n"
+}
+
+/// By size where there are several; of one size as a distribution.
+fn slowdowns(simulation: &Simulation, summary: &Summary) -> String {
+    const LABEL: &str = "completion time over that of the flow alone";
+    match summary.by_size.as_slice() {
+        [] => String::new(),
+        [only] => {
+            let values = simulation.flows().iter().enumerate().filter_map(|(number, flow)| {
+                let result = simulation.flow_result(number);
+                let took = result.finished_ps? - flow.start_ps;
+                Some((took as f64 / result.ideal_ps.max(1) as f64).max(1.0))
+            });
+            let values: Vec<f64> = values.collect();
+            if values.len() < 2 {
+                return String::new();
+            }
+            let title = format!(
+                "Slowdown of flows of {}",
+                with_unit(Quantity::Bytes, only.bytes_max as f64)
+            );
+            chart::lines(
+                &title,
+                Axis::new(LABEL, Quantity::Number),
+                Axis::new("flows that are not slower", Quantity::Share),
+                &[Line::distribution("flows", values)],
+            )
+        }
+        bins => {
+            type Pick = fn(&Quantiles) -> f64;
+            let picks: [(&str, Pick); 3] =
+                [("p50", |q| q.p50), ("p95", |q| q.p95), ("p99", |q| q.p99)];
+            let lines = picks.map(|(name, pick)| {
+                let point = |bin: &penstock_fabric::report::SizeBin| {
+                    (bin.bytes_max.max(1) as f64, pick(&bin.slowdown))
+                };
+                Line::new(name, bins.iter().map(point).collect())
+            });
+            chart::lines(
+                "Slowdown by size",
+                Axis::log("size of a flow", Quantity::Bytes),
+                Axis::new(LABEL, Quantity::Number),
+                &lines,
+            )
+        }
+    }
+}
+
+/// Ports by how much of the time in which flows ran they were busy.
+fn busiest(simulation: &Simulation, summary: &Summary) -> String {
+    let network = simulation.network();
+    let ports = 0..network.ports.len() as u32;
+    let mut used: Vec<(u32, f64)> =
+        ports.map(|port| (port, utilisation(&simulation.port_result(port), summary))).collect();
+    used.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let all = used.len();
+    used.truncate(PORTS_SHOWN);
+    let title = if all > PORTS_SHOWN {
+        format!("Time that ports were busy while flows ran: the {PORTS_SHOWN} busiest of {all}")
+    } else {
+        "Time that ports were busy while flows ran".to_owned()
+    };
+    let rows: Vec<(String, f64)> =
+        used.into_iter().map(|(port, share)| (network.show_port(port), share)).collect();
+    chart::bars(&title, &rows)
+}
+
+/// Those that are not at their defaults.
+fn parameters(simulation: &Simulation) -> String {
+    let usual = penstock_fabric::Parameters::default().rows();
+    let rows = simulation.parameters().rows().into_iter().zip(usual);
+    let changed: Vec<String> = rows
+        .filter(|(now, usual)| now.value != usual.value)
+        .map(|(now, _)| format!("<tr><th>{}</th><td>{}</td></tr>\n", now.name, escaped(&now.value)))
+        .collect();
+    if changed.is_empty() {
+        return "<h2>Parameters</h2>\n<p>all at their defaults</p>\n".to_owned();
+    }
+    format!(
+        "<h2>Parameters that are not at their defaults</h2>\n<table>\n{}</table>\n",
+        changed.concat()
+    )
 }

@@ -1,6 +1,5 @@
 //! `penstock fabric run`: one run, or one for each size of a perftest.
 
-use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -12,15 +11,16 @@ use serde_json::{Value, json};
 use super::failing::Failing;
 use super::network::Choice;
 use super::threads::Threads;
+use super::timeline::Timeline;
 use super::traffic::Traffic;
 use super::{hpcc, page, show};
 use crate::exit::{Code, Failure, OrExit};
+use crate::progress::Progress as ProgressLine;
 
 /// Events of a thread between two looks at the clock: some tens of milliseconds.
-const EVENTS: u64 = 300_000;
+pub(super) const EVENTS: u64 = 300_000;
 /// Between two looks at queues, as in the HPCC simulator.
 const QUEUE_SAMPLES_PS: u64 = 100 * time::NANOSECOND;
-const TELL_EVERY: Duration = Duration::from_millis(500);
 
 /// Run a workload and print what came of it
 #[derive(Debug, clap::Args)]
@@ -80,6 +80,14 @@ impl Settings {
 }
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
+    let mut progress = ProgressLine::begin();
+    progress.tell(|| "reading the network and making its traffic".to_owned());
+    let result = run_shown(args, json);
+    progress.clear();
+    result
+}
+
+fn run_shown(args: &Args, json: bool) -> Result<Code, Failure> {
     if let Some(config) = &args.hpcc {
         if !args.network.is_none() {
             let error = anyhow!("--hpcc has its own network: name no other");
@@ -99,7 +107,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
             simulation.sample_queues(QUEUE_SAMPLES_PS, ps(from), ps(until).min(until_ps));
         }
         let name = config.display().to_string();
-        return finish(&name, simulation, until_ps, args, json);
+        return finish(&name, simulation, &setup.notes, until_ps, args, json);
     }
     let (name, network) = args.network.network()?;
     let parameters = args.settings.parameters()?;
@@ -116,11 +124,11 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
         simulation.record_pauses();
     }
     if let (Some((_, is_latency)), None) = (is_single, &args.out) {
-        let wall = drive(&mut simulation, args.settings.until_ps(), args.threads)?;
+        let wall = drive(&mut simulation, args.settings.until_ps(), args.threads, None)?;
         let row = show::perftest_row(&simulation, is_latency);
         return show::perftest(&name, &[(simulation, row, wall)], is_latency, args.threads, json);
     }
-    finish(&name, simulation, args.settings.until_ps(), args, json)
+    finish(&name, simulation, &[], args.settings.until_ps(), args, json)
 }
 
 fn perftest(
@@ -145,7 +153,7 @@ fn perftest(
         let mut simulation =
             Simulation::divided(network, parameters, flows, args.threads.regions())
                 .or_exit(Code::Usage)?;
-        let wall = drive(&mut simulation, args.settings.until_ps(), args.threads)?;
+        let wall = drive(&mut simulation, args.settings.until_ps(), args.threads, None)?;
         let row = show::perftest_row(&simulation, is_latency);
         rows.push((simulation, row, wall));
     }
@@ -155,21 +163,26 @@ fn perftest(
 fn finish(
     name: &str,
     mut simulation: Simulation,
+    notes: &[String],
     until_ps: u64,
     args: &Args,
     json: bool,
 ) -> Result<Code, Failure> {
-    let wall = drive(&mut simulation, until_ps, args.threads)?;
+    let mut timeline = args.out.as_ref().map(|_| Timeline::new(&simulation));
+    let wall = drive(&mut simulation, until_ps, args.threads, timeline.as_mut())?;
     let threads = args.threads.of(&simulation);
     let summary = report::summarise(&simulation);
     let mut object = show::object(name, &simulation, &summary);
+    if let Some(warnings) = object["warnings"].as_array_mut() {
+        warnings.extend(notes.iter().map(|note| json!(note)));
+    }
     object["threads"] = json!(threads);
     object["wall_seconds"] = json!(wall.as_secs_f64());
     object["events_per_second"] = json!(rate(simulation.counts().events, wall));
     object["hops_per_second"] = json!(rate(simulation.counts().arrivals, wall));
     object["memory_peak_bytes"] = json!(memory_peak_bytes());
-    if let Some(folder) = &args.out {
-        page::write(folder, name, &simulation, &summary, &object)?;
+    if let (Some(folder), Some(timeline)) = (&args.out, &timeline) {
+        page::write(folder, name, &simulation, &summary, &object, timeline)?;
     }
     if json {
         show::print(&format!("{object}\n"))?;
@@ -197,35 +210,47 @@ pub(crate) fn rate(count: u64, wall: Duration) -> f64 {
     count as f64 / wall.as_secs_f64().max(1e-9)
 }
 
-/// Runs to the end and tells on a terminal where it is; gives the time that it took.
+/// Runs to the end and shows progress on a terminal; gives the time that it took.
 fn drive(
     simulation: &mut Simulation,
     until_ps: u64,
     threads: Threads,
+    mut timeline: Option<&mut Timeline>,
 ) -> Result<Duration, Failure> {
-    let tells = io::stderr().is_terminal();
     let began = Instant::now();
-    let mut told = began;
+    let mut progress = ProgressLine::begin();
     let total: u64 = simulation.flows().iter().map(penstock_fabric::Flow::bytes).sum();
-    while threads.run(simulation, until_ps, EVENTS) == Progress::Running {
-        if tells && told.elapsed() >= TELL_EVERY {
-            told = Instant::now();
-            tell(simulation, until_ps, total, began.elapsed());
+    loop {
+        progress.tell(|| place(simulation, until_ps, total, began.elapsed()));
+        let next_ps = timeline.as_ref().map_or(until_ps, |timeline| timeline.next_ps());
+        let stop_ps = next_ps.min(until_ps);
+        match threads.run(simulation, stop_ps, EVENTS) {
+            Progress::Running => continue,
+            // What follows the last flow may lie behind a sample.
+            Progress::Done if stop_ps < until_ps => {
+                while threads.run(simulation, until_ps, EVENTS) == Progress::Running {}
+                break;
+            }
+            Progress::Done => break,
+            Progress::Stopped if stop_ps == until_ps || simulation.now_ps() < stop_ps => break,
+            Progress::Stopped => {}
+        }
+        if let Some(timeline) = &mut timeline {
+            timeline.look(simulation);
         }
     }
-    if tells && told != began {
-        let _ = write!(io::stderr(), "\r\x1b[K");
+    if let Some(timeline) = timeline {
+        timeline.look(simulation);
     }
+    progress.clear();
     let fault = |fault| anyhow!("the simulator miscounted, which is a fault of it: {fault}");
     simulation.audit().map_err(fault)?;
     Ok(began.elapsed())
 }
 
-fn tell(simulation: &Simulation, until_ps: u64, total: u64, elapsed: Duration) {
-    let delivered: u64 = (0..simulation.flows().len())
-        .map(|flow| simulation.flow_result(flow).delivered_bytes)
-        .sum();
-    let by_bytes = delivered as f64 / total.max(1) as f64;
+/// Where a run is, as a line.
+fn place(simulation: &Simulation, until_ps: u64, total: u64, elapsed: Duration) -> String {
+    let by_bytes = simulation.delivered_bytes() as f64 / total.max(1) as f64;
     let done = by_bytes.max(simulation.now_ps() as f64 / until_ps as f64);
     let left = match done {
         done if done > 0.001 => {
@@ -234,13 +259,12 @@ fn tell(simulation: &Simulation, until_ps: u64, total: u64, elapsed: Duration) {
         }
         _ => String::new(),
     };
-    let _ = write!(
-        io::stderr(),
-        "\r\x1b[K{:.6} s simulated, {:.1} M events/s, {:.0} %{left}",
+    format!(
+        "{:.6} s simulated, {:.1} M events/s, {:.0} %{left}",
         time::seconds(simulation.now_ps()),
         rate(simulation.counts().events, elapsed) / 1e6,
         done * 100.0
-    );
+    )
 }
 
 /// A value that a sweep keeps of a run.

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use penstock_fabric::report::{Quantiles, Summary};
-use penstock_fabric::{Simulation, time};
+use penstock_fabric::{PortResult, Simulation, time};
 use penstock_units::{BitRate, ByteCount, display_latency};
 use serde_json::{Value, json};
 
@@ -45,6 +45,7 @@ pub(crate) fn summary_object(summary: &Summary) -> Value {
     });
     json!({
         "simulated_seconds": summary.seconds,
+        "active_seconds": summary.active_seconds,
         "flows_finished": summary.finished,
         "flows_failed": summary.failed,
         "flows_unfinished": summary.unfinished,
@@ -71,14 +72,13 @@ pub(crate) fn summary_object(summary: &Summary) -> Value {
 pub(crate) fn object(name: &str, simulation: &Simulation, summary: &Summary) -> Value {
     let network = simulation.network();
     let counts = simulation.counts();
-    let seconds = summary.seconds.max(1e-12);
     let ports = (0..network.ports.len() as u32).map(|port| {
         let result = simulation.port_result(port);
         json!({
             "port": network.show_port(port),
             "sent_packets": result.sent_packets,
             "sent_bytes": result.sent_bytes,
-            "utilisation": time::seconds(result.busy_ps) / seconds,
+            "utilisation": utilisation(&result, summary),
             "marked": result.marked,
             "dropped": result.dropped,
             "lost": result.lost,
@@ -214,7 +214,7 @@ pub(crate) fn text(
         latency(summary.stalled_seconds_max)
     );
     text += &table(&quantile_rows(summary));
-    let busiest = ports(simulation);
+    let busiest = ports(simulation, summary);
     if busiest.len() > 1 {
         text.push('\n');
         text += &table(&busiest);
@@ -262,9 +262,18 @@ fn quantile_rows(summary: &Summary) -> Vec<Vec<String>> {
     rows
 }
 
-fn ports(simulation: &Simulation) -> Vec<Vec<String>> {
+/// The share of the time in which flows ran that a port was busy, or that it was paused.
+fn share_of_run(time_ps: u64, summary: &Summary) -> f64 {
+    (time::seconds(time_ps) / summary.active_seconds.max(1e-12)).min(1.0)
+}
+
+/// How much of the time in which flows ran the line of a port was busy.
+pub(super) fn utilisation(port: &PortResult, summary: &Summary) -> f64 {
+    share_of_run(port.busy_ps, summary)
+}
+
+fn ports(simulation: &Simulation, summary: &Summary) -> Vec<Vec<String>> {
     let network = simulation.network();
-    let seconds = time::seconds(simulation.now_ps()).max(1e-12);
     let mut all: Vec<_> = (0..network.ports.len() as u32)
         .map(|port| (port, simulation.port_result(port)))
         .filter(|(_, result)| result.sent_packets > 0)
@@ -277,9 +286,9 @@ fn ports(simulation: &Simulation) -> Vec<Vec<String>> {
     for (port, result) in all.into_iter().take(PORTS_SHOWN) {
         rows.push(vec![
             network.show_port(port),
-            format!("{:.1} %", 100.0 * time::seconds(result.busy_ps) / seconds),
+            format!("{:.1} %", 100.0 * utilisation(&result, summary)),
             ByteCount(result.queue_bytes_max).to_string(),
-            format!("{:.1} %", 100.0 * time::seconds(result.paused_ps) / seconds),
+            format!("{:.1} %", 100.0 * share_of_run(result.paused_ps, summary)),
             result.pauses_sent.to_string(),
             result.marked.to_string(),
             result.dropped.to_string(),

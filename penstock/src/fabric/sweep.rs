@@ -12,14 +12,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::{Context, anyhow};
-use penstock_fabric::{Network, Parameters, Simulation};
+use penstock_fabric::{Network, Parameters, Progress, Simulation};
 use serde_json::{Value, json};
 
 use super::network::Choice;
-use super::run::{Settings, kept};
+use super::run::{EVENTS, Settings, kept};
 use super::show;
 use super::traffic::Traffic;
 use crate::exit::{Code, Failure, OrExit, say};
+use crate::progress::Progress as ProgressLine;
 use crate::table::table;
 
 const RUNS_MAX: usize = 100_000;
@@ -105,13 +106,20 @@ impl Args {
         let next = AtomicUsize::new(0);
         let kept_rows = Mutex::new(Rows::new(self.out.as_deref())?);
         let failures: Mutex<Vec<Failure>> = Mutex::new(Vec::new());
+        let shown = Shown {
+            progress: Mutex::new(ProgressLine::begin()),
+            done: AtomicUsize::new(0),
+            all: open.len(),
+        };
+        shown.tell();
         thread::scope(|scope| {
             for _ in 0..jobs.clamp(1, open.len().max(1)) {
                 scope.spawn(|| {
                     loop {
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         let Some(point) = open.get(at) else { break };
-                        let row = self.one(name, network, base, point);
+                        let row = self.one(name, network, base, point, &shown);
+                        shown.done.fetch_add(1, Ordering::Relaxed);
                         let added = row.and_then(|row| {
                             let mut rows =
                                 kept_rows.lock().map_err(|_| anyhow!("a run panicked"))?;
@@ -139,9 +147,12 @@ impl Args {
         network: &Network,
         base: &Parameters,
         point: &Point,
+        shown: &Shown,
     ) -> Result<Value, Failure> {
         let mut simulation = self.prepare(network, base, point)?;
-        simulation.run_to_end(self.settings.until_ps());
+        while simulation.run(self.settings.until_ps(), EVENTS) == Progress::Running {
+            shown.tell();
+        }
         simulation.audit().map_err(|fault| {
             anyhow!("the simulator miscounted, which is a fault of it: {fault}")
         })?;
@@ -151,6 +162,22 @@ impl Args {
         row["dropped"] = json!(simulation.counts().dropped);
         row["digest"] = json!(format!("{:016x}", simulation.digest()));
         Ok(row)
+    }
+}
+
+/// How far a sweep is, on a terminal.
+struct Shown {
+    progress: Mutex<ProgressLine>,
+    done: AtomicUsize,
+    all: usize,
+}
+
+impl Shown {
+    fn tell(&self) {
+        if let Ok(mut progress) = self.progress.try_lock() {
+            let done = self.done.load(Ordering::Relaxed);
+            progress.tell(|| format!("{done} of {} runs done", self.all));
+        }
     }
 }
 

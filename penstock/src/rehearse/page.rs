@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::Outcome;
-use crate::fabric::page::{escaped, plot};
+use crate::chart::{self, Axis, Line, Quantity, escaped};
 
 /// Files per second, bytes per second and what else the field has published of whole systems: quantity, figure, where.
 /// The last column is where ours is found, and by what it is divided.
@@ -43,16 +43,17 @@ pub(super) fn page(object: &Value, outcome: &mut Outcome) -> String {
     classes.sort();
     classes.dedup();
     type Pick = fn(&penstock_rehearsal::figures::ClassPoint) -> f64;
-    let lines = |pick: Pick| -> Vec<(&str, Vec<(f64, f64)>)> {
+    let lines = |pick: Pick| -> Vec<Line> {
         let line = |class: &String| {
             let values = points.iter().map(|point| {
                 let value = point.classes.get(class).map_or(0.0, pick);
                 (hour(point.second), value)
             });
-            values.collect()
+            Line::new(class.as_str(), values.collect())
         };
-        classes.iter().map(|class| (class.as_str(), line(class))).collect()
+        classes.iter().map(|class| line(class)).collect()
     };
+    let hours = Axis::new("time of the day", Quantity::Hours);
     let mut body = format!("<h1>{name}</h1>\n<pre>{}</pre>\n", escaped(&super::shown(object)));
     body += "<table><tr><th></th><th>published</th><th>ours</th><th>difference</th><th>source</th></tr>\n";
     for (what, published, source, pointer, unit) in PUBLISHED {
@@ -66,27 +67,38 @@ pub(super) fn page(object: &Value, outcome: &mut Outcome) -> String {
     }
     body += "</table>\n<p>Published figures are of systems in service, ours of a rehearsal on one machine: the files and \
              bytes that are asked for are the demand's, not a result.</p>\n";
-    body += &plot(
-        "What classes were allotted",
-        "hour",
-        "Gb/s",
-        &lines(|class| class.allotted_bps / 1e9),
+    body += &chart::lines(
+        "Rates allotted to classes",
+        hours,
+        Axis::new("rate", Quantity::BitsPerSecond),
+        &lines(|class| class.allotted_bps),
     );
-    body += &plot("What waited", "hour", "TB", &lines(|class| class.waiting_bytes as f64 / 1e12));
+    body += &chart::lines(
+        "Bytes that waited",
+        hours,
+        Axis::new("waiting", Quantity::Bytes),
+        &lines(|class| class.waiting_bytes as f64),
+    );
     let runs = points.iter().map(|point| (hour(point.second), point.runs as f64)).collect();
-    body += &plot("Transfers at once", "hour", "transfers", &[("all", runs)]);
+    body += &chart::lines(
+        "Transfers at once",
+        hours,
+        Axis::new("transfers", Quantity::Number),
+        &[Line::new("all", runs)],
+    );
     let jain: Vec<(f64, f64)> =
         points.iter().filter_map(|point| Some((hour(point.second), point.jain?))).collect();
     if jain.len() > 1 {
-        body += &plot(
+        body += &chart::lines(
             "Fairness while two classes or more waited",
-            "hour",
-            "Jain's index",
-            &[("", jain)],
+            hours,
+            Axis::new("Jain's index", Quantity::Number),
+            &[Line::new("all", jain)],
         );
     }
     format!(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{name}</title>\n<style>body{{font:15px \
-         sans-serif;max-width:60em;margin:2em auto}}svg{{width:100%}}td,th{{padding:.2em .8em;text-align:left}}</style>\n{body}</html>\n"
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
+         <title>{name}</title>\n<style>{}</style>\n{body}</html>\n",
+        chart::STYLE
     )
 }

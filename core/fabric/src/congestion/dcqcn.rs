@@ -21,8 +21,6 @@ pub(super) struct Dcqcn {
     additive: f64,
     hyper: f64,
     clamp: bool,
-    /// Bandwidth-delay product, where there is a window.
-    window: Option<u64>,
 
     alpha: f64,
     rate: f64,
@@ -42,9 +40,7 @@ struct Due {
 }
 
 impl Dcqcn {
-    pub(super) fn new(parameters: &Parameters, path: &Path, pace: &mut Pace) -> Self {
-        let window = parameters.dcqcn_window.then(|| path.bdp_bytes());
-        pace.window_bytes = window.unwrap_or(u64::MAX);
+    pub(super) fn new(parameters: &Parameters, path: &Path) -> Self {
         let line = path.line_bps as f64;
         Self {
             line,
@@ -57,7 +53,6 @@ impl Dcqcn {
             additive: scaled(parameters.dcqcn_additive, 5e6, 25e9, path),
             hyper: scaled(parameters.dcqcn_hyper, 50e6, 25e9, path),
             clamp: parameters.dcqcn_clamp,
-            window,
             alpha: 1.0,
             rate: line,
             target: line,
@@ -131,9 +126,6 @@ impl Dcqcn {
     fn tell(&self, pace: &mut Pace) {
         pace.rate_bps = self.rate as u64;
         pace.has_timers = self.due.is_some();
-        if let Some(window) = self.window {
-            pace.window_bytes = (window as f64 * self.rate / self.line) as u64;
-        }
     }
 }
 
@@ -175,8 +167,8 @@ mod tests {
     }
 
     fn begun() -> (Dcqcn, Pace) {
-        let mut pace = Pace { rate_bps: 0, window_bytes: u64::MAX, has_timers: false };
-        let dcqcn = Dcqcn::new(&Parameters::default(), &path(), &mut pace);
+        let pace = Pace { rate_bps: 0, window_bytes: u64::MAX, has_timers: false };
+        let dcqcn = Dcqcn::new(&Parameters::default(), &path());
         (dcqcn, pace)
     }
 
@@ -216,16 +208,5 @@ mod tests {
         rarely.on_send(3999 * US / 2, 0, &mut other);
         assert!((often.rate - rarely.rate).abs() < 1.0, "{} {}", often.rate, rarely.rate);
         assert!((often.alpha - rarely.alpha).abs() < 1e-9);
-    }
-
-    #[test]
-    fn the_window_follows_the_rate() {
-        let parameters = Parameters { dcqcn_window: true, ..Parameters::default() };
-        let mut pace = Pace { rate_bps: 0, window_bytes: 0, has_timers: false };
-        let mut dcqcn = Dcqcn::new(&parameters, &path(), &mut pace);
-        assert_eq!(pace.window_bytes, 162_500);
-        dcqcn.on_ack(&ack(0), &mut pace);
-        dcqcn.on_send(5 * US, 0, &mut pace);
-        assert!(pace.window_bytes < 83_000 && pace.window_bytes > 80_000, "{}", pace.window_bytes);
     }
 }

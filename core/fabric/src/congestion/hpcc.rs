@@ -2,9 +2,21 @@
 //! and rate once in a round trip by a factor, and with each acknowledgement in between from the same reference.
 
 use super::{Ack, Congestion, Pace, Path, rate_min_bps, scaled};
-use crate::packet::{Hop, Hops};
+use crate::packet::{HOPS_MAX, Hop, Hops};
 use crate::parameters::Parameters;
-use crate::time::SECOND;
+use crate::time::{NANOSECOND, SECOND};
+
+/// Steps of the telemetry of the HPCC simulator, in bytes that were sent and that wait.
+const SENT_STEP: u64 = 128;
+const QUEUE_STEP: u64 = 80;
+
+/// A rate and what it follows from: of the whole path, or of a hop.
+#[derive(Debug, Clone, Copy)]
+struct Reference {
+    utilisation: f64,
+    rate: f64,
+    stage: u32,
+}
 
 /// State of one queue pair.
 #[derive(Debug)]
@@ -16,19 +28,30 @@ pub(super) struct Hpcc {
     stages: u32,
     base_rtt: f64,
     bdp: f64,
+    fast_react: bool,
+    skip_idle: bool,
+    unit: u64,
 
-    utilisation: f64,
-    reference: f64,
-    stage: u32,
+    path: Reference,
+    /// Of each hop, where each has a rate of its own.
+    hops: Option<Box<[Reference; HOPS_MAX]>>,
     /// The packet after which the reference changes next.
     update_after: u64,
     last: Hops,
+}
+
+/// The load of a hop, as a share of what fits, and over how long it was measured, in picoseconds.
+#[derive(Debug, Clone, Copy)]
+struct Load {
+    share: f64,
+    interval: f64,
 }
 
 impl Hpcc {
     pub(super) fn new(parameters: &Parameters, path: &Path, pace: &mut Pace) -> Self {
         let line = path.line_bps as f64;
         pace.window_bytes = path.bdp_bytes();
+        let reference = Reference { utilisation: 1.0, rate: line, stage: 0 };
         Self {
             line,
             rate_min: rate_min_bps(parameters),
@@ -37,63 +60,148 @@ impl Hpcc {
             stages: parameters.hpcc_stages,
             base_rtt: path.base_rtt_ps as f64,
             bdp: path.bdp_bytes() as f64,
-            utilisation: 1.0,
-            reference: line,
-            stage: 0,
+            fast_react: parameters.hpcc_fast_react,
+            skip_idle: parameters.hpcc_skip_idle,
+            unit: u64::from(parameters.hpcc_unit),
+            path: reference,
+            hops: parameters.hpcc_per_hop.then(|| Box::new([reference; HOPS_MAX])),
             update_after: 0,
             last: Hops::default(),
         }
     }
 
-    /// The moving mean of the busiest hop's bytes under way, as a share of what fits (function MeasureInflight).
-    fn measure(&self, hops: &[Hop]) -> Option<f64> {
-        let mut busiest = None;
-        for (new, old) in hops.iter().zip(self.last.as_slice()) {
-            let interval = new.time_ps.saturating_sub(old.time_ps) as f64;
-            if interval <= 0.0 {
-                continue;
-            }
-            let rate = new.bits_per_second as f64;
-            let sent = new.sent_bytes.wrapping_sub(old.sent_bytes) as f64 * 8.0;
-            let busy = sent * SECOND as f64 / interval / rate;
-            let queue = new.queue_bytes.min(old.queue_bytes) as f64 * 8.0;
-            let waiting = queue * SECOND as f64 / (rate * self.base_rtt);
-            let share = busy + waiting;
-            if busiest.is_none_or(|(most, _)| share > most) {
-                busiest = Some((share, interval));
+    /// A hop as the telemetry carries it.
+    fn rounded(&self, hop: &Hop) -> Hop {
+        if self.unit == 0 {
+            return *hop;
+        }
+        let (sent, queue) = (SENT_STEP * self.unit, QUEUE_STEP * self.unit);
+        Hop {
+            time_ps: hop.time_ps / NANOSECOND * NANOSECOND,
+            sent_bytes: hop.sent_bytes / sent * sent,
+            queue_bytes: hop.queue_bytes / queue * queue,
+            ..*hop
+        }
+    }
+
+    /// Bytes under way at a hop since the telemetry before (function MeasureInflight); none where no time has passed.
+    fn load(&self, new: &Hop, old: &Hop) -> Option<Load> {
+        let interval = new.time_ps.saturating_sub(old.time_ps) as f64;
+        if interval <= 0.0 {
+            return None;
+        }
+        let rate = new.bits_per_second as f64;
+        let sent = new.sent_bytes.wrapping_sub(old.sent_bytes) as f64 * 8.0;
+        let busy = sent * SECOND as f64 / interval / rate;
+        let queue = new.queue_bytes.min(old.queue_bytes) as f64 * 8.0;
+        let waiting = queue * SECOND as f64 / (rate * self.base_rtt);
+        Some(Load { share: busy + waiting, interval })
+    }
+
+    /// The moving mean of a load.
+    fn mean(&self, before: f64, load: Load) -> f64 {
+        let weight = (load.interval / self.base_rtt).min(1.0);
+        before * (1.0 - weight) + load.share * weight
+    }
+
+    /// The rate that follows from a reference, and its stage then.
+    fn rate(&self, from: &Reference) -> (f64, u32) {
+        let over = from.utilisation / self.target;
+        let (rate, stage) = if over >= 1.0 || from.stage >= self.stages {
+            (from.rate / over + self.additive, 0)
+        } else {
+            (from.rate + self.additive, from.stage + 1)
+        };
+        (rate.clamp(self.rate_min, self.line), stage)
+    }
+
+    /// The rate by the busiest hop.
+    fn rate_of_path(&mut self, loads: &[Option<Load>], is_update: bool) -> f64 {
+        let mut busiest: Option<Load> = None;
+        for load in loads.iter().flatten() {
+            if busiest.is_none_or(|most| load.share > most.share) {
+                busiest = Some(*load);
             }
         }
-        let (share, interval) = busiest?;
-        let weight = (interval / self.base_rtt).min(1.0);
-        Some(self.utilisation * (1.0 - weight) + share * weight)
+        if let Some(load) = busiest {
+            self.path.utilisation = self.mean(self.path.utilisation, load);
+        }
+        let (rate, stage) = self.rate(&self.path);
+        if is_update {
+            (self.path.rate, self.path.stage) = (rate, stage);
+        }
+        rate
+    }
+
+    /// The lowest of the rates of all hops; of one without news it is its reference.
+    fn rate_of_hops(
+        &self,
+        hops: &mut [Reference; HOPS_MAX],
+        loads: &[Option<Load>],
+        is_update: bool,
+    ) -> f64 {
+        let mut lowest = self.line;
+        for (hop, load) in hops.iter_mut().zip(loads) {
+            let Some(load) = load else {
+                lowest = lowest.min(hop.rate);
+                continue;
+            };
+            hop.utilisation = self.mean(hop.utilisation, *load);
+            let (rate, stage) = self.rate(hop);
+            lowest = lowest.min(rate);
+            if is_update {
+                (hop.rate, hop.stage) = (rate, stage);
+            }
+        }
+        lowest
     }
 }
 
 impl Congestion for Hpcc {
     fn on_ack(&mut self, ack: &Ack<'_>, pace: &mut Pace) {
         let is_first = self.last.as_slice().is_empty();
-        let measured = self.measure(ack.hops);
-        self.last = Hops::default();
-        ack.hops.iter().for_each(|hop| self.last.push(*hop));
+        let is_update = ack.acknowledged > self.update_after;
+        if !is_first && !is_update && !self.fast_react {
+            return;
+        }
+        let mut loads = [None; HOPS_MAX];
+        let mut last = Hops::default();
+        let mut has_news = !self.skip_idle;
+        for (at, hop) in ack.hops.iter().take(HOPS_MAX).enumerate() {
+            let new = self.rounded(hop);
+            let Some(old) = self.last.as_slice().get(at) else {
+                last.push(new);
+                continue;
+            };
+            if self.skip_idle && new.queue_bytes == 0 && !is_update {
+                last.push(*old);
+            } else {
+                has_news = true;
+                loads[at] = self.load(&new, old);
+                last.push(new);
+            }
+        }
+        self.last = last;
         if is_first {
             self.update_after = ack.next;
             return;
         }
-        if let Some(measured) = measured {
-            self.utilisation = measured;
+        let loads = &loads[..self.last.as_slice().len()];
+        if has_news {
+            let rate = match self.hops.take() {
+                None => self.rate_of_path(loads, is_update),
+                Some(mut hops) => {
+                    let rate = self.rate_of_hops(&mut hops, loads, is_update);
+                    self.hops = Some(hops);
+                    rate
+                }
+            };
+            pace.rate_bps = rate as u64;
+            pace.window_bytes = (self.bdp * rate / self.line) as u64;
         }
-        let over = self.utilisation / self.target;
-        let (rate, stage) = if over >= 1.0 || self.stage >= self.stages {
-            (self.reference / over + self.additive, 0)
-        } else {
-            (self.reference + self.additive, self.stage + 1)
-        };
-        let rate = rate.clamp(self.rate_min, self.line);
-        if ack.acknowledged > self.update_after {
-            (self.reference, self.stage, self.update_after) = (rate, stage, ack.next);
+        if is_update {
+            self.update_after = ack.next;
         }
-        pace.rate_bps = rate as u64;
-        pace.window_bytes = (self.bdp * rate / self.line) as u64;
     }
 }
 
@@ -121,14 +229,14 @@ mod tests {
         hpcc.on_ack(&ack(&[hop(0, 0, 0), hop(0, 0, 162_500)], 1, 10), &mut pace);
         let later = [hop(13 * US, 81_250, 0), hop(13 * US, 162_500, 200_000)];
         hpcc.on_ack(&ack(&later, 11, 20), &mut pace);
-        assert!((hpcc.utilisation - 2.0).abs() < 1e-9, "{}", hpcc.utilisation);
+        assert!((hpcc.path.utilisation - 2.0).abs() < 1e-9, "{}", hpcc.path.utilisation);
         let expected = 100e9 / (2.0 / 0.95) + 40e6;
-        assert!((hpcc.reference - expected).abs() < 1.0);
+        assert!((hpcc.path.rate - expected).abs() < 1.0);
         assert_eq!(pace.rate_bps, expected as u64);
         // Within the same round trip the reference stays, so that cuts do not add up.
         let more = [hop(14 * US, 0, 0), hop(14 * US, 175_000, 200_000)];
         hpcc.on_ack(&ack(&more, 12, 21), &mut pace);
-        assert!((hpcc.reference - expected).abs() < 1.0);
+        assert!((hpcc.path.rate - expected).abs() < 1.0);
         assert!(pace.rate_bps < 50_000_000_000);
     }
 
@@ -136,12 +244,85 @@ mod tests {
     fn an_idle_path_is_taken_in_steps_and_then_at_once() {
         let mut pace = Pace { rate_bps: 0, window_bytes: 0, has_timers: false };
         let mut hpcc = Hpcc::new(&Parameters::default(), &path(), &mut pace);
-        hpcc.reference = 10e9;
+        hpcc.path.rate = 10e9;
         for round in 0..8 {
             let hops = [hop(13 * US * (round + 1), 16_250 * (round + 1), 0)];
             hpcc.on_ack(&ack(&hops, 10 * round + 1, 10 * round), &mut pace);
         }
         // Five additive steps of 40 Mb/s, then 9.5 times as much and as far as the line.
-        assert!(hpcc.reference > 80e9, "{}", hpcc.reference);
+        assert!(hpcc.path.rate > 80e9, "{}", hpcc.path.rate);
+    }
+
+    fn hpcc(change: impl FnOnce(&mut Parameters)) -> (Hpcc, Pace) {
+        let mut pace = Pace { rate_bps: 0, window_bytes: 0, has_timers: false };
+        let mut parameters = Parameters::default();
+        change(&mut parameters);
+        (Hpcc::new(&parameters, &path(), &mut pace), pace)
+    }
+
+    /// Without it the rate changes once in a round trip alone.
+    #[test]
+    fn fast_react_is_per_acknowledgement() {
+        for (fast_react, expected) in [(true, 2), (false, 1)] {
+            let (mut hpcc, mut pace) = hpcc(|p| p.hpcc_fast_react = fast_react);
+            hpcc.on_ack(&ack(&[hop(0, 0, 0)], 1, 10), &mut pace);
+            let mut rates = Vec::new();
+            for (acknowledged, us) in [(11, 13), (12, 14)] {
+                let hops = [hop(us * US, 12_500 * us, 162_500)];
+                hpcc.on_ack(&ack(&hops, acknowledged, 20), &mut pace);
+                rates.push(pace.rate_bps);
+            }
+            rates.dedup();
+            assert_eq!(rates.len(), expected);
+        }
+    }
+
+    /// Two hops that are over their target in turns, by hand: with a rate of each the second cut begins at the line, so that
+    /// the lowest stands; with one rate cuts add up.
+    #[test]
+    fn each_hop_has_its_own_rate() {
+        let rates = [false, true].map(|per_hop| {
+            let (mut hpcc, mut pace) = hpcc(|p| {
+                p.hpcc_per_hop = per_hop;
+                p.hpcc_stages = 1000;
+                p.hpcc_additive = Some(penstock_units::BitRate(0));
+            });
+            hpcc.on_ack(&ack(&[hop(0, 0, 0), hop(0, 0, 0)], 1, 10), &mut pace);
+            // A full line for a round trip and 162,500 bytes that wait, at one of the hops.
+            let busy = [hop(13 * US, 162_500, 162_500), hop(13 * US, 0, 0)];
+            hpcc.last = Hops::default();
+            [hop(0, 0, 162_500), hop(0, 0, 0)].iter().for_each(|one| hpcc.last.push(*one));
+            hpcc.on_ack(&ack(&busy, 11, 20), &mut pace);
+            let idle = [hop(26 * US, 162_500, 0), hop(26 * US, 162_500, 162_500)];
+            hpcc.last = Hops::default();
+            [hop(13 * US, 162_500, 0), hop(13 * US, 0, 162_500)]
+                .iter()
+                .for_each(|one| hpcc.last.push(*one));
+            hpcc.on_ack(&ack(&idle, 21, 30), &mut pace);
+            pace.rate_bps as f64
+        });
+        let cut = 0.95 / 2.0;
+        assert!((rates[0] - 100e9 * cut * cut).abs() < 10.0, "{rates:?}");
+        assert!((rates[1] - 100e9 * cut).abs() < 10.0, "{rates:?}");
+    }
+
+    #[test]
+    fn idle_hops_count_once_per_round_trip() {
+        let (mut hpcc, mut pace) = hpcc(|p| p.hpcc_skip_idle = true);
+        hpcc.on_ack(&ack(&[hop(0, 0, 0)], 1, 10), &mut pace);
+        hpcc.on_ack(&ack(&[hop(13 * US, 162_500, 0)], 11, 20), &mut pace);
+        let before = pace.rate_bps;
+        hpcc.on_ack(&ack(&[hop(14 * US, 162_500, 0)], 12, 20), &mut pace);
+        assert_eq!((pace.rate_bps, hpcc.last.as_slice()[0].time_ps), (before, 13 * US));
+        hpcc.on_ack(&ack(&[hop(15 * US, 187_500, 80_000)], 13, 20), &mut pace);
+        assert_ne!(pace.rate_bps, before);
+    }
+
+    #[test]
+    fn telemetry_is_rounded_to_its_unit() {
+        let (hpcc, _) = hpcc(|p| p.hpcc_unit = 4);
+        let rounded = hpcc.rounded(&hop(1_234_567, 1_000_000, 1_000));
+        assert_eq!((rounded.time_ps, rounded.sent_bytes), (1_234_000, 999_936));
+        assert_eq!(rounded.queue_bytes, 960);
     }
 }

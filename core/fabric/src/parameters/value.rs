@@ -2,7 +2,10 @@
 
 use penstock_units::{BitRate, ByteCount, parse_duration};
 
-use super::{CongestionControl, PauseThreshold, Recovery, Routing, WatchdogAction, WireModel};
+use super::{
+    CongestionControl, PauseThreshold, Recovery, RoundTrip, Routing, WatchdogAction, Window,
+    WireModel,
+};
 
 /// A span of time in picoseconds, as text in any unit that divides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -163,6 +166,9 @@ choices! {
     Routing: "ecmp, ecmp-polarised, spray, flowlet or adaptive"
         "ecmp" = Ecmp, "ecmp-polarised" = EcmpPolarised, "spray" = Spray, "flowlet" = Flowlet,
         "adaptive" = Adaptive;
+    Window: "auto, none, fixed or scaled"
+        "auto" = Auto, "none" = None, "fixed" = Fixed, "scaled" = Scaled;
+    RoundTrip: "longest or own" "longest" = Longest, "own" = Own;
     WatchdogAction: "forward or drop" "forward" = Forward, "drop" = Drop;
 }
 

@@ -2,6 +2,7 @@
 
 use super::model::Model;
 use super::{Flow, Operation};
+use crate::parameters::WireModel;
 use crate::time::transmission_ps;
 
 /// Bytes on the line of the packets of a flow: the first, one in the middle, all in the middle, and the last.
@@ -19,6 +20,16 @@ impl Model {
         let around = self.wire.around_frame;
         let data = self.parameters.mtu + self.wire.data_headers + around;
         self.pass_ps(way, data) + self.pass_ps(back, self.wire.acknowledgement + around)
+    }
+
+    /// The round trip of one flow as `base_rtt_of=own` has it: with the sizes of the HPCC simulator by its formula.
+    pub(super) fn own_round_trip_ps(&self, way: &[u32], back: &[u32]) -> u64 {
+        match self.parameters.wire {
+            WireModel::Ethernet => self.round_trip_ps(way, back),
+            WireModel::Ns3Hpcc => {
+                crate::hpcc::round_trip_ps(&self.network, way, u64::from(self.parameters.mtu)).0
+            }
+        }
     }
 
     /// From the start of a flow until its last acknowledgement, or for a read from its request until its last data.

@@ -141,7 +141,7 @@ impl Model {
     pub(super) fn marking(&self, port: u32) -> Option<Marking> {
         let parameters = &self.parameters;
         let of = &self.network.ports[port as usize];
-        if self.is_host(of.node) {
+        if self.is_host(of.node) || !parameters.ecn {
             return None;
         }
         if let (None, Some(marking)) = (parameters.ecn_kmin, of.marking) {

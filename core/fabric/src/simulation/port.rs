@@ -52,6 +52,8 @@ pub(super) struct Port {
     pub(super) ready: u8,
     pub(super) paused: u8,
     pub(super) defiant: u8,
+    /// Priorities whose queues go on though the other end holds them up: acknowledgements of hosts, where that is set.
+    unpaused: u8,
     /// Its link ends in another region.
     crosses: bool,
     pub(super) is_up: bool,
@@ -92,6 +94,11 @@ impl Port {
             ready: 0,
             paused: 0,
             defiant: 0,
+            unpaused: if model.is_host(port.node) && model.parameters.ack_unpaused {
+                0xFF
+            } else {
+                0
+            },
             crosses: far.is_some(),
             is_up: true,
             node: port.node,
@@ -125,7 +132,8 @@ impl Port {
 
     /// Priorities that may send.
     const fn eligible(&self) -> u8 {
-        (self.waiting | self.ready) & !(self.paused & !self.defiant)
+        let held = self.paused & !self.defiant;
+        self.waiting & (!held | self.unpaused) | self.ready & !held
     }
 
     /// Whether the next frame is lost: a chain of two states whose bad one takes `loss_burst` frames on average.

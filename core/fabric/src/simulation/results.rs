@@ -126,6 +126,13 @@ impl Simulation {
         }
     }
 
+    /// Payload that arrived in order, of all flows.
+    #[must_use]
+    pub fn delivered_bytes(&self) -> u64 {
+        let receivers = self.regions.iter().flat_map(|region| &region.receivers);
+        receivers.map(|receiver| receiver.delivered_bytes).sum()
+    }
+
     /// How long a flow takes alone in the network; see [`Flow`].
     #[must_use]
     pub fn ideal_ps(&self, flow: usize) -> u64 {

@@ -10,6 +10,7 @@ use crate::congestion::{self, Ack, Path};
 use crate::event::{Event, Kind};
 use crate::flow::Operation;
 use crate::packet::{Content, Hops, NONE, Packet, PacketId};
+use crate::parameters::RoundTrip;
 use crate::time::transmission_ps;
 
 /// Acknowledgements have another hash than their data.
@@ -83,9 +84,19 @@ impl Region {
         let (from, _) = model.flows[flow as usize].data_way();
         let Some(way) = self.routes.way(&model.network, from, to, hash) else { return false };
         let parameters = &model.parameters;
+        let base_rtt_ps = match (parameters.base_rtt, parameters.base_rtt_of) {
+            (Some(time), _) => time.0,
+            (None, RoundTrip::Longest) => model.base_rtt_ps,
+            (None, RoundTrip::Own) => {
+                let back = self.routes.way(&model.network, to, from, hash ^ BACK);
+                model.own_round_trip_ps(&way, &back.unwrap_or_default())
+            }
+        };
+        let rate = |port: &u32| model.network.ports[*port as usize].line.bits_per_second();
         let path = Path {
-            line_bps: model.network.ports[way[0] as usize].line.bits_per_second(),
-            base_rtt_ps: parameters.base_rtt.map_or(model.base_rtt_ps, |time| time.0),
+            line_bps: rate(&way[0]),
+            bottleneck_bps: way.iter().map(rate).min().unwrap_or_default(),
+            base_rtt_ps,
             hops: way.len() as u32,
             mtu: parameters.mtu,
             packet_bytes: parameters.mtu + model.wire.data_headers + model.wire.around_frame,
