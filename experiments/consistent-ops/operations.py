@@ -2,7 +2,7 @@
 
     operations.py BURST CUT MENDED END          each a time such as 40s, from the beginning of the play
 
-Prints JSON, and writes two plots beside this file.
+Prints JSON, and writes two plots into PENSTOCK_OUTPUT.
 """
 
 import json
@@ -159,10 +159,10 @@ def plot(path, title, series):
         file.write("\n".join(out))
 
 
-here = os.path.dirname(os.path.abspath(__file__))
+output = os.environ.get("PENSTOCK_OUTPUT", ".")
 for which, name in ((0, "allotted"), (1, "measured")):
     series = [(one, [rates[one][which] for _, rates in samples]) for one in CLASSES]
-    plot(os.path.join(here, f"{name}.svg"), f"Rates {name}, by class", series)
+    plot(os.path.join(output, f"{name}.svg"), f"Rates {name}, by class", series)
 
 late = 0.0
 if deadline is not None:

@@ -1,4 +1,4 @@
-"""What a run gave, from the senders' own accounts and from the collector: JSON, and two plots beside this file.
+"""What a run gave, from the senders' own accounts and from the collector: JSON, and two plots in PENSTOCK_OUTPUT.
 
     figures.py MOVER
 """
@@ -120,7 +120,7 @@ def plot(file, title, start, lines):
         out.append(f'<path d="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
                    f'<text x="{left + 150 * number}" y="{top - 8 + 4}" dx="10" fill="{colour}">{name}</text>')
     out.append("</svg>")
-    with open(file, "w") as page:
+    with open(os.path.join(os.environ.get("PENSTOCK_OUTPUT", "."), file), "w") as page:
         page.write("\n".join(out) + "\n")
 
 

@@ -1,12 +1,14 @@
 //! `penstock experiment`: published results, measured again in a lab and put beside what was published.
 //!
 //! An experiment is a folder: `experiment.toml` with cases and columns, a scenario, a topology. Each case plays the
-//! scenario with other values; each column is a number from the output of one of its programs.
+//! scenario with other values; each column is a number from the output of one of its programs. Those of the source tree are in
+//! the binary, too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, anyhow};
@@ -14,19 +16,24 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure, OrExit, say};
-use crate::lab::{Labs, Played, Report, play};
+use crate::lab::{Contention, Labs, Played, Report, play};
+
+mod embedded;
 
 const FILE_BYTES_MAX: usize = 1 << 20;
 
 /// Measure published results again in a lab, and put them beside what was published
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-An experiment is a folder with experiment.toml, a scenario and a topology: see experiments/README.md.
+An experiment is a folder with experiment.toml, a scenario and a topology: see experiments/README.md. Those that come with \
+Penstock need no folder: their names do, wherever it runs.
+
+Exit code 3: a program failed, or a figure is above its bound.
 
 Examples:
-  penstock experiment list experiments
-  penstock experiment run experiments/buffers
-  penstock experiment run experiments/buffers --case stock --repeat 3 --json")]
+  penstock experiment list
+  penstock experiment run heps-fabric
+  penstock experiment run buffers --case stock --case tuned --repeat 3 --json")]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: What,
@@ -34,22 +41,25 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// List the experiments below a folder
+    /// List the experiments that come with Penstock, or those below a folder
     List {
         /// The folder
-        #[arg(default_value = "experiments")]
-        folder: PathBuf,
+        folder: Option<PathBuf>,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
     /// Play its cases and print a table in Markdown
     Run {
-        /// The experiment's folder
+        /// The experiment: its folder, or the name of one that comes with Penstock
+        #[arg(value_name = "EXPERIMENT")]
         folder: PathBuf,
-        /// Only cases with this in their name
-        #[arg(long, value_name = "TEXT")]
-        case: Option<String>,
+        /// Only the case of this name; may be given several times
+        #[arg(long, value_name = "NAME")]
+        case: Vec<String>,
+        /// Where pictures of the experiment's programs go
+        #[arg(long, value_name = "FOLDER", default_value = ".")]
+        output: PathBuf,
         /// Plays of each case, of which the median counts
         #[arg(long, value_name = "N", default_value_t = 1)]
         #[arg(value_parser = clap::value_parser!(u8).range(1..=99))]
@@ -68,7 +78,10 @@ enum What {
 #[serde(deny_unknown_fields)]
 struct Experiment {
     title: String,
-    source: String,
+    /// Who published the figures beside which the measured ones stand.
+    source: Option<String>,
+    /// What else a reader of the table has to know: where bounds and expected figures are from.
+    note: Option<String>,
     /// The play of each case; or
     scenario: Option<String>,
     /// the arguments of this program, whose JSON columns read as that of the program `penstock`.
@@ -97,37 +110,77 @@ struct Column {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
+    /// As `--case` takes it.
     name: String,
+    /// As the table describes it.
+    title: Option<String>,
     /// Variables of the scenario.
     #[serde(default)]
     with: BTreeMap<String, String>,
     /// More arguments of the command.
     #[serde(default)]
     arguments: Vec<String>,
-    /// What others measured, by column.
+    /// What others measured and published, by column.
     #[serde(default)]
     published: BTreeMap<String, f64>,
+    /// What we expect, such as figures that we measured before.
+    #[serde(default)]
+    expected: BTreeMap<String, f64>,
+    /// What a figure may be at most.
+    #[serde(default)]
+    bounds: BTreeMap<String, f64>,
 }
 
 /// A case and what it gave.
 #[derive(Debug, Serialize)]
 struct Row {
     case: String,
+    title: Option<String>,
     /// By column: the median of valid plays, of all where none was; none where no play gave one.
     measured: Vec<Option<f64>>,
     published: Vec<Option<f64>>,
-    /// Plays whose links were on time, of all.
+    expected: Vec<Option<f64>>,
+    bounds: Vec<Option<f64>>,
+    /// Columns whose figure is above its bound.
+    above_bounds: Vec<String>,
+    /// Plays whose links were on time on a machine that others left alone, of all.
     valid_plays: usize,
     plays: usize,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
     match &args.what {
-        What::List { folder, json } => list(folder, *json),
-        What::Run { folder, case, repeat, tries, json } => {
-            measure(folder, case.as_deref(), usize::from(*repeat), usize::from(*tries), *json)
+        What::List { folder, json } => list(folder.as_deref(), *json),
+        What::Run { folder, case, output, repeat, tries, json } => {
+            let output = std::path::absolute(output).context("--output").or_exit(Code::Usage)?;
+            if !output.is_dir() {
+                let error = anyhow!("--output {}: there is no such folder", output.display());
+                return Err(Failure::new(Code::Usage, error));
+            }
+            let plays = Plays { repeat: usize::from(*repeat), tries: usize::from(*tries) };
+            if folder.join("experiment.toml").exists() {
+                return measure(folder, case, &output, plays, *json);
+            }
+            let Some(name) = embedded::named(folder) else {
+                let error = anyhow!(
+                    "{}: no experiment.toml is there, and no experiment that comes with Penstock has this name: there are {}",
+                    folder.display(),
+                    embedded::names().join(", ")
+                );
+                return Err(Failure::new(Code::Usage, error));
+            };
+            let (_directory, folder) = embedded::extract(name)?;
+            measure(&folder, case, &output, plays, *json)
         }
     }
+}
+
+/// How often a case is played.
+#[derive(Debug, Clone, Copy)]
+struct Plays {
+    repeat: usize,
+    /// At most so often, while plays are not valid.
+    tries: usize,
 }
 
 fn read(folder: &Path) -> Result<Experiment, Failure> {
@@ -135,6 +188,12 @@ fn read(folder: &Path) -> Result<Experiment, Failure> {
     let cannot = || format!("cannot read {}", file.display());
     let bytes =
         crate::input::read(&file, FILE_BYTES_MAX).with_context(cannot).or_exit(Code::Usage)?;
+    parse(&file, bytes)
+}
+
+/// Reads the text of such a file.
+fn parse(file: &Path, bytes: Vec<u8>) -> Result<Experiment, Failure> {
+    let cannot = || format!("cannot read {}", file.display());
     let text = String::from_utf8(bytes).with_context(cannot).or_exit(Code::Usage)?;
     let read: Experiment = toml::from_str(&text)
         .map_err(|error| {
@@ -150,33 +209,55 @@ fn read(folder: &Path) -> Result<Experiment, Failure> {
         let error = anyhow!("{}: column {name:?}: a command has no links", file.display());
         return Err(Failure::new(Code::Usage, error));
     }
-    for case in &read.case {
-        if let Some(unknown) =
-            case.published.keys().find(|name| !read.column.iter().any(|one| one.name == **name))
-        {
+    for (at, case) in read.case.iter().enumerate() {
+        if read.case[..at].iter().any(|before| before.name == case.name) {
+            let error = anyhow!("{}: there are two cases {:?}", file.display(), case.name);
+            return Err(Failure::new(Code::Usage, error));
+        }
+        let named = [&case.published, &case.expected, &case.bounds];
+        let mut named = named.into_iter().flat_map(BTreeMap::keys);
+        let is_unknown = |name: &&String| !read.column.iter().any(|one| one.name == **name);
+        if let Some(unknown) = named.find(is_unknown) {
             let error = anyhow!("{}: case {:?}: no column {unknown:?}", file.display(), case.name);
             return Err(Failure::new(Code::Usage, error));
         }
     }
+    if read.source.is_none() && read.case.iter().any(|case| !case.published.is_empty()) {
+        let error = anyhow!("{}: say in source who published the figures", file.display());
+        return Err(Failure::new(Code::Usage, error));
+    }
     Ok(read)
 }
 
-fn list(folder: &Path, json: bool) -> Result<Code, Failure> {
-    let entries = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
-    let mut folders: Vec<PathBuf> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.join("experiment.toml").exists())
-        .collect();
-    folders.sort();
+fn list(folder: Option<&Path>, json: bool) -> Result<Code, Failure> {
     let mut all = Vec::new();
-    for folder in folders {
-        let experiment = read(&folder)?;
+    let mut add = |folder: String, experiment: &Experiment| {
         all.push(json!({
-            "folder": folder.display().to_string(),
+            "folder": folder,
             "title": experiment.title,
             "cases": experiment.case.iter().map(|case| case.name.as_str()).collect::<Vec<_>>(),
         }));
+    };
+    match folder {
+        Some(folder) => {
+            let entries =
+                std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+            let mut folders: Vec<PathBuf> = entries
+                .flatten()
+                .map(|entry| entry.path())
+                .filter(|path| path.join("experiment.toml").exists())
+                .collect();
+            folders.sort();
+            for folder in folders {
+                add(folder.display().to_string(), &read(&folder)?);
+            }
+        }
+        None => {
+            for name in embedded::names() {
+                let bytes = embedded::definition(name).unwrap_or_default().to_vec();
+                add(name.to_owned(), &parse(&Path::new(name).join("experiment.toml"), bytes)?);
+            }
+        }
     }
     if json {
         return print(&format!("{}\n", json!({ "experiments": all })));
@@ -188,48 +269,47 @@ fn list(folder: &Path, json: bool) -> Result<Code, Failure> {
     print(&all.iter().map(line).collect::<String>())
 }
 
+/// The cases of these names, in the order of the file; all without names.
+fn chosen<'a>(experiment: &'a Experiment, names: &[String]) -> Result<Vec<&'a Case>, Failure> {
+    let known = |name: &&String| experiment.case.iter().any(|case| case.name == **name);
+    if let Some(unknown) = names.iter().find(|name| !known(name)) {
+        let all: Vec<&str> = experiment.case.iter().map(|case| case.name.as_str()).collect();
+        let error = anyhow!("there is no case {unknown:?}: there are {}", all.join(", "));
+        return Err(Failure::new(Code::Usage, error));
+    }
+    let is_wanted = |case: &&Case| names.is_empty() || names.contains(&case.name);
+    Ok(experiment.case.iter().filter(is_wanted).collect())
+}
+
 fn measure(
     folder: &Path,
-    only: Option<&str>,
-    repeat: usize,
-    tries: usize,
+    only: &[String],
+    output: &Path,
+    plays: Plays,
     json: bool,
 ) -> Result<Code, Failure> {
     let experiment = read(folder)?;
+    let cases = chosen(&experiment, only)?;
     let labs = Labs::open()?;
-    // A whole name means that case, though others begin like it.
-    let whole = only.filter(|text| experiment.case.iter().any(|case| case.name == **text));
-    let wanted = |case: &&Case| match whole {
-        Some(name) => case.name == *name,
-        None => only.is_none_or(|text| case.name.contains(text)),
-    };
-    let cases: Vec<&Case> = experiment.case.iter().filter(wanted).collect();
-    if cases.is_empty() {
-        let names: Vec<&str> = experiment.case.iter().map(|case| case.name.as_str()).collect();
-        let error = anyhow!(
-            "no case has {:?} in its name: there are {}",
-            only.unwrap_or(""),
-            names.join(", ")
-        );
-        return Err(Failure::new(Code::Usage, error));
-    }
     let mut rows = Vec::new();
     let mut code = Code::Done;
     for (index, case) in cases.iter().enumerate() {
-        say(format!("case {} of {}: {}", index + 1, cases.len(), case.name));
+        let title = case.title.as_ref().map_or(String::new(), |title| format!(" ({title})"));
+        say(format!("case {} of {}: {}{title}", index + 1, cases.len(), case.name));
         let mut reports = Vec::new();
-        for _ in 0..repeat {
-            for again in (0..tries).rev() {
+        for _ in 0..plays.repeat {
+            for again in (0..plays.tries).rev() {
                 let report = match &experiment.scenario {
-                    Some(scenario) => play(&folder.join(scenario), &case.with, &labs, None)?,
+                    Some(scenario) => {
+                        play(&folder.join(scenario), &case.with, &labs, None, output)?
+                    }
                     None => command(&experiment, case, folder)?,
                 };
                 let valid = report.valid;
                 refuse_unknown_links(&experiment, &report)?;
-                if !valid {
-                    let links = report.disturbed_links.join(", ");
+                for reason in report.invalid_because() {
                     let next = if again > 0 { "; it is played again" } else { "" };
-                    say(format!("  packets were late on {links}{next}"));
+                    say(format!("  not valid: {reason}{next}"));
                 }
                 reports.push(report);
                 if valid {
@@ -250,6 +330,10 @@ fn measure(
             .map(|(column, value)| format!("{} {}", column.name, number(*value)))
             .collect();
         say(format!("  {}", figures.join(", ")));
+        for column in &row.above_bounds {
+            say(format!("  {column} is above its bound"));
+            code = Code::Partial;
+        }
         rows.push(row);
     }
     if json {
@@ -258,6 +342,7 @@ fn measure(
         let value = json!({
             "title": experiment.title,
             "source": experiment.source,
+            "note": experiment.note,
             "kernel": penstock_sys::machine::kernel_release(),
             "cores": penstock_sys::machine::cores(),
             "columns": columns,
@@ -276,9 +361,14 @@ fn command(experiment: &Experiment, case: &Case, folder: &Path) -> Result<Report
     let arguments: Vec<String> =
         experiment.command.iter().chain(&case.arguments).cloned().collect();
     let began = Instant::now();
+    // On a terminal the program shows its own progress there.
+    let is_shown = io::stderr().is_terminal();
     let output = Command::new(program)
         .args(&arguments)
         .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(if is_shown { Stdio::inherit() } else { Stdio::piped() })
         .output()
         .with_context(|| format!("cannot run penstock {}", arguments.join(" ")))?;
     let seconds = began.elapsed().as_secs_f64();
@@ -299,6 +389,7 @@ fn command(experiment: &Experiment, case: &Case, folder: &Path) -> Result<Report
         seconds,
         valid: true,
         disturbed_links: Vec::new(),
+        processors: Contention::default(),
         programs: vec![played],
         links: Vec::new(),
         samples: Vec::new(),
@@ -334,12 +425,22 @@ fn row(experiment: &Experiment, case: &Case, reports: &[Report]) -> Row {
         found.sort_by(f64::total_cmp);
         found.get(found.len() / 2).copied()
     });
-    let published =
-        experiment.column.iter().map(|column| case.published.get(&column.name).copied());
+    let measured: Vec<Option<f64>> = measured.collect();
+    let of = |figures: &BTreeMap<String, f64>| -> Vec<Option<f64>> {
+        experiment.column.iter().map(|column| figures.get(&column.name).copied()).collect()
+    };
+    let bounds = of(&case.bounds);
+    let is_above =
+        |at: &usize| matches!((measured[*at], bounds[*at]), (Some(is), Some(most)) if is > most);
+    let above = (0..measured.len()).filter(is_above);
     Row {
         case: case.name.clone(),
-        measured: measured.collect(),
-        published: published.collect(),
+        title: case.title.clone(),
+        above_bounds: above.map(|at| experiment.column[at].name.clone()).collect(),
+        measured,
+        published: of(&case.published),
+        expected: of(&case.expected),
+        bounds,
         valid_plays,
         plays: reports.len(),
     }
@@ -366,37 +467,53 @@ impl Column {
     }
 }
 
+/// What stands beside a measured figure: the head of its column, and the figures.
+type Beside = (&'static str, fn(&Row) -> &Vec<Option<f64>>);
+
+const BESIDE: [Beside; 3] = [
+    ("published", |row| &row.published),
+    ("expected", |row| &row.expected),
+    ("at most", |row| &row.bounds),
+];
+
 fn markdown(experiment: &Experiment, rows: &[Row]) -> String {
     let mut text = format!("# {}\n\n", experiment.title);
-    let _ = writeln!(
+    let _ = write!(
         text,
-        "Linux {}, {} cores. Published: {}.{}\n",
+        "Linux {}, {} cores.",
         penstock_sys::machine::kernel_release(),
         penstock_sys::machine::cores(),
-        experiment.source,
-        if experiment.scenario.is_some() {
-            " A case is valid when its links were on time."
-        } else {
-            ""
-        }
     );
-    let published = |index: usize| rows.iter().any(|row| row.published[index].is_some());
+    if let Some(source) = &experiment.source {
+        let _ = write!(text, " Published: {source}.");
+    }
+    if let Some(note) = &experiment.note {
+        let _ = write!(text, " {note}.");
+    }
+    if experiment.scenario.is_some() {
+        text += " A play is valid when its links were on time and no other program took its processors.";
+    }
+    text += "\n\n";
+    let is_there = |beside: &Beside, at: usize| rows.iter().any(|row| beside.1(row)[at].is_some());
+    let has_titles = rows.iter().any(|row| row.title.is_some());
     let mut heads = vec!["case".to_owned()];
-    for (index, column) in experiment.column.iter().enumerate() {
+    heads.extend(has_titles.then(|| "what".to_owned()));
+    for (at, column) in experiment.column.iter().enumerate() {
         heads.push(column.name.clone());
-        if published(index) {
-            heads.push(format!("{} published", column.name));
-        }
+        let besides = BESIDE.iter().filter(|beside| is_there(beside, at));
+        heads.extend(besides.map(|(what, _)| format!("{} {what}", column.name)));
     }
     heads.push("valid".to_owned());
     let _ = writeln!(text, "| {} |\n|{}", heads.join(" | "), "---|".repeat(heads.len()));
     for row in rows {
         let mut cells = vec![row.case.clone()];
-        for index in 0..experiment.column.len() {
-            cells.push(number(row.measured[index]));
-            if published(index) {
-                cells.push(number(row.published[index]));
-            }
+        cells.extend(has_titles.then(|| row.title.clone().unwrap_or_default()));
+        for (at, column) in experiment.column.iter().enumerate() {
+            let value = number(row.measured[at]);
+            let is_above = row.above_bounds.contains(&column.name);
+            cells.push(if is_above { format!("**{value}**") } else { value });
+            let besides = BESIDE.iter().filter(|beside| is_there(beside, at));
+            cells.extend(besides.map(|(_, figures)| number(figures(row)[at])));
         }
         cells.push(format!("{} of {}", row.valid_plays, row.plays));
         let _ = writeln!(text, "| {} |", cells.join(" | "));
@@ -408,6 +525,7 @@ fn markdown(experiment: &Experiment, rows: &[Row]) -> String {
 fn number(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
+        Some(value) if value.fract() == 0.0 && value.abs() < 1e15 => format!("{value:.0}"),
         Some(value) if value.abs() >= 100.0 => format!("{value:.0}"),
         Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
         Some(value) => format!("{value:.2}"),

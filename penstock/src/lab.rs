@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use penstock_agent::state;
 use penstock_lab::control::{
-    CircuitReport, ControlError, Directions, LinkReport, Measured, Request, Status, ask,
+    CircuitReport, ControlError, Directions, Ended, LinkReport, Measured, Request, Status, ask,
 };
 use penstock_lab::keeper;
 use penstock_units::BitRate;
@@ -23,6 +23,7 @@ mod play;
 mod show;
 mod up;
 
+pub(crate) use penstock_lab::contention::Contention;
 pub(crate) use play::{Played, Report, play};
 pub(crate) use show::print;
 
@@ -172,21 +173,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
         What::Run(play) => return play::run(play, &labs, args.name.as_deref(), args.json),
         What::Exec(exec) => return enter::exec(exec, &labs, args.name.as_deref()),
         What::Capture(capture) => return enter::capture(capture, &labs, args.name.as_deref()),
-        What::Down => {
-            let directory = match (labs.dead()?.as_slice(), args.name.as_deref()) {
-                ([dead], None) if labs.all()?.is_empty() => dead.clone(),
-                _ => labs.one(args.name.as_deref())?,
-            };
-            let name = Labs::name_of(&directory);
-            let swept = keeper::has_died(&directory)
-                && keeper::end_dead(&directory).with_context(|| format!("lab {name}"))?;
-            if !swept {
-                let () = ask(&directory, &Request::Down).map(|_: Value| ())?;
-            }
-            if args.json {
-                show::print(&format!("{}\n", json!({ "down": name })))?;
-            }
-        }
+        What::Down => return down(args, &labs),
         What::Status => return status(args, &labs),
         What::Set { link, settings, way } => change(Request::Set {
             link: link.clone(),
@@ -221,27 +208,70 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
+/// Ends a lab, or what one that died has left, and says what it was.
+fn down(args: &Args, labs: &Labs) -> Result<Code, Failure> {
+    let directory = match (labs.dead()?.as_slice(), args.name.as_deref()) {
+        ([dead], None) if labs.all()?.is_empty() => dead.clone(),
+        _ => labs.one(args.name.as_deref())?,
+    };
+    let name = Labs::name_of(&directory);
+    if keeper::has_died(&directory)
+        && let Some(ended) = keeper::end_dead(&directory).with_context(|| format!("lab {name}"))?
+    {
+        let removed = json!({ "down": name, "died": true, "processes_ended": ended });
+        output(args.json, &removed, |_| {
+            let left = match ended {
+                0 => "nothing of it still ran".to_owned(),
+                _ => format!(
+                    "{} that still ran in it ended",
+                    show::count(ended, "process", "processes")
+                ),
+            };
+            format!("lab {name} had died: {left}; its record is removed\n")
+        })?;
+        return Ok(Code::Done);
+    }
+    let ended: Ended = labs.ask(Some(&name), &Request::Down)?;
+    let removed = json!({
+        "down": name,
+        "died": false,
+        "hosts": ended.hosts,
+        "switches": ended.switches,
+        "links": ended.links,
+        "processes_ended": ended.processes,
+    });
+    output(args.json, &removed, |_| show::ended(&name, &ended))?;
+    Ok(Code::Done)
+}
+
 fn status(args: &Args, labs: &Labs) -> Result<Code, Failure> {
-    let all = labs.all()?;
+    let (all, dead) = (labs.all()?, labs.dead()?);
+    let names = |labs: &[PathBuf]| labs.iter().map(|one| Labs::name_of(one)).collect();
+    let died: Vec<String> = names(&dead);
+    let notes = || died.iter().map(|name| format!("{}\n", died_as(name))).collect::<String>();
     if args.name.is_none() && all.len() != 1 {
-        let names = |labs: &[PathBuf]| labs.iter().map(|one| Labs::name_of(one)).collect();
-        let (up, died): (Vec<String>, Vec<String>) = (names(&all), names(&labs.dead()?));
+        let up: Vec<String> = names(&all);
         output(args.json, &json!({ "labs": up, "died": died }), |_| {
-            let mut text = match up.len() {
+            let text = match up.len() {
                 0 => "no lab is up: penstock lab up FILE\n".to_owned(),
                 _ => up.iter().map(|name| format!("{name}\n")).collect(),
             };
-            for name in &died {
-                text +=
-                    &format!("lab {name} died: penstock lab down --lab {name} ends what it left\n");
-            }
-            text
+            text + &notes()
         })?;
         return Ok(Code::Done);
     }
     let status: Status = labs.ask(args.name.as_deref(), &Request::Status)?;
-    output(args.json, &status, show::status)?;
+    let mut object = serde_json::to_value(&status).map_err(anyhow::Error::from)?;
+    object["labs"] = json!(names(&all));
+    object["died"] = json!(died);
+    let others = if args.name.is_none() { notes() } else { String::new() };
+    output(args.json, &object, |_| show::status(&status) + &others)?;
     Ok(Code::Done)
+}
+
+/// Of a lab whose holder was killed.
+fn died_as(name: &str) -> String {
+    format!("lab {name} died: penstock lab down --lab {name} ends what it left")
 }
 
 fn output<T: Serialize>(
@@ -326,7 +356,12 @@ impl Labs {
         let all = self.all()?;
         match &all[..] {
             [one] => Ok(one.clone()),
-            [] => Err(anyhow!("no lab is up: penstock lab up FILE").into()),
+            [] => {
+                let died = self.dead()?;
+                let died = died.iter().map(|one| format!("; {}", died_as(&Self::name_of(one))));
+                let died: String = died.collect();
+                Err(anyhow!("no lab is up: penstock lab up FILE{died}").into())
+            }
             several => {
                 let names: Vec<String> = several.iter().map(|one| Self::name_of(one)).collect();
                 let error =
@@ -342,7 +377,12 @@ impl Labs {
         request: &Request,
     ) -> Result<T, Failure> {
         let directory = self.one(name)?;
-        Ok(ask(&directory, request)?)
+        match ask(&directory, request) {
+            Err(ControlError::Down(name)) if keeper::has_died(&directory) => {
+                Err(anyhow!(died_as(&name)).into())
+            }
+            answer => Ok(answer?),
+        }
     }
 
     /// Where a host keeps what it keeps, when asked.

@@ -300,7 +300,15 @@ fn a_lab_that_died_can_be_ended() {
     until("the program runs", Duration::from_secs(10), || (inside(inode) > 0).then_some(()));
     kill_holder(&status);
     assert!(house.ok(&["status"]).contains("lab two died: penstock lab down --lab two"));
-    house.ok(&["down"]);
+    for arguments in [
+        &["status", "--lab", "two"][..],
+        &["exec", "a", "--lab", "two", "--", "true"],
+        &["set", "wan", "delay=1ms"],
+    ] {
+        house.refused(arguments, 1, "lab two died: penstock lab down --lab two");
+    }
+    let removed = house.ok(&["down"]);
+    assert!(removed.starts_with("lab two had died: 1 process that still ran"), "{removed}");
     assert!(!sleeper.wait().unwrap().success());
     assert_eq!(house.ok(&["status"]), "no lab is up: penstock lab up FILE\n");
 }
@@ -356,7 +364,11 @@ fn a_lab_that_ends_takes_all_with_it() {
     let inode = inode_of(&status, 0);
     let mut sleeper = house.lab(&["exec", "a", "--", "sleep", "1000"]).spawn().unwrap();
     until("the program runs", Duration::from_secs(10), || (inside(inode) > 0).then_some(()));
-    house.ok(&["down"]);
+    let removed = house.ok(&["down"]);
+    assert_eq!(
+        removed,
+        "lab two is down: 2 hosts, 2 switches and 4 links removed, 1 process that ran in it ended\n"
+    );
     assert!(!sleeper.wait().unwrap().success());
     until("the holder is gone", Duration::from_secs(10), || {
         (!exists(status["pid"].as_u64().unwrap())).then_some(())
@@ -535,6 +547,104 @@ fn an_experiment_is_a_table_of_plays() {
     std::fs::write(house.file("experiment.toml"), experiment).unwrap();
     let text = run(&["--case", "as it is"]);
     assert!(text.contains("| as it is | 0.25 | 0.30 | 0.25 |"), "{text}");
+    let part = output(&["--case", "as"]);
+    let why = String::from_utf8(part.stderr).unwrap();
+    assert_eq!(part.status.code(), Some(2));
+    assert!(why.contains("no case \"as\": there are as it is, half as fast"), "{why}");
+    // Bounds and expected figures stand in columns of their own.
+    let bounded = experiment
+        .replace("published = { \"Gb/s\" = 0.3 }", "bounds = { \"Gb/s\" = 0.2 }\ntitle = \"what\"")
+        .replace("with = {", "expected = { \"share\" = 0.4 }\nwith = {")
+        .replace("source = \"nobody\"", "");
+    std::fs::write(house.file("experiment.toml"), bounded).unwrap();
+    let above = output(&[]);
+    let text = String::from_utf8(above.stdout).unwrap();
+    assert_eq!(above.status.code(), Some(3), "{text}");
+    assert!(
+        text.contains("| case | what | Gb/s | Gb/s at most | share | share expected | valid |"),
+        "{text}"
+    );
+    assert!(text.contains("| as it is | what | **0.25** | 0.20 | 0.25 | - |"), "{text}");
+    assert!(!text.contains("ublished"), "{text}");
+    std::fs::write(house.file("experiment.toml"), experiment.replace("source", "note")).unwrap();
+    let refused = output(&[]);
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("who published"));
+}
+
+/// Without the source tree: by name, with pictures in the current directory.
+#[test]
+fn embedded_experiments_run_anywhere() {
+    let Some(house) = House::new("embedded") else { return };
+    let run = |arguments: &[&str]| {
+        let mut command = house.penstock("experiment");
+        command.current_dir(house.0.path()).args(arguments).output().unwrap()
+    };
+    let listed = String::from_utf8(run(&["list"]).stdout).unwrap();
+    assert!(listed.contains("buffers: ") && listed.contains("ten-sites: "), "{listed}");
+    let one = run(&["run", "heps-fabric", "--case", "dcqcn-latency", "--json"]);
+    assert!(one.status.success(), "{one:?}");
+    let table: Value = serde_json::from_slice(&one.stdout).unwrap();
+    assert_eq!(table["rows"].as_array().unwrap().len(), 1);
+    assert!((table["rows"][0]["measured"][1].as_f64().unwrap() - 3.72).abs() < 0.05, "{table}");
+    let unknown = run(&["run", "no-such"]);
+    let why = String::from_utf8(unknown.stderr).unwrap();
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(why.contains("there are buffers, "), "{why}");
+    let nowhere = run(&["run", "heps-fabric", "--output", "no/such"]);
+    assert_eq!(nowhere.status.code(), Some(2));
+}
+
+/// Programs of a play write where it was started.
+#[test]
+fn plays_write_to_the_current_directory() {
+    let Some(house) = House::new("output") else { return };
+    let text = r#"
+        name = "play"
+        topology = "two.toml"
+        [[step]]
+        name = "write"
+        host = "a"
+        run = ["sh", "-c", "pwd; echo drawn >\"$PENSTOCK_OUTPUT/picture\""]
+    "#;
+    std::fs::write(house.file("play.toml"), text).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let scenario = house.file("play.toml");
+    let mut run = house.lab(&["run", scenario.to_str().unwrap(), "--json"]);
+    let output = run.current_dir(elsewhere.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(std::fs::read_to_string(elsewhere.path().join("picture")).unwrap(), "drawn\n");
+}
+
+/// Loops outside the lab take the processors while links are on time.
+#[test]
+fn foreign_load_makes_a_play_invalid() {
+    let Some(house) = House::new("load") else { return };
+    let text = r#"
+        name = "play"
+        topology = "two.toml"
+        [[step]]
+        name = "wait"
+        host = "a"
+        run = ["sleep", "2"]
+    "#;
+    std::fs::write(house.file("play.toml"), text).unwrap();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let mut loops: Vec<_> = (0..2 * cores).map(|_| spin()).collect();
+    let output = play(&house, &[]);
+    for one in &mut loops {
+        one.kill().unwrap();
+        one.wait().unwrap();
+    }
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let processors = &report["processors"];
+    assert_eq!(
+        (&report["valid"], &processors["disturbed"]),
+        (&json!(false), &json!(true)),
+        "{processors}"
+    );
+    assert!(processors["foreign_share"].as_f64() > Some(0.5), "{processors}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, anyhow};
-use penstock_lab::control::{NodeStatus, Request, Status, ask};
+use penstock_lab::control::{NodeStatus, Request, Status};
 use penstock_lab::keeper::LAB_VARIABLE;
 use penstock_sys::namespace::{self, NetworkNamespace};
 
@@ -43,7 +43,7 @@ pub(crate) struct CaptureArgs {
 
 pub(crate) fn exec(args: &ExecArgs, labs: &Labs, name: Option<&str>) -> Result<Code, Failure> {
     let directory = labs.one(name)?;
-    let status: Status = ask(&directory, &Request::Status)?;
+    let status: Status = labs.ask(name, &Request::Status)?;
     let node = node(&status, &args.host)?;
     let [program, arguments @ ..] = &args.command[..] else {
         return Err(Failure::new(Code::Usage, anyhow!("which program?")));
@@ -62,7 +62,7 @@ pub(crate) fn capture(
     name: Option<&str>,
 ) -> Result<Code, Failure> {
     let directory = labs.one(name)?;
-    let status: Status = ask(&directory, &Request::Status)?;
+    let status: Status = labs.ask(name, &Request::Status)?;
     let ends = status.nodes.iter().flat_map(|node| {
         node.interfaces.iter().filter(|port| port.link == args.link).map(move |port| (node, port))
     });

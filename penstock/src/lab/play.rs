@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
+use penstock_lab::contention::{Contention, Watch};
 use penstock_lab::control::{Directions, LinkReport, Request, Status, ask};
 use penstock_lab::plan::Plan;
 use penstock_lab::scenario::{Action, FILE_BYTES_MAX, Scenario, Step};
@@ -19,9 +20,12 @@ use serde_json::Value;
 use super::up::{self, Choice};
 use super::{Labs, show};
 use crate::exit::{Code, Failure, OrExit, say};
+use crate::progress::Progress;
 
 /// Of what a program prints this much is kept.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
+/// By which programs of a scenario know where to write.
+const OUTPUT_VARIABLE: &str = "PENSTOCK_OUTPUT";
 /// How long the play may wait for what it did not expect.
 const TURN: Duration = Duration::from_millis(500);
 
@@ -44,14 +48,35 @@ pub(crate) struct Report {
     pub(crate) kernel: String,
     pub(crate) backend: String,
     pub(crate) seconds: f64,
-    /// Whether no link was so late that what was measured does not hold.
+    /// Whether no link was so late, and no other program took so much of the processors, that what was measured does not
+    /// hold.
     pub(crate) valid: bool,
     pub(crate) disturbed_links: Vec<String>,
+    pub(crate) processors: Contention,
     pub(crate) programs: Vec<Played>,
     pub(crate) links: Vec<LinkReport>,
     pub(crate) samples: Vec<Sample>,
     /// Numbers of steps, from 1, whose time had not come when the last program ended.
     pub(crate) steps_left: Vec<usize>,
+}
+
+impl Report {
+    /// Why what was measured does not hold; nothing where it does.
+    pub(crate) fn invalid_because(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if !self.disturbed_links.is_empty() {
+            reasons.push(format!("packets were late on {}", self.disturbed_links.join(", ")));
+        }
+        let Contention { foreign_share, waiting_share, disturbed } = self.processors;
+        if disturbed {
+            reasons.push(format!(
+                "other programs took {:.0} % of the processors, and tasks waited for one {:.0} % of the time",
+                foreign_share * 100.0,
+                waiting_share * 100.0
+            ));
+        }
+        reasons
+    }
 }
 
 /// A program that ran.
@@ -83,7 +108,8 @@ pub(crate) fn run(
     json: bool,
 ) -> Result<Code, Failure> {
     let values = values(&args.values).or_exit(Code::Usage)?;
-    let report = play(&args.scenario, &values, labs, name)?;
+    let here = std::env::current_dir().context("cannot find the current directory")?;
+    let report = play(&args.scenario, &values, labs, name, &here)?;
     let text = serde_json::to_string(&report).map_err(anyhow::Error::from)?;
     if let Some(file) = &args.report {
         std::fs::write(file, format!("{text}\n")).with_context(|| file.display().to_string())?;
@@ -102,12 +128,14 @@ fn values(given: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
     given.iter().map(pair).collect()
 }
 
-/// Plays a scenario with these values and gives its report; the lab is gone then.
+/// Plays a scenario with these values and gives its report; the lab is gone then. Programs find the folder for what they
+/// write in `PENSTOCK_OUTPUT`.
 pub(crate) fn play(
     file: &Path,
     values: &BTreeMap<String, String>,
     labs: &Labs,
     name: Option<&str>,
+    output: &Path,
 ) -> Result<Report, Failure> {
     let cannot = || format!("cannot read {}", file.display());
     let bytes =
@@ -133,7 +161,7 @@ pub(crate) fn play(
     let status = up::start(scale, backend, scenario.seed, &directory, &network, true)?;
     // Whatever happens now, the lab ends.
     let down = Down(&directory);
-    let report = Player::new(&scenario, &directory, beside, &status).and_then(Player::play);
+    let report = Player::new(&scenario, &directory, beside, output, &status).and_then(Player::play);
     drop(down);
     let _ = std::fs::remove_dir_all(&directory);
     Ok(report?)
@@ -166,7 +194,11 @@ struct Player<'a> {
     directory: &'a Path,
     /// Where programs begin: beside the scenario.
     beside: &'a Path,
+    /// Where they write.
+    output: &'a Path,
     status: &'a Status,
+    progress: Progress,
+    watch: Watch,
     began: Instant,
     programs: Vec<Running>,
     news: (Sender<News>, Receiver<News>),
@@ -179,8 +211,11 @@ impl<'a> Player<'a> {
         scenario: &'a Scenario,
         directory: &'a Path,
         beside: &'a Path,
+        output: &'a Path,
         status: &'a Status,
     ) -> anyhow::Result<Self> {
+        let mut progress = Progress::begin();
+        progress.tell(|| format!("{}: setting hosts up", scenario.name));
         for node in status.nodes.iter().filter(|node| node.host) {
             for (key, value) in &scenario.sysctl {
                 let set = format!("{key}={value}");
@@ -195,11 +230,17 @@ impl<'a> Player<'a> {
                 ensure!(result.status.success(), "{}: sysctl {key}: {}", node.name, why.trim());
             }
         }
+        let namespaces: Vec<PathBuf> =
+            status.nodes.iter().map(|node| node.namespace.clone()).collect();
+        let watch = Watch::begin(&namespaces).context("cannot read /proc")?;
         Ok(Self {
             scenario,
             directory,
             beside,
+            output,
             status,
+            progress,
+            watch,
             began: Instant::now(),
             programs: Vec::new(),
             news: channel(),
@@ -238,6 +279,7 @@ impl<'a> Player<'a> {
                 left.iter().filter(|step| step.after.is_none()).filter_map(|step| step.at).min();
             let sample = self.scenario.sample.map(|every| self.next_sample(every));
             let until = [next, sample, Some(now + TURN)].into_iter().flatten().min().unwrap_or(now);
+            self.tell();
             match self.news.1.recv_timeout(until.saturating_sub(now)) {
                 Ok(news) => self.hear(news),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -251,6 +293,17 @@ impl<'a> Player<'a> {
         let is_left = |step: &Step| left.iter().any(|one| std::ptr::eq(*one, step));
         let steps_left = steps.filter(|(_, step)| is_left(step)).map(|(at, _)| at + 1).collect();
         self.end(steps_left)
+    }
+
+    /// Shows what runs.
+    fn tell(&mut self) {
+        let (seconds, scenario, programs) = (self.seconds(), self.scenario, &self.programs);
+        self.progress.tell(|| {
+            let runs = programs.iter().filter(|one| one.played.ended_seconds.is_none());
+            let names: Vec<&str> = runs.map(|one| one.played.name.as_str()).collect();
+            let line = format!("{}, {seconds:.0} s: {}", scenario.name, names.join(", "));
+            line.chars().take(78).collect()
+        });
     }
 
     fn is_due(&self, step: &Step, now: Duration) -> bool {
@@ -300,8 +353,10 @@ impl<'a> Player<'a> {
         command: &[String],
         until: Option<&str>,
     ) -> anyhow::Result<()> {
+        self.tell();
         let mut child = inside(self.directory, host, command)?
             .current_dir(self.beside)
+            .env(OUTPUT_VARIABLE, self.output)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -340,12 +395,19 @@ impl<'a> Player<'a> {
         let since = Instant::now();
         let within = self.scenario.until_within();
         loop {
+            self.tell();
             let left = within.saturating_sub(since.elapsed());
             let name = self.programs[number].played.name.clone();
-            let silent = || {
-                format!("{name} did not print what its until waits for in {} s", within.as_secs())
+            let news = match self.news.1.recv_timeout(left.min(TURN)) {
+                Ok(news) => news,
+                Err(_) if left > TURN => continue,
+                Err(_) => {
+                    let within = within.as_secs();
+                    return Err(anyhow!(
+                        "{name} did not print what its until waits for in {within} s"
+                    ));
+                }
             };
-            let news = self.news.1.recv_timeout(left).with_context(silent)?;
             match news {
                 News::Printed(of) if of == number => return Ok(()),
                 News::Ended(of, status, ..) if of == number => {
@@ -395,6 +457,7 @@ impl<'a> Player<'a> {
             self.sample()?;
         }
         let seconds = self.seconds();
+        let processors = self.watch.end().context("cannot read /proc")?;
         let status: Status = ask(self.directory, &Request::Status)?;
         let disturbed =
             status.links.iter().filter(|link| link.directions.iter().any(|one| one.disturbed));
@@ -414,8 +477,9 @@ impl<'a> Player<'a> {
             kernel: penstock_sys::machine::kernel_release(),
             backend: self.status.backend.to_string(),
             seconds,
-            valid: disturbed_links.is_empty(),
+            valid: disturbed_links.is_empty() && !processors.disturbed,
             disturbed_links,
+            processors,
             programs: self.programs.into_iter().map(|one| one.played).collect(),
             links: status.links,
             samples: self.samples,

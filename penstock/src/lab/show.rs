@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::play::Report;
 use crate::table::table;
-use penstock_lab::control::{CircuitReport, DirectionReport, LinkReport, Measured, Status};
+use penstock_lab::control::{CircuitReport, DirectionReport, Ended, LinkReport, Measured, Status};
 use penstock_units::{BitRate, ByteCount, display_latency};
 
 pub(crate) fn print(text: &str) -> io::Result<()> {
@@ -32,8 +32,19 @@ pub(crate) fn began(status: &Status) -> String {
     text
 }
 
-fn count(count: usize, one: &str, several: &str) -> String {
+pub(super) fn count(count: usize, one: &str, several: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { several })
+}
+
+/// A lab that has just ended.
+pub(super) fn ended(name: &str, ended: &Ended) -> String {
+    format!(
+        "lab {name} is down: {}, {} and {} removed, {} that ran in it ended\n",
+        count(ended.hosts, "host", "hosts"),
+        count(ended.switches, "switch", "switches"),
+        count(ended.links, "link", "links"),
+        count(ended.processes, "process", "processes"),
+    )
 }
 
 /// Links as they should be and as they were measured.
@@ -183,12 +194,8 @@ pub(crate) fn report(report: &Report) -> String {
     for step in &report.steps_left {
         let _ = writeln!(text, "step {step} did not come to be: the last program had ended");
     }
-    if !report.valid {
-        let links = report.disturbed_links.join(", ");
-        let _ = writeln!(
-            text,
-            "\nnot valid: packets were late on {links}: the machine was busy with something else"
-        );
+    for reason in report.invalid_because() {
+        let _ = writeln!(text, "\nnot valid: {reason}: the machine was busy with something else");
     }
     text
 }

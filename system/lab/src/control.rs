@@ -105,7 +105,7 @@ pub enum Request {
     },
     /// How late packets were is counted anew.
     Forgive,
-    /// Ends it, with all that runs in it.
+    /// Ends it, with all that runs in it: [`Ended`].
     Down,
 }
 
@@ -133,6 +133,19 @@ pub struct Status {
     /// Circuits.
     #[serde(default)]
     pub circuits: Vec<CircuitReport>,
+}
+
+/// A lab that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// Hosts that it had.
+    pub hosts: usize,
+    /// Switches that it had.
+    pub switches: usize,
+    /// Links that it had.
+    pub links: usize,
+    /// Processes that still ran in it.
+    pub processes: usize,
 }
 
 /// A circuit.

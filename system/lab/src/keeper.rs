@@ -3,7 +3,7 @@
 //! A lab has a directory: `lock`, held while it lives; `control`, the socket; `hosts`, the text of `/etc/hosts` of its
 //! nodes; `record`, by which whoever comes after a crash knows what may still run in namespaces that nobody holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use crate::backend::Backend;
 use crate::control::{
-    Answer, CircuitLink, CircuitReport, DirectionReport, Directions, InterfaceStatus,
+    Answer, CircuitLink, CircuitReport, DirectionReport, Directions, Ended, InterfaceStatus,
     LINE_BYTES_MAX, LinkReport, NodeStatus, Request, Status,
 };
 use crate::lab::{Lab, LabError};
@@ -146,7 +146,7 @@ impl Keeper {
             let ready = poll(&sources, None)?;
             let is_ready = |source: usize| ready.get(source).is_some_and(|ready| ready.any());
             if is_ready(1) {
-                return self.end();
+                return self.end().map(|_| ());
             }
             if is_ready(2) {
                 self.tell_what_was_measured();
@@ -159,13 +159,13 @@ impl Keeper {
                 Ok(true) => {
                     let ended = self.end();
                     let answer = match &ended {
-                        Ok(()) => Answer::Ok(Value::Null),
+                        Ok(ended) => Answer::Ok(json!(ended)),
                         Err(error) => Answer::Error(error.to_string()),
                     };
                     // Whoever hears that it is gone may begin another at once.
                     drop(self);
                     let _ = reply(&stream, &answer);
-                    return ended;
+                    return ended.map(|_| ());
                 }
                 Ok(false) => {}
                 Err(error) => tracing::debug!("a request broke off: {error}"),
@@ -386,12 +386,15 @@ impl Keeper {
     }
 
     /// Ends what runs in the lab, and removes its directory but for what people keep in it.
-    fn end(&self) -> io::Result<()> {
-        kill_in(&self.record()?, None)?;
+    fn end(&self) -> io::Result<Ended> {
+        let processes = kill_in(&self.record()?, None)?;
         for file in ["control", "hosts", "record"] {
             let _ = fs::remove_file(self.directory.join(file));
         }
-        Ok(())
+        let plan = self.lab.plan();
+        let hosts = plan.nodes.iter().filter(|node| node.kind == Kind::Host).count();
+        let (switches, links) = (plan.nodes.len() - hosts, plan.topology.links.len());
+        Ok(Ended { hosts, switches, links, processes })
     }
 }
 
@@ -430,45 +433,49 @@ pub fn has_died(directory: &Path) -> bool {
     directory.join("record").exists() && !is_up(directory)
 }
 
-/// Ends what a lab left that died; whether it left anything.
+/// Ends what a lab left that died: gives the number of processes that still ran in it, or none where no lab died here.
 ///
 /// # Errors
 /// When its directory or `/proc` cannot be read.
-pub fn end_dead(directory: &Path) -> io::Result<bool> {
+pub fn end_dead(directory: &Path) -> io::Result<Option<usize>> {
     match FileLock::try_lock_at(&directory.join("lock"))? {
-        Some(_lock) if directory.join("record").exists() => sweep(directory).map(|()| true),
-        _ => Ok(false),
+        Some(_lock) if directory.join("record").exists() => sweep(directory).map(Some),
+        _ => Ok(None),
     }
 }
 
-/// Ends what a lab left that died: processes that still run in its namespaces. The lock must be held.
-fn sweep(directory: &Path) -> io::Result<()> {
-    let Ok(text) = fs::read(directory.join("record")) else { return Ok(()) };
-    match serde_json::from_slice::<Record>(&text) {
+/// Ends what a lab left that died: processes that still run in its namespaces, and gives their number. The lock must be held.
+fn sweep(directory: &Path) -> io::Result<usize> {
+    let Ok(text) = fs::read(directory.join("record")) else { return Ok(0) };
+    let ended = match serde_json::from_slice::<Record>(&text) {
         Ok(record) if record.boot_id == machine::boot_id()? => kill_in(&record, Some(directory))?,
-        Ok(_) => {}
+        Ok(_) => 0,
         Err(error) => {
             tracing::warn!("{}: what still runs of it is not known: {error}", directory.display());
+            0
         }
-    }
+    };
     for file in ["control", "hosts", "record"] {
         let _ = fs::remove_file(directory.join(file));
     }
-    Ok(())
+    Ok(ended)
 }
 
-/// Kills what runs in these namespaces; of a lab that died in this directory, only where they are no others by now.
-fn kill_in(record: &Record, died_in: Option<&Path>) -> io::Result<()> {
+/// Kills what runs in these namespaces, and gives the number of processes; of a lab that died in this directory, only where
+/// they are no others by now.
+fn kill_in(record: &Record, died_in: Option<&Path>) -> io::Result<usize> {
+    let mut killed = BTreeSet::new();
     // What is killed may have started something just before.
     for _ in 0..100 {
         let found = processes_in(record, died_in)?;
         if found.is_empty() {
-            return Ok(());
+            break;
         }
         found.iter().for_each(|pid| machine::kill(*pid));
+        killed.extend(found);
         std::thread::sleep(Duration::from_millis(5));
     }
-    Ok(())
+    Ok(killed.len())
 }
 
 fn processes_in(record: &Record, died_in: Option<&Path>) -> io::Result<Vec<u32>> {

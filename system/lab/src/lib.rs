@@ -12,6 +12,7 @@
 mod backend;
 mod calibrate;
 mod circuit;
+pub mod contention;
 pub mod control;
 mod direction;
 pub mod keeper;

@@ -1,0 +1,87 @@
+//! The experiments that come with the program: where there is no source tree, a run has them in a directory of its own.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::Context;
+use tempfile::TempDir;
+
+/// Paths below `experiments/`, and bytes.
+const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/experiments.rs"));
+const DEFINITION: &str = "experiment.toml";
+
+/// Names of all experiments, in order.
+pub(super) fn names() -> Vec<&'static str> {
+    let folder =
+        |(path, _): &(&'static str, &[u8])| path.strip_suffix(DEFINITION)?.strip_suffix('/');
+    let names: BTreeSet<&str> = FILES.iter().filter_map(folder).collect();
+    names.into_iter().collect()
+}
+
+/// The text that defines an experiment.
+pub(super) fn definition(name: &str) -> Option<&'static [u8]> {
+    let path = format!("{name}/{DEFINITION}");
+    FILES.iter().find(|(of, _)| *of == path).map(|(_, bytes)| *bytes)
+}
+
+/// The experiment that a path means: its name, alone or below `experiments`.
+pub(super) fn named(path: &Path) -> Option<&'static str> {
+    let parts: Vec<_> = path.components().filter(|part| *part != Component::CurDir).collect();
+    let name = match parts.as_slice() {
+        [Component::Normal(name)] => name,
+        [Component::Normal(folder), Component::Normal(name)] if *folder == "experiments" => name,
+        _ => return None,
+    };
+    names().into_iter().find(|known| *name == *known)
+}
+
+/// Writes all of them into a directory, which is gone when it is dropped; gives the folder of one.
+pub(super) fn extract(name: &str) -> anyhow::Result<(TempDir, PathBuf)> {
+    let directory = tempfile::Builder::new()
+        .prefix("penstock-experiments-")
+        .tempdir()
+        .context("cannot make a directory for the experiment")?;
+    for (path, bytes) in FILES {
+        let file = directory.path().join(path);
+        let cannot = || format!("cannot write {}", file.display());
+        if let Some(folder) = file.parent() {
+            fs::create_dir_all(folder).with_context(cannot)?;
+        }
+        fs::write(&file, bytes).with_context(cannot)?;
+    }
+    let folder = directory.path().join(name);
+    Ok((directory, folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_experiment_of_the_tree_is_embedded() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../experiments");
+        let mut there: Vec<String> = fs::read_dir(root)
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .filter(|entry| entry.path().join(DEFINITION).exists())
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .collect();
+        there.sort();
+        assert_eq!(names(), there);
+        let (_directory, folder) = extract("heps-fabric").unwrap();
+        assert!(folder.join("../topologies/heps.toml").exists());
+    }
+
+    #[test]
+    fn paths_name_embedded_experiments() {
+        for path in
+            ["buffers", "experiments/buffers", "./experiments/buffers", "experiments/buffers/"]
+        {
+            assert_eq!(named(Path::new(path)), Some("buffers"), "{path}");
+        }
+        for path in ["/buffers", "../buffers", "other/buffers", "topologies", ""] {
+            assert_eq!(named(Path::new(path)), None, "{path}");
+        }
+    }
+}
