@@ -7,9 +7,11 @@ const PLOT_HEIGHT: f64 = 240.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 24.0;
 const LINE_HEIGHT: f64 = 18.0;
+/// Between the ends of a logarithmic axis, at least.
+const LOG_RATIO_MIN: f64 = 8.0;
 const FONT_SIZE: f64 = 12.0;
 /// Mean width of a character, for what has to fit.
-const CHARACTER: f64 = 6.6;
+const CHARACTER: f64 = 7.6;
 /// Names of bars are cut to this.
 const BAR_NAME_CHARACTERS: usize = 36;
 const COLOURS: [&str; 8] =
@@ -21,7 +23,7 @@ pub(crate) const STYLE: &str = "\
 h1{font-size:1.4em;overflow-wrap:anywhere}h2{font-size:1.1em;margin:2em 0 .3em}svg{width:100%;height:auto}\
 svg text{fill:currentColor;font-family:sans-serif}.axis{stroke:currentColor;stroke-opacity:.6}.grid{stroke:currentColor;stroke-opacity:.15}\
 table{border-collapse:collapse;display:block;overflow-x:auto}td,th{padding:.15em .8em .15em 0;text-align:left;vertical-align:top}\
-td.number{text-align:right;font-variant-numeric:tabular-nums}p.note{opacity:.75;margin:.3em 0}pre{overflow-x:auto}";
+td.number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}p.note{opacity:.75;margin:.3em 0}pre{overflow-x:auto}";
 
 /// What an axis counts, which says its units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +132,9 @@ fn digits(value: f64) -> String {
 
 /// A value with its own unit.
 pub(crate) fn with_unit(quantity: Quantity, value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
     let Unit { name, size } = unit(quantity, value.abs());
     let separator = if name.is_empty() { "" } else { " " };
     format!("{}{separator}{name}", digits(value / size))
@@ -223,6 +228,9 @@ pub(crate) fn lines(title: &str, across: Axis<'_>, up: Axis<'_>, lines: &[Line])
     if all().next().is_none() {
         return format!("<h2>{}</h2>\n<p class=\"note\">no data</p>\n", escaped(title));
     }
+    // Less than a decade has too few marks for a logarithmic axis.
+    let is_log = across.is_log && high.0 / low.0 >= LOG_RATIO_MIN;
+    let across = Axis { is_log, ..across };
     let ticks = |axis: Axis<'_>, low: f64, high: f64, wanted: f64| match axis.is_log {
         true => logarithmic(axis, low, high),
         false => linear(axis, low, high, wanted),
@@ -305,9 +313,9 @@ fn path(number: usize, line: &Line, place: impl Fn(&(f64, f64)) -> (f64, f64)) -
     )
 }
 
-/// Names of lines over the plot, in as many rows as they need; nothing for one line.
+/// Names of lines over the plot, in as many rows as they need; nothing for one line without a name.
 fn legend(lines: &[Line]) -> (String, usize) {
-    if lines.len() < 2 {
+    if lines.iter().all(|line| line.name.is_empty()) {
         return (String::new(), 0);
     }
     let (mut text, mut x, mut row) = (String::new(), 4.0, 1_usize);

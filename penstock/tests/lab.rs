@@ -367,7 +367,7 @@ fn a_lab_that_ends_takes_all_with_it() {
     let removed = house.ok(&["down"]);
     assert_eq!(
         removed,
-        "lab two is down: 2 hosts, 2 switches and 4 links removed, 1 process that ran in it ended\n"
+        "lab two is down: 2 hosts, 2 switches and 5 links removed, 1 process that ran in it ended\n"
     );
     assert!(!sleeper.wait().unwrap().success());
     until("the holder is gone", Duration::from_secs(10), || {

@@ -140,7 +140,7 @@ fn page(
             "Completion times",
             Axis::log("completion time of a flow", Quantity::Seconds),
             Axis::new("flows that are done by then", Quantity::Share),
-            &[Line::distribution("flows", seconds)],
+            &[Line::distribution("", seconds)],
         );
     }
     body += &slowdowns(simulation, summary);
@@ -263,7 +263,7 @@ fn slowdowns(simulation: &Simulation, summary: &Summary) -> String {
                 &title,
                 Axis::new(LABEL, Quantity::Number),
                 Axis::new("flows that are not slower", Quantity::Share),
-                &[Line::distribution("flows", values)],
+                &[Line::distribution("", values)],
             )
         }
         bins => {

@@ -133,12 +133,12 @@ impl Timeline {
             return String::new();
         }
         let time = Axis::new("time since the first flow began", Quantity::Seconds);
-        let stepped = |name: &str, points| Line { name: name.to_owned(), points, is_stepped: true };
+        let stepped = |points| Line { name: String::new(), points, is_stepped: true };
         let mut body = chart::lines(
             "Goodput over time",
             time,
             Axis::new("payload delivered in order, all flows", Quantity::BitsPerSecond),
-            &[stepped("all flows", self.growth(|sample| sample.delivered_bytes as f64 * 8.0))],
+            &[stepped(self.growth(|sample| sample.delivered_bytes as f64 * 8.0))],
         );
         body += &chart::lines(
             "Queues over time",
@@ -152,7 +152,7 @@ impl Timeline {
                 "Pauses over time",
                 time,
                 Axis::new("ports that are paused, mean number", Quantity::Number),
-                &[stepped("paused", paused)],
+                &[stepped(paused)],
             );
         }
         let seconds = penstock_fabric::time::seconds(self.interval_ps);

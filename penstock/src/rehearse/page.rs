@@ -84,7 +84,7 @@ pub(super) fn page(object: &Value, outcome: &mut Outcome) -> String {
         "Transfers at once",
         hours,
         Axis::new("transfers", Quantity::Number),
-        &[Line::new("all", runs)],
+        &[Line::new("", runs)],
     );
     let jain: Vec<(f64, f64)> =
         points.iter().filter_map(|point| Some((hour(point.second), point.jain?))).collect();
@@ -93,7 +93,7 @@ pub(super) fn page(object: &Value, outcome: &mut Outcome) -> String {
             "Fairness while two classes or more waited",
             hours,
             Axis::new("Jain's index", Quantity::Number),
-            &[Line::new("all", jain)],
+            &[Line::new("", jain)],
         );
     }
     format!(
