@@ -23,7 +23,7 @@ pub(crate) const STYLE: &str = "\
 h1{font-size:1.4em;overflow-wrap:anywhere}h2{font-size:1.1em;margin:2em 0 .3em}svg{width:100%;height:auto}\
 svg text{fill:currentColor;font-family:sans-serif}.axis{stroke:currentColor;stroke-opacity:.6}.grid{stroke:currentColor;stroke-opacity:.15}\
 table{border-collapse:collapse;display:block;overflow-x:auto}td,th{padding:.15em .8em .15em 0;text-align:left;vertical-align:top}\
-td.number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}p.note{opacity:.75;margin:.3em 0}pre{overflow-x:auto}";
+td.number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}p.note{opacity:.75;margin:.3em 0}pre{white-space:pre-wrap}";
 
 /// What an axis counts, which says its units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
