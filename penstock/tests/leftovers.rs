@@ -35,8 +35,7 @@ fn died(house: &House) -> (String, PathBuf) {
         .find(|name| name.ends_with(".journal"))
         .unwrap();
     let command = &journal[16..32];
-    let small =
-        house.root.join(format!("data/deep/.penstock-{command}-00112233445566778899.part"));
+    let small = house.root.join(format!("data/deep/.penstock-{command}-00112233445566778899.part"));
     fs::write(&small, "half of it").unwrap();
     (agent.listen.clone(), small)
 }

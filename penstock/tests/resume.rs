@@ -111,8 +111,7 @@ fn changed_partial_bytes_are_sent_again() {
     file.write_all_at(&[byte[0] ^ 1], offset + 77).unwrap();
     drop(file);
     let data = killed.house.source.join("data");
-    let done =
-        run(killed.house.cp(&["-r", data.to_str().unwrap(), &killed.agent.url("")])).good();
+    let done = run(killed.house.cp(&["-r", data.to_str().unwrap(), &killed.agent.url("")])).good();
     assert!(done.number("rejected_bytes") > 0, "{done:?}");
     assert!(done.number("verified_bytes") > 0, "{done:?}");
     assert_eq!(done.number("verified_bytes") + done.number("moved_bytes"), 24 * MIB as u64);
@@ -127,8 +126,7 @@ fn zeroed_partial_ranges_are_sent_again() {
     file.write_all_at(&vec![0; 16 * MIB], 0).unwrap();
     drop(file);
     let data = killed.house.source.join("data");
-    let done =
-        run(killed.house.cp(&["-r", data.to_str().unwrap(), &killed.agent.url("")])).good();
+    let done = run(killed.house.cp(&["-r", data.to_str().unwrap(), &killed.agent.url("")])).good();
     assert_eq!(done.number("verified_bytes"), 0, "{done:?}");
     killed.assert_whole();
 }
@@ -144,8 +142,7 @@ fn replaced_source_is_copied_whole() {
     drop(file);
     assert_eq!(std::fs::metadata(&source).unwrap().modified().unwrap(), before.modified().unwrap());
     let data = killed.house.source.join("data");
-    let done =
-        run(killed.house.cp(&["-r", data.to_str().unwrap(), &killed.agent.url("")])).good();
+    let done = run(killed.house.cp(&["-r", data.to_str().unwrap(), &killed.agent.url("")])).good();
     assert_eq!(done.number("resumed_bytes"), 0, "{done:?}");
     killed.assert_whole();
 }

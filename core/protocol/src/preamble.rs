@@ -127,7 +127,10 @@ mod tests {
         }
         let mut newer = encode(Preamble { kind: ConnectionKind::Data, tls: true });
         newer[9] = 9;
-        assert_eq!(decode(&newer), Err(PreambleError::Version { theirs: 9, ours: PROTOCOL_VERSION }));
+        assert_eq!(
+            decode(&newer),
+            Err(PreambleError::Version { theirs: 9, ours: PROTOCOL_VERSION })
+        );
     }
 
     #[test]

@@ -9,9 +9,9 @@ use penstock_mover::client::{Snapshot, join_locally};
 use penstock_mover::contact::CopyError;
 use penstock_mover::granting::{AnyEnd, Grant, RateMeter};
 use penstock_mover::identity::Fingerprint;
-use penstock_mover::sink::Target;
 use penstock_mover::sending::SenderControl;
 use penstock_mover::session::{Ending, Session};
+use penstock_mover::sink::Target;
 use penstock_protocol::open::{Options, Protection, Refusal, RefusalKind};
 use penstock_sys::fs::Dir;
 

@@ -257,9 +257,9 @@ pub(super) fn transfer_key(args: &CpArgs, list: Option<&PathList>) -> [u8; 16] {
         Err(_) => (source.as_bytes().to_vec(), false),
     });
     let sources: Vec<_> = sources.collect();
-    let parts = sources.iter().flat_map(|(path, contents)| {
-        [path.as_slice(), if *contents { b"/." } else { b"" }]
-    });
+    let parts = sources
+        .iter()
+        .flat_map(|(path, contents)| [path.as_slice(), if *contents { b"/." } else { b"" }]);
     let listed = list.into_iter().flat_map(PathList::iter);
     for part in std::iter::once(machine.as_bytes()).chain(parts).chain(listed) {
         hasher.update(&(part.len() as u64).to_be_bytes());

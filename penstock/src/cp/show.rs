@@ -416,8 +416,9 @@ fn summary(snapshot: &Snapshot, seconds: f64, bound: &str, shown: &Shown) -> io:
     }
     writeln!(
         out,
-        "  {} on every file, {} protection, {} to {}",
+        "  {} on every {}file, {} protection, {} to {}",
         shown.checksum,
+        if tally.skipped_files > 0 { "copied " } else { "" },
         shown.protect,
         engine(&snapshot.engines.0),
         engine(&snapshot.engines.1),

@@ -494,7 +494,11 @@ impl Grant<'_> {
         Ok(Granted { end, path, journal: None })
     }
 
-    fn receive(&self, push: &Push, release: &dyn Fn(&JournalName) -> bool) -> Result<Granted, Refusal> {
+    fn receive(
+        &self,
+        push: &Push,
+        release: &dyn Fn(&JournalName) -> bool,
+    ) -> Result<Granted, Refusal> {
         let place = self.keeper.place(self.caller, &push.target.0, true)?;
         let (base, rename) = target_at(place.root, &place.path, push.into_directory)
             .map_err(|error| refuse(&place.shown, &error))?;
@@ -524,12 +528,8 @@ impl Grant<'_> {
         let file_system = target.base.file_system_id().map_err(agent)?;
         let inode = target.base.stat_self().map_err(agent)?.inode;
         let directory = (file_system, inode);
-        let name = JournalName::new(
-            &self.caller.name,
-            directory,
-            target.rename.as_deref(),
-            &target.key,
-        );
+        let name =
+            JournalName::new(&self.caller.name, directory, target.rename.as_deref(), &target.key);
         let at = At {
             path: Bytes(path.into_os_string().into_vec()),
             file_system,

@@ -9,9 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_mover::sink::PART;
 use penstock_mover::agent::Place;
 use penstock_mover::scan::{Found, Source, Walk};
+use penstock_mover::sink::PART;
 use penstock_operations::orders::{ENTRIES_MAX, Entry, Fault};
 use penstock_protocol::manifest::{Kind, display_path};
 use penstock_sys::fs::{Dir, describe};

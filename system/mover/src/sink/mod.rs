@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `receiver` | the receiving end of a session: planner, streams, queues |
 //! | `destination` | names, temporary names, existing files, metadata |
+//! | `partial_files` | partial files: found, locked, continued and removed |
 //! | `file` | the life of one file as a state machine |
 //! | `writer` | writer threads; verification of resumed ranges |
 //! | `committer` | syncs, renames, the end of a session |
@@ -17,6 +18,7 @@ mod destination;
 mod file;
 mod file_locks;
 mod orphans;
+mod partial_files;
 mod receiver;
 mod resume_journal;
 #[cfg(test)]

@@ -191,11 +191,7 @@ fn is_older(store: &JournalStore, journal: &Path, before: SystemTime) -> bool {
     })
 }
 
-fn remove_one(
-    store: &JournalStore,
-    name: &str,
-    before: SystemTime,
-) -> io::Result<Option<Removed>> {
+fn remove_one(store: &JournalStore, name: &str, before: SystemTime) -> io::Result<Option<Removed>> {
     let path = PathBuf::from(format!("{name}.journal"));
     if !is_older(store, &path, before) {
         return Ok(None);

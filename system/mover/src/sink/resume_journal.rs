@@ -381,9 +381,7 @@ impl Journal {
     /// Partial files of earlier runs of this command that nothing announced any more.
     pub fn untaken(&self) -> Vec<Partial> {
         let mut state = lock(&self.state);
-        let own = |earlier: &&mut Earlier| {
-            !earlier.is_taken && earlier.from.own_number().is_some()
-        };
+        let own = |earlier: &&mut Earlier| !earlier.is_taken && earlier.from.own_number().is_some();
         let untaken = state.earlier.iter_mut().filter(own).map(|earlier| {
             earlier.is_taken = true;
             earlier.unfinished.partial.clone()
@@ -475,12 +473,8 @@ fn read_unused(kept: &Kept, other: &str) -> io::Result<Option<Vec<Earlier>>> {
     let bytes = read(directory, &path)?;
     let Some((about, files)) = journal::replay(&bytes, &kept.store.boot) else { return Ok(None) };
     let has_same_parts = about.has_parts_of(kept.options.algorithm, kept.options.block_bytes);
-    let earlier = |unfinished| Earlier {
-        from: Origin::Other,
-        unfinished,
-        has_same_parts,
-        is_taken: false,
-    };
+    let earlier =
+        |unfinished| Earlier { from: Origin::Other, unfinished, has_same_parts, is_taken: false };
     Ok(Some(files.into_iter().map(earlier).collect()))
 }
 
@@ -561,4 +555,86 @@ pub(super) fn partial_name(
         hasher.update(&options.block_bytes.to_be_bytes());
     }
     OsString::from(format!(".penstock-{}{}", &hasher.finalize().to_hex()[..32], orphans::PART))
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_protocol::control::Settings;
+    use penstock_protocol::digest::Algorithm;
+    use penstock_protocol::journal::{Directory as DirectoryId, Identity};
+    use penstock_protocol::manifest::Time;
+    use penstock_protocol::open::{Existing, Protection};
+
+    use super::*;
+    use crate::sink::simulation::storage::SimulatedStorage;
+
+    fn options() -> Options {
+        Options {
+            block_bytes: 1 << 20,
+            algorithm: Algorithm::Crc32c,
+            protection: Protection::Integrity,
+            inplace: false,
+            xattrs: false,
+            compare_digest: false,
+            readback: false,
+            existing: Existing::Replace,
+            mark: None,
+            settings: Settings::default(),
+        }
+    }
+
+    fn partial(name: &str) -> Partial {
+        Partial {
+            folder: Bytes::default(),
+            directory: DirectoryId { device: 1, inode: 1, mount: 1 },
+            partial_name: Bytes(format!(".{name}.part").into_bytes()),
+            name: Bytes(name.into()),
+            identity: Identity {
+                bytes: 9,
+                modified: Time::default(),
+                changed: Time::default(),
+                inode: 3,
+            },
+        }
+    }
+
+    #[test]
+    fn ranges_survive_and_one_transfer_runs() {
+        let storage = SimulatedStorage::new(1);
+        let store = storage.journals();
+        let open = |key| {
+            let name = JournalName::new("user", (1, 1), None, &[key; 16]);
+            let (path, mark) = (Bytes(b"/target".to_vec()), name.mark());
+            let at = At { path, file_system: 1, inode: 1, mark };
+            Journal::open(&store, &name, at, &options())
+        };
+        let extent = |offset| Extent { offset, bytes: 3, part: [1; 32] };
+        let journal = open(1).expect("a journal");
+        assert!(!journal.is_continued() && !journal.find(&partial("a")).is_known);
+        let number = journal.begin_file(partial("a"), &[]);
+        journal.written(number, extent(0));
+        journal.synced(journal.length());
+        journal.written(number, extent(6));
+        journal.into_folder(b"deep");
+        journal.into_folder(b"deep");
+        assert!(matches!(open(1), Err(JournalError::Running)));
+        // Another command finds nothing while the first one runs.
+        assert!(!open(2).expect("a journal").find(&partial("a")).is_known);
+        drop(journal);
+        for key in [1, 1, 2] {
+            let journal = open(key).expect("a journal");
+            let found = journal.find(&partial("a"));
+            let offsets: Vec<_> = found.ranges.iter().map(|extent| extent.offset).collect();
+            assert_eq!((offsets, found.number), (vec![0, 6], (key == 1).then_some(1)));
+            assert_eq!(journal.earlier_folders().count(), usize::from(key == 1));
+        }
+        let journal = open(1).expect("a journal");
+        // The source has changed: its old partial file is of no use.
+        let mut changed = partial("a");
+        changed.partial_name = Bytes(b".other.part".to_vec());
+        assert_eq!(journal.find(&changed).superseded, [".a.part"]);
+        journal.remove(&HashSet::new());
+        drop(journal);
+        assert!(!open(1).expect("a journal").is_continued());
+    }
 }

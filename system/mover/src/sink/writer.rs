@@ -356,12 +356,7 @@ fn clear(file: &dyn StoredFile, offset: u64, bytes: u64) -> io::Result<()> {
 }
 
 /// Writes the parts that are not zero. In a file that is not fresh the others are cleared: something may be there.
-fn write_sparse(
-    file: &dyn StoredFile,
-    offset: u64,
-    data: &[u8],
-    is_fresh: bool,
-) -> io::Result<()> {
+fn write_sparse(file: &dyn StoredFile, offset: u64, data: &[u8], is_fresh: bool) -> io::Result<()> {
     let chunk = |at: usize| &data[at..data.len().min(at + HOLE_BYTES)];
     let is_zero = |at: usize| chunk(at).iter().all(|byte| *byte == 0);
     let mut start = 0;

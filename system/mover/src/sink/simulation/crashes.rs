@@ -13,8 +13,8 @@ const ALL: &[Crash] = &[Crash::Kill, Crash::PowerCut, Crash::CacheLoss];
 
 /// Sizes around every boundary of pages, blocks, packs and partial files, with a few large ones.
 const SIZES: &[u64] = &[
-    0, 1, 511, 2047, 2048, 2049, 4095, 4096, 4097, 8191, 8192, 8193, 16_383, 16_384, 16_385, 20_480,
-    1, 100, 70_001, 65_536,
+    0, 1, 511, 2047, 2048, 2049, 4095, 4096, 4097, 8191, 8192, 8193, 16_383, 16_384, 16_385,
+    20_480, 1, 100, 70_001, 65_536,
 ];
 
 fn run(algorithm: Algorithm, seed: u64) -> Run {
@@ -114,7 +114,9 @@ fn every_crash_point_of_boundary_sizes() {
 
 #[test]
 fn every_crash_point_of_hundreds_of_files() {
-    let sizes: Vec<_> = (0..200).map(|number| 4096 + number * 97).collect();
+    let size =
+        |number: u64| if number.is_multiple_of(10) { 20_000 + number } else { 4096 + number * 20 };
+    let sizes: Vec<_> = (0..200).map(size).collect();
     let dataset = Dataset::new(&sizes, 6);
     let run = run(Algorithm::Crc32c, 6);
     let points = for_each_crash_point(&dataset, run, |number, state| {
@@ -131,7 +133,8 @@ fn every_failing_call_is_reported_or_repaired() {
         let run = run(Algorithm::Crc32c, seed);
         let points = for_each_crash_point(&dataset, run, |_, _| {});
         for number in 0..points {
-            let kind = if number % 2 == 0 { io::ErrorKind::QuotaExceeded } else { io::ErrorKind::Other };
+            let kind =
+                if number % 2 == 0 { io::ErrorKind::QuotaExceeded } else { io::ErrorKind::Other };
             let storage = SimulatedStorage::new(seed);
             storage.fail_at(number, kind);
             let describe = || format!("seed {seed}, {kind:?} at change {number}");

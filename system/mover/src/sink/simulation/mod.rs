@@ -3,3 +3,4 @@
 mod crashes;
 pub(super) mod storage;
 mod transfer;
+mod tree;

@@ -24,9 +24,9 @@ use crate::sink::storage::{Directory, JournalStore, Names, StoredFile};
 const PAGE_BYTES: usize = 4096;
 const SECTOR_BYTES: usize = 512;
 /// Inode of the destination's root, and number of its file system.
-const DESTINATION: u64 = 1;
+pub(super) const DESTINATION: u64 = 1;
 /// Inode of the directory with journals, and number of its file system.
-const JOURNALS: u64 = 2;
+pub(super) const JOURNALS: u64 = 2;
 
 /// A small random generator: the same seed, the same numbers.
 #[derive(Debug, Clone)]
@@ -61,26 +61,26 @@ pub(in crate::sink) enum Crash {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Metadata {
-    mode: u32,
-    uid: u32,
-    gid: u32,
-    mtime: Timestamp,
-    xattrs: BTreeMap<OsString, Vec<u8>>,
+pub(super) struct Metadata {
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) mtime: Timestamp,
+    pub(super) xattrs: BTreeMap<OsString, Vec<u8>>,
 }
 
 #[derive(Debug, Clone)]
-enum Content {
+pub(super) enum Content {
     File(Arc<Vec<u8>>),
     Directory(BTreeMap<OsString, u64>),
     Symlink(PathBuf),
 }
 
 #[derive(Debug, Clone)]
-struct Node {
+pub(super) struct Node {
     device: u64,
-    content: Content,
-    metadata: Metadata,
+    pub(super) content: Content,
+    pub(super) metadata: Metadata,
     changed: i64,
     /// Content that survives a power cut.
     synced: Arc<Vec<u8>>,
@@ -97,7 +97,7 @@ struct NameChange(Vec<(u64, OsString, Option<u64>)>);
 /// Both file systems at one moment.
 #[derive(Debug, Clone)]
 pub(in crate::sink) struct State {
-    nodes: BTreeMap<u64, Arc<Node>>,
+    pub(super) nodes: BTreeMap<u64, Arc<Node>>,
     /// Directories as of the last sync, by file system, and changes since.
     synced_names: BTreeMap<u64, BTreeMap<u64, BTreeMap<OsString, u64>>>,
     name_log: BTreeMap<u64, Vec<NameChange>>,
@@ -152,7 +152,7 @@ impl Node {
         }
     }
 
-    fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> Kind {
         match self.content {
             Content::File(_) => Kind::File,
             Content::Directory(_) => Kind::Directory,
@@ -219,7 +219,7 @@ impl State {
         Ok(node)
     }
 
-    fn names(&self, inode: u64) -> io::Result<&BTreeMap<OsString, u64>> {
+    pub(super) fn names(&self, inode: u64) -> io::Result<&BTreeMap<OsString, u64>> {
         match &self.node(inode)?.content {
             Content::Directory(names) => Ok(names),
             _ => Err(error(io::ErrorKind::NotADirectory)),
@@ -320,9 +320,8 @@ impl State {
 impl SimulatedStorage {
     /// Empty file systems. Seeds that are odd have direct I/O.
     pub(in crate::sink) fn new(seed: u64) -> Self {
-        let directory = |device| {
-            Arc::new(Node::new(device, Content::Directory(BTreeMap::new()), 0o755, 0))
-        };
+        let directory =
+            |device| Arc::new(Node::new(device, Content::Directory(BTreeMap::new()), 0o755, 0));
         let mut state = State {
             nodes: [DESTINATION, JOURNALS].map(|device| (device, directory(device))).into(),
             synced_names: BTreeMap::new(),
@@ -552,8 +551,7 @@ impl Directory for SimulatedDirectory {
         let inode = match found {
             Ok(_) if how.create_new => return Err(error(io::ErrorKind::AlreadyExists)),
             Err(missing)
-                if missing.kind() == io::ErrorKind::NotFound
-                    && (how.create || how.create_new) =>
+                if missing.kind() == io::ErrorKind::NotFound && (how.create || how.create_new) =>
             {
                 self.create(path, Content::File(Arc::default()), how.mode)?
             }
@@ -739,14 +737,12 @@ impl StoredFile for SimulatedFile {
         })
     }
     fn set_mode(&self, mode: u32) -> io::Result<()> {
-        self.storage.change(|state| {
-            set_metadata(state, self.inode, |metadata| metadata.mode = mode)
-        })
+        self.storage
+            .change(|state| set_metadata(state, self.inode, |metadata| metadata.mode = mode))
     }
     fn set_times(&self, mtime: Timestamp) -> io::Result<()> {
-        self.storage.change(|state| {
-            set_metadata(state, self.inode, |metadata| metadata.mtime = mtime)
-        })
+        self.storage
+            .change(|state| set_metadata(state, self.inode, |metadata| metadata.mtime = mtime))
     }
     fn set_xattr(&self, name: &OsStr, value: &[u8]) -> io::Result<()> {
         self.storage.change(|state| {
@@ -763,56 +759,5 @@ impl StoredFile for SimulatedFile {
     }
     fn try_lock(&self) -> io::Result<bool> {
         Ok(self.storage.lock_inode(self.inode, self.handle))
-    }
-}
-
-/// A file, directory or link as it was found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::sink) struct Found {
-    pub(in crate::sink) kind: Kind,
-    pub(in crate::sink) data: Arc<Vec<u8>>,
-    pub(in crate::sink) link: PathBuf,
-    pub(in crate::sink) mode: u32,
-    pub(in crate::sink) owner: (u32, u32),
-    pub(in crate::sink) mtime: Timestamp,
-    pub(in crate::sink) xattrs: BTreeMap<OsString, Vec<u8>>,
-}
-
-impl State {
-    /// Everything at the destination, by path.
-    pub(in crate::sink) fn tree(&self) -> BTreeMap<PathBuf, Found> {
-        let mut tree = BTreeMap::new();
-        let mut todo = vec![(PathBuf::new(), DESTINATION)];
-        while let Some((path, directory)) = todo.pop() {
-            for (name, inode) in self.names(directory).expect("a directory") {
-                let (path, node) = (path.join(name), &self.nodes[inode]);
-                if matches!(node.content, Content::Directory(_)) {
-                    todo.push((path.clone(), *inode));
-                }
-                let metadata = &node.metadata;
-                let found = Found {
-                    kind: node.kind(),
-                    data: match &node.content {
-                        Content::File(data) => Arc::clone(data),
-                        _ => Arc::default(),
-                    },
-                    link: match &node.content {
-                        Content::Symlink(target) => target.clone(),
-                        _ => PathBuf::new(),
-                    },
-                    mode: metadata.mode,
-                    owner: (metadata.uid, metadata.gid),
-                    mtime: metadata.mtime,
-                    xattrs: metadata.xattrs.clone(),
-                };
-                tree.insert(path, found);
-            }
-        }
-        tree
-    }
-
-    /// Names in the directory with journals.
-    pub(in crate::sink) fn journals(&self) -> Vec<OsString> {
-        self.names(JOURNALS).expect("a directory").keys().cloned().collect()
     }
 }

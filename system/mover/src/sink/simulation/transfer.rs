@@ -18,7 +18,8 @@ use penstock_protocol::sender::{Piece, Read, Sender, Source, Work};
 use penstock_protocol::wire::{self, Bytes, Wire};
 use penstock_sys::ring::SyncIo;
 
-use super::storage::{Found, Random, SimulatedStorage, State};
+use super::storage::{Random, SimulatedStorage, State};
+use super::tree::Found;
 use crate::control::End;
 use crate::engine::Engine;
 use crate::session::Session;
@@ -162,11 +163,7 @@ impl Outcome {
 }
 
 /// Copies `dataset` to `storage`; `None` where the receiving side cannot even begin.
-pub(super) fn transfer(
-    storage: &SimulatedStorage,
-    dataset: &Dataset,
-    run: Run,
-) -> Option<Outcome> {
+pub(super) fn transfer(storage: &SimulatedStorage, dataset: &Dataset, run: Run) -> Option<Outcome> {
     let options = Options {
         block_bytes: BLOCK_BYTES,
         algorithm: run.algorithm,
@@ -241,9 +238,7 @@ pub(super) fn transfer(
     Some(Outcome {
         is_finished: sender.is_finished(),
         tally: sender.tally().clone(),
-        placed: placed
-            .filter_map(|settled| RelativePath::new(settled.path).ok())
-            .collect(),
+        placed: placed.filter_map(|settled| RelativePath::new(settled.path).ok()).collect(),
     })
 }
 
@@ -373,7 +368,10 @@ pub(super) fn difference(state: &State, dataset: &Dataset) -> Option<String> {
             return Some(format!("{path:?} has {bytes} bytes of {right}, differing at {first:?}"));
         }
         if there != wanted {
-            return Some(format!("{path:?} is {:?}", Found { data: Arc::default(), ..there.clone() }));
+            return Some(format!(
+                "{path:?} is {:?}",
+                Found { data: Arc::default(), ..there.clone() }
+            ));
         }
     }
     if let Some(path) = there.keys().find(|path| !wanted.contains_key(*path)) {

@@ -1,0 +1,223 @@
+//! Partial files at the destination: found, locked, continued and removed.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+
+use penstock_protocol::control::Failure;
+use penstock_protocol::extents::{Extent, coalesce};
+use penstock_protocol::journal::{Identity, Partial};
+use penstock_protocol::manifest::Entry;
+use penstock_protocol::wire::Bytes;
+use penstock_sys::fs::{self, Open};
+
+use super::destination::{Destination, LARGE_BYTES_MIN, destination};
+use super::file::{FileEvent, FileState, OpenFile, Parent, SinkFile};
+use super::file_locks::in_use;
+use super::orphans;
+use super::resume_journal::{Found, partial_name};
+use super::storage::StoredFile;
+use crate::session::lock;
+
+/// How long a partial file that another session has open may take to be let go of. A session of the same caller whose
+/// client is gone ends at once when it is asked to.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Time between two attempts to lock a partial file.
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+impl Destination {
+    /// The partial file of an entry that is large enough to have one.
+    pub(super) fn partial(&self, entry: &Entry, parent: &Parent, name: &OsStr) -> Option<Partial> {
+        // In place, nothing tells an unfinished file from a finished one.
+        if entry.bytes < self.large_bytes_min || self.options.inplace {
+            return None;
+        }
+        let identity = Identity::of(entry);
+        let partial_name = partial_name(&self.caller, name, &identity, &self.options);
+        Some(Partial {
+            folder: Bytes(self.folder_of(&entry.path).to_vec()),
+            directory: parent.identity,
+            partial_name: Bytes(partial_name.into_vec()),
+            name: Bytes(name.as_bytes().to_vec()),
+            identity,
+        })
+    }
+
+    /// Looks for an unfinished copy: its ranges, and its number in the journal.
+    pub(super) fn take_up(&self, partial: &Partial, parent: &Parent) -> (Vec<Extent>, u64) {
+        let mut found = self.journal.find(partial);
+        if !found.is_known && self.release_unfinished(parent, partial) {
+            self.journal.look_again();
+            let more = self.journal.find(partial);
+            found.superseded.extend(more.superseded);
+            found = Found { superseded: found.superseded, ..more };
+        }
+        self.remove_partials(parent, found.superseded.iter());
+        let bytes = self.unfinished_bytes(parent, partial).filter(|_| !found.ranges.is_empty());
+        let ranges = bytes.map_or_else(Vec::new, |bytes| {
+            let holds = |extent: &Extent| {
+                extent.offset.checked_add(extent.bytes).is_some_and(|end| end <= bytes)
+            };
+            let extents = found.ranges.into_iter().filter(holds).collect();
+            coalesce(self.options.algorithm.of_ranges(), partial.identity.bytes, extents)
+        });
+        let number = match found.number {
+            Some(number) if !ranges.is_empty() => number,
+            earlier => {
+                let number = self.journal.begin_file(partial.clone(), &ranges);
+                self.journal.end_file(earlier.unwrap_or(0));
+                number
+            }
+        };
+        (ranges, number)
+    }
+
+    /// Length of the partial file, if it is a file that an earlier transfer of this user can have left: not one of
+    /// another user, and not one with a second name.
+    fn unfinished_bytes(&self, parent: &Parent, partial: &Partial) -> Option<u64> {
+        let name = Path::new(OsStr::from_bytes(&partial.partial_name.0));
+        let stat = parent.dir.stat(name).ok()?;
+        let is_own = stat.uid == penstock_sys::machine::effective_user() || self.gives_files_away();
+        if stat.kind == fs::Kind::File && stat.links == 1 && is_own {
+            return Some(stat.size);
+        }
+        let _ = parent.dir.remove_file(name);
+        None
+    }
+
+    /// Makes a session that has lost its client let go of a partial file that it has open, so that this session can
+    /// continue it; `false` where no session had it.
+    fn release_unfinished(&self, parent: &Parent, partial: &Partial) -> bool {
+        let name = OsStr::from_bytes(&partial.partial_name.0);
+        let Ok(file) = parent.dir.open_file(name.as_ref(), &Open::reading()) else { return false };
+        file.try_lock().is_ok_and(|is_free| !is_free) && self.lock_partial(&*file, name).is_ok()
+    }
+
+    fn lock_partial(&self, file: &dyn StoredFile, name: &OsStr) -> Result<(), Failure> {
+        let start = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(true) => return Ok(()),
+                Ok(false) if self.no_lock_waits.load(Ordering::Relaxed) => return Err(in_use()),
+                Ok(false) if start.elapsed() < LOCK_WAIT_MAX => {
+                    if let Some(release) = &self.release_partial {
+                        release(name);
+                    }
+                    std::thread::sleep(LOCK_RETRY_INTERVAL);
+                }
+                Ok(false) => {
+                    // It is a transfer that runs: the next file of it is not worth waiting for.
+                    self.no_lock_waits.store(true, Ordering::Relaxed);
+                    return Err(in_use());
+                }
+                Err(error) => return Err(destination(&error)),
+            }
+        }
+    }
+
+    /// An unfinished copy of a file that is there as a whole is of no use.
+    pub(super) fn remove_unfinished(&self, partial: Option<&Partial>, parent: &Parent) {
+        let Some(partial) = partial else { return };
+        let found = self.journal.find(partial);
+        let current = found.is_known.then(|| OsString::from_vec(partial.partial_name.0.clone()));
+        self.remove_partials(parent, found.superseded.iter().chain(&current));
+        self.journal.end_file(found.number.unwrap_or(0));
+    }
+
+    /// Removes partial files that are of no use. The journal stays if one cannot be removed now.
+    fn remove_partials<'a>(&self, parent: &Parent, names: impl Iterator<Item = &'a OsString>) {
+        for name in names {
+            if orphans::remove_partial(&*parent.dir, name).is_err() {
+                self.journal.keep();
+            }
+        }
+    }
+
+    /// Removes temporary files that earlier runs of the same command left, now that nothing is under way any more.
+    pub fn remove_leftovers(&self) {
+        for partial in self.journal.untaken() {
+            let folder = Path::new(OsStr::from_bytes(&partial.folder.0));
+            let name = OsStr::from_bytes(&partial.partial_name.0);
+            let dir = if folder.as_os_str().is_empty() {
+                Ok(Arc::clone(&self.base.dir))
+            } else {
+                self.base.dir.open_dir(folder)
+            };
+            let removed = match dir {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                dir => dir.and_then(|dir| orphans::remove_partial(&*dir, name)),
+            };
+            if removed.is_err() {
+                self.journal.keep();
+            }
+        }
+        if !self.journal.is_continued() {
+            return;
+        }
+        let mut folders = self.folders();
+        folders.extend(self.journal.earlier_folders().map(|folder| Bytes(folder.to_vec())));
+        let folders = folders.iter().map(|folder| folder.0.as_slice());
+        if orphans::sweep(&self.base.dir, folders, &self.mark, SystemTime::now()).failed {
+            self.journal.keep();
+        }
+    }
+
+    /// Opens the partial file for its first block, or gives the open one.
+    ///
+    /// # Errors
+    /// When it cannot be created, another transfer has it open, or there is no room for it.
+    pub fn open(&self, sink: &SinkFile) -> io::Result<OpenFile> {
+        let mut state = lock(&sink.state);
+        if let FileState::Open(open) = &*state {
+            return Ok(open.clone());
+        }
+        let (entry, parent, name) = (&sink.entry, &sink.parent, sink.partial_name());
+        if !matches!(*state, FileState::Expected) {
+            return Err(io::Error::other("the file was given up, or is whole"));
+        }
+        let open = self.open_partial(parent, name, entry, !sink.is_resumed)?;
+        if !self.options.inplace {
+            self.lock_partial(&*open.file, name)
+                .map_err(|failure| io::Error::other(failure.text))?;
+            if !sink.is_resumed {
+                open.file.set_len(0)?;
+            }
+        }
+        if entry.sparse {
+            open.file.set_len(entry.bytes)?;
+        } else if !sink.is_resumed {
+            // Space first: a full disk is found before the network is used.
+            open.file.preallocate(entry.bytes)?;
+        }
+        state.transition(FileEvent::Opened(open.clone()), &sink.names)?;
+        Ok(open)
+    }
+
+    fn open_partial(
+        &self,
+        parent: &Parent,
+        name: &OsStr,
+        entry: &Entry,
+        create: bool,
+    ) -> io::Result<OpenFile> {
+        let how = if create { Open::creating(0o600) } else { Open::writing() };
+        let is_direct = self.engine.direct && entry.bytes >= LARGE_BYTES_MIN && !entry.sparse;
+        let (dir, name) = (&parent.dir, Path::new(name));
+        match dir.open_file(name, &Open { direct: is_direct, ..how }) {
+            Err(error) if is_direct && error.kind() == io::ErrorKind::Unsupported => {
+                Ok(OpenFile { file: dir.open_file(name, &how)?, is_direct: false })
+            }
+            // An earlier run was killed after it had made the file read-only, as its source is.
+            Err(error) if !create && error.kind() == io::ErrorKind::PermissionDenied => {
+                dir.set_mode(name, 0o600)?;
+                Ok(OpenFile { file: dir.open_file(name, &how)?, is_direct: false })
+            }
+            other => Ok(OpenFile { file: other?, is_direct }),
+        }
+    }
+}
