@@ -14,7 +14,7 @@
 //! (`Authorization: Bearer ...`). Who reads without one the configuration says, apart for `/metrics`; `/healthz` is
 //! open to all. Loopback addresses speak plain HTTP, all others TLS with the agent's certificate.
 //!
-//! An error is `{"error": "one line: what, why, what to do"}`. What the status codes mean:
+//! An error is a problem document (RFC 9457): `detail` is one line with what failed, why, and what to do. What the status codes mean:
 //!
 //! | status | meaning |
 //! |---|---|
@@ -39,7 +39,7 @@ use std::time::SystemTime;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -58,7 +58,7 @@ mod metrics;
 
 pub use penstock_http::{
     ApiError, BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX, HEAD_TIME, REQUEST_TIME, Role,
-    server,
+    as_problem, server,
 };
 
 /// What the API needs of the mover.
@@ -194,6 +194,7 @@ async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) ->
         },
         Err(refusal) => refusal.into_response(),
     };
+    let response = as_problem(response).await;
     api.traffic.answered(response.status());
     response
 }
@@ -222,10 +223,15 @@ fn allowed(api: &Api, request: &Request) -> Result<(), ApiError> {
             StatusCode::FORBIDDEN,
             format!("the token of '{name}' moves files; this API takes the agent's own token"),
         )),
+        None if reads(request) && api.roles.iter().any(|role| role.reads(token)) => Ok(()),
         None => Err(ApiError::unauthorized(
             "the token is not this agent's: it is in the file 'token' of the agent's state directory",
         )),
     }
+}
+
+fn reads(request: &Request) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD)
 }
 
 /// Who asks a role that checks it itself.

@@ -2,7 +2,7 @@
 //!
 //! | scope | allows |
 //! |---|---|
-//! | `read` | to see every request, host, link and round |
+//! | `read` | to see every request, host, link and round, and what the other roles of the node show |
 //! | `submit:CLASS`, `submit:*` | to submit to that class, and to see and change the requests of that class |
 //! | `operate` | to read, to change every request, to drain hosts and sites, to say that links are down |
 //! | `agent:HOST` | to report as that host, and to take its orders |
@@ -58,6 +58,13 @@ impl TokenScopes {
     /// Adds a token; true where there was one of this name.
     pub fn insert(&mut self, name: String, scopes: Vec<Scope>) -> bool {
         self.0.insert(name, scopes).is_some()
+    }
+
+    /// Whether the token of this name reads everything.
+    #[must_use]
+    pub fn may_read(&self, name: &str) -> bool {
+        let reads = |scope: &Scope| matches!(scope, Scope::Read | Scope::Operate);
+        self.0.get(name).is_some_and(|scopes| scopes.iter().any(reads))
     }
 }
 

@@ -122,6 +122,11 @@ impl Role for Controller {
         api::is_ours(path)
     }
 
+    fn reads(&self, token: &str) -> bool {
+        let settings = self.shared.settings();
+        settings.tokens.name_of(token).is_some_and(|name| settings.config.scopes.may_read(&name))
+    }
+
     /// Classes, tokens, topology and times become what the file says; nothing that runs is lost by it.
     fn reload(&self) -> Result<(), String> {
         let Some(load) = &self.load else { return Ok(()) };

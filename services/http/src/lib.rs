@@ -18,7 +18,7 @@ pub mod tokens;
 use std::time::Duration;
 
 pub use access::Caller;
-pub use error::{ApiError, ErrorBody, error_text};
+pub use error::{ApiError, ErrorBody, PROBLEM_JSON, as_problem, error_text};
 pub use role::Role;
 
 /// Longest body of a request.

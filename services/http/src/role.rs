@@ -34,6 +34,12 @@ pub trait Role: Send + Sync + fmt::Debug + 'static {
         false
     }
 
+    /// Whether it knows the bearer of `token` as one who may read what every role shows.
+    fn reads(&self, token: &str) -> bool {
+        let _ = token;
+        false
+    }
+
     /// The service ends: answers that have no end of their own end now.
     fn stop(&self) {}
 }

@@ -29,7 +29,7 @@ use crate::{CONNECTIONS_MAX, HEAD_BYTES_MAX, HEAD_TIME, TAKE_TIME};
 /// How long answers may take to leave after the agent was told to stop.
 const STOP_TIME: Duration = Duration::from_secs(3);
 
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\nretry-after: 10\r\ncontent-length: 57\r\n\r\n{\"error\": \"too many connections are open: try it again\"}\n";
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nconnection: close\r\nretry-after: 10\r\ncontent-length: 175\r\n\r\n{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\"detail\":\"too many connections are open: try it again\",\"error\":\"too many connections are open: try it again\"}\n";
 
 /// The other end of a connection, as a request's extension.
 #[derive(Debug, Clone, Copy)]
@@ -242,4 +242,17 @@ async fn requests(
 /// Returns when `stop` is true, or its sender gone.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_answer_has_its_length() {
+        let text = std::str::from_utf8(FULL).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
+        assert!(crate::error_text(body.as_bytes()).is_some());
+    }
 }

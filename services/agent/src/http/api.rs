@@ -269,7 +269,7 @@ fn unix_seconds(time: SystemTime) -> f64 {
 /// What this agent is and allows.
 #[utoipa::path(get, path = "/api/v1/agent", security(("token" = [])), responses(
     (status = 200, body = AgentFacts),
-    (status = "4XX", body = ErrorBody),
+    (status = "4XX", body = ErrorBody, content_type = "application/problem+json"),
 ))]
 pub(super) async fn agent(State(api): State<Arc<Api>>) -> Json<AgentFacts> {
     let text =
@@ -308,7 +308,7 @@ pub(super) async fn agent(State(api): State<Arc<Api>>) -> Json<AgentFacts> {
 /// All transfers that run or ended lately.
 #[utoipa::path(get, path = "/api/v1/transfers", security(("token" = [])), responses(
     (status = 200, body = Transfers),
-    (status = "4XX", body = ErrorBody),
+    (status = "4XX", body = ErrorBody, content_type = "application/problem+json"),
 ))]
 pub(super) async fn transfers(State(api): State<Arc<Api>>) -> Json<Transfers> {
     let mut transfers: Vec<Transfer> = api.mover.transfers().into_iter().map(Into::into).collect();
@@ -321,7 +321,7 @@ pub(super) async fn transfers(State(api): State<Arc<Api>>) -> Json<Transfers> {
 #[utoipa::path(get, path = "/api/v1/transfers/{id}", security(("token" = [])),
     params(("id" = u64, Path, description = "Number of the transfer")), responses(
     (status = 200, body = Transfer),
-    (status = "4XX", body = ErrorBody),
+    (status = "4XX", body = ErrorBody, content_type = "application/problem+json"),
 ))]
 pub(super) async fn transfer(
     State(api): State<Arc<Api>>,
@@ -334,7 +334,7 @@ pub(super) async fn transfer(
 #[utoipa::path(patch, path = "/api/v1/transfers/{id}", security(("token" = [])),
     params(("id" = u64, Path, description = "Number of the transfer")), request_body = Change, responses(
     (status = 200, body = Transfer),
-    (status = "4XX", body = ErrorBody),
+    (status = "4XX", body = ErrorBody, content_type = "application/problem+json"),
 ))]
 pub(super) async fn change(
     State(api): State<Arc<Api>>,
@@ -367,7 +367,7 @@ pub(super) async fn change(
 #[utoipa::path(delete, path = "/api/v1/transfers/{id}", security(("token" = [])),
     params(("id" = u64, Path, description = "Number of the transfer")), responses(
     (status = 200, body = Transfer),
-    (status = "4XX", body = ErrorBody),
+    (status = "4XX", body = ErrorBody, content_type = "application/problem+json"),
 ))]
 pub(super) async fn cancel(
     State(api): State<Arc<Api>>,

@@ -83,7 +83,7 @@ fn dialect(dialect: Dialect) -> &'static str {
 
 /// Who sends telemetry, and what of it is missing.
 #[utoipa::path(get, path = "/api/v1/telemetry/exporters", security((), ("token" = [])),
-    responses((status = 200, body = Exporters), (status = "4XX", body = ErrorBody)))]
+    responses((status = 200, body = Exporters), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn exporters(
     State(shared): State<Arc<Shared>>,
     given: Given,
@@ -288,7 +288,7 @@ pub(super) fn all_interfaces(shared: &Shared) -> (Vec<InterfaceFacts>, usize) {
 
 /// Interfaces with what they count, and how samples compare.
 #[utoipa::path(get, path = "/api/v1/telemetry/interfaces", security((), ("token" = [])),
-    responses((status = 200, body = Interfaces), (status = "4XX", body = ErrorBody)))]
+    responses((status = 200, body = Interfaces), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn interfaces(
     State(shared): State<Arc<Shared>>,
     given: Given,
@@ -479,7 +479,7 @@ pub(crate) struct Status {
 
 /// What was received, refused and dropped, and what room is left.
 #[utoipa::path(get, path = "/api/v1/telemetry/status", security((), ("token" = [])),
-    responses((status = 200, body = Status), (status = "4XX", body = ErrorBody)))]
+    responses((status = 200, body = Status), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn status(
     State(shared): State<Arc<Shared>>,
     given: Given,
@@ -613,7 +613,7 @@ pub(crate) struct Alerts {
 
 /// Alerts, firing and not.
 #[utoipa::path(get, path = "/api/v1/telemetry/alerts", security((), ("token" = [])),
-    responses((status = 200, body = Alerts), (status = "4XX", body = ErrorBody)))]
+    responses((status = 200, body = Alerts), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn alerts(
     State(shared): State<Arc<Shared>>,
     given: Given,

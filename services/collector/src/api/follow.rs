@@ -81,7 +81,7 @@ pub(crate) struct Keyed {
         ("combine" = Option<String>, Query, description = "As of series"),
         ("owner" = Option<String>, Query, description = "Filters as of series"),
     ),
-    responses((status = 200, body = Told, content_type = "text/event-stream"), (status = "4XX", body = ErrorBody)))]
+    responses((status = 200, body = Told, content_type = "text/event-stream"), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn live(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,

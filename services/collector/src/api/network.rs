@@ -121,7 +121,7 @@ fn links_of(topology: &Topology) -> Vec<LinkFacts> {
 
 /// The network that the collector was told of; empty where it was told of none.
 #[utoipa::path(get, path = "/api/v1/topology", security((), ("token" = [])),
-    responses((status = 200, body = Network), (status = "4XX", body = ErrorBody)))]
+    responses((status = 200, body = Network), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn topology(
     State(shared): State<Arc<Shared>>,
     given: Given,
@@ -278,7 +278,7 @@ fn rates(shared: &Shared) -> Rates {
 
 /// Links of the topology with their use, as the interfaces at their ends tell it.
 #[utoipa::path(get, path = "/api/v1/telemetry/links", security((), ("token" = [])),
-    responses((status = 200, body = Links), (status = "4XX", body = ErrorBody)))]
+    responses((status = 200, body = Links), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn links(
     State(shared): State<Arc<Shared>>,
     given: Given,

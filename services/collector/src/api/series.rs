@@ -97,7 +97,7 @@ pub(crate) struct Line {
         ("top" = Option<usize>, Query, description = "Series told one by one; 24 if not given"),
         ("owner" = Option<String>, Query, description = "A filter; each of the words of by is one"),
     ),
-    responses((status = 200, body = SeriesAnswer), (status = "4XX", body = ErrorBody)))]
+    responses((status = 200, body = SeriesAnswer), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn series(
     State(shared): State<Arc<Shared>>,
     given: Given,
@@ -370,7 +370,7 @@ pub(crate) struct Part {
         ("to" = Option<i64>, Query, description = "As of series"),
         ("site" = Option<String>, Query, description = "Filters as of series"),
     ),
-    responses((status = 200, body = Labels), (status = "4XX", body = ErrorBody)))]
+    responses((status = 200, body = Labels), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn labels(
     State(shared): State<Arc<Shared>>,
     given: Given,

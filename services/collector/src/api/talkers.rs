@@ -66,7 +66,7 @@ pub(crate) struct Talkers {
 /// The greatest flows of the last ten seconds.
 #[utoipa::path(get, path = "/api/v1/telemetry/talkers", security((), ("token" = [])),
     params(("n" = Option<usize>, Query, description = "How many; 20 if not given, 100 at most")),
-    responses((status = 200, body = Talkers), (status = "4XX", body = ErrorBody)))]
+    responses((status = 200, body = Talkers), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn talkers(
     State(shared): State<Arc<Shared>>,
     given: Given,
