@@ -14,3 +14,4 @@ mod operations;
 mod site;
 mod steering;
 mod watched;
+mod withdrawing;

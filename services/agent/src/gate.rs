@@ -145,7 +145,15 @@ impl Rules {
             .filter(|export| lets_in(export, caller))
             .map(|export| export.name.as_str())
             .collect();
-        let text = if names.is_empty() {
+        let text = if caller.name == CONTROLLER {
+            let others = match names.is_empty() {
+                true => "none is".to_owned(),
+                false => format!("{} is", names.join(", ")),
+            };
+            format!(
+                "{path} is in no export for the controller ({others}): add [[export]] with name = \"{path}\", path and mode, and who = [\"controller\"], to the agent's configuration"
+            )
+        } else if names.is_empty() {
             format!(
                 "{path}: nothing is exported to '{}': ask the agent's operator to add it to an export's who",
                 caller.name
@@ -187,6 +195,10 @@ impl Gatekeeper for Gate {
             Some(caller) if rules.tokens.name_of(token).is_none() => Ok(caller),
             _ => rules.authenticate(token, certificate, peer),
         }
+    }
+
+    fn still_admits(&self, caller: &Caller) -> bool {
+        caller.pass.is_none_or(|order| self.tickets().contains_key(&order))
     }
 
     fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<Place, Refusal> {
@@ -472,7 +484,9 @@ mod tests {
         // Who may come in with any token does not thereby let in the controller.
         assert!(gate.place(&controller(None), b"/store/x", true).is_err());
         assert!(gate.place(&controller(None), b"/out/x", false).is_ok());
+        assert!(gate.still_admits(&bearer) && gate.still_admits(&controller(None)));
         gate.dismiss(7);
+        assert!(!gate.still_admits(&bearer));
         assert!(gate.authenticate(ticket, None, "127.0.0.1:5").is_err());
         assert!(gate.place(&bearer, b"/in/a", true).is_err());
     }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use penstock_mover::agent::{Agent, Gatekeeper};
 use penstock_mover::exchange::random;
+use penstock_operations::execution::WithdrawnOrders;
 use penstock_operations::orders::{
     Acknowledged, AddressPair, ENTRIES_MAX, Fault, FaultKind, Instructions, OUTCOMES_MAX, Order,
     OrderId, OrderReport, Outcome, Phase, Settings, Task,
@@ -80,6 +81,8 @@ struct Inner {
     listed: BTreeMap<OrderId, Settings>,
     carried: BTreeMap<OrderId, Carried>,
     tickets: Tickets,
+    /// Orders that are never begun again, though an instruction lists them.
+    withdrawn: WithdrawnOrders,
     /// The controller was heard since the start.
     heard: bool,
     /// The lease is over.
@@ -141,6 +144,7 @@ impl Orders {
             listed: BTreeMap::new(),
             carried: BTreeMap::new(),
             tickets: Tickets::open(state, &gate),
+            withdrawn: WithdrawnOrders::default(),
             heard: false,
             lapsed: false,
             stopping: false,
@@ -172,18 +176,17 @@ impl Orders {
         let stale: Vec<OrderId> =
             inner.tickets.orders().filter(|order| !inner.listed.contains_key(order)).collect();
         for order in stale {
+            inner.withdrawn.insert(order);
             inner.tickets.dismiss(&self.context.gate, order);
             self.context.mover.end_of(order, "the controller has withdrawn its order");
         }
         for (order, carried) in &mut inner.carried {
-            match inner.listed.contains_key(order) {
-                true => {}
-                false if carried.withdrawn.is_none() => {
-                    tracing::info!("order {order} of {}: withdrawn", carried.request);
-                    carried.withdrawn = Some(Instant::now());
-                    carried.withdraw();
-                }
-                false => {}
+            if !inner.listed.contains_key(order) && carried.withdrawn.is_none() {
+                tracing::info!("order {order} of {}: withdrawn", carried.request);
+                carried.withdrawn = Some(Instant::now());
+                carried.withdraw();
+                inner.withdrawn.insert(*order);
+                inner.urgent = true;
             }
         }
         inner
@@ -193,7 +196,9 @@ impl Orders {
         if inner.stopping || inner.bytes() >= CARRIED_BYTES_MAX {
             room = 0;
         }
-        let new = inner.listed.keys().filter(|order| !inner.carried.contains_key(order));
+        let new = inner.listed.keys().filter(|order| {
+            !inner.carried.contains_key(order) && !inner.withdrawn.contains(**order)
+        });
         new.take(room).copied().collect()
     }
 
@@ -202,7 +207,11 @@ impl Orders {
         let id = order.order;
         let mut inner = self.lock();
         // It may have been withdrawn, or begun, while it was fetched.
-        if !inner.listed.contains_key(&id) || inner.carried.contains_key(&id) || inner.stopping {
+        if !inner.listed.contains_key(&id)
+            || inner.carried.contains_key(&id)
+            || inner.withdrawn.contains(id)
+            || inner.stopping
+        {
             return;
         }
         let mut carried = Carried::new(order.request, bytes);
@@ -277,16 +286,26 @@ impl Orders {
         let mut reports: Vec<OrderReport> = Vec::with_capacity(inner.carried.len());
         for (id, carried) in in_turn {
             let had_room = room.is_left();
-            reports.push(carried.report(*id, &mut room));
+            let mut report = carried.report(*id, &mut room);
+            if carried.withdrawn.is_some() && inner.listed.contains_key(id) {
+                // Listed again: another order may do what this one will not.
+                report.fault = report.fault.map(|given| fault(FaultKind::Passing, given.text));
+            }
+            reports.push(report);
             if had_room && !room.is_left() {
                 full = Some(*id);
             }
         }
         let unseen = inner.listed.keys().filter(|order| !inner.carried.contains_key(order));
-        reports.extend(unseen.take(WAITING_TOLD_MAX).map(|order| OrderReport {
-            order: *order,
-            waiting: Some(format!("the node carries {} other orders", inner.carried.len())),
-            ..OrderReport::default()
+        reports.extend(unseen.take(WAITING_TOLD_MAX).map(|order| {
+            let report = OrderReport { order: *order, ..OrderReport::default() };
+            if inner.withdrawn.contains(*order) {
+                let text = "it was withdrawn before, and does not begin again";
+                let fault = Some(fault(FaultKind::Passing, text));
+                return OrderReport { phase: Phase::Ended, fault, ..report };
+            }
+            let waiting = format!("the node carries {} other orders", inner.carried.len());
+            OrderReport { waiting: Some(waiting), ..report }
         }));
         reports.sort_by_key(|report| report.order);
         // Whoever was cut short is the first the next time.
@@ -334,8 +353,12 @@ impl Orders {
     #[must_use]
     pub fn last_report(&self) -> Vec<OrderReport> {
         let mut reports = self.report();
+        let inner = self.lock();
         for report in &mut reports {
             let stopped = |fault: &Fault| fault.kind == FaultKind::Cancelled;
+            if inner.withdrawn.contains(report.order) {
+                continue;
+            }
             if report.phase == Phase::Ended && report.fault.as_ref().is_some_and(stopped) {
                 report.phase = Phase::Waiting;
                 report.fault = None;

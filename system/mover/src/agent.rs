@@ -104,6 +104,12 @@ pub trait Gatekeeper: Send + Sync {
         peer: &str,
     ) -> Result<Caller, Refusal>;
 
+    /// Whether a caller that was let in before is still let in: what lets it in may be withdrawn while its transfer is
+    /// being made.
+    fn still_admits(&self, _caller: &Caller) -> bool {
+        true
+    }
+
     /// What a path stands for, for reading or writing.
     ///
     /// # Errors
@@ -675,6 +681,13 @@ impl Inner {
         );
         lock(&self.sessions).insert(running.session, Arc::clone(&running));
         lock(&self.totals).transfers_started += 1;
+        // Whoever withdraws a pass ends the transfers that are listed, so one that is listed after that ends itself.
+        if !keeper.still_admits(&running.caller) {
+            let why = "what let it in was withdrawn meanwhile";
+            running.end.session().end(Ending::Failed(why.to_owned()));
+            self.retire(&running);
+            return Err(Refusal::new(RefusalKind::Permission, why));
+        }
         if running.delegate.is_none() {
             running.end.start();
         }

@@ -117,7 +117,7 @@ struct Shared {
     placed: Mutex<Vec<Placed>>,
     /// What became of everything in them, likewise.
     settled: Mutex<Vec<Settled>>,
-    cancelled: Mutex<Option<String>>,
+    stage: Mutex<Stage>,
     /// What was changed since the start.
     settings: Mutex<Settings>,
     /// How it ended.
@@ -127,6 +127,16 @@ struct Shared {
     waiting: Mutex<Option<String>>,
     /// The control connection, to be broken when it is to take another way.
     control: Mutex<Option<Transport>>,
+}
+
+/// Whether a transfer has a session, and whether it was cancelled; both under one lock, so that a cancelled transfer
+/// either has a session that is told, or never gets one that moves anything.
+#[derive(Debug, Default)]
+struct Stage {
+    /// Why it was cancelled.
+    cancelled: Option<String>,
+    /// A session is open, or being opened by the answer that has just arrived.
+    in_session: bool,
 }
 
 impl Transfer {
@@ -140,8 +150,7 @@ impl Transfer {
             let shared = Arc::clone(&shared);
             move || {
                 let outcome = shared.run();
-                *lock(&shared.outcome) = Some(outcome);
-                let _ = shared.over.signal();
+                shared.finish(outcome);
             }
         });
         Ok(Self { shared, thread: Some(thread) })
@@ -189,10 +198,17 @@ impl Transfer {
         self.shared.plan.contact.dial.choose(path)
     }
 
-    /// Stops it, in a state from which the same command resumes.
+    /// Stops it, in a state from which the same command resumes. Without a session it ends at once, though an attempt
+    /// to connect may take its time: whatever comes of that moves nothing.
     pub fn cancel(&self, reason: &str) {
-        *lock(&self.shared.cancelled) = Some(reason.to_owned());
-        if let Some(end) = &*lock(&self.shared.end) {
+        let in_session = {
+            let mut stage = lock(&self.shared.stage);
+            stage.cancelled.get_or_insert_with(|| reason.to_owned());
+            stage.in_session
+        };
+        if !in_session {
+            self.shared.finish(Err(CopyError::Cancelled(reason.to_owned())));
+        } else if let Some(end) = &*lock(&self.shared.end) {
             end.cancel(reason);
         }
     }
@@ -254,7 +270,7 @@ impl Shared {
             earlier: Mutex::default(),
             placed: Mutex::default(),
             settled: Mutex::default(),
-            cancelled: Mutex::default(),
+            stage: Mutex::default(),
             settings: Mutex::default(),
             waiting: Mutex::default(),
             control: Mutex::default(),
@@ -319,14 +335,33 @@ impl Shared {
         snapshot
     }
 
+    /// Notes how it ended, once.
+    fn finish(&self, outcome: Result<(), CopyError>) {
+        lock(&self.outcome).get_or_insert(outcome);
+        let _ = self.over.signal();
+    }
+
+    fn cancelled(&self) -> Option<String> {
+        lock(&self.stage).cancelled.clone()
+    }
+
+    /// Runs sessions until the transfer is complete. Of a cancelled one no other error is worth telling.
     fn run(self: &Arc<Self>) -> Result<(), CopyError> {
+        self.run_sessions().map_err(|error| match self.cancelled() {
+            Some(reason) => CopyError::Cancelled(reason),
+            None => error,
+        })
+    }
+
+    fn run_sessions(self: &Arc<Self>) -> Result<(), CopyError> {
         let mut trying_since = Instant::now();
         let mut backoff = Backoff::default();
         loop {
-            if let Some(reason) = lock(&self.cancelled).clone() {
+            if let Some(reason) = self.cancelled() {
                 return Err(CopyError::Cancelled(reason));
             }
             let opened = self.open();
+            lock(&self.stage).in_session = matches!(opened, Ok(Some(_)));
             let busy = opened.as_ref().err().filter(|error| error.is_busy());
             *lock(&self.waiting) = busy.map(ToString::to_string);
             let why = match opened {
@@ -342,6 +377,7 @@ impl Shared {
                                 trying_since = Instant::now();
                             }
                             self.put_behind();
+                            lock(&self.stage).in_session = false;
                             CopyError::Failed(why)
                         }
                     }
@@ -389,14 +425,15 @@ impl Shared {
     ) -> Result<Ended, CopyError> {
         let end = (self.plan.make_end)(opened)?;
         *lock(&self.end) = Some(end.clone());
-        end.start();
-        // Whoever came before there was an end is heard now.
+        // What was asked for before there was an end is done now. A cancelled session is closed at both ends, and its
+        // threads are not even started.
+        match self.cancelled() {
+            Some(reason) => end.cancel(&reason),
+            None => end.start(),
+        }
         let settings = lock(&self.settings).clone();
         if settings != Settings::default() {
             end.change(settings);
-        }
-        if let Some(reason) = lock(&self.cancelled).clone() {
-            end.cancel(&reason);
         }
         let streams = spawn("streams", {
             let (shared, end, opened) = (Arc::clone(self), end.clone(), opened.clone());

@@ -2,7 +2,8 @@
 //!
 //! Files are sent in groups that have one digest in common; most orders have one group. What is in place is told at
 //! once. What failed is told when the transfer is over: a later session of it may have done better. A transfer that cannot
-//! begin, or whose other end is lost, is tried again for [`WAIT_MAX`] without any progress.
+//! begin, or whose other end is lost, is tried again for [`WAIT_MAX`] without any progress. Which attempt may start is
+//! decided by [`ExecutionState`] alone: none does once the order was stopped.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -14,6 +15,7 @@ use penstock_mover::client::{Snapshot, key_hasher};
 use penstock_mover::contact::{Contact, CopyError};
 use penstock_mover::dial::{Pair, TcpDial};
 use penstock_mover::identity::{Fingerprint, tls_client_config};
+use penstock_operations::execution::{ExecutionEvent, ExecutionState};
 use penstock_operations::orders::{
     FILES_MAX, Fault, FaultKind, OrderId, Outcome, Overwrite, Send, Verify,
 };
@@ -35,6 +37,9 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
 
 /// How long an order waits for the other end without any progress.
 const WAIT_MAX: Duration = Duration::from_secs(300);
+
+/// How long a session that is stopped may take to report what it has put in place. Nothing is sent meanwhile.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Pauses between attempts.
 const PAUSE: std::ops::RangeInclusive<Duration> =
@@ -82,8 +87,9 @@ pub(super) struct SendWork {
     /// Why the last attempt failed.
     why: String,
     progress: Instant,
-    /// Why it is not to begin again.
-    stopped: Option<String>,
+    state: ExecutionState,
+    /// When and why it was stopped.
+    stopped: Option<(Instant, String)>,
     /// What transfers before the current one did.
     before: Totals,
     last: Snapshot,
@@ -169,6 +175,7 @@ impl SendWork {
             again: None,
             why: "it has not begun".to_owned(),
             progress: Instant::now(),
+            state: ExecutionState::default(),
             stopped: None,
             before: Totals::default(),
             last: Snapshot::default(),
@@ -184,16 +191,18 @@ impl SendWork {
     ) -> Step {
         if self.current.is_none() {
             if self.groups.is_empty() {
+                self.on(ExecutionEvent::Completed);
                 return Step::Ended(None);
             }
-            if let Some(reason) = &self.stopped {
-                return Step::Ended(Some(fault(FaultKind::Cancelled, reason)));
+            if !self.state.may_start() {
+                return self.end_stopped(outbox);
             }
             if self.again.is_some_and(|(at, _)| Instant::now() < at) {
                 return Step::Waiting(self.why.clone());
             }
             match self.start(context, in_force) {
                 Ok(outgoing) => {
+                    self.on(ExecutionEvent::Started);
                     self.current = Some(outgoing);
                     self.applied = None;
                 }
@@ -201,7 +210,7 @@ impl SendWork {
             }
         }
         let Some(current) = self.current.clone() else { return Step::Waiting(self.why.clone()) };
-        if self.applied.as_ref() != Some(in_force) {
+        if self.applied.as_ref() != Some(in_force) && !self.state.is_stopped() {
             self.apply(&current, in_force, context);
         }
         // Looked at first, so that what is taken after an end is all that there was.
@@ -215,6 +224,11 @@ impl SendWork {
             self.settle(settled, outbox);
         }
         match outcome {
+            None if self.is_stop_overdue() => {
+                self.current = None;
+                self.on(ExecutionEvent::AttemptFailed);
+                self.end_stopped(outbox)
+            }
             None if self.last.sessions == 0 || self.last.waiting.is_some() => {
                 let waiting = self.last.waiting.clone();
                 Step::Waiting(waiting.unwrap_or_else(|| "it connects".to_owned()))
@@ -224,11 +238,37 @@ impl SendWork {
         }
     }
 
-    /// Stops it; what is durable at the destination is taken up again.
+    /// Stops it for good; what is durable at the destination is taken up by another order. Stopped once, it stays so.
     pub(super) fn stop(&mut self, reason: &str) {
-        match &self.current {
-            Some(current) => current.cancel(reason),
-            None => self.stopped = Some(reason.to_owned()),
+        if self.stopped.is_some() {
+            return;
+        }
+        self.stopped = Some((Instant::now(), reason.to_owned()));
+        self.on(ExecutionEvent::Stop);
+        if let Some(current) = &self.current {
+            current.cancel(reason);
+        }
+    }
+
+    fn on(&mut self, event: ExecutionEvent) {
+        self.state = self.state.transition(event);
+    }
+
+    fn is_stop_overdue(&self) -> bool {
+        self.stopped.as_ref().is_some_and(|(since, _)| since.elapsed() > STOP_WITHIN)
+    }
+
+    /// The end of a stopped order: files that failed before it was stopped have their outcomes.
+    fn end_stopped(&mut self, outbox: &mut Outbox<Outcome>) -> Step {
+        self.tell_failed(outbox);
+        self.groups.clear();
+        let reason = self.stopped.as_ref().map_or("it was stopped", |(_, reason)| reason.as_str());
+        Step::Ended(Some(fault(FaultKind::Cancelled, reason)))
+    }
+
+    fn tell_failed(&mut self, outbox: &mut Outbox<Outcome>) {
+        for (file, (bytes, fault)) in std::mem::take(&mut self.failed) {
+            self.tell(file, bytes, false, None, Some(fault), outbox);
         }
     }
 
@@ -255,14 +295,18 @@ impl SendWork {
                     self.tell(file, bytes, false, None, Some(fault), outbox);
                 }
                 self.again = None;
-                if self.groups.is_empty() { Step::Ended(None) } else { Step::Running }
+                if self.groups.is_empty() {
+                    self.on(ExecutionEvent::Completed);
+                    return Step::Ended(None);
+                }
+                // The next group is another attempt, which a stopped order does not start.
+                self.on(ExecutionEvent::AttemptFailed);
+                if self.state.may_start() { Step::Running } else { self.end_stopped(outbox) }
             }
             Err(error) => {
                 let step = self.judge(of_copy(&error));
                 if matches!(step, Step::Ended(_)) {
-                    for (file, (bytes, fault)) in std::mem::take(&mut self.failed) {
-                        self.tell(file, bytes, false, None, Some(fault), outbox);
-                    }
+                    self.tell_failed(outbox);
                 }
                 step
             }
@@ -273,12 +317,20 @@ impl SendWork {
     fn judge(&mut self, verdict: Verdict) -> Step {
         let why = match verdict {
             Verdict::End(fault) => {
+                self.on(ExecutionEvent::Completed);
                 self.groups.clear();
                 return Step::Ended(Some(fault));
             }
             Verdict::Wait(why) => why,
         };
+        self.on(ExecutionEvent::AttemptFailed);
+        if let (false, Some((_, reason))) = (self.state.may_start(), &self.stopped) {
+            let reason = fault(FaultKind::Cancelled, reason);
+            self.groups.clear();
+            return Step::Ended(Some(reason));
+        }
         if self.progress.elapsed() > WAIT_MAX {
+            self.on(ExecutionEvent::Completed);
             self.groups.clear();
             return Step::Ended(Some(fault(FaultKind::Passing, why)));
         }

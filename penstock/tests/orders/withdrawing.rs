@@ -1,0 +1,251 @@
+//! Withdrawn orders: they end within seconds and never start again, whatever the network, the agents and the controller
+//! do meanwhile.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use penstock_operations::orders::{FaultKind, Phase, Settings, Task};
+use socket2::{Domain, Socket, Type};
+
+use crate::common::proxy::Proxy;
+use crate::common::site::Operations;
+use crate::common::{Random, run, until, write_file};
+use crate::controller::Controller;
+use crate::node::Node;
+
+const TICKET: &str = "a-ticket-nobody-guesses";
+
+const LONG: Duration = Duration::from_secs(120);
+
+/// Time from the withdrawal of an order to the report of its end, on a machine that does much else.
+const ENDED_WITHIN: Duration = Duration::from_secs(12);
+
+/// A peer with which no session comes about.
+struct SilentPeer {
+    address: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    _held: Vec<Socket>,
+}
+
+impl SilentPeer {
+    /// It accepts connections and never answers.
+    fn hung() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&connections);
+        std::thread::spawn(move || {
+            let mut open: Vec<TcpStream> = Vec::new();
+            for stream in listener.incoming() {
+                open.extend(stream);
+                counter.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        Self { address, connections, _held: Vec::new() }
+    }
+
+    /// It closes each connection at once.
+    fn closing() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&connections);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                counter.fetch_add(1, Ordering::SeqCst);
+                drop(stream);
+            }
+        });
+        Self { address, connections, _held: Vec::new() }
+    }
+
+    /// Its queue of connections is full, so that the kernel drops every SYN.
+    fn blackhole() -> Self {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap().as_socket().unwrap();
+        let mut held = vec![listener];
+        for _ in 0..4 {
+            let client = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            client.set_nonblocking(true).unwrap();
+            let _ = client.connect(&address.into());
+            held.push(client);
+        }
+        Self { address, connections: Arc::default(), _held: held }
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+/// An order of a to send a file of so many MiB to this address, under number 2.
+fn order_to(
+    controller: &Controller,
+    (a, b): (&Node, &Node),
+    addresses: &[SocketAddr],
+    rate_bps: u64,
+) {
+    let mut send = b.files_to("/data/in", TICKET, &["file"]);
+    send.addresses = addresses.iter().map(ToString::to_string).collect();
+    let settings = Settings { rate_bps: Some(rate_bps), ..Settings::default() };
+    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
+    controller.order("a", 2, Task::Send(Box::new(send)), settings);
+    assert!(a.path("file").exists());
+}
+
+fn two_nodes(controller: &Controller, mib: usize) -> (Node, Node) {
+    let mut random = Random::seeded(7_500);
+    let (a, b) = (Node::start(controller, "a"), Node::start(controller, "b"));
+    write_file(&mut random, &a.path("file"), mib << 20);
+    (a, b)
+}
+
+/// Withdraws order 2 and waits for the report of its end.
+fn withdraw(controller: &Controller) {
+    let begun = Instant::now();
+    controller.withdraw("a", 2);
+    let ended = controller.await_end("a", 2);
+    let took = begun.elapsed();
+    assert!(took < ENDED_WITHIN, "{took:?}");
+    assert_eq!(ended.fault.map(|fault| fault.kind), Some(FaultKind::Cancelled));
+}
+
+/// Waits for so many more reports of a.
+fn reports(controller: &Controller, more: u64) {
+    let before = controller.host("a", |host| host.reports);
+    controller.await_host("reports", "a", |host| (host.reports >= before + more).then_some(()));
+}
+
+#[test]
+fn withdrawn_order_never_connects_again() {
+    let controller = Controller::start();
+    let (mut a, b) = two_nodes(&controller, 1);
+    for (peer, is_seen) in [
+        (SilentPeer::hung(), true),
+        (SilentPeer::blackhole(), false),
+        (SilentPeer::closing(), true),
+    ] {
+        controller.host("a", |host| {
+            host.ended.clear();
+            host.last.clear();
+        });
+        // Two addresses, so that one attempt takes twice as long.
+        order_to(&controller, (&a, &b), &[peer.address, peer.address], 1_000_000_000);
+        controller.await_host("it waits", "a", |host| {
+            let waits = host.last.get(&2)?.phase == Phase::Waiting;
+            (waits && (!is_seen || peer.connections() > 0)).then_some(())
+        });
+        withdraw(&controller);
+        // An attempt that had begun may go on to the second address.
+        let after = peer.connections() + 1;
+        reports(&controller, 3);
+        assert!(peer.connections() <= after, "{} connections", peer.connections());
+
+        // A late instruction lists it once more: the agent refuses, so that another order may take its place.
+        order_to(&controller, (&a, &b), &[peer.address], 1_000_000_000);
+        let again = controller.await_host("it is refused", "a", |host| {
+            let told = host.report.orders.iter().find(|told| told.order == 2)?;
+            (told.phase == Phase::Ended).then(|| told.clone())
+        });
+        assert_eq!(again.fault.map(|fault| fault.kind), Some(FaultKind::Passing));
+        reports(&controller, 2);
+        assert!(peer.connections() <= after);
+        controller.withdraw("a", 2);
+
+        // Nor does an agent that has lost its memory begin it.
+        a.agent.kill();
+        a.restart();
+        reports(&controller, 3);
+        assert!(peer.connections() <= after);
+        assert!(controller.host("a", |host| host.report.orders.is_empty()));
+    }
+    assert!(!b.path("in/file").exists());
+}
+
+#[test]
+fn order_withdrawn_after_connection_loss_ends() {
+    let controller = Controller::start();
+    let (_a, mut b) = two_nodes(&controller, 40);
+    for is_killed in [false, true] {
+        let way = Proxy::clean("127.0.0.1:0", &b.agent.listen);
+        controller.host("a", |host| {
+            host.ended.clear();
+            host.last.clear();
+        });
+        let number = if is_killed { 4 } else { 2 };
+        let mut send = b.files_to("/data/in", TICKET, &["file"]);
+        send.addresses = vec![way.address.to_string()];
+        let settings = Settings { rate_bps: Some(16_000_000), ..Settings::default() };
+        controller.order("b", number - 1, Node::receive("/data/in", TICKET), Settings::default());
+        controller.order("a", number, Task::Send(Box::new(send)), settings);
+        until("bytes", LONG, || (way.passed() > 1 << 20).then_some(()));
+        match is_killed {
+            // The other end is gone: connections to it are refused.
+            true => b.agent.kill(),
+            // Nothing passes, and neither end learns of it.
+            false => way.freeze(),
+        }
+        reports(&controller, 1);
+        let begun = Instant::now();
+        controller.withdraw("a", number);
+        controller.withdraw("b", number - 1);
+        let ended = controller.await_end("a", number);
+        assert!(begun.elapsed() < ENDED_WITHIN, "{:?}", begun.elapsed());
+        assert_eq!(ended.fault.map(|fault| fault.kind), Some(FaultKind::Cancelled));
+        let passed = way.passed();
+        reports(&controller, 3);
+        assert_eq!(way.passed(), passed, "nothing is sent after its end");
+    }
+    b.restart();
+    assert!(!b.path("in/file").exists());
+}
+
+#[test]
+fn order_withdrawn_while_controller_is_away_ends_later() {
+    let controller = Controller::start();
+    let (a, b) = two_nodes(&controller, 1);
+    let peer = SilentPeer::hung();
+    order_to(&controller, (&a, &b), &[peer.address], 1_000_000_000);
+    until("it connects", LONG, || (peer.connections() > 0).then_some(()));
+    controller.set_away(true);
+    controller.withdraw("a", 2);
+    until("another attempt", LONG, || (peer.connections() > 1).then_some(()));
+    controller.set_away(false);
+    let ended = controller.await_end("a", 2);
+    assert_eq!(ended.fault.map(|fault| fault.kind), Some(FaultKind::Cancelled));
+    let after = peer.connections();
+    reports(&controller, 3);
+    assert_eq!(peer.connections(), after);
+}
+
+#[test]
+fn cancelled_request_ends_though_peer_hangs() {
+    let mut random = Random::seeded(7_501);
+    let peers = [SilentPeer::hung(), SilentPeer::blackhole()];
+    for peer in peers {
+        let operations = Operations::start("");
+        let a = operations.node("dtn-a");
+        let reached = format!("addresses = [\"{}\"]", peer.address);
+        let token = crate::common::site::token("dtn-b");
+        let _b = Node::under(&operations.listen, &token, "dtn-b", "127.0.0.1:0", &reached);
+        std::fs::create_dir(a.path("set")).unwrap();
+        write_file(&mut random, &a.path("set/file"), 1 << 20);
+        let request = operations.submit("a:/data/set", "b:/data/in", "hangs", &[]);
+        until("its order", LONG, || (operations.facts(request)["files_active"] == 1).then_some(()));
+        // Once its node has begun to connect.
+        until("it waits", LONG, || {
+            let shown = run(operations.ask(&["show", &request.to_string(), "--json"])).json;
+            shown["orders"][0]["waiting"].is_string().then_some(())
+        });
+        let begun = Instant::now();
+        run(operations.ask(&["cancel", &request.to_string()])).good();
+        until("its end", ENDED_WITHIN, || {
+            (operations.facts(request)["state"] == "cancelled").then_some(())
+        });
+        println!("cancelled after {:?}", begun.elapsed());
+    }
+}
