@@ -170,11 +170,14 @@ pub struct Outcome {
     pub fault: Option<Fault>,
 }
 
+/// Path of the only entry of a listing whose path is a file.
+pub const LISTED_PATH: &str = ".";
+
 /// A file that a listing found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Below the directory that was listed.
+    /// Below the directory that was listed; [`LISTED_PATH`] where what was listed is a file.
     pub path: String,
     /// Its size.
     pub bytes: u64,
@@ -291,9 +294,9 @@ pub struct Order {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "task", rename_all = "snake_case")]
 pub enum Task {
-    /// Tell what files there are below a directory.
+    /// Tell what files there are below a directory, or how large a file is.
     List {
-        /// The directory.
+        /// The directory, or the file.
         path: String,
     },
     /// Let another node write, as long as the order stands.

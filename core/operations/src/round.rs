@@ -23,6 +23,10 @@ mod start;
 #[cfg(test)]
 mod tests;
 
+/// What of a link, and of the interfaces of a site's hosts, may be guaranteed to reservations and deadlines: the rest is
+/// for work without either.
+pub const RESERVABLE_PERCENT: u64 = 80;
+
 /// A host as it reported last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostView {
@@ -70,6 +74,8 @@ pub struct RunView {
     pub moving: bool,
     /// Its rate, as measured, in bits per second.
     pub measured_bps: u64,
+    /// Its mean rate since it began, where that is known.
+    pub mean_bps: Option<u64>,
     /// The limit that the node says is in force.
     pub applied_bps: Option<u64>,
     /// What holds it back, as measured.
@@ -115,6 +121,8 @@ pub struct Promise {
     pub destination: String,
     /// How much.
     pub rate_bps: u64,
+    /// What it takes from, by the names of [`Planner::site_ways`].
+    pub resources: Vec<String>,
     /// Where a circuit carries it.
     pub circuit: Option<CircuitView>,
 }
@@ -185,6 +193,8 @@ pub struct Setting {
     pub slow_since_ms: Option<i64>,
     /// What it moves does not show at the interface of its path.
     pub off_path: bool,
+    /// Since when that is so, in milliseconds since 1970: a low rate is judged after a while.
+    pub off_since_ms: Option<i64>,
 }
 
 /// Work that is to begin.
@@ -241,13 +251,15 @@ pub struct Planner {
     rules: Rules,
     /// Ways that share no link, between two hosts; they follow from the topology alone.
     ways: Mutex<Ways>,
+    /// Ways that addresses choose, between two hosts, while no link is down.
+    address_ways: Mutex<Ways>,
 }
 
 impl Planner {
     /// For this network and these classes.
     #[must_use]
     pub fn new(topology: Topology, classes: Vec<Class>, rules: Rules) -> Self {
-        Self { topology, classes, rules, ways: Mutex::default() }
+        Self { topology, classes, rules, ways: Mutex::default(), address_ways: Mutex::default() }
     }
 
     /// The network.

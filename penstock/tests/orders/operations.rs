@@ -45,6 +45,41 @@ fn a_directory_that_is_submitted_arrives() {
     assert_eq!(copied("in"), files_below(&a.path("set")));
 }
 
+#[test]
+fn read_scope_covers_every_role() {
+    let reader = "the-token-of-a-reader";
+    let sha256 = penstock_http::tokens::hex(&penstock_http::tokens::hash(reader));
+    let operations = Operations::start(&format!(
+        "[[controller.token]]\nname = \"reader\"\nsha256 = \"{sha256}\"\nscopes = [\"read\"]\n\
+         [http]\nread = \"token\"\n"
+    ));
+    let ask = |path: &str, token: &str| {
+        let header = format!("Authorization: Bearer {token}\r\n");
+        crate::site::ask(&operations.listen, path, "127.0.0.1", &header)
+    };
+    for path in ["/api/v1/transfers", "/api/v1/agent", "/api/v1/requests", "/api/v1/openapi.json"] {
+        let (status, body) = ask(path, reader);
+        assert_eq!(status, 200, "{path}: {body}");
+        assert_eq!(ask(path, "a-token-nobody-knows").0, 401, "{path}");
+        // A host's token reports, and reads nothing.
+        assert_ne!(ask(path, &crate::common::site::token("dtn-a")).0, 200, "{path}");
+    }
+    // Whatever fails, fails with a problem document.
+    for (path, wanted) in [
+        ("/api/v1/nothing", 404),
+        ("/api/v1/transfers/7", 404),
+        ("/api/v1/requests/%ff", 400),
+        ("/api/v1/requests?limit=x", 422),
+    ] {
+        let (status, body) = ask(path, reader);
+        assert_eq!(status, wanted, "{path}: {body}");
+        let problem: Value =
+            serde_json::from_str(&body).unwrap_or_else(|_| panic!("{path}: {body}"));
+        assert_eq!(problem["status"], wanted, "{path}: {body}");
+        assert!(problem["detail"].is_string() && problem["title"].is_string(), "{path}: {body}");
+    }
+}
+
 fn files_below(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut all = Vec::new();
     let mut left = vec![root.to_owned()];

@@ -52,6 +52,8 @@ pub struct Config {
     pub lease_seconds: u32,
     /// How long a node may be silent before it counts as lost.
     pub lost_after: Duration,
+    /// How long both nodes of a withdrawn order may be silent before a cancelled request waits for them no longer.
+    pub gone_after: Duration,
     /// Time between rounds when nothing happens.
     pub round: Duration,
     /// How large batches are.
@@ -97,6 +99,7 @@ struct Table {
     topology: Option<Spanned<PathBuf>>,
     lease: Option<Spanned<String>>,
     lost_after: Option<Spanned<String>>,
+    gone_after: Option<Spanned<String>>,
     round: Option<Spanned<String>>,
     keep: Option<Spanned<String>>,
     batch_files: Option<Spanned<usize>>,
@@ -189,6 +192,7 @@ impl Config {
             scopes: TokenScopes::default(),
             lease_seconds: 30,
             lost_after: Duration::from_secs(60),
+            gone_after: Duration::from_secs(600),
             round: Duration::from_secs(1),
             batch: Limits::default(),
             rules: Rules::default(),
@@ -278,6 +282,10 @@ fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigE
     let lease = time(table.lease, Duration::from_secs(30), 2 * second)?;
     config.lease_seconds = u32::try_from(lease.as_secs()).unwrap_or(u32::MAX);
     config.lost_after = time(table.lost_after, config.lost_after, 2 * second)?;
+    config.gone_after = time(table.gone_after, config.gone_after, 2 * second)?;
+    if config.gone_after < config.lost_after {
+        config.gone_after = config.lost_after;
+    }
     config.round = time(table.round, config.round, Duration::from_millis(50))?;
     config.keep = time(table.keep, config.keep, 60 * second)?;
     if let Some(files) = table.batch_files {

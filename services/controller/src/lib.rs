@@ -20,6 +20,7 @@ pub mod circuits;
 pub mod config;
 mod controller;
 mod counters;
+mod deadline;
 mod limiter;
 mod metrics;
 mod paths;
@@ -29,6 +30,7 @@ mod round;
 mod shared;
 mod store;
 pub mod telemetry;
+mod waiting;
 
 pub use api::document;
 pub use controller::Controller;

@@ -209,7 +209,12 @@ impl Desk for StoreDesk {
         self.at(now_ms);
         self.runtime.block_on(async {
             let lost = self.settings.config.lost_after.as_millis() as i64;
-            house::work(&self.writer, lost, self.settings.config.keep.as_millis() as i64).await?;
+            house::work(
+                &self.writer,
+                (lost, i64::MAX / 2),
+                self.settings.config.keep.as_millis() as i64,
+            )
+            .await?;
             let is_site = |name: &str| self.settings.config.is_site(name);
             let pool = &self.database.pool;
             let snapshot =

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use penstock_operations::round::Decision;
 use sqlx::Row;
 
 use crate::shared::Shared;
@@ -31,6 +32,8 @@ struct Last {
     led: Option<Instant>,
     house: Option<Instant>,
     noted: Option<Instant>,
+    /// The round that was noted last has no rates; none where that is not known.
+    idle: Option<bool>,
 }
 
 fn is_due(last: Option<Instant>, every: Duration) -> bool {
@@ -107,6 +110,10 @@ async fn turn(shared: &Shared, cause: &'static str, last: &mut Last) -> Result<(
         dispatch::snapshot(&shared.database.pool, now, alive, |name| settings.config.is_site(name));
     let snapshot = snapshot.await.map_err(|error| error.to_string())?;
     if snapshot.runs.is_empty() && snapshot.queues.is_empty() {
+        if last.idle != Some(true) {
+            note_end(shared, cause, now).await?;
+            last.idle = Some(true);
+        }
         return Ok(());
     }
     let begun = Instant::now();
@@ -122,9 +129,30 @@ async fn turn(shared: &Shared, cause: &'static str, last: &mut Last) -> Result<(
         return Ok(());
     }
     last.noted = Some(Instant::now());
+    last.idle = Some(false);
     let written = shared.writer.apply(move |cx| {
         let decision = decision.clone();
         Box::pin(async move { dispatch::write(cx, &decision, (now, cause, micros, runs)).await })
+    });
+    written.await.map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+/// Notes that work has ended: the classes of the round before have nothing now.
+async fn note_end(shared: &Shared, cause: &'static str, now: i64) -> Result<(), String> {
+    let text = "SELECT classes FROM round ORDER BY id DESC LIMIT 1";
+    let row = sqlx::query(text).fetch_optional(&shared.database.pool).await;
+    let row = row.map_err(|error| error.to_string())?;
+    let classes: Vec<dispatch::ClassRate> =
+        row.and_then(|row| serde_json::from_str(&row.get::<String, _>(0)).ok()).unwrap_or_default();
+    if classes.iter().all(|class| class.allotted_bps == 0 && class.measured_bps == 0) {
+        return Ok(());
+    }
+    let zeros = classes.into_iter().map(|class| (class.class, (0, 0)));
+    let decision = Decision { classes: zeros.collect(), ..Decision::default() };
+    let written = shared.writer.apply(move |cx| {
+        let decision = decision.clone();
+        Box::pin(async move { dispatch::write(cx, &decision, (now, cause, 0, 0)).await })
     });
     written.await.map_err(|error| error.to_string())?;
     Ok(())

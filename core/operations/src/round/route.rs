@@ -1,10 +1,13 @@
 //! Which way a transfer goes.
 //!
-//! Ways between two hosts share no link. A transfer stays on its way while that is up and no other is much better, so
+//! Packets go where their addresses lead: the only choice is that of the interfaces at which a way begins and ends, and
+//! between these routing takes the way of the least delay. So there is one way for each pair of interfaces that ways
+//! without a common link begin and end at, as far as both hosts report addresses there. Circuits are an exception: they
+//! have addresses of their own, which lead over their links. A transfer stays on its way while that is up and no other is much better, so
 //! that ways do not change with every little change of load; whether one is better is for [`super::balance`] to say.
 
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use penstock_topology::paths::{self, Disjoint, Path};
 use penstock_topology::{LinkId, NodeId};
@@ -89,17 +92,94 @@ impl Planner {
         whole.collect()
     }
 
-    /// The ways between two hosts; where none of them is up, another one about what is down, which shares links with them.
-    fn ways_now(&self, snapshot: &Snapshot, from: NodeId, to: NodeId) -> Arc<Vec<Path>> {
-        let ways = self.ways(from, to);
-        if ways.iter().any(|way| self.is_up(way, snapshot)) {
+    /// The ways that addresses choose while no link is down, the one of the least delay first.
+    fn address_ways(&self, from: NodeId, to: NodeId) -> Arc<Vec<Path>> {
+        let known = |ways: &Mutex<Ways>| {
+            ways.lock().unwrap_or_else(PoisonError::into_inner).get(&(from, to)).cloned()
+        };
+        if let Some(ways) = known(&self.address_ways) {
+            return ways;
+        }
+        let mut found: Vec<Path> = Vec::new();
+        for way in self.ways(from, to).iter() {
+            let (Some(first), Some(last)) = (way.links.first(), way.links.last()) else {
+                found.push(way.clone());
+                continue;
+            };
+            let is_new =
+                |one: &Path| one.links.first() != Some(first) || one.links.last() != Some(last);
+            if found.iter().all(is_new) {
+                let routed = self.routed(way, |_| true);
+                found.push(routed.unwrap_or_else(|| way.clone()));
+            }
+        }
+        found.sort_by_key(|way| (way.delay(&self.topology), way.links.len()));
+        let found = Arc::new(found);
+        let mut ways = self.address_ways.lock().unwrap_or_else(PoisonError::into_inner);
+        ways.insert((from, to), Arc::clone(&found));
+        found
+    }
+
+    /// The way of the least delay that begins and ends at the links at which `way` does.
+    fn routed(&self, way: &Path, may_use: impl Fn(LinkId) -> bool) -> Option<Path> {
+        let (from, to) = (*way.nodes.first()?, *way.nodes.last()?);
+        let (first, last) = (*way.links.first()?, *way.links.last()?);
+        if way.links.len() < 3 {
+            return Some(way.clone()).filter(|way| way.links.iter().all(|link| may_use(*link)));
+        }
+        if !may_use(first) || !may_use(last) {
+            return None;
+        }
+        let (inner_from, inner_to) = (way.nodes[1], way.nodes[way.nodes.len() - 2]);
+        let is_at_end = |link: LinkId| {
+            self.topology.links[link.0].ends.iter().any(|end| end.node == from || end.node == to)
+        };
+        let may_use = |link: LinkId| may_use(link) && !is_at_end(link);
+        let inner = paths::shortest(&self.topology, inner_from, inner_to, may_use)?;
+        Some(Path {
+            nodes: [vec![from], inner.nodes, vec![to]].concat(),
+            links: [vec![first], inner.links, vec![last]].concat(),
+        })
+    }
+
+    /// The ways that addresses choose now: routing leads around what is down, and where no pair of interfaces is left,
+    /// over others.
+    fn ways_now(
+        &self,
+        snapshot: &Snapshot,
+        hosts: &HashMap<&str, &HostView>,
+        from: NodeId,
+        to: NodeId,
+    ) -> Arc<Vec<Path>> {
+        let mut ways = self.address_ways(from, to);
+        if ways.len() > 1 {
+            let host = |node: NodeId| hosts.get(self.topology.nodes[node.0].name.as_str()).copied();
+            let is_chosen = |way: &Path| match (host(from), host(to)) {
+                (Some(from), Some(to)) => !self.pairs(way, from, to).is_empty(),
+                _ => false,
+            };
+            let chosen: Vec<Path> = ways.iter().filter(|way| is_chosen(way)).cloned().collect();
+            // Without addresses to choose by, packets go where they go by themselves.
+            ways = match chosen.len() {
+                0 | 1 => Arc::new(ways[..1].to_vec()),
+                _ => Arc::new(chosen),
+            };
+        }
+        if ways.iter().all(|way| self.is_up(way, snapshot)) {
             return ways;
         }
         let may_use = |link: LinkId| !snapshot.down.contains(&self.topology.links[link.0].name);
-        match paths::shortest(&self.topology, from, to, may_use) {
-            Some(detour) => Arc::new([ways.as_slice(), &[detour]].concat()),
-            None => ways,
+        let mut now: Vec<Path> = ways
+            .iter()
+            .map(|way| match self.is_up(way, snapshot) {
+                true => way.clone(),
+                false => self.routed(way, may_use).unwrap_or_else(|| way.clone()),
+            })
+            .collect();
+        if !now.iter().any(|way| self.is_up(way, snapshot)) {
+            now.extend(paths::shortest(&self.topology, from, to, may_use));
         }
+        Arc::new(now)
     }
 
     /// Whether none of its links is down.
@@ -122,13 +202,17 @@ impl Planner {
         };
         let mut all = Vec::with_capacity(runs.len());
         let mut found: Ways = HashMap::new();
+        let hosts: HashMap<&str, &HostView> =
+            snapshot.hosts.iter().map(|host| (host.name.as_str(), host)).collect();
         for run in runs {
             let ends = (self.topology.node(&run.from), self.topology.node(&run.to));
             let (Some(from), Some(to)) = ends else {
                 all.push((Arc::new(Vec::new()), None));
                 continue;
             };
-            let ways = found.entry((from, to)).or_insert_with(|| self.ways_now(snapshot, from, to));
+            let ways = found
+                .entry((from, to))
+                .or_insert_with(|| self.ways_now(snapshot, &hosts, from, to));
             let ways = Arc::clone(ways);
             let current = ways.iter().position(|way| is_up(way) && names(way) == run.setting.route);
             for direction in current.iter().flat_map(|at| self.directions(&ways[*at])) {
@@ -257,17 +341,25 @@ impl Planner {
 }
 
 impl Planner {
-    /// The ways from one site to another: of each, what a reservation takes from, and the names of its links.
+    /// The ways from one site to another: of each, what a reservation takes from, and the names of its links. Those that
+    /// addresses choose, or for a circuit all that share no link.
     ///
     /// The links of single hosts are not among them: which hosts will carry what is promised is not known beforehand.
+    /// [`Self::site_resources`] bounds what all hosts of a site carry.
     #[must_use]
-    pub fn site_ways(&self, source: &str, destination: &str) -> Vec<(Vec<String>, Vec<String>)> {
-        let at = |site: &str| {
-            let mut hosts = self.topology.hosts().map(|(id, node)| (id, &node.name));
-            hosts.find(|(_, name)| self.site_of(name) == Some(site)).map(|(id, _)| id)
-        };
-        let (Some(from), Some(to)) = (at(source), at(destination)) else { return Vec::new() };
-        let ways = self.ways(from, to);
+    pub fn site_ways(
+        &self,
+        source: &str,
+        destination: &str,
+        circuit: bool,
+    ) -> Vec<(Vec<String>, Vec<String>)> {
+        let mut sources = self.hosts_at(source);
+        let mut destinations = self.hosts_at(destination);
+        // Within a site it goes from one host to another.
+        let from = sources.next();
+        let to = destinations.find(|to| Some(*to) != from);
+        let (Some(from), Some(to)) = (from, to) else { return Vec::new() };
+        let ways = if circuit { self.ways(from, to) } else { self.address_ways(from, to) };
         let between = ways.iter().map(|way| {
             let links = way.links.iter().zip(&way.nodes).filter(|(link, _)| {
                 let ends = self.topology.links[link.0].ends.map(|end| end.node);
@@ -286,20 +378,42 @@ impl Planner {
         between.collect()
     }
 
+    fn hosts_at(&self, site: &str) -> impl Iterator<Item = NodeId> {
+        let hosts = self.topology.hosts();
+        hosts.filter(move |(_, node)| self.site_of(&node.name) == Some(site)).map(|(id, _)| id)
+    }
+
+    /// What every reservation between two sites takes from: the interfaces of all hosts of the one that send, and of the
+    /// other that receive.
+    #[must_use]
+    pub fn site_resources(source: &str, destination: &str) -> [String; 2] {
+        [format!("hosts of {source}, sending"), format!("hosts of {destination}, receiving")]
+    }
+
     /// What a link in one direction is called among resources.
     pub(super) fn link_resource(link: &penstock_topology::Link, from: &str) -> String {
         format!("link {} from {from}", link.name)
     }
 
-    /// What may be used of each link in each direction, by the names of [`Self::site_ways`], in bits per second.
-    pub fn link_capacities(&self) -> impl Iterator<Item = (String, u64)> {
-        self.topology.links.iter().flat_map(|link| {
+    /// What may be used of each link in each direction and of the hosts of each site, by the names of
+    /// [`Self::site_ways`] and [`Self::site_resources`], in bits per second.
+    pub fn capacities(&self) -> impl Iterator<Item = (String, u64)> {
+        let links = self.topology.links.iter().flat_map(|link| {
             let usable = self.usable(link);
             let names = link
                 .ends
                 .map(|end| Self::link_resource(link, &self.topology.nodes[end.node.0].name));
             names.map(|name| (name, usable))
-        })
+        });
+        let sites = self.topology.sites.iter().flat_map(|site| {
+            let hosts: HashSet<NodeId> = self.hosts_at(&site.name).collect();
+            let links = self.topology.links.iter();
+            let of_hosts =
+                links.filter(|link| link.ends.iter().any(|end| hosts.contains(&end.node)));
+            let usable = of_hosts.map(|link| self.usable(link)).fold(0, u64::saturating_add);
+            Self::site_resources(&site.name, &site.name).map(|name| (name, usable))
+        });
+        links.chain(sites)
     }
 
     pub(super) fn usable(&self, link: &penstock_topology::Link) -> u64 {

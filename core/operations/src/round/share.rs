@@ -7,7 +7,7 @@ use penstock_topology::paths::Path;
 use penstock_units::BitRate;
 
 use super::route::{Chosen, Direction};
-use super::{Decision, HostView, Planner, RunView, Setting, Snapshot, balance};
+use super::{Decision, HostView, Planner, RESERVABLE_PERCENT, RunView, Setting, Snapshot, balance};
 use crate::forecast;
 
 /// A transfer that has less than so much of its rate, in hundredths, for a reason of its own is slow ...
@@ -31,8 +31,11 @@ const OBEY_MS: i64 = 2_000;
 /// A raise by less than this is left out, in thousandths.
 const RAISE_LEAST: u64 = 50;
 
-/// Rates below it are too small to tell a path by.
+/// From this rate on one look tells whether a transfer is on its path ...
 const TELLING_BPS: u64 = 10_000_000;
+
+/// ... and below it a while of looks that all say the same.
+const TELLING_MS: i64 = 5_000;
 
 impl Planner {
     /// Sets path, rate and reason of each run.
@@ -43,7 +46,7 @@ impl Planner {
         let mut slow = Vec::with_capacity(runs.len());
         let mut problem = Problem { classes: self.allocation_classes(), ..Problem::default() };
         let mut resources = Resources::default();
-        let promised = self.promised(snapshot, runs, &ways);
+        let guarantees = self.guarantees(snapshot, runs, &ways);
         resources.reserve(snapshot);
         for (at, (run, chosen)) in runs.iter().zip(&ways).enumerate() {
             let paths = match (chosen.way(), &chosen.broken) {
@@ -71,7 +74,7 @@ impl Planner {
                 class: self.class(&run.class).map(|class| class.name.clone()),
                 weight: run.weight(),
                 demand: demand.map(|rate| BitRate(rate.min(RATE_MAX.0))),
-                guarantee: BitRate(promised[at].min(RATE_MAX.0)),
+                guarantee: BitRate(guarantees[at].rate_bps().min(RATE_MAX.0)),
                 cap: None,
                 paths,
             });
@@ -95,7 +98,7 @@ impl Planner {
             }
         };
         let waits = pending(snapshot.now_ms, runs, &problem);
-        let off_path = self.off_path(snapshot, runs, &ways, &hosts);
+        let visible = self.visible_on_path(snapshot, runs, &ways, &hosts);
         for (at, run) in runs.iter().enumerate() {
             let (allotment, chosen) = (&allotted[at], &ways[at]);
             let held = problem.demands[at]
@@ -124,6 +127,23 @@ impl Planner {
                 false if run.setting.route.is_empty() || !was_up() => 0,
                 false => snapshot.now_ms,
             };
+            let (off_since_ms, place) = match visible.get(&run.setting.run) {
+                // Nothing has told: it stays as it was judged last.
+                None => (run.setting.off_since_ms, None),
+                Some(None) => (None, None),
+                Some(Some(place)) => {
+                    (Some(run.setting.off_since_ms.unwrap_or(snapshot.now_ms)), Some(place))
+                }
+            };
+            let off_path = match (off_since_ms, place) {
+                (None, _) => false,
+                (Some(_), None) => run.setting.off_path,
+                (Some(since), Some(place)) => {
+                    run.setting.off_path
+                        || place.is_certain
+                        || snapshot.now_ms - since >= TELLING_MS
+                }
+            };
             let setting = Setting {
                 run: run.setting.run,
                 rate_bps: Some(rate),
@@ -131,16 +151,18 @@ impl Planner {
                 path,
                 route,
                 moved_ms,
-                reason: reason(run, chosen, allotment, promised[at], slow[at], snapshot.now_ms),
+                reason: reason(run, chosen, allotment, guarantees[at], slow[at], snapshot.now_ms),
                 slow_since_ms: slow[at],
-                off_path: off_path.contains_key(&run.setting.run),
+                off_path,
+                off_since_ms,
             };
-            if let Some(place) = off_path.get(&setting.run).filter(|_| !run.setting.off_path) {
+            if let Some(place) = place.filter(|_| off_path && !run.setting.off_path) {
                 decision.notes.push(format!(
-                    "order {} from {} to {} does not show {place}, where its path is",
+                    "order {} from {} to {} does not show {}, where its path is",
                     setting.run * 2,
                     run.from,
-                    run.to
+                    run.to,
+                    place.name
                 ));
             }
             if !run.setting.route.is_empty() && setting.route != run.setting.route {
@@ -172,32 +194,91 @@ impl Planner {
         classes.collect()
     }
 
-    /// What each run must have: what its deadline takes, and its part of what its class was promised.
-    fn promised(&self, snapshot: &Snapshot, runs: &[&RunView], ways: &[Chosen]) -> Vec<u64> {
-        let mut of_request: HashMap<i64, u64> = HashMap::new();
-        for run in runs {
-            *of_request.entry(run.request).or_default() += 1;
+    /// What each run must have: its part of what is reserved for its class, and what its deadline takes. Reservations come
+    /// first: deadlines, the most urgent first, get what can be guaranteed beside them.
+    fn guarantees(
+        &self,
+        snapshot: &Snapshot,
+        runs: &[&RunView],
+        ways: &[Chosen],
+    ) -> Vec<Guarantee> {
+        let mut guarantees = vec![Guarantee::default(); runs.len()];
+        // What is left to guarantee of each link in each direction.
+        let mut room: HashMap<String, u64> = HashMap::new();
+        let names: Vec<Vec<String>> =
+            ways.iter().map(|chosen| self.way_resources(chosen)).collect();
+        let is_needed = |run: &&RunView| run.deadline.is_some();
+        if runs.iter().any(is_needed) {
+            let mut taken: HashMap<&str, u64> = HashMap::new();
+            for promise in &snapshot.promises {
+                for name in &promise.resources {
+                    let taken = taken.entry(name).or_default();
+                    *taken = taken.saturating_add(promise.rate_bps);
+                }
+            }
+            room.extend(self.capacities().map(|(name, usable)| {
+                let taken = taken.get(name.as_str()).copied().unwrap_or(0);
+                (name, (usable / 100 * RESERVABLE_PERCENT).saturating_sub(taken))
+            }));
         }
-        let mut promised: Vec<u64> = runs
-            .iter()
-            .map(|run| {
-                let Some((until, left)) = run.deadline else { return 0 };
-                let seconds = (until - snapshot.now_ms) / 1000;
-                forecast::needed_bps(left, seconds).unwrap_or(0) / of_request[&run.request]
-            })
-            .collect();
         for (number, promise) in snapshot.promises.iter().enumerate() {
-            // What goes over a circuit has its part of that one and of no other promise.
+            // What goes over a circuit has its part of that one and of no other reservation.
             let mine = |at: &usize| match &ways[*at].circuit {
                 Some((circuit, _)) => *circuit == number,
                 None => self.is_for(promise, runs[*at]),
             };
             let among: Vec<usize> = (0..runs.len()).filter(mine).collect();
             for at in &among {
-                promised[*at] = promised[*at].saturating_add(promise.rate_bps / among.len() as u64);
+                let part = promise.rate_bps / among.len() as u64;
+                let reserved = &mut guarantees[*at].reserved_bps;
+                *reserved = reserved.saturating_add(part);
+                if ways[*at].circuit.is_some() {
+                    continue;
+                }
+                // On links that its reservation does not name, it is had all the same.
+                for name in names[*at].iter().filter(|name| !promise.resources.contains(name)) {
+                    room.entry(name.clone()).and_modify(|room| *room = room.saturating_sub(part));
+                }
             }
         }
-        promised
+        let mut of_request: HashMap<i64, u64> = HashMap::new();
+        for run in runs {
+            *of_request.entry(run.request).or_default() += 1;
+        }
+        let mut urgent: Vec<usize> = (0..runs.len()).filter(|at| is_needed(&runs[*at])).collect();
+        urgent.sort_by_key(|at| {
+            let run = runs[*at];
+            (std::cmp::Reverse(run.priority), run.deadline.map(|(until, _)| until), run.setting.run)
+        });
+        for at in urgent {
+            let Some((until, left)) = runs[at].deadline else { continue };
+            let seconds = (until - snapshot.now_ms) / 1000;
+            let needed = forecast::needed_bps(left, seconds).unwrap_or(0);
+            let needed = needed / of_request[&runs[at].request];
+            // What a reservation of its class gives it counts.
+            let more = needed.saturating_sub(guarantees[at].reserved_bps);
+            let left = names[at].iter().filter_map(|name| room.get(name)).min().copied();
+            let granted = more.min(left.unwrap_or(more));
+            for name in &names[at] {
+                room.entry(name.clone()).and_modify(|room| *room -= granted.min(*room));
+            }
+            guarantees[at].needed_bps = needed;
+            guarantees[at].deadline_bps = granted;
+        }
+        guarantees
+    }
+
+    /// The links of the way of a run with their directions, by the names of [`Self::site_ways`]; none over a circuit, whose
+    /// links are its own.
+    fn way_resources(&self, chosen: &Chosen) -> Vec<String> {
+        let way = chosen.way().filter(|_| chosen.circuit.is_none());
+        let links = way.into_iter().flat_map(|way| way.links.iter().zip(&way.nodes));
+        links
+            .map(|(link, from)| {
+                let from = &self.topology.nodes[from.0].name;
+                Self::link_resource(&self.topology.links[link.0], from)
+            })
+            .collect()
     }
 
     /// Everything that a run takes from on this way.
@@ -241,23 +322,25 @@ impl Planner {
         names
     }
 
-    /// Runs whose bytes do not show where their way is: at the interface at which it begins, or on a link that is counted;
-    /// with that place.
-    fn off_path(
+    /// Of runs that something tells of, whether their bytes show where their way is: at the interface at which it begins,
+    /// and on links that are counted. None where they do, else the place where they do not.
+    fn visible_on_path(
         &self,
         snapshot: &Snapshot,
         runs: &[&RunView],
         ways: &[Chosen],
         hosts: &HashMap<&str, &HostView>,
-    ) -> HashMap<i64, String> {
+    ) -> HashMap<i64, Option<MissingAt>> {
         let now_ms = snapshot.now_ms;
-        let mut off = HashMap::new();
+        let mut visible = HashMap::new();
         let mut at: BTreeMap<(&str, &str), (u64, Vec<i64>)> = BTreeMap::new();
         let mut over: BTreeMap<Direction, (u64, Vec<i64>)> = BTreeMap::new();
         for (run, chosen) in runs.iter().zip(ways) {
             // One that was only just told is not there yet.
             let settled = chosen.way().filter(|_| run.moving && now_ms - run.set_ms > OBEY_MS);
             let Some(way) = settled else { continue };
+            // A slow one moves in bursts, which counters spread over their interval.
+            let expected = run.mean_bps.map_or(run.measured_bps, |mean| run.measured_bps.min(mean));
             for direction in self.directions(way) {
                 let count = snapshot.counts.get(&self.topology.links[direction.0.0].name);
                 // Counters speak of a time, at all of which it was there, and speak lately.
@@ -268,32 +351,73 @@ impl Planner {
                 });
                 if speaks {
                     let entry = over.entry(direction).or_default();
-                    entry.0 += run.measured_bps;
+                    entry.0 += expected;
                     entry.1.push(run.setting.run);
                 }
             }
-            if let Some((first, _)) = self.interfaces(way).filter(|_| chosen.is_one_of_several()) {
+            // Where others do not reach the host, as on one machine, packets need not use it.
+            let is_reached = |name: &str| {
+                let known = hosts.get(run.from.as_str()).map(|host| host.interfaces.iter());
+                known.into_iter().flatten().any(|one| one.name == name && !one.addresses.is_empty())
+            };
+            let first = self.interfaces(way).map(|(first, _)| first);
+            if let Some(first) =
+                first.filter(|first| chosen.is_one_of_several() || is_reached(first))
+            {
                 let entry = at.entry((&run.from, first)).or_default();
-                entry.0 += run.measured_bps;
+                entry.0 += expected;
                 entry.1.push(run.setting.run);
             }
         }
-        for (direction, (measured, runs)) in over {
+        let mut judge = |expected: u64, counted: Option<u64>, runs: Vec<i64>, name: String| {
+            let Some(counted) = counted.filter(|_| expected > 0) else { return };
+            let is_certain = expected > TELLING_BPS;
+            let missing = (counted < expected / 2).then(|| MissingAt { name, is_certain });
+            for run in runs {
+                let entry: &mut Option<MissingAt> = visible.entry(run).or_default();
+                // One place where it does not show is enough.
+                if missing.is_some() {
+                    entry.clone_from(&missing);
+                }
+            }
+        };
+        for (direction, (expected, runs)) in over {
             let name = &self.topology.links[direction.0.0].name;
             let counted = snapshot.counts[name].bps[usize::from(!direction.1)];
-            if counted.is_some_and(|counted| measured > TELLING_BPS && counted < measured / 2) {
-                off.extend(runs.into_iter().map(|run| (run, format!("on link {name}"))));
-            }
+            judge(expected, counted, runs, format!("on link {name}"));
         }
-        for ((host, name), (measured, runs)) in at {
+        for ((host, name), (expected, runs)) in at {
             let interfaces = hosts.get(host).map(|host| &host.interfaces);
             let sent = interfaces.and_then(|all| all.iter().find(|one| one.name == name));
-            if sent.is_some_and(|one| measured > TELLING_BPS && one.sent_bps < measured / 2) {
-                let place = format!("at interface {name} of {host}");
-                off.extend(runs.into_iter().map(|run| (run, place.clone())));
-            }
+            let counted = sent.map(|one| one.sent_bps);
+            judge(expected, counted, runs, format!("at interface {name} of {host}"));
         }
-        off
+        visible
+    }
+}
+
+/// A place at which bytes of a run should show and do not.
+#[derive(Debug, Clone)]
+struct MissingAt {
+    name: String,
+    /// The rate is high enough that one look tells.
+    is_certain: bool,
+}
+
+/// What a run is to have whatever others want.
+#[derive(Debug, Clone, Copy, Default)]
+struct Guarantee {
+    /// Its part of what is reserved for its class.
+    reserved_bps: u64,
+    /// What it needs to meet its deadline.
+    needed_bps: u64,
+    /// What of that can be guaranteed beside reservations.
+    deadline_bps: u64,
+}
+
+impl Guarantee {
+    fn rate_bps(self) -> u64 {
+        self.reserved_bps.saturating_add(self.deadline_bps)
     }
 }
 
@@ -380,7 +504,7 @@ fn reason(
     run: &RunView,
     chosen: &Chosen,
     allotment: &allocation::Allotment,
-    promised: u64,
+    guarantee: Guarantee,
     slow_since: Option<i64>,
     now_ms: i64,
 ) -> String {
@@ -394,11 +518,19 @@ fn reason(
     if chosen.circuit.is_some() {
         text += "; over a circuit of its own";
     }
+    let promised = guarantee.rate_bps();
     if promised > 0 {
         text += &format!("; {} of it are promised", BitRate(promised.min(allotment.rate.0)));
     }
     if allotment.shortfall.0 > 0 && promised > 0 {
         text += &format!("; {} short of the promise", allotment.shortfall);
+    }
+    if guarantee.needed_bps > promised {
+        text += &format!(
+            "; its deadline needs {}, of which {} can be guaranteed",
+            BitRate(guarantee.needed_bps),
+            BitRate(promised)
+        );
     }
     text
 }

@@ -52,10 +52,78 @@ rate = "10G"
 delay = "10ms"
 "#;
 
+/// The same two ways as planes of their own: hosts have an interface in each, and addresses choose between them.
+const PLANES: &str = r#"
+name = "two-planes"
+[[site]]
+name = "a"
+[[site]]
+name = "b"
+[[host]]
+name = "a1"
+site = "a"
+interface = [{ name = "eth0", rate = "100G" }, { name = "eth1", rate = "100G" }]
+[[host]]
+name = "a2"
+site = "a"
+interface = [{ name = "eth0", rate = "100G" }, { name = "eth1", rate = "100G" }]
+[[host]]
+name = "b1"
+site = "b"
+interface = [{ name = "eth0", rate = "100G" }, { name = "eth1", rate = "100G" }]
+[[switch]]
+name = "sa"
+[[switch]]
+name = "sb"
+[[switch]]
+name = "na"
+[[switch]]
+name = "nb"
+[[switch]]
+name = "sc"
+[[link]]
+ends = ["a1:eth0", "sa"]
+rate = "100G"
+[[link]]
+ends = ["a2:eth0", "sa"]
+rate = "100G"
+[[link]]
+ends = ["b1:eth0", "sb"]
+rate = "100G"
+[[link]]
+ends = ["a1:eth1", "na"]
+rate = "100G"
+[[link]]
+ends = ["a2:eth1", "na"]
+rate = "100G"
+[[link]]
+ends = ["b1:eth1", "nb"]
+rate = "100G"
+[[link]]
+name = "direct"
+ends = ["sa", "sb"]
+rate = "40G"
+delay = "10ms"
+[[link]]
+name = "north"
+ends = ["na", "sc"]
+rate = "10G"
+delay = "10ms"
+[[link]]
+name = "south"
+ends = ["sc", "nb"]
+rate = "10G"
+delay = "10ms"
+"#;
+
 const NOW: i64 = 1_795_305_600_000;
 
 fn planner(classes: Vec<Class>) -> Planner {
-    let topology = Topology::read(NETWORK).unwrap();
+    planner_of(NETWORK, classes)
+}
+
+fn planner_of(network: &str, classes: Vec<Class>) -> Planner {
+    let topology = Topology::read(network).unwrap();
     Planner::new(topology, classes, Rules { usable_permille: 1000, ..Rules::default() })
 }
 
@@ -64,6 +132,13 @@ fn host(name: &str) -> HostView {
         name: name.into(),
         alive: true,
         capacity: Capacity { transfers: 8, streams: 64, ..Capacity::default() },
+        interfaces: ["eth0", "eth1"]
+            .map(|interface| InterfaceView {
+                name: interface.into(),
+                addresses: vec![format!("{name}-{interface}")],
+                sent_bps: u64::MAX,
+            })
+            .into(),
         ..HostView::default()
     }
 }
@@ -112,7 +187,7 @@ fn rates(snapshot: &Snapshot) -> Vec<u64> {
 #[test]
 fn transfers_take_both_ways_and_classes_have_their_weights() {
     let classes = vec![Class { weight: 3, ..Class::new("big") }, Class::new("small")];
-    let planner = planner(classes);
+    let planner = planner_of(PLANES, classes);
     let both = snapshot(vec![run(1, "big", "a1"), run(2, "small", "a2")]);
     let decision = planner.plan(&both);
     let both = obeyed(both, &decision);
@@ -132,8 +207,10 @@ fn ways_are_chosen_for_fair_shares_whatever_was_before() {
         mark_bps: Some(gigabits * 1_000_000_000),
         ..Class::new(name)
     };
-    let planner =
-        planner(vec![mark("production", 4, 20), mark("analysis", 2, 20), mark("urgent", 8, 25)]);
+    let planner = planner_of(
+        PLANES,
+        vec![mark("production", 4, 20), mark("analysis", 2, 20), mark("urgent", 8, 25)],
+    );
     let names = ["production", "analysis", "urgent"];
     let mut all = snapshot((0..12).map(|id| run(id, names[id as usize % 3], "a1")).collect());
     all.down.insert("direct".into());
@@ -187,7 +264,7 @@ fn a_broken_link_is_gone_around_in_one_round_and_come_back_to() {
 
 #[test]
 fn what_was_moved_for_fairness_stays_for_a_while() {
-    let planner = planner(vec![Class::new("c")]);
+    let planner = planner_of(PLANES, vec![Class::new("c")]);
     let mut five = snapshot((1..=5).map(|id| run(id, "c", "a1")).collect());
     five.down.insert("north".into());
     let mut five = obeyed(five.clone(), &planner.plan(&five));
@@ -307,6 +384,7 @@ fn a_promise_is_kept_for_its_class_between_its_sites() {
         source: "a".into(),
         destination: "b".into(),
         rate_bps: 20_000_000_000,
+        resources: Vec::new(),
         circuit: None,
     });
     let after = obeyed(all.clone(), &planner.plan(&all));
@@ -318,13 +396,14 @@ fn a_circuit_is_for_its_class_alone_until_a_link_of_it_is_down() {
     let planner = planner(vec![Class::new("c"), Class::new("d")]);
     let mut all = snapshot(vec![run(1, "c", "a1"), run(2, "d", "a2")]);
     all.down.insert("north".into());
-    let (resources, links) = planner.site_ways("a", "b").swap_remove(0);
+    let (resources, links) = planner.site_ways("a", "b", true).swap_remove(0);
     let addresses = [("a1", "2001:db8:c::1"), ("a2", "2001:db8:c::2"), ("b1", "2001:db8:d::1")];
     all.promises.push(Promise {
         class: Some("d".into()),
         source: "a".into(),
         destination: "b".into(),
         rate_bps: 15_000_000_000,
+        resources: resources.clone(),
         circuit: Some(CircuitView {
             id: 7,
             resources,
@@ -361,17 +440,96 @@ fn a_circuit_is_for_its_class_alone_until_a_link_of_it_is_down() {
 
 #[test]
 fn bytes_that_do_not_show_on_their_path_are_noticed() {
-    let planner = planner(vec![Class::new("c")]);
+    let planner = planner_of(PLANES, vec![Class::new("c")]);
     let one = snapshot(vec![run(1, "c", "a1")]);
     let mut seen = obeyed(one.clone(), &planner.plan(&one));
     seen.now_ms += 10_000;
-    let interface =
-        |sent_bps| InterfaceView { name: "eth0".into(), sent_bps, ..InterfaceView::default() };
-    seen.hosts[0].interfaces = vec![interface(39_000_000_000)];
+    seen.hosts[0].interfaces[0].sent_bps = 39_000_000_000;
     assert!(planner.plan(&seen).settings.is_empty());
-    seen.hosts[0].interfaces = vec![interface(1_000_000)];
+    seen.hosts[0].interfaces[0].sent_bps = 1_000_000;
     let decision = planner.plan(&seen);
     assert!(decision.settings[0].off_path && decision.notes[0].contains("does not show"));
+}
+
+#[test]
+fn low_rate_off_path_is_flagged_later() {
+    let planner = planner_of(PLANES, vec![Class::new("c")]);
+    let one = snapshot(vec![run(1, "c", "a1")]);
+    let mut seen = obeyed(one.clone(), &planner.plan(&one));
+    seen.now_ms += 10_000;
+    seen.runs[0].measured_bps = 2_800_000;
+    let mut looked = |sent_bps: u64, mean_bps: u64| {
+        seen.now_ms += 1_000;
+        seen.hosts[0].interfaces[0].sent_bps = sent_bps;
+        seen.runs[0].mean_bps = Some(mean_bps);
+        for setting in planner.plan(&seen).settings {
+            seen.runs[0].setting = setting;
+        }
+        seen.runs[0].setting.off_path
+    };
+    // A burst that the interface counted in another second is no divergence.
+    assert!(!looked(0, 2_800_000) && !looked(8_000_000, 2_800_000));
+    for _ in 0..5 {
+        assert!(!looked(1_000, 2_800_000));
+    }
+    assert!(looked(1_000, 2_800_000), "five seconds of it are");
+    // A second in which nothing moves tells nothing.
+    assert!(looked(0, 0));
+    assert!(!looked(2_000_000, 2_800_000));
+}
+
+#[test]
+fn one_interface_means_the_routed_path() {
+    let planner = planner(vec![Class::new("c"), Class::new("d")]);
+    // However busy the direct way is, packets between single interfaces go nowhere else.
+    let all = snapshot((0..6).map(|id| run(id, "c", "a1")).collect());
+    let decision = planner.plan(&all);
+    assert!(decision.settings.iter().all(|one| one.route.contains(&"direct".to_owned())));
+    let sum: u64 = decision.settings.iter().filter_map(|one| one.rate_bps).sum();
+    assert!(sum <= 40_000_000_000, "{sum}");
+    assert_eq!(planner.site_ways("a", "b", false).len(), 1);
+    assert_eq!(planner.site_ways("a", "b", true).len(), 2);
+}
+
+#[test]
+fn unknown_addresses_mean_the_shortest_path() {
+    let planner = planner_of(PLANES, vec![Class::new("c")]);
+    let mut all = snapshot((0..6).map(|id| run(id, "c", "a1")).collect());
+    all.hosts[0].interfaces[1].addresses.clear();
+    let decision = planner.plan(&all);
+    assert!(decision.settings.iter().all(|one| one.route.contains(&"direct".to_owned())));
+    assert!(decision.settings.iter().all(|one| one.path.is_empty()));
+}
+
+#[test]
+fn deadline_leaves_reservations_their_rate() {
+    let planner = planner(vec![Class::new("c"), Class::new("d")]);
+    let mut urgent = run(1, "c", "a1");
+    // 400 Gb/s would be needed.
+    urgent.deadline = Some((NOW + 100_000, 4_750_000_000_000));
+    let mut all = snapshot(vec![urgent, run(2, "d", "a2")]);
+    all.down.insert("north".into());
+    let resources = planner.site_ways("a", "b", false).swap_remove(0).0;
+    all.promises.push(Promise {
+        class: Some("d".into()),
+        source: "a".into(),
+        destination: "b".into(),
+        rate_bps: 10_000_000_000,
+        resources,
+        circuit: None,
+    });
+    let after = obeyed(all.clone(), &planner.plan(&all));
+    // Of 32 Gb/s that may be guaranteed 10 are reserved, 22 are the deadline's, and both share the rest.
+    assert_eq!(rates(&after), [26, 14], "{after:?}");
+    let reason = &after.runs[0].setting.reason;
+    assert!(reason.contains("its deadline needs 400 Gb/s, of which 22.0 Gb/s"), "{reason}");
+    // Two deadlines that want everything share it by urgency, and the reservation stays.
+    let mut more = all.clone();
+    let mut later = run(3, "c", "a1");
+    later.deadline = Some((NOW + 200_000, 4_750_000_000_000));
+    more.runs.push(later);
+    let after = obeyed(more.clone(), &planner.plan(&more));
+    assert!(rates(&after)[1] >= 10 && rates(&after)[0] >= 22, "{:?}", rates(&after));
 }
 
 #[test]

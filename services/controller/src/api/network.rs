@@ -1,12 +1,13 @@
 //! Classes, hosts, links, rounds, orders, and who changed what.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use penstock_operations::orders::Capacity;
 use serde::{Deserialize, Serialize};
 use sqlx::Row;
@@ -103,9 +104,11 @@ pub(super) async fn classes(
     let queued = sqlx::query(text).fetch_all(pool).await?;
     let queued: HashMap<String, (i64, i64)> =
         queued.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
-    let text = "SELECT class, CAST(COALESCE(SUM(rate_bps), 0) AS BIGINT), CAST(SUM(measured_bps) AS BIGINT), COUNT(*)
+    let text = "SELECT class, CAST(COALESCE(SUM(rate_bps), 0) AS BIGINT), CAST(SUM(CASE WHEN seen >= $1 THEN measured_bps ELSE 0 END) AS BIGINT),
+            COUNT(*)
         FROM run WHERE state < 2 GROUP BY class";
-    let running = sqlx::query(text).fetch_all(pool).await?;
+    let recent = now_ms() - shared.alive_ms();
+    let running = sqlx::query(text).bind(recent).fetch_all(pool).await?;
     let running: HashMap<String, (i64, i64, i64)> =
         running.iter().map(|row| (row.get(0), (row.get(1), row.get(2), row.get(3)))).collect();
     let now_s = now_ms() / 1000;
@@ -251,8 +254,11 @@ pub(super) async fn hosts(
         facts.read_bps = capacity.read_bps;
         facts.write_bps = capacity.write_bps;
         facts.transfers_max = Some(capacity.transfers);
-        facts.sent_bps = interfaces.iter().map(|one| one.sent_bps).sum();
-        facts.received_bps = interfaces.iter().map(|one| one.received_bps).sum();
+        // What a silent host sent last is no rate of now.
+        if now - seen <= alive {
+            facts.sent_bps = interfaces.iter().map(|one| one.sent_bps).sum();
+            facts.received_bps = interfaces.iter().map(|one| one.received_bps).sum();
+        }
         facts
     });
     Ok(Json(Hosts { hosts: hosts.collect() }))
@@ -268,6 +274,9 @@ pub struct DrainBody {
     /// What runs there is taken back, and goes on elsewhere; otherwise it runs to its end.
     #[serde(default)]
     pub now: bool,
+    /// It is gone for good: what it was told to do is over, and nobody waits for it. Refused while it reports.
+    #[serde(default)]
+    pub gone: bool,
 }
 
 /// What was done.
@@ -308,6 +317,15 @@ async fn drain(
             format!("a reason has at most {WHY_MAX} bytes, none of them zero"),
         ));
     }
+    if on.as_ref().is_some_and(|on| on.gone) {
+        let up = up_hosts(shared).await?;
+        if let Some(host) = hosts.iter().find(|host| up.contains(*host)) {
+            let text = format!(
+                "host '{host}' reports, so it is not gone: end its agent first, or take its work back with now"
+            );
+            return Err(Problem::at(StatusCode::CONFLICT, "/gone", text));
+        }
+    }
     let audit = Audit {
         who: asking.who.name.clone(),
         peer: asking.peer.clone(),
@@ -320,12 +338,20 @@ async fn drain(
     let done = shared.writer.apply(move |cx| {
         let (name, hosts, on, audit) = (drained.clone(), hosts.clone(), on.clone(), audit.clone());
         Box::pin(async move {
-            let on = on.as_ref().map(|on| (on.reason.as_str(), on.now));
-            change::drain(cx, &name, &hosts, on, audit).await
+            let on = on.map(|on| change::Drain { reason: on.reason, now: on.now, gone: on.gone });
+            change::drain(cx, &name, &hosts, on.as_ref(), audit).await
         })
     });
     done.await?;
     Ok(Json(Drained { name, draining }))
+}
+
+/// Hosts that report.
+async fn up_hosts(shared: &Shared) -> Result<HashSet<String>, Problem> {
+    let text = "SELECT name FROM host WHERE seen > $1";
+    let query = sqlx::query(text).bind(now_ms() - shared.alive_ms());
+    let rows = query.fetch_all(&shared.database.pool).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// Reads a body that may be left out.
@@ -442,8 +468,11 @@ pub(super) async fn links(
     let said: HashMap<String, _> = said.iter().map(|row| (row.get::<String, _>(0), row)).collect();
     let seen = seen::all(pool).await?;
     let mut used: HashMap<String, (i64, i64, i64)> = HashMap::new();
-    let text = "SELECT route, COALESCE(rate_bps, 0), measured_bps FROM run WHERE state < 2";
-    for row in sqlx::query(text).fetch_all(pool).await? {
+    let text =
+        "SELECT route, COALESCE(rate_bps, 0), CASE WHEN seen >= $1 THEN measured_bps ELSE 0 END
+        FROM run WHERE state < 2";
+    let recent = now_ms() - shared.alive_ms();
+    for row in sqlx::query(text).bind(recent).fetch_all(pool).await? {
         let route: Vec<String> = serde_json::from_str(&row.get::<String, _>(0)).unwrap_or_default();
         for link in route {
             let used = used.entry(link).or_default();
@@ -613,8 +642,9 @@ pub(super) async fn orders(
 ) -> Result<Json<Orders>, Problem> {
     readable(&shared, &asking)?;
     let runs = read::runs(&shared.database.pool, None, 10 * LIST_MAX).await?;
-    let orders: Vec<OrderFacts> = runs.into_iter().map(Into::into).collect();
-    Ok(Json(Orders { orders }))
+    let recent = now_ms() - shared.alive_ms();
+    let orders = runs.into_iter().map(|run| OrderFacts::at(run, |run| run.seen >= recent));
+    Ok(Json(Orders { orders: orders.collect() }))
 }
 
 /// Who changed what.

@@ -160,12 +160,18 @@ pub struct RequestFacts {
     pub ended_unix_seconds: Option<f64>,
     /// What went wrong last.
     pub trouble: Option<String>,
-    /// Its rate now, where it was asked for alone.
+    /// Its rate now, by the hosts that report, where it was asked for alone.
     #[serde(default)]
     pub bits_per_second: Option<u64>,
-    /// Seconds until it is done, as far as can be told; where it was asked for alone.
+    /// Seconds until it is done; null where that cannot be told, and where it was not asked for alone.
     #[serde(default)]
     pub forecast_seconds: Option<u64>,
+    /// Why nothing of it moves; null where something does, and where it is over.
+    #[serde(default)]
+    pub waiting: Option<String>,
+    /// Why its deadline cannot be met, as far as that is known; null otherwise. Where it was asked for alone.
+    #[serde(default)]
+    pub deadline_problem: Option<String>,
 }
 
 pub(crate) fn seconds(ms: i64) -> f64 {
@@ -202,15 +208,23 @@ impl From<StoredRequest> for RequestFacts {
             trouble: stored.trouble,
             bits_per_second: None,
             forecast_seconds: None,
+            waiting: None,
+            deadline_problem: None,
         }
     }
 }
 
 impl RequestFacts {
-    /// With its rate and forecast, from its orders.
-    pub(crate) fn with_runs(stored: StoredRequest, runs: &[StoredRun]) -> Self {
-        let rate = runs.iter().map(|run| run.measured_bps.max(0) as u64).sum::<u64>();
-        let promised = runs.iter().filter_map(|run| run.rate_bps).sum::<i64>() as u64;
+    /// With its rate and forecast, from those of its orders whose sending host `reports`.
+    pub(crate) fn with_runs(
+        stored: StoredRequest,
+        runs: &[StoredRun],
+        reports: impl Fn(&StoredRun) -> bool,
+    ) -> Self {
+        let live: Vec<&StoredRun> =
+            runs.iter().filter(|run| run.state == 0 && reports(run)).collect();
+        let rate = live.iter().map(|run| run.measured_bps.max(0) as u64).sum::<u64>();
+        let promised = live.iter().filter_map(|run| run.rate_bps).sum::<i64>() as u64;
         let estimate = stored.size_estimate.unwrap_or(0).max(stored.bytes);
         let left = forecast::Left {
             bytes: u64::try_from(estimate - stored.bytes_done).unwrap_or(0),
@@ -222,11 +236,15 @@ impl RequestFacts {
             ahead_bytes: 0,
         };
         let ended = stored.state.is_final();
+        // Of a directory that is being listed, or of files to come, nobody knows how much there is.
+        let is_known = !stored.tally.open && !stored.tally.cancel && !stored.paused;
         let mut facts = Self::from(stored);
         if !ended {
+            let rate_or_share = if rate > 0 { rate } else { promised };
             facts.bits_per_second = Some(rate);
-            facts.forecast_seconds =
-                forecast::seconds_left(&left, if rate > 0 { rate } else { promised });
+            facts.forecast_seconds = Some(rate_or_share)
+                .filter(|rate| is_known && *rate > 0)
+                .and_then(|rate| forecast::seconds_left(&left, rate));
         }
         facts
     }
@@ -357,7 +375,7 @@ pub struct OrderFacts {
     pub rate_bps: Option<i64>,
     /// The limit that the node says is in force.
     pub applied_bps: Option<i64>,
-    /// The rate as measured.
+    /// The rate as measured; 0 where its node does not report any more.
     pub bits_per_second: i64,
     /// Why it has this rate.
     pub reason: String,
@@ -377,6 +395,19 @@ pub struct OrderFacts {
     pub started_unix_seconds: f64,
     /// When the sending node spoke of it last.
     pub seen_unix_seconds: f64,
+}
+
+impl OrderFacts {
+    /// Of an order whose sending node does not report any more nothing is measured.
+    pub(crate) fn at(stored: StoredRun, reports: impl Fn(&StoredRun) -> bool) -> Self {
+        let reports = reports(&stored);
+        let mut facts = Self::from(stored);
+        if !reports {
+            facts.bits_per_second = 0;
+            facts.streams = 0;
+        }
+        facts
+    }
 }
 
 impl From<StoredRun> for OrderFacts {

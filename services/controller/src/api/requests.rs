@@ -19,14 +19,18 @@ use super::objects::{
     Requests, SubmitBody,
 };
 use super::{Asking, Given, Params, body, number};
+use crate::access::Who;
 use crate::config::Config;
+use crate::deadline;
 use crate::paths;
 use crate::problem::Problem;
 use crate::shared::Shared;
 use crate::store::change::{self, Changed, Wanted};
+use crate::store::now_ms;
 use crate::store::read::{self, Filter, StoredRequest};
 use crate::store::submit::{NewFile, Policy, Submission, Submitted};
 use crate::store::writer::Audit;
+use crate::waiting::Situation;
 
 /// Longest key of a client.
 const KEY_BYTES_MAX: usize = 256;
@@ -54,7 +58,12 @@ pub(super) async fn submit(
     let submission = lower(&shared, &asking, asked)?;
     let files = submission.files.clone();
     let id = match shared.writer.submit(submission).await? {
-        Submitted::New(stored) => return Ok((StatusCode::CREATED, Json((*stored).into()))),
+        Submitted::New(stored) => {
+            let problem = deadline_problem(&shared, &stored, None).await?;
+            let mut facts = RequestFacts::from(*stored);
+            facts.deadline_problem = problem;
+            return Ok((StatusCode::CREATED, Json(facts)));
+        }
         Submitted::Same(id) => id,
         Submitted::Other(id) => {
             return Err(Problem::at(
@@ -63,29 +72,55 @@ pub(super) async fn submit(
                 format!("request {id} has this key and asks for something else: give another key"),
             ));
         }
-        Submitted::Taken { file, by } => return Err(taken(&files, file, by)),
+        Submitted::Taken { file, by } => {
+            return Err(taken(&shared, &asking, &files, (file, by)).await?);
+        }
     };
     let stored = read::request(&shared.database.pool, id).await?;
     let stored = stored.ok_or_else(|| Problem::not_found(STORED))?;
     Ok((StatusCode::OK, Json(stored.into())))
 }
 
-fn taken(files: &[NewFile], file: usize, by: Option<i64>) -> Problem {
-    let by = by.map_or("another line of the same list".to_owned(), |id| format!("request {id}"));
+/// Why its deadline cannot be met, as far as that is known.
+async fn deadline_problem(
+    shared: &Shared,
+    stored: &StoredRequest,
+    forecast_seconds: Option<u64>,
+) -> Result<Option<String>, Problem> {
+    let settings = shared.settings();
+    let pool = &shared.database.pool;
+    Ok(deadline::problem(pool, &settings, now_ms(), stored, forecast_seconds).await?)
+}
+
+/// The conflict of a file that another request is writing. Which one is told to those alone who may see it.
+async fn taken(
+    shared: &Shared,
+    asking: &Asking,
+    files: &[NewFile],
+    (file, by): (usize, Option<i64>),
+) -> Result<Problem, Problem> {
     let path = files.get(file).map_or("", |file| file.path.as_str());
-    Problem::at(
-        StatusCode::CONFLICT,
-        format!("/files/{file}/path"),
-        format!(
-            "'{path}' is being written by {by}: wait for its end, cancel it, or leave the file out"
+    let holder = match by {
+        Some(id) => read::request(&shared.database.pool, id).await?,
+        None => None,
+    };
+    let text = match (by, holder.filter(|holder| asking.who.may_see(&holder.class))) {
+        (None, _) => format!("'{path}' is in another line of the same list: leave one of them out"),
+        (_, Some(holder)) => format!(
+            "'{path}' is being written by request {}: wait for its end, cancel it, or leave the file out",
+            holder.id
         ),
-    )
+        (Some(_), None) => format!(
+            "'{path}' is being written for somebody else: try it later, or leave the file out"
+        ),
+    };
+    Ok(Problem::at(StatusCode::CONFLICT, format!("/files/{file}/path"), text))
 }
 
 /// What was asked, checked.
 fn lower(shared: &Shared, asking: &Asking, asked: SubmitBody) -> Result<Submission, Problem> {
     let settings = shared.settings();
-    let class = class_of(&settings.config, asked.class.as_deref())?;
+    let class = class_of(&settings.config, &asking.who, asked.class.as_deref())?;
     if !asking.who.may_submit(class) {
         shared.counters.refused();
         return Err(Problem::forbidden(format!(
@@ -172,15 +207,23 @@ fn lower(shared: &Shared, asking: &Asking, asked: SubmitBody) -> Result<Submissi
     })
 }
 
-fn class_of<'a>(config: &'a Config, given: Option<&str>) -> Result<&'a Class, Problem> {
+/// The class that is named, or the only one that the token submits to.
+fn class_of<'a>(config: &'a Config, who: &Who, given: Option<&str>) -> Result<&'a Class, Problem> {
     let classes = &config.classes;
     let Some(name) = given else {
-        return match classes.as_slice() {
-            [one] => Ok(one),
-            _ => Err(Problem::field(
-                "/class",
-                "say which class of work it is: GET /api/v1/classes lists them",
-            )),
+        let mine: Vec<&Class> = classes.iter().filter(|class| who.may_submit(class)).collect();
+        return match (mine.as_slice(), classes.as_slice()) {
+            ([one], _) => Ok(*one),
+            ([], [one]) => Ok(one),
+            ([], _) => Err(Problem::forbidden(format!(
+                "'{}' may submit to no class: its token needs the scope submit:CLASS",
+                who.name
+            ))),
+            _ => {
+                let names: Vec<&str> = mine.iter().map(|class| class.name.as_str()).collect();
+                let text = format!("say which class of work it is: {}", names.join(", "));
+                Err(Problem::field("/class", text))
+            }
         };
     };
     let labelled = |class: &&Class| {
@@ -312,9 +355,16 @@ pub(super) async fn list(
         limit: params.limit(100, LIST_MAX)?,
     };
     params.none()?;
-    let found = read::requests(&shared.database.pool, &filter).await?;
+    let pool = &shared.database.pool;
+    let found = read::requests(pool, &filter).await?;
     let next = found.last().map(|last| last.id).filter(|_| found.len() as i64 == filter.limit);
-    Ok(Json(Requests { requests: found.into_iter().map(Into::into).collect(), next }))
+    let settings = shared.settings();
+    let situation = Situation::read(pool, &settings.config, now_ms(), shared.alive_ms()).await?;
+    let requests = found.into_iter().map(|stored| {
+        let waiting = situation.reason(&stored, &[], None);
+        RequestFacts { waiting, ..RequestFacts::from(stored) }
+    });
+    Ok(Json(Requests { requests: requests.collect(), next }))
 }
 
 /// A text that a database takes.
@@ -336,8 +386,17 @@ pub(super) async fn one(
     Path(id): Path<String>,
 ) -> Result<Json<RequestFacts>, Problem> {
     let stored = seen(&shared, &asking, &id).await?;
-    let runs = read::runs(&shared.database.pool, Some(stored.id), LIST_MAX).await?;
-    Ok(Json(RequestFacts::with_runs(stored, &runs)))
+    let pool = &shared.database.pool;
+    let runs = read::runs(pool, Some(stored.id), LIST_MAX).await?;
+    let again = read::next_attempt(pool, stored.id).await?;
+    let settings = shared.settings();
+    let situation = Situation::read(pool, &settings.config, now_ms(), shared.alive_ms()).await?;
+    let waiting = situation.reason(&stored, &runs, again);
+    let mut facts =
+        RequestFacts::with_runs(stored.clone(), &runs, |run| situation.is_recent(run.seen));
+    facts.waiting = waiting;
+    facts.deadline_problem = deadline_problem(&shared, &stored, facts.forecast_seconds).await?;
+    Ok(Json(facts))
 }
 
 fn audit(asking: &Asking, what: &'static str, id: i64, detail: String) -> Audit {
@@ -357,7 +416,10 @@ async fn answer(shared: &Shared, id: i64, changed: Changed) -> Result<Json<Reque
         Changed::Done => {
             let stored = read::request(&shared.database.pool, id).await?;
             let stored = stored.ok_or_else(|| Problem::not_found(STORED))?;
-            Ok(Json(stored.into()))
+            let problem = deadline_problem(shared, &stored, None).await?;
+            let mut facts = RequestFacts::from(stored);
+            facts.deadline_problem = problem;
+            Ok(Json(facts))
         }
         Changed::Missing => Err(Problem::not_found(format!("there is no request {id}"))),
         Changed::Over(state) => conflict(format!("request {id} is {state}: submit another one")),
@@ -369,7 +431,12 @@ async fn answer(shared: &Shared, id: i64, changed: Changed) -> Result<Json<Reque
             "/at",
             format!("request {id} has {files} files: give them from there on"),
         )),
-        Changed::Taken { file, by } => Err(taken(&[], file, by)),
+        // Told by who appends, with the file's name.
+        Changed::Taken { file, .. } => Err(Problem::at(
+            StatusCode::CONFLICT,
+            format!("/files/{file}/path"),
+            "it is being written for somebody else: try it later, or leave the file out",
+        )),
     }
 }
 
@@ -480,7 +547,7 @@ pub(super) async fn append(
         Box::pin(async move { change::append(cx, id, at, &files, seal, audit).await })
     });
     match changed.await? {
-        Changed::Taken { file, by } => Err(taken(&files, file, by)),
+        Changed::Taken { file, by } => Err(taken(&shared, &asking, &files, (file, by)).await?),
         changed => answer(&shared, id, changed).await,
     }
 }
@@ -520,6 +587,7 @@ pub(super) async fn why(
 ) -> Result<Json<Orders>, Problem> {
     let stored = seen(&shared, &asking, &id).await?;
     let runs = read::runs(&shared.database.pool, Some(stored.id), LIST_MAX).await?;
-    let orders: Vec<OrderFacts> = runs.into_iter().map(Into::into).collect();
-    Ok(Json(Orders { orders }))
+    let recent = now_ms() - shared.alive_ms();
+    let orders = runs.into_iter().map(|run| OrderFacts::at(run, |run| run.seen >= recent));
+    Ok(Json(Orders { orders: orders.collect() }))
 }

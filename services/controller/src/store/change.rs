@@ -245,16 +245,26 @@ async fn conflict(
     Ok(first.map(|(at, by)| (at as usize, Some(by))))
 }
 
-/// Lets nothing new begin at a host or site, or lets it again; what runs there is taken back where `now`.
+/// How a host or site is drained.
+#[derive(Debug, Clone)]
+pub(crate) struct Drain {
+    pub(crate) reason: String,
+    /// What runs there is taken back.
+    pub(crate) now: bool,
+    /// Its hosts are gone for good: nothing that they were told to do goes on.
+    pub(crate) gone: bool,
+}
+
+/// Lets nothing new begin at a host or site, or lets it again.
 pub(crate) async fn drain(
     cx: &mut Context,
     name: &str,
     hosts: &[String],
-    on: Option<(&str, bool)>,
+    on: Option<&Drain>,
     audit: Audit,
 ) -> Result<(), sqlx::Error> {
     let what = match on {
-        Some((why, now)) => {
+        Some(Drain { reason: why, now, gone }) => {
             sqlx::query(
                 "INSERT INTO drain (name, since, who, why) VALUES ($1, $2, $3, $4)
                  ON CONFLICT (name) DO UPDATE SET why = excluded.why",
@@ -265,15 +275,24 @@ pub(crate) async fn drain(
             .bind(why.to_owned())
             .execute(&mut cx.tx)
             .await?;
-            for host in hosts.iter().filter(|_| now) {
+            for host in hosts.iter().filter(|_| *gone) {
+                let text = "UPDATE host SET gone_at = $1 WHERE name = $2";
+                let query = sqlx::query(text).bind(cx.now).bind(host.clone());
+                query.execute(&mut cx.tx).await?;
+            }
+            for host in hosts.iter().filter(|_| *now || *gone) {
                 for column in ["from_host = $4", "to_host = $4"] {
-                    let why = format!("{name} is drained");
+                    let why = format!("{name} is {}", if *gone { "gone" } else { "drained" });
                     dispatch::withdraw(cx, column, Value::Text(host.clone()), &why).await?;
                 }
             }
-            format!("{name} is drained: {why}")
+            format!("{name} is {}: {why}", if *gone { "gone" } else { "drained" })
         }
         None => {
+            for host in hosts {
+                let text = "UPDATE host SET gone_at = 0 WHERE name = $1";
+                sqlx::query(text).bind(host.clone()).execute(&mut cx.tx).await?;
+            }
             let text = "DELETE FROM drain WHERE name = $1";
             sqlx::query(text).bind(name.to_owned()).execute(&mut cx.tx).await?;
             format!("{name} takes work again")

@@ -194,11 +194,14 @@ pub(crate) async fn note(
     let query = sqlx::query(text).bind(cx.now).bind(carried).bind(measured_bps);
     let query = query.bind(shows.map(i64::from)).bind(one.id);
     query.execute(&mut cx.tx).await?;
-    if shows != one.shows && (shows == Some(false) || one.shows == Some(false)) {
-        let text = match shows {
-            Some(false) => "what orders move does not show on it: they go another way",
-            _ => "what orders move shows on it again",
-        };
+    let text = match (one.shows, shows) {
+        (Some(true) | None, Some(false)) => {
+            Some("what orders move does not show on it: they go another way")
+        }
+        (Some(false), Some(true)) => Some("what orders move shows on it again"),
+        _ => None,
+    };
+    if let Some(text) = text {
         cx.event(None, Some(&one.class), "circuit", format!("{}: {text}", one.id));
     }
     Ok(())

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use super::db;
 use super::report::InterfaceFacts;
+use super::reserve::{self, Route};
 use super::rows::{self, Value};
 use super::settle::{self, Delta, Deltas};
 use super::submit;
@@ -60,7 +61,7 @@ pub(crate) async fn snapshot(
         "SELECT n.id, n.queue, n.class, n.request, n.from_host, n.to_host, n.priority, n.deadline,
             CASE WHEN r.size_estimate > r.bytes THEN r.size_estimate ELSE r.bytes END - r.bytes_done, n.phase,
             n.measured_bps, n.applied_bps, n.bound_by, n.rate_bps, n.streams, n.path, n.route, n.reason, n.slow_since,
-            n.off_path, n.settings_at, n.moved_at
+            n.off_path, n.settings_at, n.moved_at, n.off_since, n.moved, n.started
          FROM run n JOIN request r ON r.id = n.request WHERE n.state < 2 AND n.state = 0 ORDER BY n.id",
     );
     for row in runs.fetch_all(pool).await? {
@@ -76,6 +77,12 @@ pub(crate) async fn snapshot(
             deadline: row.get::<Option<i64>, _>(7).map(|until| (until, left)),
             moving: row.get::<i64, _>(9) == Phase::Running as i64,
             measured_bps: row.get::<i64, _>(10) as u64,
+            mean_bps: {
+                let (moved, started): (i64, i64) = (row.get(23), row.get(24));
+                let elapsed = (now - started).max(1);
+                let mean = u64::try_from(i128::from(moved) * 8000 / i128::from(elapsed));
+                mean.ok().filter(|mean| *mean > 0)
+            },
             applied_bps: rate(11),
             bound_by: row.get(12),
             setting: Setting {
@@ -88,18 +95,26 @@ pub(crate) async fn snapshot(
                 slow_since_ms: row.get(18),
                 off_path: row.get::<i64, _>(19) > 0,
                 moved_ms: row.get(21),
+                off_since_ms: row.get(22),
             },
             set_ms: row.get(20),
         });
     }
     let mut circuits = circuit::standing(pool, now).await?;
-    let promises = "SELECT class, source, destination, rate_bps, id FROM reservation WHERE begins <= $1 AND ends > $1 ORDER BY id";
+    let promises = "SELECT class, source, destination, rate_bps, id, route FROM reservation WHERE begins <= $1 AND ends > $1 ORDER BY id";
     for row in sqlx::query(promises).bind(now).fetch_all(pool).await? {
         snapshot.promises.push(Promise {
             class: row.get(0),
             source: row.get(1),
             destination: row.get(2),
             rate_bps: row.get::<i64, _>(3) as u64,
+            resources: {
+                let route: Route =
+                    serde_json::from_str(&row.get::<String, _>(5)).unwrap_or_default();
+                let links = route.into_iter().map(|(resource, _)| resource).collect();
+                let sites: [String; 2] = [row.get(1), row.get(2)];
+                reserve::whole_path((&sites[0], &sites[1]), links)
+            },
             circuit: circuits.remove(&row.get::<i64, _>(4)),
         });
     }
@@ -179,7 +194,7 @@ pub(crate) async fn write(
 
 /// Stores how runs are to go on; gives how many it is news to.
 async fn set(cx: &mut Context, settings: &[Setting]) -> Result<i64, sqlx::Error> {
-    let rows: Vec<[Value; 9]> = settings
+    let rows: Vec<[Value; 10]> = settings
         .iter()
         .map(|one| {
             [
@@ -192,6 +207,7 @@ async fn set(cx: &mut Context, settings: &[Setting]) -> Result<i64, sqlx::Error>
                 one.slow_since_ms.into(),
                 i64::from(one.off_path).into(),
                 one.moved_ms.into(),
+                one.off_since_ms.into(),
             ]
         })
         .collect();
@@ -199,10 +215,10 @@ async fn set(cx: &mut Context, settings: &[Setting]) -> Result<i64, sqlx::Error>
     let changed = rows::with_numbers(
         &mut cx.tx,
         &[now],
-        "i, r, s, p, u, w, l, o, m",
+        "i, r, s, p, u, w, l, o, m, f",
         rows,
         "UPDATE run SET rate_bps = v.r, streams = v.s, path = v.p, route = v.u, reason = v.w, slow_since = v.l,
-            off_path = v.o, moved_at = v.m,
+            off_path = v.o, moved_at = v.m, off_since = v.f,
             settings_at = CASE WHEN COALESCE(run.rate_bps, -1) <> COALESCE(v.r, -1) OR run.path <> v.p THEN $1
                 ELSE run.settings_at END
          FROM v WHERE run.id = v.i AND run.state = 0 RETURNING id",
@@ -245,7 +261,9 @@ fn ticket() -> String {
 async fn begin(cx: &mut Context, start: &Start) -> Result<bool, sqlx::Error> {
     let text = format!(
         "SELECT id, request, kind, files, bytes, priority, deadline, lane FROM batch
-         WHERE queue = $1 AND state = 1 ORDER BY priority DESC, id LIMIT {BATCHES_MAX}{}",
+         WHERE queue = $1 AND state = 1
+            AND NOT EXISTS (SELECT 1 FROM request WHERE request.id = batch.request AND request.cancel = 1)
+         ORDER BY priority DESC, id LIMIT {BATCHES_MAX}{}",
         db::skip_locked(cx.kind)
     );
     let found = sqlx::query(AssertSqlSafe(text)).bind(start.queue).fetch_all(&mut cx.tx).await?;

@@ -27,18 +27,24 @@ pub(crate) async fn keep(shared: &Shared) -> Result<(), String> {
     let settings = shared.settings();
     let lost = settings.config.lost_after.as_millis() as i64;
     let old = settings.config.keep.as_millis() as i64;
-    if work(&shared.writer, lost, old).await? {
+    let gone = settings.config.gone_after.as_millis() as i64;
+    if work(&shared.writer, (lost, gone), old).await? {
         shared.wake.notify_one();
     }
     Ok(())
 }
 
-/// The same, where nodes are lost after `lost` and requests are kept for `old` milliseconds; true where there is more to do.
-pub(crate) async fn work(writer: &Writer, lost: i64, old: i64) -> Result<bool, String> {
+/// The same, where nodes are lost after `lost` milliseconds of silence and gone after `gone`, and requests are kept for `old`;
+/// true where there is more to do.
+pub(crate) async fn work(
+    writer: &Writer,
+    (lost, gone): (i64, i64),
+    old: i64,
+) -> Result<bool, String> {
     let again = writer.apply(move |cx| {
         Box::pin(async move {
             due(cx).await?;
-            let more = cancel(cx).await?;
+            let more = cancel(cx, gone).await?;
             lose(cx, lost).await?;
             Ok(more | forget(cx, old).await?)
         })
@@ -65,15 +71,31 @@ async fn due(cx: &mut Context) -> Result<(), sqlx::Error> {
 /// Batches of a request that are cancelled in one transaction.
 const BATCHES: usize = 500;
 
+/// Batches whose order is withdrawn and both of whose hosts have been silent for so long that the order counts as over.
+const GONE_BATCHES: &str = "state = 2 AND run IN (SELECT r.id FROM run r
+        LEFT JOIN host f ON f.name = r.from_host LEFT JOIN host t ON t.name = r.to_host
+        WHERE r.state < 2 AND r.state = 1 AND r.kind = 0 AND COALESCE(f.seen, 0) < $2 AND COALESCE(t.seen, 0) < $2)";
+
+/// Cancelled requests that are worked at in one transaction.
+const CANCELLED_MAX: i64 = 100;
+
 /// Works at requests that were cancelled; true where there is more to do.
-async fn cancel(cx: &mut Context) -> Result<bool, sqlx::Error> {
-    let text =
-        "SELECT id, open FROM request WHERE cancel = 1 AND ended IS NULL ORDER BY id LIMIT 100";
+async fn cancel(cx: &mut Context, gone_ms: i64) -> Result<bool, sqlx::Error> {
+    // Those that wait for nothing but their hosts are left out: they would keep others from their turn.
+    let text = format!(
+        "SELECT id, open FROM request WHERE cancel = 1 AND ended IS NULL AND (open = 1 OR EXISTS (
+            SELECT 1 FROM batch WHERE batch.request = request.id AND (state <> 2 OR {GONE_BATCHES}
+                OR EXISTS (SELECT 1 FROM run n WHERE n.id = batch.run AND n.state = 0))))
+         ORDER BY id LIMIT $1"
+    );
+    let since = cx.now - gone_ms;
+    let query = sqlx::query(AssertSqlSafe(text)).bind(CANCELLED_MAX).bind(since);
     let mut left = MOST;
     let mut more = false;
-    for row in sqlx::query(text).fetch_all(&mut cx.tx).await? {
+    for row in query.fetch_all(&mut cx.tx).await? {
         let request: i64 = row.get(0);
-        more |= cancel_one(cx, request, row.get::<i64, _>(1) > 0, &mut left).await?;
+        let is_open = row.get::<i64, _>(1) > 0;
+        more |= cancel_one(cx, request, is_open, since, &mut left).await?;
         if left <= 0 {
             return Ok(true);
         }
@@ -85,6 +107,7 @@ async fn cancel_one(
     cx: &mut Context,
     request: i64,
     open: bool,
+    since: i64,
     left: &mut i64,
 ) -> Result<bool, sqlx::Error> {
     // Orders with files of it are withdrawn; other requests' files in them go into new orders.
@@ -95,12 +118,14 @@ async fn cancel_one(
         "a request in it was cancelled",
     )
     .await?;
-    let mut cancelled = 0;
+    let mut delta = Delta::default();
+    let mut gone: Vec<i64> = Vec::new();
     let text = format!(
-        "SELECT id, state, queue, first, last, seqs, files, bytes FROM batch
-         WHERE request = $1 AND state <> 2 ORDER BY id LIMIT {BATCHES}"
+        "SELECT id, state, queue, first, last, seqs, files, bytes, run FROM batch
+         WHERE request = $1 AND (state <> 2 OR {GONE_BATCHES}) ORDER BY id LIMIT {BATCHES}"
     );
-    let waiting = sqlx::query(AssertSqlSafe(text)).bind(request).fetch_all(&mut cx.tx).await?;
+    let query = sqlx::query(AssertSqlSafe(text)).bind(request).bind(since);
+    let waiting = query.fetch_all(&mut cx.tx).await?;
     let mut counts = std::collections::HashMap::new();
     let mut over: Vec<[Value; 1]> = Vec::new();
     for row in &waiting {
@@ -112,7 +137,12 @@ async fn cancel_one(
             let count: &mut (i64, i64, i64) = counts.entry(row.get::<i64, _>(2)).or_default();
             *count = (count.0 - 1, count.1 - files, count.2 - row.get::<i64, _>(7));
         }
-        cancelled += cancel_files(cx, request, row).await?;
+        let cancelled = cancel_files(cx, request, row).await?;
+        delta.cancelled += cancelled;
+        if let Some(run) = row.get::<Option<i64>, _>(8) {
+            delta.active -= cancelled;
+            gone.push(run);
+        }
         *left -= files.max(1);
         over.push([row.get::<i64, _>(0).into()]);
     }
@@ -128,8 +158,16 @@ async fn cancel_one(
             sqlx::query(close).bind(request).execute(&mut cx.tx).await?;
         }
     }
-    let delta = Delta { cancelled, ..Delta::default() };
     settle::count(cx, Deltas::from([(request, delta)])).await?;
+    for run in gone {
+        cx.contents.forget(run);
+        let text = "SELECT COUNT(*) FROM batch WHERE run = $1";
+        let batches: i64 = sqlx::query(text).bind(run).fetch_one(&mut cx.tx).await?.get(0);
+        if batches == 0 {
+            let why = "its request is cancelled and both of its hosts are gone".to_owned();
+            settle::end_run(cx, run, &End::Withdrawn(why)).await?;
+        }
+    }
     Ok(more)
 }
 
@@ -157,25 +195,34 @@ async fn cancel_files(cx: &mut Context, request: i64, batch: &AnyRow) -> Result<
 
 /// Takes back orders of nodes that are lost, once the other node has stopped.
 ///
-/// While both nodes of a transfer are silent nothing is given to others: they may be moving it all the same.
+/// While both nodes of a transfer are silent nothing is given to others, as they may be moving it all the same, unless an
+/// operator says of both that they are gone.
 async fn lose(cx: &mut Context, lost_ms: i64) -> Result<(), sqlx::Error> {
     let since = cx.now - lost_ms;
     let rows = sqlx::query(
         "SELECT r.id, r.state, r.kind, r.from_host, r.to_host, COALESCE(f.seen, 0), COALESCE(t.seen, 0), r.from_gone,
-            r.to_gone, r.why
+            r.to_gone, r.why, COALESCE(f.gone_at, 0), COALESCE(t.gone_at, 0)
          FROM run r LEFT JOIN host f ON f.name = r.from_host LEFT JOIN host t ON t.name = r.to_host
-         WHERE r.state < 2 AND (COALESCE(f.seen, 0) < $1 OR COALESCE(t.seen, 0) < $1)",
+         WHERE r.state < 2 AND (COALESCE(f.seen, 0) < $1 OR COALESCE(t.seen, 0) < $1
+            OR f.gone_at > f.seen OR t.gone_at > t.seen)",
     )
     .bind(since)
     .fetch_all(&mut cx.tx)
     .await?;
     for row in rows {
         let (id, state, kind): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
-        let silent = [row.get::<i64, _>(5) < since, row.get::<i64, _>(6) < since];
+        let seen: [i64; 2] = [row.get(5), row.get(6)];
+        // One that reports after it was called gone is there.
+        let over = [row.get::<i64, _>(10) > seen[0], row.get::<i64, _>(11) > seen[1]];
+        let silent = [seen[0] < since || over[0], seen[1] < since || over[1]];
         let gone = [row.get::<i64, _>(7) >= 2, row.get::<i64, _>(8) >= 2];
         let list = kind == super::BatchKind::List as i64;
-        let host: String = if silent[0] { row.get(3) } else { row.get(4) };
-        let why = format!("{host} has not been heard for {} s", lost_ms / 1000);
+        let lost = if silent[0] { 0 } else { 1 };
+        let host: String = row.get(3 + lost);
+        let why = match over[lost] {
+            true => format!("{host} is gone"),
+            false => format!("{host} has not been heard for {} s", lost_ms / 1000),
+        };
         if list {
             if silent[0] {
                 settle::end_run(cx, id, &End::Withdrawn(why)).await?;
@@ -183,6 +230,9 @@ async fn lose(cx: &mut Context, lost_ms: i64) -> Result<(), sqlx::Error> {
             continue;
         }
         if silent[0] && silent[1] {
+            if over[0] && over[1] {
+                settle::end_run(cx, id, &End::Withdrawn(why)).await?;
+            }
             continue;
         }
         if state == RunState::Standing as i64 {

@@ -209,7 +209,8 @@ fn change_all(desk: &StoreDesk) {
     let drained = desk.writer.apply(|cx| {
         Box::pin(async move {
             let hosts = ["t2".to_owned()];
-            change::drain(cx, "t2", &hosts, Some(("test", true)), audit()).await?;
+            let gone = change::Drain { reason: "test".to_owned(), now: true, gone: true };
+            change::drain(cx, "t2", &hosts, Some(&gone), audit()).await?;
             change::drain(cx, "t2", &hosts, None, audit()).await
         })
     });

@@ -455,6 +455,16 @@ pub(crate) async fn runs(
     Ok(rows.iter().map(run).collect())
 }
 
+/// When the first batch of a request that waits for another attempt is due; none where another may begin at once.
+pub(crate) async fn next_attempt(pool: &AnyPool, request: i64) -> Result<Option<i64>, sqlx::Error> {
+    let text =
+        "SELECT MIN(CASE WHEN state = 0 THEN not_before END), MIN(CASE WHEN state = 1 THEN 1 END)
+        FROM batch WHERE request = $1";
+    let row = sqlx::query(text).bind(request).fetch_one(pool).await?;
+    let is_queued = row.get::<Option<i64>, _>(1).is_some();
+    Ok(row.get::<Option<i64>, _>(0).filter(|_| !is_queued))
+}
+
 /// Names of links that are down: by the word of an operator or monitor, or by what interfaces tell the collector.
 pub(crate) async fn down(pool: &AnyPool) -> Result<HashSet<String>, sqlx::Error> {
     let text = "SELECT name FROM link WHERE down = 1 UNION SELECT link FROM seen WHERE up = 0";

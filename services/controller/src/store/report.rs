@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use penstock_operations::orders::{
-    Acknowledged, Fault, Instructions, InterfaceCounters, OrderReport, Phase, Report, Settings,
-    Standing,
+    Acknowledged, Fault, Instructions, InterfaceCounters, LISTED_PATH, OrderReport, Phase, Report,
+    Settings, Standing,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::Row;
@@ -15,7 +15,7 @@ use super::rows::{self, Value};
 use super::settle::{self, Deltas, End, Happened};
 use super::submit::{self, NewFile, Policy};
 use super::writer::Context;
-use super::{BatchKind, BatchState, RunState};
+use super::{BatchKind, BatchState, RunState, dispatch};
 
 /// Runs whose content is remembered.
 const CONTENTS_MAX: usize = 20_000;
@@ -132,10 +132,12 @@ struct Live {
     settled: (i64, i64),
     settings: Settings,
     why: Option<String>,
+    /// The sender says that it moves.
+    moves: bool,
 }
 
 const LIVE: &str = "id, kind, state, from_host, to_host, request, told, from_gone, to_gone, agent_run, outcomes, entries,
-    settled_bytes, settled_files, rate_bps, streams, path, why";
+    settled_bytes, settled_files, rate_bps, streams, path, why, phase";
 
 fn live(row: &AnyRow) -> Live {
     let path: String = row.get(16);
@@ -158,6 +160,7 @@ fn live(row: &AnyRow) -> Live {
             path: serde_json::from_str(&path).unwrap_or_default(),
         },
         why: row.get(17),
+        moves: row.get::<i64, _>(18) == Phase::Running as i64,
     }
 }
 
@@ -292,6 +295,8 @@ struct Taking {
     of: Vec<i64>,
     progress: Vec<[Value; 15]>,
     ended: Vec<(i64, Option<Fault>)>,
+    /// Runs that their receiving node does not take, and why.
+    refused: Vec<(i64, Fault)>,
     gone: HashSet<i64>,
     deltas: Deltas,
 }
@@ -318,6 +323,11 @@ impl Taking {
             return Ok(answer);
         };
         if !sends {
+            // A receiving node ends an order by itself where it cannot let the sender in.
+            if let Some(fault) = report.fault.as_ref().filter(|_| ended) {
+                let text = clipped(&format!("{host}: {}", fault.text));
+                self.refused.push((run.id, Fault { kind: fault.kind, text }));
+            }
             return Ok(answer);
         }
         let agent_run = report.run as i64;
@@ -446,6 +456,22 @@ impl Taking {
         )
         .await?;
         settle::count(cx, self.deltas).await?;
+        for (id, fault) in self.refused {
+            let standing = |run: &&Live| run.state == RunState::Standing as i64;
+            match runs.get(&id).filter(standing).map(|run| run.moves) {
+                None => {}
+                // What moves was let in before: it is stopped first.
+                Some(true) => {
+                    dispatch::withdraw(cx, "id = $4", Value::Int(id), &fault.text).await?;
+                    runs.remove(&id);
+                }
+                Some(false) => {
+                    self.ended.retain(|(ended, _)| *ended != id);
+                    settle::end_run(cx, id, &End::Told(Some(fault))).await?;
+                    runs.remove(&id);
+                }
+            }
+        }
         for (id, fault) in self.ended {
             let withdrawn = runs.get(&id).filter(|run| run.state == RunState::Ending as i64);
             let end = match withdrawn {
@@ -472,9 +498,12 @@ impl Taking {
     }
 }
 
+/// Longest text of a node that is kept.
+const TEXT_CHARS_MAX: usize = 400;
+
 /// Words of a node, as long as they may be.
 fn clipped(text: &str) -> String {
-    text.chars().take(200).collect()
+    text.chars().take(TEXT_CHARS_MAX).collect()
 }
 
 /// Files that a listing found become part of their request. `again` where the listing may have been made before.
@@ -485,7 +514,7 @@ async fn found(
     again: bool,
 ) -> Result<(), sqlx::Error> {
     let row = sqlx::query(
-        "SELECT class, source, destination, to_path, files, priority, deadline, lane, paused, cancel, open, policy
+        "SELECT class, source, destination, to_path, files, priority, deadline, lane, paused, cancel, open, policy, from_path
          FROM request WHERE id = $1",
     )
     .bind(request)
@@ -503,11 +532,24 @@ async fn found(
         let seen = seen.fetch_all(&mut cx.tx).await?;
         known.extend(seen.into_iter().map(|row| row.get::<String, _>(0)));
     }
+    let mut lane: String = row.get(7);
     let mut files = Vec::with_capacity(entries.len());
     for entry in entries {
-        if crate::paths::relative(&entry.path).is_ok() && known.insert(entry.path.clone()) {
-            let (path, size) = (entry.path.clone(), Some(entry.bytes));
-            files.push(NewFile { path, size, digest: None });
+        let mut path = entry.path.clone();
+        if path == LISTED_PATH {
+            // What was asked for is one file: it is that file of its directory.
+            let from: String = row.get(12);
+            let (directory, name) = from.rsplit_once('/').unwrap_or(("", &from));
+            let directory = if directory.is_empty() { "/" } else { directory };
+            lane = submit::lane_of(directory, &to, &row.get::<String, _>(11));
+            // It is not listed again: the path that was listed is not that of the request any more.
+            let set = "UPDATE request SET from_path = $1, lane = $2, open = 0 WHERE id = $3";
+            let query = sqlx::query(set).bind(directory.to_owned()).bind(lane.clone());
+            query.bind(request).execute(&mut cx.tx).await?;
+            path = name.to_owned();
+        }
+        if crate::paths::relative(&path).is_ok() && known.insert(path.clone()) {
+            files.push(NewFile { path, size: Some(entry.bytes), digest: None });
         }
     }
     let queue = (class.clone(), source, site.clone());
@@ -524,7 +566,7 @@ async fn found(
         bytes: 0,
         priority: row.get(5),
         deadline: row.get(6),
-        lane: row.get(7),
+        lane,
         attempt: 0,
         state: if row.get::<i64, _>(8) > 0 { BatchState::Held } else { BatchState::Queued },
         not_before: 0,

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use penstock_calendar::{Calendar, Refusal, Reservation};
-use penstock_operations::round::Planner;
+use penstock_operations::round::{Planner, RESERVABLE_PERCENT};
 use penstock_units::BitRate;
-use sqlx::Row;
+use sqlx::any::AnyRow;
+use sqlx::{AnyPool, Row};
 
 use super::rows::{self, Value};
 use super::writer::{Audit, Context};
 use super::{circuit, db};
-
-/// What of a link may be reserved: the rest is for work that nobody planned.
-const RESERVABLE_PERCENT: u64 = 80;
 
 /// Reservations are kept so long after their end.
 const KEEP_S: i64 = 7 * 86_400;
@@ -41,25 +39,46 @@ async fn calendar(
     planner: &Planner,
     without: Option<i64>,
 ) -> Result<Calendar, sqlx::Error> {
-    let mut calendar = Calendar::default();
-    for (name, capacity) in planner.link_capacities() {
-        let share = BitRate(capacity / 100 * RESERVABLE_PERCENT);
-        // Capacities of a topology are within what a calendar takes.
-        let _ = calendar.set_reservable(&name, share);
-    }
     // A circuit is forgotten when it is released, not before.
     let old = "DELETE FROM reservation WHERE ends < $1
         AND NOT EXISTS (SELECT 1 FROM circuit WHERE circuit.reservation = reservation.id AND circuit.state < 3)";
     sqlx::query(old).bind(cx.now - KEEP_S * 1000).execute(&mut cx.tx).await?;
     let old = "DELETE FROM circuit WHERE reservation NOT IN (SELECT id FROM reservation)";
     sqlx::query(old).execute(&mut cx.tx).await?;
-    let text = "SELECT id, rate_bps, begins, ends, route FROM reservation WHERE ends > $1 AND id <> $2 ORDER BY id";
-    let rows = sqlx::query(text).bind(cx.now).bind(without.unwrap_or(-1));
-    for row in rows.fetch_all(&mut cx.tx).await? {
+    let rows = sqlx::query(HELD).bind(cx.now).bind(without.unwrap_or(-1));
+    Ok(filled(planner, &rows.fetch_all(&mut cx.tx).await?))
+}
+
+/// The calendar as it is, for a question.
+pub(crate) async fn calendar_now(
+    pool: &AnyPool,
+    planner: &Planner,
+    now: i64,
+) -> Result<Calendar, sqlx::Error> {
+    let rows = sqlx::query(HELD).bind(now).bind(-1_i64).fetch_all(pool).await?;
+    Ok(filled(planner, &rows))
+}
+
+/// Reservations that are not over, without one of them.
+const HELD: &str = "SELECT id, rate_bps, begins, ends, route, source, destination FROM reservation
+    WHERE ends > $1 AND id <> $2 ORDER BY id";
+
+/// A calendar of what the network has, with the rows of [`HELD`].
+fn filled(planner: &Planner, rows: &[AnyRow]) -> Calendar {
+    let mut calendar = Calendar::default();
+    for (name, capacity) in planner.capacities() {
+        let share =
+            BitRate((capacity / 100 * RESERVABLE_PERCENT).min(penstock_calendar::RATE_MAX.0));
+        // Shares are within what a calendar takes.
+        let _ = calendar.set_reservable(&name, share);
+    }
+    for row in rows {
         let route: Route = serde_json::from_str(&row.get::<String, _>(4)).unwrap_or_default();
+        let links = route.into_iter().map(|(resource, _)| resource).collect();
+        let sites: [String; 2] = [row.get(5), row.get(6)];
         let reservation = Reservation {
             name: row.get::<i64, _>(0).to_string(),
-            path: route.into_iter().map(|(resource, _)| resource).collect(),
+            path: whole_path((&sites[0], &sites[1]), links),
             rate: BitRate(row.get::<i64, _>(1) as u64),
             seconds: (row.get::<i64, _>(2) / 1000) as u64..(row.get::<i64, _>(3) / 1000) as u64,
         };
@@ -68,7 +87,16 @@ async fn calendar(
             tracing::warn!("a reservation that was made does not fit any more: {error}");
         }
     }
-    Ok(calendar)
+    calendar
+}
+
+/// What a reservation between two sites takes from: its links, and the interfaces of their hosts.
+pub(crate) fn whole_path(
+    (source, destination): (&str, &str),
+    mut links: Vec<String>,
+) -> Vec<String> {
+    links.extend(Planner::site_resources(source, destination));
+    links
 }
 
 /// Makes a reservation on the first way that has room; refused with what would fit on the best one.
@@ -81,14 +109,15 @@ pub(crate) async fn reserve(
     let planner = &settings.planner;
     let mut calendar = calendar(cx, planner, None).await?;
     let mut refusal = None;
-    for (resources, links) in planner.site_ways(&wanted.source, &wanted.destination) {
+    for (resources, links) in planner.site_ways(&wanted.source, &wanted.destination, wanted.circuit)
+    {
         if wanted.circuit && links.is_empty() {
             refusal = Some(Refusal::Terms("a circuit needs a link between switches of its sites"));
             continue;
         }
         let reservation = Reservation {
             name: "new".to_owned(),
-            path: resources.clone(),
+            path: whole_path((&wanted.source, &wanted.destination), resources.clone()),
             rate: BitRate(wanted.rate_bps as u64),
             seconds: wanted.begins as u64..wanted.ends as u64,
         };
@@ -111,7 +140,9 @@ pub(crate) async fn reserve(
             Err(error) => refusal = Some(better(refusal, error)),
         }
     }
-    Ok(Err(refusal.unwrap_or(Refusal::Terms("the topology has no way between these sites"))))
+    Ok(Err(refusal.unwrap_or(Refusal::Terms(
+        "the topology has no way between hosts of these sites: it needs a host at each (two where both are one site) and links between them",
+    ))))
 }
 
 /// The ways between two sites that have room for a reservation that was made, the one that it has first.
@@ -125,8 +156,9 @@ pub(crate) async fn ways(
     let planner = &settings.planner;
     let mut calendar = calendar(cx, planner, Some(id)).await?;
     let mut found = Vec::new();
-    for (resources, links) in planner.site_ways(source, destination) {
-        let (name, path) = ("this".to_owned(), resources.clone());
+    for (resources, links) in planner.site_ways(source, destination, true) {
+        let path = whole_path((source, destination), resources.clone());
+        let name = "this".to_owned();
         let fits = calendar.reserve(Reservation { name, path, rate, seconds: seconds.clone() });
         calendar.cancel("this", 0);
         let route: Route = resources.into_iter().zip(links).collect();

@@ -14,7 +14,7 @@ use super::db::Kind;
 
 /// Each brings a database to the version of its place, counted from 1. What was shipped is never changed; a change is
 /// another one.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     "
 CREATE TABLE sequence (name TEXT PRIMARY KEY, next BIGINT NOT NULL);
 INSERT INTO sequence (name, next) VALUES ('id', 1), ('event', 1), ('round', 1), ('lock', 0);
@@ -105,6 +105,10 @@ CREATE TABLE seen (
 ",
     "
 ALTER TABLE run ADD COLUMN moved_at BIGINT NOT NULL DEFAULT 0;
+",
+    "
+ALTER TABLE run ADD COLUMN off_since BIGINT;
+ALTER TABLE host ADD COLUMN gone_at BIGINT NOT NULL DEFAULT 0;
 ",
 ];
 

@@ -295,7 +295,7 @@ async fn end_parts(
         for part in parts {
             let Some(base) = bases.remove(&part.batch) else { continue };
             let batch = NewBatch { kind: BatchKind::List, ..base.batch };
-            end_listing(cx, part, end, batch, base.cancelled).await?;
+            end_listing(cx, part, end, batch, (base.cancelled, base.paused)).await?;
         }
         return Ok(());
     }
@@ -459,8 +459,14 @@ async fn end_listing(
     part: &Part,
     end: &End,
     base: NewBatch,
-    cancelled: bool,
+    (cancelled, paused): (bool, bool),
 ) -> Result<(), sqlx::Error> {
+    let text = "SELECT open FROM request WHERE id = $1";
+    let open: i64 = sqlx::query(text).bind(part.request).fetch_one(&mut cx.tx).await?.get(0);
+    if open == 0 && !cancelled {
+        // All that there is to list is known.
+        return recount(cx, part.request).await;
+    }
     let again = match end {
         _ if cancelled => None,
         End::Withdrawn(_) => Some(0),
@@ -472,7 +478,11 @@ async fn end_listing(
         }
     };
     if let Some(wait) = again {
-        let state = if wait > 0 { BatchState::Waiting } else { BatchState::Queued };
+        let state = match paused {
+            true => BatchState::Held,
+            false if wait > 0 => BatchState::Waiting,
+            false => BatchState::Queued,
+        };
         let not_before = if wait > 0 { cx.now + wait } else { 0 };
         return submit::add_batches(cx, vec![NewBatch { state, not_before, ..base }]).await;
     }

@@ -132,7 +132,12 @@ impl Destinations {
 /// What batches that may run together have in common.
 pub(crate) fn lane(submission: &Submission) -> String {
     let policy = serde_json::to_string(&submission.policy).expect("plain data");
-    let all = [submission.from.as_str(), &submission.to, &policy].join("\0");
+    lane_of(&submission.from, &submission.to, &policy)
+}
+
+/// The same of its parts, where the policy is text as it is stored.
+pub(crate) fn lane_of(from: &str, to: &str, policy: &str) -> String {
+    let all = [from, to, policy].join("\0");
     let hash = digest(&SHA256, all.as_bytes());
     hash.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
