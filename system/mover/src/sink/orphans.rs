@@ -132,9 +132,13 @@ pub(super) fn remove_partial(dir: &dyn Directory, name: &OsStr) -> io::Result<Op
     if !file.try_lock()? {
         return Ok(None);
     }
-    let bytes = file.stat()?.allocated_bytes;
+    let stat = file.stat()?;
+    // It may have been put in place since it was opened.
+    if !dir.stat(name.as_ref()).is_ok_and(|named| named.inode == stat.inode) {
+        return Ok(None);
+    }
     dir.remove_file(name.as_ref())?;
-    Ok(Some(bytes))
+    Ok(Some(stat.allocated_bytes))
 }
 
 /// Removes what transfers left that have not come back for `keep`, and logs it.

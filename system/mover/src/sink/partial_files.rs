@@ -180,13 +180,9 @@ impl Destination {
         if !matches!(*state, FileState::Expected) {
             return Err(io::Error::other("the file was given up, or is whole"));
         }
-        let open = self.open_partial(parent, name, entry, !sink.is_resumed)?;
-        if !self.options.inplace {
-            self.lock_partial(&*open.file, name)
-                .map_err(|failure| io::Error::other(failure.text))?;
-            if !sink.is_resumed {
-                open.file.set_len(0)?;
-            }
+        let open = self.open_locked(parent, name, entry, !sink.is_resumed)?;
+        if !self.options.inplace && !sink.is_resumed {
+            open.file.set_len(0)?;
         }
         if entry.sparse {
             open.file.set_len(entry.bytes)?;
@@ -196,6 +192,29 @@ impl Destination {
         }
         state.transition(FileEvent::Opened(open.clone()), &sink.names)?;
         Ok(open)
+    }
+
+    /// Opens and locks a partial file, created where `create` says so. The transfer that had the lock may have put the
+    /// file in place meanwhile: then it is that transfer's, and another one is created.
+    fn open_locked(
+        &self,
+        parent: &Parent,
+        name: &OsStr,
+        entry: &Entry,
+        create: bool,
+    ) -> io::Result<OpenFile> {
+        loop {
+            let open = self.open_partial(parent, name, entry, create)?;
+            if self.options.inplace {
+                return Ok(open);
+            }
+            self.lock_partial(&*open.file, name)
+                .map_err(|failure| io::Error::other(failure.text))?;
+            let inode = open.file.stat()?.inode;
+            if parent.dir.stat(name.as_ref()).is_ok_and(|named| named.inode == inode) {
+                return Ok(open);
+            }
+        }
     }
 
     fn open_partial(
@@ -219,5 +238,74 @@ impl Destination {
             }
             other => Ok(OpenFile { file: other?, is_direct }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use penstock_protocol::control::Settings;
+    use penstock_protocol::digest::Algorithm;
+    use penstock_protocol::open::{Existing, Options, Protection};
+
+    use super::*;
+    use crate::engine::Engine;
+    use crate::sink::destination::Target;
+    use crate::sink::resume_journal::Journal;
+    use crate::sink::simulation::storage::SimulatedStorage;
+    use crate::sink::simulation::transfer::Dataset;
+
+    /// A transfer that waits for a partial file does not write to the file that it has become.
+    #[test]
+    fn placed_file_is_not_written_to() {
+        let storage = SimulatedStorage::new(2);
+        let options = Options {
+            block_bytes: 1 << 20,
+            algorithm: Algorithm::Crc32c,
+            protection: Protection::Full,
+            inplace: false,
+            xattrs: false,
+            compare_digest: false,
+            readback: false,
+            existing: Existing::Replace,
+            mark: None,
+            settings: Settings::default(),
+        };
+        let destination_of = |mark: &str| {
+            let target = Target { base: storage.root(), rename: None, key: [0; 16], trusted: true };
+            let engine = Engine { direct: false, uring: false };
+            let (options, mark) = (options.clone(), mark.to_owned());
+            Destination::new(target, "user", mark, options, engine, Journal::none())
+                .expect("a directory")
+                .journalling_from(1)
+        };
+        let (mut entry, _) = Dataset::new(&[9], 3).0.swap_remove(3);
+        entry.path = penstock_protocol::manifest::RelativePath::new(b"f".to_vec()).expect("a path");
+        let entry = Arc::new(entry);
+        let (waits, waiting) = mpsc::channel();
+        let first = destination_of(".first-");
+        let second = destination_of(".second-")
+            .with_release(Some(Arc::new(move |_: &OsStr| drop(waits.send(())))));
+        let (_, sink) = first.check(0, &entry);
+        let sink = sink.expect("a file that is wanted");
+        first.open(&sink).expect("a file").file.write_all_at(b"nine byte", 0).expect("room");
+        std::thread::scope(|scope| {
+            let entry = Arc::clone(&entry);
+            let other = scope.spawn(move || {
+                let (_, sink) = second.check(0, &entry);
+                let sink = sink.expect("a file that is wanted");
+                second.open(&sink).expect("a partial file of its own").file.stat().expect("facts")
+            });
+            waiting.recv().expect("the second transfer waits");
+            first.complete(&sink).expect("a sync");
+            first.rename(&sink).expect("a name");
+            drop(sink);
+            let partial = other.join().expect("the second transfer");
+            let placed = storage.root().stat("f".as_ref()).expect("the placed file");
+            assert_ne!(placed.inode, partial.inode);
+        });
+        let tree = storage.state().tree();
+        assert_eq!(tree[Path::new("f")].data.as_slice(), b"nine byte");
     }
 }

@@ -2,5 +2,5 @@
 
 mod crashes;
 pub(super) mod storage;
-mod transfer;
-mod tree;
+pub(super) mod transfer;
+pub(super) mod tree;

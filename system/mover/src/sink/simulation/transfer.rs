@@ -38,11 +38,11 @@ pub(super) const PARTIAL_BYTES_MIN: u64 = 4096;
 
 /// Files, directories and links with their content, parents first.
 #[derive(Debug, Clone)]
-pub(super) struct Dataset(pub(super) Vec<(Entry, Arc<Vec<u8>>)>);
+pub(in crate::sink) struct Dataset(pub(in crate::sink) Vec<(Entry, Arc<Vec<u8>>)>);
 
 impl Dataset {
     /// A dataset of files of these sizes in a few directories, with attributes.
-    pub(super) fn new(sizes: &[u64], seed: u64) -> Self {
+    pub(in crate::sink) fn new(sizes: &[u64], seed: u64) -> Self {
         let mut random = Random::new(seed);
         let mut entries = Vec::new();
         for path in ["d", "d/e", "f"] {
