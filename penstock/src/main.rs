@@ -13,6 +13,7 @@ use clap::{Parser, Subcommand};
 use crate::exit::{Code, Failure, say};
 
 mod chart;
+mod controller;
 mod copies;
 mod cp;
 mod credentials;
@@ -69,6 +70,7 @@ enum Verb {
     Cancel(requests::set::CancelArgs),
     Drain(requests::drain::Args),
     Reserve(requests::reserve::Args),
+    Controller(controller::Args),
     /// Measure what TCP carries between two machines, memory to memory.
     Nettest(nettest::NettestArgs),
     Host(host::Args),
@@ -99,6 +101,7 @@ impl Verb {
             Self::Cancel(args) => requests::set::cancel(&args),
             Self::Drain(args) => requests::drain::run(&args),
             Self::Reserve(args) => requests::reserve::run(args),
+            Self::Controller(args) => controller::run(&args),
             Self::Host(args) => host::run(args),
             Self::Tag(args) => tag::run(args),
             Self::Sample(args) => sample::run(args),

@@ -185,5 +185,14 @@ fn line(request: &RequestFacts) -> String {
         Some(seconds) => format!(", done in {}", duration(seconds as f64)),
         None => String::new(),
     };
-    format!("request {}: {}, {}{rate}{forecast}\n", request.id, state(request), progress(request))
+    let waiting = request.waiting.as_deref().filter(|_| !is_over(request));
+    let waiting = waiting.map_or(String::new(), |why| format!("; {}", printable(why)));
+    let late = request.deadline_problem.as_deref().filter(|_| !is_over(request));
+    let late = late.map_or(String::new(), |why| format!("; deadline: {}", printable(why)));
+    format!(
+        "request {}: {}, {}{rate}{forecast}{waiting}{late}\n",
+        request.id,
+        state(request),
+        progress(request)
+    )
 }

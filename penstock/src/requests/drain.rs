@@ -10,13 +10,15 @@ use crate::table::table;
 /// Let nothing new begin at a host or site of a controller, or let it again; list hosts
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What runs there runs to its end, or with --now goes on at another host of the same site. Without a name all hosts are \
-listed.
+What runs there runs to its end, or with --now goes on at another host of the same site. A host that is silent keeps \
+what it was told to do, as it may be doing it all the same; with --gone you say that it is gone for good, and its work \
+goes to others once the other end has stopped or is gone too. Without a name all hosts are listed.
 
 Examples:
   penstock drain
   penstock drain dtn1 --reason 'new disks'
   penstock drain --site cern --now
+  penstock drain dtn2 --gone --reason 'burnt down'
   penstock drain dtn1 --undo")]
 pub(crate) struct Args {
     /// Name of the host in the controller's topology, or of the site with --site
@@ -25,11 +27,14 @@ pub(crate) struct Args {
     #[arg(long, requires = "name")]
     site: bool,
     /// Let it take work again
-    #[arg(long, requires = "name", conflicts_with_all = ["now", "reason"])]
+    #[arg(long, requires = "name", conflicts_with_all = ["now", "gone", "reason"])]
     undo: bool,
     /// Take back what runs there, too
     #[arg(long, requires = "name")]
     now: bool,
+    /// It is gone for good: what it was told to do is over. Refused while it reports
+    #[arg(long, requires = "name")]
+    gone: bool,
     /// Why, for people
     #[arg(long, value_name = "TEXT", requires = "name")]
     reason: Option<String>,
@@ -56,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
         controller.ask("DELETE", &path, None::<&()>)?
     } else {
         let reason = args.reason.clone().unwrap_or_default();
-        controller.ask("PUT", &path, Some(&DrainBody { reason, now: args.now }))?
+        controller.ask("PUT", &path, Some(&DrainBody { reason, now: args.now, gone: args.gone }))?
     };
     if args.json {
         print_json(&drained)?;

@@ -82,7 +82,7 @@ fn shown(requests: &[RequestFacts]) -> String {
     if requests.is_empty() {
         return "no requests\n".to_owned();
     }
-    let headings = ["ID", "STATE", "CLASS", "FROM", "TO", "DONE", "AGE"];
+    let headings = ["ID", "STATE", "CLASS", "FROM", "TO", "DONE", "AGE", "WAITS"];
     let mut rows = vec![headings.map(str::to_owned).to_vec()];
     for request in requests {
         let end = request.ended_unix_seconds.unwrap_or_else(now);
@@ -94,6 +94,7 @@ fn shown(requests: &[RequestFacts]) -> String {
             printable(&format!("{}:{}", request.destination, request.to)),
             progress(request),
             duration(end - request.submitted_unix_seconds),
+            printable(request.waiting.as_deref().unwrap_or("")),
         ]);
     }
     table(&rows)

@@ -168,6 +168,9 @@ fn facts(request: &RequestFacts) -> String {
         };
         line("rate", format!("{}{forecast}", BitRate(rate)));
     }
+    if let Some(why) = &request.waiting {
+        line("waits", printable(why));
+    }
     if let Some(deadline) = request.deadline_unix_seconds.filter(|_| !is_over(request)) {
         let left = deadline as f64 - now();
         line(
@@ -177,6 +180,9 @@ fn facts(request: &RequestFacts) -> String {
                 false => format!("{} ago", duration(-left)),
             },
         );
+    }
+    if let Some(problem) = &request.deadline_problem {
+        line("late", printable(problem));
     }
     if let Some(trouble) = &request.trouble {
         line("trouble", printable(trouble));

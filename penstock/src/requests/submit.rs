@@ -15,7 +15,8 @@ use crate::exit::{Code, Failure, OrExit, say};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The controller chooses hosts, rates and paths, tries again what may pass, and goes on when machines fail; this command \
-may end at once. Without --files everything below the source's directory is moved. With --key the same command may be \
+may end at once. Without --files everything below the source's directory is moved, or the one file that the source \
+is, into the destination's directory. With --key the same command may be \
 given again: it is the same request.
 
 The controller's own token is known on its machine; elsewhere log in to its HTTP port once (penstock login \
@@ -24,14 +25,15 @@ cancelled.
 
 Examples:
   penstock submit cern:/store/run7 caltech:/store/run7
+  penstock submit cern:/store/run7/events.dat caltech:/store/one
   penstock submit cern:/store caltech:/store --files list.txt \\
     --class production --priority 4 --key run7
   find . -type f -printf '%P\\n' |\\
     penstock submit cern:/store/run7 caltech:/store/in --files - --watch
   penstock submit cern:/store/run7 caltech:/store/new --deadline 6h --json")]
 pub(crate) struct Args {
-    /// Where the files are, as SITE:/DIRECTORY
-    #[arg(value_name = "SITE:/DIR")]
+    /// Where the files are, as SITE:/DIRECTORY, or one file
+    #[arg(value_name = "SITE:/PATH")]
     from: SitePath,
     /// Where they go, as SITE:/DIRECTORY
     #[arg(value_name = "SITE:/DIR")]

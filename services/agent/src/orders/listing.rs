@@ -1,4 +1,4 @@
-//! A listing: the regular files below a directory, told page by page.
+//! A listing: the regular files below a directory, or one file, told page by page.
 //!
 //! A thread walks, confined to the export, and stands still while [`WAITING_MAX`] entries are not acknowledged. What it
 //! cannot tell (a name that is not UTF-8, a directory that cannot be read) makes the listing end with a fault: whoever
@@ -12,9 +12,9 @@ use std::time::Duration;
 use penstock_mover::agent::Place;
 use penstock_mover::scan::{Found, Source, Walk};
 use penstock_mover::sink::PART;
-use penstock_operations::orders::{ENTRIES_MAX, Entry, Fault};
+use penstock_operations::orders::{ENTRIES_MAX, Entry, Fault, LISTED_PATH};
 use penstock_protocol::manifest::{Kind, display_path};
-use penstock_sys::fs::{Dir, describe};
+use penstock_sys::fs::{self, Dir, describe};
 
 use super::faults::lasting;
 use super::outbox::Outbox;
@@ -75,6 +75,16 @@ impl Listing {
     pub(super) fn start(place: Place) -> Result<Self, Fault> {
         let Place { root, path, shown } = place;
         let failed = |error: io::Error| lasting(format!("{shown}: {}", describe(&error)));
+        if !path.is_empty() {
+            let facts = root.stat(std::ffi::OsStr::from_bytes(&path)).map_err(failed)?;
+            if facts.kind == fs::Kind::File {
+                // It is one file: the list has it under the name of the listed path itself.
+                let shared = Shared::default();
+                shared.tell(Entry { path: LISTED_PATH.to_owned(), bytes: facts.size });
+                shared.lock().ended = Some(None);
+                return Ok(Self(Arc::new(shared)));
+            }
+        }
         let dir = match path.is_empty() {
             true => Ok(root),
             false => root.open_dir(std::ffi::OsStr::from_bytes(&path)),
@@ -185,6 +195,18 @@ mod tests {
             all.extend(page.into_iter().map(|entry| entry.path));
             assert!(begun.elapsed() < Duration::from_secs(60));
         }
+    }
+
+    #[test]
+    fn file_is_listed_as_itself() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("one.raw"), "text").unwrap();
+        let root = Dir::open(directory.path()).unwrap();
+        let place = Place { root, path: b"one.raw".to_vec(), shown: "/data/one.raw".into() };
+        let listing = Listing::start(place).unwrap();
+        assert_eq!(listing.ended(), Some(None));
+        let (_, entries) = listing.told(|_| true);
+        assert_eq!(entries, [Entry { path: LISTED_PATH.into(), bytes: 4 }]);
     }
 
     #[test]
