@@ -9,7 +9,8 @@ mod init;
 #[command(after_help = "\
 Examples:
   penstock controller init site dtn-a=a dtn-b=b
-  penstock controller init wan dtn1=cern@192.0.2.1 dtn2=caltech@198.51.100.1 --listen 192.0.2.9:8621")]
+  penstock controller init wan dtn1=cern@192.0.2.1 dtn2=caltech@198.51.100.1 \\
+    --listen 192.0.2.9:8621")]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: What,

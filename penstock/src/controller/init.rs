@@ -37,7 +37,8 @@ links to those of your network. The token 'operator' may submit, change and drai
 
 Examples:
   penstock controller init site dtn-a=a dtn-b=b
-  penstock controller init wan dtn1=cern@192.0.2.1 dtn2=caltech@198.51.100.1 --listen 192.0.2.9:8621")]
+  penstock controller init wan dtn1=cern@192.0.2.1 dtn2=caltech@198.51.100.1 \\
+    --listen 192.0.2.9:8621")]
 pub(crate) struct Args {
     /// Directory to write, which may not have a configuration yet
     #[arg(value_name = "DIR")]
