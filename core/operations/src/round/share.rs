@@ -372,7 +372,7 @@ impl Planner {
         let mut judge = |expected: u64, counted: Option<u64>, runs: Vec<i64>, name: String| {
             let Some(counted) = counted.filter(|_| expected > 0) else { return };
             let is_certain = expected > TELLING_BPS;
-            let missing = (counted < expected / 2).then(|| MissingAt { name, is_certain });
+            let missing = (counted < expected / 2).then_some(MissingAt { name, is_certain });
             for run in runs {
                 let entry: &mut Option<MissingAt> = visible.entry(run).or_default();
                 // One place where it does not show is enough.
