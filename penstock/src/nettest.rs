@@ -173,10 +173,18 @@ pub(crate) fn run(args: NettestArgs) -> ExitCode {
             fail(2, &error.to_string())
         }
         Err(Failure::Test(error)) => fail(1, &error.to_string()),
-        Err(Failure::Listen(address, error)) => fail(
-            1,
-            &format!("cannot listen on {address}: {error}; choose another with --listen ADDR:PORT"),
-        ),
+        Err(Failure::Listen(address, error)) => {
+            let owner = match error.kind() {
+                io::ErrorKind::AddrInUse => " (an agent, penstock serve, uses port 8620 too)",
+                _ => "",
+            };
+            fail(
+                1,
+                &format!(
+                    "cannot listen on {address}: {error}{owner}; choose another with --listen ADDR:PORT and name it to the client as HOST:PORT"
+                ),
+            )
+        }
     }
 }
 
@@ -342,6 +350,7 @@ fn sweep(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
     }
     let mut sweep = Sweep::new(options);
     let mut last = None;
+    let mut other_tests = 0;
     while let Some(streams) = sweep.next().filter(|_| !signals.stop.load(Relaxed)) {
         params.streams = streams;
         let report = nettest::run(&args.target(), &params, &signals.stop, &mut |progress| {
@@ -363,6 +372,7 @@ fn sweep(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
             print_point(&point)?;
         }
         sweep.record(point);
+        other_tests = other_tests.max(report.other_tests);
         last = Some(report);
     }
     let (Some(found), Some(last)) = (sweep.report(), last) else {
@@ -374,11 +384,12 @@ fn sweep(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
             "path": last.path, "seconds_each": params.seconds,
             "label": last.flows.first().map(|flow| &flow.label),
             "label_note": last.flows.first().map(|flow| &flow.label_note),
+            "other_tests": other_tests,
             "bits_per_second": found.best_bits_per_second, "sweep": found,
         });
         print_json(&object)?;
     } else {
-        print_sweep(&found, &last)?;
+        print_sweep(&found, &last, other_tests)?;
     }
     Ok(())
 }

@@ -178,6 +178,59 @@ fn many_clients_at_once() {
     });
 }
 
+/// Each of two tests that share the listener says so, the one that began first too.
+#[test]
+fn simultaneous_tests_are_reported_in_both() {
+    let listener = Listening::on("127.0.0.1:0");
+    let alone = listener.test(&["-n", "1000"]);
+    assert_eq!(alone["other_tests"], 0, "{alone}");
+    let address = listener.address.as_str();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| test_at(address, &["-t", "2", "--rate", "10M"]));
+        listener.log_line("started");
+        let second = penstock().args(["nettest", address, "-t", "0.3", "--rate", "10M"]).output();
+        let second = String::from_utf8(second.unwrap().stdout).unwrap();
+        assert!(second.contains("ran 1 other test at the same time"), "{second}");
+        assert_eq!(first.join().unwrap()["other_tests"], 1);
+    });
+    let after = listener.test(&["-n", "1000"]);
+    assert_eq!(after["other_tests"], 0, "{after}");
+}
+
+/// A listener that is stopped keeps its connections, and says nothing.
+#[test]
+fn hung_listener_is_noticed_within_five_seconds() {
+    let listener = Listening::on("127.0.0.1:0");
+    let pid = listener.child.id().to_string();
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    };
+    let start = |flags: &[&str]| {
+        penstock()
+            .args(["nettest", &listener.address, "-t", "60"])
+            .args(flags)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    // While it runs, either way and with rare interval lines, and before it begins.
+    let running: Vec<_> = [&["-R"][..], &["-i", "30"]].iter().map(|flags| start(flags)).collect();
+    running.iter().for_each(|_| drop(listener.log_line("started")));
+    signal("-STOP");
+    let stopped = Instant::now();
+    let late = start(&[]);
+    for client in running.into_iter().chain([late]) {
+        let output = client.wait_with_output().unwrap();
+        assert!(stopped.elapsed() < Duration::from_millis(6500), "{:?}", stopped.elapsed());
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let line = only_line(&output.stderr);
+        assert!(line.contains(&listener.address) && line.contains("hangs"), "{line}");
+    }
+    signal("-CONT");
+    assert_eq!(listener.test(&["-n", "1000"])["bytes"], 1000);
+}
+
 #[test]
 fn a_sweep_reports_its_knee() {
     let listener = Listening::on("127.0.0.1:0");

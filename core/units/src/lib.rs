@@ -118,6 +118,13 @@ pub fn display_duration(duration: Duration) -> String {
     }
 }
 
+/// Prints a count with its noun, which gets an `s` unless it is one: `1 file`, `2 files`, `0 files`.
+#[must_use]
+pub fn display_count(count: u64, noun: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{ending}")
+}
+
 /// Prints how long something takes to get somewhere, in three digits: `850 ns`, `12.3 us`, `65.0 ms`.
 #[must_use]
 pub fn display_latency(latency: Duration) -> String {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use penstock_mover::nettest::{Flow, Interval, ListenerEvent, Report, SweepPoint, SweepReport};
-use penstock_units::{BitRate, ByteCount};
+use penstock_units::{BitRate, ByteCount, display_count};
 use serde_json::json;
 
 use crate::limits::Ceiling;
@@ -78,6 +78,7 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
     if let Some(advice) = advice(report) {
         writeln!(out, "{advice}")?;
     }
+    print_other_tests(&mut out, report.other_tests)?;
     if let Some(reason) = &report.path_reason {
         writeln!(out, "a faster path was not available: {reason}")?;
     }
@@ -121,6 +122,18 @@ fn print_label(out: &mut impl Write, flow: &Flow) -> io::Result<()> {
     }
 }
 
+/// That the listener ran other tests, if it did.
+fn print_other_tests(out: &mut impl Write, other_tests: u32) -> io::Result<()> {
+    if other_tests == 0 {
+        return Ok(());
+    }
+    let tests = display_count(other_tests.into(), "other test");
+    writeln!(
+        out,
+        "the listener ran {tests} at the same time: they shared its network and processors"
+    )
+}
+
 pub(super) fn print_point(point: &SweepPoint) -> io::Result<()> {
     let mut out = io::stdout();
     writeln!(
@@ -136,21 +149,22 @@ pub(super) fn print_point(point: &SweepPoint) -> io::Result<()> {
 }
 
 /// The last report of the sweep has how it was labelled.
-pub(super) fn print_sweep(found: &SweepReport, last: &Report) -> io::Result<()> {
+pub(super) fn print_sweep(found: &SweepReport, last: &Report, other_tests: u32) -> io::Result<()> {
     let mut out = io::stdout();
     for flow in &last.flows {
         print_label(&mut out, flow)?;
     }
     writeln!(
         out,
-        "{} stream{} enough: {}, within {} % of the best ({} with {})",
-        found.knee_streams,
-        if found.knee_streams == 1 { " is" } else { "s are" },
+        "{} {} enough: {}, within {} % of the best ({} with {})",
+        display_count(u64::from(found.knee_streams), "stream"),
+        if found.knee_streams == 1 { "is" } else { "are" },
         show_rate(found.knee_bits_per_second),
         found.knee_percent,
         show_rate(found.best_bits_per_second),
         found.best_streams
     )?;
+    print_other_tests(&mut out, other_tests)?;
     if found.still_rising {
         writeln!(out, "the rate was still rising: try a larger --sweep-max")?;
     }
@@ -161,10 +175,9 @@ pub(super) fn print_sweep(found: &SweepReport, last: &Report) -> io::Result<()> 
 pub(super) fn log_line(event: &ListenerEvent<'_>) {
     let line = match event {
         ListenerEvent::Started { peer, params } => format!(
-            "{peer}: test {}, {} stream{}",
+            "{peer}: test {}, {}",
             params.direction.name(),
-            params.streams,
-            if params.streams == 1 { "" } else { "s" }
+            display_count(u64::from(params.streams), "stream"),
         ),
         ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds } => format!(
             "{peer}: done, received {}, sent {}, {}",

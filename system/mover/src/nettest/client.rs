@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
 use penstock_protocol::preamble::{self, ConnectionKind, PREAMBLE_BYTES, Preamble};
@@ -11,13 +11,14 @@ use penstock_sys::net::connect::{ConnectOptions, connect};
 use super::message::{Message, Role};
 use super::params::TestParams;
 use super::report::{Interval, Report, role_of};
-use super::session::{self, Connection, Control, hear_until};
+use super::session::{self, Connection, Control, LISTENER_SILENT_AFTER, Peer, hear_until};
 use super::share::MemoryShare;
 use super::{DEFAULT_PORT, NettestError};
 use crate::labels::Labelling;
 
-/// For the listener to accept a connection, and to answer.
-const ANSWER: Duration = Duration::from_secs(10);
+/// For the kernel of the listener's host to accept a connection. The listener answers within
+/// [`LISTENER_SILENT_AFTER`].
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Whom to test against, and from where.
 #[derive(Clone, Debug, Default)]
@@ -99,8 +100,13 @@ pub fn run(
     let (peer, mut control) = connect_control(target, &options)?;
     let software = concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned();
     control.say(&Message::Propose { software, params: params.clone() })?;
-    let deadline = Instant::now() + ANSWER;
-    let test_id = match hear_until(&control, deadline)? {
+    let hear = |control: &Control| {
+        hear_until(control, Instant::now() + LISTENER_SILENT_AFTER).map_err(|error| match error {
+            error @ NettestError::Silent(_) => NettestError::Listener { peer, error: error.into() },
+            error => error,
+        })
+    };
+    let test_id = match hear(&control)? {
         Message::Accepted { test_id, .. } => parse_test_id(&test_id)?,
         Message::Refused { reason } => return Err(NettestError::Refused(reason)),
         _ => return Err(NettestError::Unexpected),
@@ -117,17 +123,23 @@ pub fn run(
         let socket = connect_data(peer, &options, &test_id, index)?;
         sockets.push(Connection { index, role, socket, label });
     }
-    match hear_until(&control, Instant::now() + 2 * ANSWER)? {
+    match hear(&control)? {
         Message::Start => {}
         Message::Refused { reason } => return Err(NettestError::Refused(reason)),
         Message::Failed { reason } => return Err(NettestError::PeerFailed(reason)),
         _ => return Err(NettestError::Unexpected),
     }
     let mut intervals = Vec::new();
-    let outcome =
-        session::run(params, sockets, control, MemoryShare::ALONE, stop, &mut |interval| {
-            on_progress(Progress::Interval(interval));
-            intervals.push(interval.clone());
+    let listener = Peer { silent_after: LISTENER_SILENT_AFTER, other_tests: &AtomicU32::default() };
+    let on_interval = &mut |interval: &Interval| {
+        on_progress(Progress::Interval(interval));
+        intervals.push(interval.clone());
+    };
+    let share = MemoryShare::ALONE;
+    let outcome = session::run(params, sockets, control, share, &listener, stop, on_interval)
+        .map_err(|error| match error {
+            error @ NettestError::Silent(_) => NettestError::Listener { peer, error: error.into() },
+            error => error,
         })?;
     for stream in outcome.local.iter().chain(&outcome.remote) {
         if let Some(reason) = &stream.error {
@@ -141,9 +153,9 @@ fn connect_control(
     target: &Target,
     options: &ConnectOptions,
 ) -> Result<(SocketAddr, Control), NettestError> {
-    let mut failure = NettestError::Silent;
+    let mut failure = NettestError::NoAddress;
     for peer in target.addresses()? {
-        match connect(peer, options, ANSWER) {
+        match connect(peer, options, CONNECT_WITHIN) {
             Ok(mut socket) => {
                 socket
                     .write_all(&first_bytes(ConnectionKind::NettestControl))
@@ -167,7 +179,7 @@ fn connect_data(
     index: u32,
 ) -> Result<TcpStream, NettestError> {
     let fail = |source| NettestError::Connect { peer, source };
-    let mut socket = connect(peer, options, ANSWER).map_err(fail)?;
+    let mut socket = connect(peer, options, CONNECT_WITHIN).map_err(fail)?;
     let mut head = first_bytes(ConnectionKind::NettestData).to_vec();
     head.extend_from_slice(test_id);
     head.extend_from_slice(&index.to_be_bytes());

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -22,7 +22,9 @@ use super::NettestError;
 use super::message::{Message, Role, write_message};
 use super::params::TestParams;
 use super::report::role_of;
-use super::session::{self, Connection, Control, Event, Outcome, hear_until};
+use super::session::{
+    self, CLIENT_SILENT_AFTER, Connection, Control, Event, Outcome, Peer, hear_until,
+};
 use super::share::MemoryShare;
 use crate::labels::label_accepted;
 
@@ -105,6 +107,7 @@ struct Desk<F> {
     waiting: Mutex<BTreeMap<u64, Arc<TcpStream>>>,
     arrivals: AtomicU64,
     tests: Mutex<HashMap<TestId, SyncSender<DataConnection>>>,
+    concurrent: Concurrent,
     stop: Arc<AtomicBool>,
     on_event: F,
 }
@@ -141,6 +144,7 @@ impl Listener {
             waiting: Mutex::default(),
             arrivals: AtomicU64::new(0),
             tests: Mutex::default(),
+            concurrent: Concurrent::default(),
             stop: stop.clone(),
             on_event,
         });
@@ -258,7 +262,8 @@ where
             return refuse(&mut control, error.to_string());
         }
         let Some(mut booking) = self.book(params.connections()) else {
-            let reason = format!("{} tests are running, try again later", self.limits.tests);
+            let are = if self.limits.tests == 1 { "test is" } else { "tests are" };
+            let reason = format!("{} {are} running, try again later", self.limits.tests);
             return refuse(&mut control, reason);
         };
         drop(place);
@@ -276,8 +281,11 @@ where
         (self.on_event)(&ListenerEvent::Started { peer, params: &params });
         control.say(&Message::Start)?;
         let started = Instant::now();
+        let place = self.concurrent.enter();
+        let client = Peer { silent_after: CLIENT_SILENT_AFTER, other_tests: &place.other_tests };
+        let share = booking.share;
         let outcome =
-            session::run(&params, sockets, control, booking.share, &self.stop, &mut |_| {})?;
+            session::run(&params, sockets, control, share, &client, &self.stop, &mut |_| {})?;
         let (bytes_sent, bytes_received) = totals(&outcome);
         let seconds = started.elapsed().as_secs_f64();
         (self.on_event)(&ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds });
@@ -296,6 +304,38 @@ where
         let (sender, connections) = sync_channel(connections as usize);
         tests.insert(id, sender);
         Some(Booking { id, connections: Some(connections), share, tests: &self.tests })
+    }
+}
+
+/// The tests that run at a listener now; each learns how many others ran at the same time at most.
+#[derive(Debug, Default)]
+struct Concurrent(Mutex<Vec<Arc<AtomicU32>>>);
+
+/// A test among those that run; dropping it ends that.
+#[derive(Debug)]
+struct RunningTest<'a> {
+    concurrent: &'a Concurrent,
+    /// Most others that ran at the same time so far.
+    other_tests: Arc<AtomicU32>,
+}
+
+impl Concurrent {
+    /// One more test runs.
+    fn enter(&self) -> RunningTest<'_> {
+        let mut running = lock(&self.0);
+        let others = u32::try_from(running.len()).unwrap_or(u32::MAX);
+        running.push(Arc::new(AtomicU32::new(others)));
+        for test in running.iter() {
+            test.fetch_max(others, Relaxed);
+        }
+        let other_tests = Arc::clone(running.last().expect("one was added"));
+        RunningTest { concurrent: self, other_tests }
+    }
+}
+
+impl Drop for RunningTest<'_> {
+    fn drop(&mut self) {
+        lock(&self.concurrent.0).retain(|test| !Arc::ptr_eq(test, &self.other_tests));
     }
 }
 

@@ -47,6 +47,8 @@ pub enum Message {
         /// Bytes its receivers took.
         bytes_received: u64,
     },
+    /// Either, about twice a second: this end is there.
+    Alive,
     /// Either: end before time and report.
     Stop,
     /// Either: one of its streams is over.
@@ -55,6 +57,9 @@ pub enum Message {
     Finished {
         /// CPU time of its stream threads over the time they ran: 100 is one core.
         cpu_percent: f64,
+        /// Most other tests that a listener ran at the same time; 0 from a client.
+        #[serde(default)]
+        other_tests: u32,
     },
     /// Either: the test cannot go on.
     Failed {

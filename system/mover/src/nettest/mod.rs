@@ -23,6 +23,7 @@ mod sweep;
 use std::io;
 use std::net::SocketAddr;
 
+use penstock_units::display_count;
 use thiserror::Error;
 
 pub use client::{Progress, Target, run};
@@ -80,8 +81,24 @@ pub enum NettestError {
     #[error("the control connection ended: {0}")]
     ControlLost(#[source] io::Error),
     /// The other end says nothing.
-    #[error("no answer in time; is it a penstock listener of this release?")]
-    Silent,
+    #[error(
+        "connected, and no answer for {0:.1} s: the other end hangs, or is no penstock listener of this release"
+    )]
+    Silent(
+        /// For how many seconds.
+        f64,
+    ),
+    /// A name has no address.
+    #[error("no address to connect to")]
+    NoAddress,
+    /// The listener hangs.
+    #[error("{peer}: {error}")]
+    Listener {
+        /// Its address.
+        peer: SocketAddr,
+        /// What it does not do.
+        error: Box<Self>,
+    },
     /// The other end said what does not belong here.
     #[error("the other end sent a message that does not belong here")]
     Unexpected,
@@ -89,7 +106,7 @@ pub enum NettestError {
     #[error("the test did not end a minute after its time")]
     Overdue,
     /// Data connections did not arrive.
-    #[error("{missing} of {expected} data connections did not arrive in time")]
+    #[error("{missing} of {} did not arrive in time", display_count(*expected as u64, "data connection"))]
     Missing {
         /// How many are missing.
         missing: usize,

@@ -119,6 +119,8 @@ pub struct Report {
     pub path_reason: Option<String>,
     /// Whether the user of either end ended it early.
     pub interrupted: bool,
+    /// Most other tests that the listener ran at the same time: they shared its network and processors.
+    pub other_tests: u32,
     /// One entry for each direction.
     pub flows: Vec<Flow>,
     /// One entry for each stream.
@@ -206,6 +208,7 @@ impl Report {
             path: sample.path,
             path_reason: sample.path_reason,
             interrupted: outcome.interrupted,
+            other_tests: outcome.other_tests,
             flows,
             streams,
             intervals,

@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,6 +23,12 @@ use super::stream::{Shared, Stream};
 const DRAIN: Duration = Duration::from_secs(60);
 /// Sent data that stays unacknowledged this long ends a stream.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+/// How often each end says that it is there.
+const ALIVE_EVERY: Duration = Duration::from_millis(500);
+/// A listener that neither answers nor says that it is there for this long hangs.
+pub(super) const LISTENER_SILENT_AFTER: Duration = Duration::from_millis(4500);
+/// Likewise for a client, whose output may be held by a pager or a terminal.
+pub(super) const CLIENT_SILENT_AFTER: Duration = Duration::from_secs(60);
 /// Messages and reports that may wait: the thread that brings one more waits itself, and a peer
 /// that talks faster than it is heard finds its TCP window closed.
 const EVENTS_MAX: usize = 16;
@@ -92,6 +98,16 @@ pub(super) struct Outcome {
     pub(super) interrupted: bool,
     pub(super) cpu_local_percent: f64,
     pub(super) cpu_remote_percent: f64,
+    /// Most other tests that the listener ran at the same time, as it told this end.
+    pub(super) other_tests: u32,
+}
+
+/// What one end knows of the other before a test runs.
+pub(super) struct Peer<'a> {
+    /// How long it may say nothing.
+    pub(super) silent_after: Duration,
+    /// Most other tests that ran at this end, where it is the listener's.
+    pub(super) other_tests: &'a AtomicU32,
 }
 
 /// A data connection.
@@ -111,9 +127,12 @@ pub(super) fn run(
     sockets: Vec<Connection>,
     mut control: Control,
     share: MemoryShare,
+    peer: &Peer<'_>,
     user_stop: &AtomicBool,
     on_interval: &mut dyn FnMut(&Interval),
 ) -> Result<Outcome, NettestError> {
+    let mut last_heard = Instant::now();
+    let mut alive_told = Instant::now();
     let mut streams = Running::start(params, sockets, share, &control.sender)?;
     let mut outcome = Outcome::default();
     let mut remote_finished = false;
@@ -129,6 +148,10 @@ pub(super) fn run(
             streams.shared.stop.store(true, Relaxed);
             control.say(&Message::Stop)?;
         }
+        if alive_told.elapsed() >= ALIVE_EVERY {
+            alive_told = Instant::now();
+            control.say(&Message::Alive)?;
+        }
         if now >= streams.next_tick && outcome.local.len() < streams.sockets.len() {
             let interval = streams.tick(now);
             control.say(&Message::Interval {
@@ -139,7 +162,16 @@ pub(super) fn run(
             on_interval(&interval);
         }
         let wait = streams.next_tick.saturating_sub(now).min(Duration::from_millis(100));
-        match control.hear(wait.max(Duration::from_millis(1))) {
+        let event = control.hear(wait.max(Duration::from_millis(1)));
+        match &event {
+            Some(Event::Peer(_)) => last_heard = Instant::now(),
+            // Only where nothing waits to be heard: this thread itself may have been held.
+            None if !remote_finished && last_heard.elapsed() > peer.silent_after => {
+                return Err(NettestError::Silent(peer.silent_after.as_secs_f64()));
+            }
+            _ => {}
+        }
+        match event {
             Some(Event::Stream(report)) => {
                 let mut report = *report;
                 streams.add_samples(&mut report);
@@ -152,7 +184,8 @@ pub(super) fn run(
                     }
                     outcome.cpu_local_percent = cpu_percent(&outcome.local);
                     let cpu_percent = outcome.cpu_local_percent;
-                    control.say(&Message::Finished { cpu_percent })?;
+                    let other_tests = peer.other_tests.load(Relaxed);
+                    control.say(&Message::Finished { cpu_percent, other_tests })?;
                 }
             }
             Some(Event::Peer(Ok(message))) => match message {
@@ -163,12 +196,13 @@ pub(super) fn run(
                 Message::Stream(report) if outcome.remote.len() < streams.sockets.len() => {
                     outcome.remote.push(report);
                 }
-                Message::Finished { cpu_percent } => {
+                Message::Finished { cpu_percent, other_tests } => {
                     outcome.cpu_remote_percent = cpu_percent;
+                    outcome.other_tests = other_tests;
                     remote_finished = true;
                 }
                 Message::Failed { reason } => return Err(NettestError::PeerFailed(reason)),
-                Message::Interval { .. } => {}
+                Message::Interval { .. } | Message::Alive => {}
                 _ => return Err(NettestError::Unexpected),
             },
             Some(Event::Peer(Err(error))) if !remote_finished => {
@@ -328,10 +362,11 @@ fn cpu_percent(streams: &[StreamReport]) -> f64 {
 
 /// Waits until `deadline` for the listener's or client's next message.
 pub(super) fn hear_until(control: &Control, deadline: Instant) -> Result<Message, NettestError> {
+    let begun = Instant::now();
     match control.hear(deadline.saturating_duration_since(Instant::now())) {
         Some(Event::Peer(Ok(message))) => Ok(message),
         Some(Event::Peer(Err(error))) => Err(NettestError::ControlLost(error)),
         Some(Event::Stream(_)) => Err(NettestError::Unexpected),
-        None => Err(NettestError::Silent),
+        None => Err(NettestError::Silent(begun.elapsed().as_secs_f64())),
     }
 }
