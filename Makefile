@@ -7,7 +7,7 @@ CARGO ?= cargo
 help:
 	@echo "make demo    install what is missing, build, and copy a dataset between two agents"
 	@echo "make test    install what is missing, check the sources and run every test"
-	@echo "make build   build target/release/penstock"
+	@echo "make build   build target/release/penstock, and its symbols in penstock.debug beside it"
 	@echo "make check   the checks of the sources alone: clippy, the rules of the house, the eBPF object"
 	@echo "make bench   measure side by side with other movers (as root; installs them)"
 	@echo "make fuzz    feed the parsers and state machines whatever breaks them, ten seconds each"
@@ -16,6 +16,7 @@ help:
 demo:
 	./tools/setup.sh build demo
 	$(CARGO) build --release --locked --package penstock
+	./tools/strip.sh target/release/penstock
 	./demo/run.sh target/release/penstock
 
 test:
@@ -27,6 +28,7 @@ test:
 build:
 	./tools/setup.sh build
 	$(CARGO) build --release --locked --package penstock
+	./tools/strip.sh target/release/penstock
 
 check:
 	$(CARGO) fmt --all --check

@@ -31,6 +31,7 @@ for purpose in "$@"; do
     case $purpose in
         build)
             need cc gcc libc6-dev
+            need objcopy binutils
             ;;
         test)
             need ssh openssh-client

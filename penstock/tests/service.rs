@@ -1,0 +1,193 @@
+//! The service installation and the stripped binary, by the files in `deploy/`, `tools/` and the steps in
+//! `docs/operations.md` as they stand there.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::{Agent, House, PENSTOCK, Random, is_root, penstock, run, skip, write_file};
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn output(command: &mut Command) -> (bool, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = [stdout, stderr].concat();
+    (status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The commands of the first block below a heading.
+fn steps(document: &str, heading: &str) -> Vec<String> {
+    let text = read(document);
+    let (_, text) = text.split_once(&format!("\n## {heading}\n")).expect(heading);
+    let (_, text) = text.split_once("```sh\n").expect("a block of commands");
+    text.split_once("```").unwrap().0.lines().map(str::to_owned).collect()
+}
+
+/// Values of a key in a unit.
+fn values(unit: &str, key: &str) -> Vec<String> {
+    let text = read(unit);
+    let found = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    found.map(str::to_owned).collect()
+}
+
+/// Each step as written, below another root: paths, the group by its number there, and systemctl without a manager.
+#[test]
+fn install_steps_make_a_working_service() {
+    if !is_root() {
+        return skip("only root gives files to another user");
+    }
+    let house = House::new();
+    let root = house.path("system");
+    for directory in ["usr/bin", "etc/systemd/system", "usr/lib/systemd/system", "srv", "run"] {
+        fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    let steps = steps("docs/operations.md", "Install");
+    assert!(steps.last().unwrap().starts_with("systemctl enable --now penstock"), "{steps:?}");
+    for step in &steps {
+        let mut words: Vec<String> = step
+            .split_whitespace()
+            .map(|word| match word {
+                "target/release/penstock" => PENSTOCK.to_owned(),
+                "systemd-sysusers" => format!("systemd-sysusers --root={}", root.display()),
+                "systemctl" => format!("systemctl --root={}", root.display()),
+                "--now" => String::new(),
+                path if path.starts_with('/') => format!("{}{path}", root.display()),
+                other => other.to_owned(),
+            })
+            .collect();
+        for (file, flag) in [("passwd", "-o"), ("group", "-g")] {
+            if let Some(at) = words.iter().position(|word| word == flag) {
+                let list = fs::read_to_string(root.join("etc").join(file)).unwrap();
+                let line = list.lines().find(|line| line.starts_with("penstock:")).unwrap();
+                words[at + 1] = line.split(':').nth(2).unwrap().to_owned();
+            }
+        }
+        let mut shell = Command::new("sh");
+        shell.args(["-ec", &words.join(" ")]).current_dir(repository());
+        let (succeeded, text) = output(&mut shell);
+        assert!(succeeded, "{step}: {text}");
+    }
+    let wanted = root.join("etc/systemd/system/multi-user.target.wants/penstock.service");
+    assert!(wanted.is_symlink(), "the unit is not enabled");
+    let configuration = root.join("etc/penstock/penstock.toml");
+    assert_eq!(fs::metadata(&configuration).unwrap().mode() & 0o777, 0o640);
+    let store = root.join("srv/store");
+    assert_ne!(fs::metadata(&store).unwrap().uid(), 0, "the service's user may not write there");
+    // What the unit lets the agent write holds what the configuration exports.
+    let text = fs::read_to_string(&configuration).unwrap();
+    let exported = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("path = "))
+        .map(|path| path.trim_matches('"'));
+    let writable = values("deploy/systemd/penstock.service", "ReadWritePaths");
+    for path in exported {
+        assert!(
+            writable.iter().any(|one| one.trim_start_matches('-') == path),
+            "{path}: {writable:?}"
+        );
+    }
+    // It starts by that configuration, and takes a file.
+    let below = text.replace("\"/srv/", &format!("\"{}/srv/", root.display()));
+    fs::write(&configuration, below).unwrap();
+    let mut serve = penstock(&house.state);
+    serve.args(["serve", "--json", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--config"]);
+    let agent = Agent::spawn({
+        serve.arg(&configuration);
+        serve
+    });
+    let file = house.source.join("file");
+    write_file(&mut Random::seeded(51), &file, 9000);
+    run(house.cp(&[file.to_str().unwrap(), &agent.url("store/")])).good();
+    assert_eq!(fs::read(&file).unwrap(), fs::read(store.join("file")).unwrap());
+}
+
+#[test]
+fn units_share_no_state_directory() {
+    let units = ["deploy/systemd/penstock.service", "deploy/systemd/penstock-tag.service"];
+    let of = |key: &str| units.map(|unit| values(unit, key));
+    let [agent, marker] = of("StateDirectory");
+    assert_eq!(
+        (agent.as_slice(), marker.as_slice()),
+        (&["penstock".to_owned()][..], &["penstock-tag".to_owned()][..])
+    );
+    for (unit, state) in units.iter().zip(["penstock", "penstock-tag"]) {
+        let environment = values(unit, "Environment");
+        assert!(
+            environment.contains(&format!("PENSTOCK_STATE=/var/lib/{state}")),
+            "{environment:?}"
+        );
+    }
+    // Both name the path to which the document installs the binary.
+    let installed = steps("docs/operations.md", "Install");
+    let path = installed[0].split_whitespace().last().unwrap().to_owned();
+    for start in of("ExecStart").concat() {
+        assert!(start.starts_with(&format!("{path} ")), "{start}");
+    }
+}
+
+#[test]
+fn systemd_accepts_the_units() {
+    let (available, _) = output(Command::new("systemd-analyze").arg("--version"));
+    if !available {
+        return skip("systemd-analyze is not installed");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["penstock.service", "penstock-tag.service"] {
+        // The binary is not installed here.
+        let unit =
+            read(&format!("deploy/systemd/{name}")).replace("/usr/bin/penstock ", "/bin/true ");
+        let path = dir.path().join(name);
+        fs::write(&path, unit).unwrap();
+        let (succeeded, text) =
+            output(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path));
+        let about: Vec<&str> = text.lines().filter(|line| line.contains(name)).collect();
+        assert!(succeeded && about.is_empty(), "{text}");
+    }
+}
+
+/// The stripped binary runs, names its symbols, and tools find function names through that.
+#[test]
+fn stripped_binary_keeps_its_symbols_beside() {
+    let dir = tempfile::tempdir().unwrap();
+    let binary = dir.path().join("penstock");
+    fs::copy(PENSTOCK, &binary).unwrap();
+    let before = fs::metadata(&binary).unwrap();
+    let strip = || {
+        let (succeeded, text) =
+            output(Command::new(repository().join("tools/strip.sh")).arg(&binary));
+        assert!(succeeded, "{text}");
+    };
+    strip();
+    let symbols = dir.path().join("penstock.debug");
+    let (after, kept) = (fs::metadata(&binary).unwrap(), fs::metadata(&symbols).unwrap());
+    assert!(after.len() < before.len() && kept.len() > 1 << 20, "{after:?} {kept:?}");
+    assert_eq!(after.mode() & 0o777, before.mode() & 0o777);
+    let (succeeded, text) = output(Command::new(&binary).arg("--version"));
+    assert!(succeeded && text.starts_with("penstock "), "{text}");
+    let sections = output(Command::new("readelf").args(["-SW"]).arg(&binary)).1;
+    assert!(sections.contains(".gnu_debuglink"), "{sections}");
+    assert!(!sections.contains(".symtab") && !sections.contains(".debug_info"), "{sections}");
+    // The address of main, from the symbols alone, is named by way of the stripped binary.
+    let names = output(Command::new("nm").arg(&symbols)).1;
+    let main = names.lines().find(|line| line.ends_with(" T main")).expect("main").to_owned();
+    let address = main.split_whitespace().next().unwrap();
+    let (_, found) = output(Command::new("addr2line").args(["-f", "-e"]).arg(&binary).arg(address));
+    assert!(found.starts_with("main"), "{found}");
+    // Once more it changes nothing.
+    strip();
+    assert_eq!(fs::metadata(&symbols).unwrap().len(), kept.len());
+    // A binary that was linked anew is stripped anew.
+    fs::remove_file(&binary).unwrap();
+    fs::copy(PENSTOCK, &binary).unwrap();
+    strip();
+    assert_eq!(fs::metadata(&binary).unwrap().len(), after.len());
+}
