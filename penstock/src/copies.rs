@@ -69,8 +69,16 @@ pub(crate) fn hear<T: for<'de> Deserialize<'de>>(stream: &UnixStream) -> io::Res
 /// # Errors
 /// When there is none, or it does not do that.
 pub(crate) fn ask(process: u32, what: &Ask) -> anyhow::Result<Transfer> {
-    ask_at(&directory()?.join(format!("{process}.sock")), what)?
+    ask_if_running(process, what)?
         .with_context(|| format!("no copy cp{process} is running: `penstock transfers` lists them"))
+}
+
+/// Asks the copy of this process; `None` when there is none.
+///
+/// # Errors
+/// When it does not do that.
+pub(crate) fn ask_if_running(process: u32, what: &Ask) -> anyhow::Result<Option<Transfer>> {
+    ask_at(&directory()?.join(format!("{process}.sock")), what)
 }
 
 /// `None` when nobody is there any more.

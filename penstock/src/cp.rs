@@ -4,6 +4,7 @@
 //! into a transfer once, [`show`] prints.
 
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -104,11 +105,11 @@ pub(crate) struct CpArgs {
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub memory: ByteCount,
     /// Reader threads per source device
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub readers: Option<u16>,
+    #[arg(long, value_name = "N", value_parser = numbers::threads)]
+    pub readers: Option<NonZeroU16>,
     /// Writer threads per destination device
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub writers: Option<u16>,
+    #[arg(long, value_name = "N", value_parser = numbers::threads)]
+    pub writers: Option<NonZeroU16>,
     /// Storage engine at this end: auto, direct, threads or buffered
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub engine: Engine,

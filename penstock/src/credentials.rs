@@ -2,11 +2,13 @@
 //!
 //! `penstock login` puts them into `hosts.toml` in the state directory. An agent that runs on this
 //! machine with the same state directory needs no login: its own certificate and token are there, and
-//! are taken for every address of this machine. A token only ever leaves inside TLS towards the
-//! certificate that belongs to it.
+//! are taken for every address of this machine. A login holds for the agent, not for the spelling of its
+//! address: at an address of which nothing is known the certificate says which agent it is. A token only
+//! ever leaves inside TLS towards the certificate that belongs to it.
 //!
 //! Fails with a line that says how to log in.
 
+use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +17,8 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail};
 use penstock_agent::config::{Listen, MOVER_PORT};
 use penstock_agent::state::{State, default_directory};
+use penstock_mover::contact;
+use penstock_mover::dial::TcpDial;
 use penstock_mover::identity::{Fingerprint, Identity, tls_client_config};
 use penstock_sys::net::is_own_address;
 use rustls::ClientConfig;
@@ -173,9 +177,50 @@ pub(crate) fn find(state: &State, address: &Address) -> anyhow::Result<Option<Kn
     own(state, address)
 }
 
+/// What is known of the agent whose mover is at `address`, by that address or by the certificate that is shown
+/// there.
+pub(crate) fn find_agent(state: &State, address: &Address) -> anyhow::Result<Option<Known>> {
+    let known = find(state, address)?;
+    if known.is_some() {
+        return Ok(known);
+    }
+    find_by_certificate(state, |fingerprints| {
+        let dial = TcpDial::new(&address.host, address.port, &[], &[], None)?;
+        contact::certificate_of(&dial, fingerprints).map(Some)
+    })
+}
+
+/// What is known of the agent that shows one of the certificates of `hosts.toml`, which `ask` gets to choose from.
+/// Where nobody answers, or another agent, nothing is known.
+fn find_by_certificate(
+    state: &State,
+    ask: impl FnOnce(Vec<Fingerprint>) -> io::Result<Option<Fingerprint>>,
+) -> anyhow::Result<Option<Known>> {
+    let hosts = read(state)?.host;
+    let known: Vec<Known> = hosts.iter().map(Host::known).collect::<anyhow::Result<_>>()?;
+    if known.is_empty() {
+        return Ok(None);
+    }
+    let shown =
+        ask(known.iter().map(|known| known.fingerprint).collect()).unwrap_or_else(|error| {
+            tracing::debug!("no certificate that is known: {error}");
+            None
+        });
+    Ok(known.into_iter().find(|known| Some(known.fingerprint) == shown))
+}
+
 /// What is known of the agent whose HTTP API is at `address`: the same token and certificate hold for
 /// both of an agent's ports, so a login to the mover's port will do.
 pub(crate) fn find_api(state: &State, address: &Address) -> anyhow::Result<Option<Known>> {
+    if let Some(known) = find_api_by_name(state, address)? {
+        return Ok(Some(known));
+    }
+    find_by_certificate(state, |fingerprints| {
+        penstock_agent::client::certificate_of(&address.to_string(), fingerprints)
+    })
+}
+
+fn find_api_by_name(state: &State, address: &Address) -> anyhow::Result<Option<Known>> {
     if let Some(known) = find(state, address)? {
         return Ok(Some(known));
     }
@@ -194,20 +239,41 @@ pub(crate) fn find_api(state: &State, address: &Address) -> anyhow::Result<Optio
     }
 }
 
-/// The line for an agent of which nothing is known.
-pub(crate) fn unknown(address: &Address) -> anyhow::Error {
-    let login = format!("penstock login {address} --token ... --fingerprint ...");
+/// What is to be reached at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// An agent's port for transfers.
+    Mover,
+    /// An agent's HTTP API.
+    AgentApi,
+    /// A controller's HTTP API.
+    Controller,
+}
+
+/// The line for a service of which nothing is known.
+pub(crate) fn unknown(service: Service, address: &Address) -> anyhow::Error {
+    let rest = "--token ... --fingerprint ...";
     if let Ok(state) = default_directory()
         && address.is_local()
     {
-        let state = state.display();
+        let what = if service == Service::Controller { "controller" } else { "agent" };
         return anyhow!(
-            "no token for {address} is known: no agent was started with the state directory {state}; set PENSTOCK_STATE to the agent's, or run {login}"
+            "no token for {address} is known: no {what} was started with the state directory {}; set PENSTOCK_STATE to the {what}'s, or run penstock login {address} {rest}",
+            state.display()
         );
     }
-    anyhow!(
-        "no token for {address} is known: run the line that its agent printed at its first start ({login})"
-    )
+    match service {
+        Service::Mover => anyhow!(
+            "no token for {address} is known: run the line that its agent printed at its first start (penstock login {address} {rest})"
+        ),
+        Service::AgentApi => anyhow!(
+            "no token for {address} is known: run the line that its agent printed at its first start (penstock login {} {rest}), which holds for its HTTP port too",
+            Address { port: MOVER_PORT, ..address.clone() }
+        ),
+        Service::Controller => anyhow!(
+            "no token for {address} is known: log in to the controller's HTTP port (penstock login {address} {rest}); its operator gives both"
+        ),
+    }
 }
 
 fn own(state: &State, address: &Address) -> anyhow::Result<Option<Known>> {
@@ -297,6 +363,35 @@ mod tests {
         assert_eq!(find(&state, &address("192.0.2.1")).unwrap(), None);
         store(&state, &local, &known(1)).unwrap();
         assert_eq!(find(&state, &local).unwrap(), Some(known(1)), "a login comes first");
+    }
+
+    #[test]
+    fn unknown_services_name_their_port() {
+        let line = |service, text: &str| unknown(service, &address(text)).to_string();
+        let mover = line(Service::Mover, "192.0.2.1:8620");
+        assert!(mover.contains("(penstock login 192.0.2.1:8620 --token"), "{mover}");
+        let api = line(Service::AgentApi, "192.0.2.1:8621");
+        assert!(api.contains("penstock login 192.0.2.1:8620 --token"), "{api}");
+        let controller = line(Service::Controller, "192.0.2.1:8621");
+        assert!(controller.contains("(penstock login 192.0.2.1:8621 --token"), "{controller}");
+        assert!(
+            controller.contains("HTTP port") && !controller.contains("printed"),
+            "{controller}"
+        );
+    }
+
+    #[test]
+    fn certificate_identifies_the_agent() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = State::open(directory.path()).unwrap();
+        let ask = |shown: Fingerprint| {
+            find_by_certificate(&state, |known| Ok(known.contains(&shown).then_some(shown)))
+        };
+        assert_eq!(ask(Fingerprint([1; 32])).unwrap(), None);
+        store(&state, &address("dtn1.invalid"), &known(1)).unwrap();
+        store(&state, &address("dtn2.invalid"), &known(2)).unwrap();
+        assert_eq!(ask(Fingerprint([2; 32])).unwrap(), Some(known(2)));
+        assert_eq!(ask(Fingerprint([4; 32])).unwrap(), None);
     }
 
     #[test]

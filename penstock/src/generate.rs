@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure};
 
+mod man;
+
 /// Write man pages or shell completions
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -44,7 +46,7 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
         What::Man { directory } => {
             let failed = || format!("cannot write man pages to {}", directory.display());
             std::fs::create_dir_all(&directory).with_context(failed)?;
-            clap_mangen::generate_to(command, &directory).with_context(failed)?;
+            man::write_pages(command, &directory).with_context(failed)?;
             if args.json {
                 let mut files = Vec::new();
                 for entry in std::fs::read_dir(&directory).with_context(failed)? {

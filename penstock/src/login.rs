@@ -9,11 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use penstock_agent::client::{Client, ClientError};
 use penstock_agent::config::MOVER_PORT;
-use penstock_agent::tokens::{TOKEN_BYTES_MAX, check_token};
+use penstock_agent::tokens::{OWNER, TOKEN_BYTES_MAX, check_token};
 use penstock_mover::contact::{Contact, CopyError};
 use penstock_mover::dial::TcpDial;
 use penstock_mover::identity::Fingerprint;
-use penstock_protocol::open::Protection;
+use penstock_protocol::open::{Protection, Refusal, RefusalKind};
 use serde_json::json;
 
 use crate::credentials::{self, Address, Known, Own};
@@ -29,6 +29,9 @@ An agent prints the whole line when it starts for the first time; its operator f
 agent's state directory, or gives you one of your own. The agent is asked whether it knows you: when it \
 has another certificate or does not know the token, or is no agent, nothing is kept. When nobody answers, it is kept all \
 the same. It is kept in hosts.toml in your state directory, for your eyes only.
+
+A login holds for the agent by whichever name, address or port it is reached: where an address is new, the certificate \
+that is shown there says which agent it is. For a controller log in to its HTTP port (HOST:8621).
 
 A certificate of your own takes the place of a token where the agent's operator has named its \
 fingerprint; its files stay where they are and are read each time.
@@ -84,34 +87,118 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
         None => None,
     };
     let known = Known { token, fingerprint: args.fingerprint, own };
-    let asked = ask(&address, &known)?;
-    let why = match &asked {
-        Ok(_) => None,
-        Err(error @ CopyError::Unreachable(..)) if !is_stranger(&address, known.fingerprint) => {
-            Some(error.to_string())
-        }
-        Err(error) => {
+    let asked = match ask(&address, &known)? {
+        // It may be the port of an HTTP API: a controller has no other.
+        Err(error @ CopyError::Unreachable(..)) => ask_api(&address, &known, error),
+        Err(error) => Err(Answer::Other(error)),
+        Ok(name) => Ok(Service::Mover(name)),
+    };
+    let (service, why) = match asked {
+        Ok(service) => (Some(service), None),
+        Err(Answer::Nobody(why)) => (None, Some(why)),
+        Err(Answer::Other(error)) => {
             if args.json {
                 print_json(&address, None, Some(&error.to_string()))?;
             }
-            return Err(refused(&address, &known, error));
+            return Err(refused(&address, &known, &error));
         }
     };
     credentials::store(&credentials::state()?, &address, &known)?;
-    let name = asked.ok();
     if args.json {
-        print_json(&address, name.as_deref(), why.as_deref())?;
+        let name = service.as_ref().map(Service::client_name);
+        print_json(&address, name, why.as_deref())?;
         return Ok(Code::Done);
     }
-    let name = name.map_or(String::new(), |name| format!(" and knows you as {name}"));
-    writeln!(
-        std::io::stdout(),
-        "{address} is known now{name}; copy with: penstock cp FILE penstock://{address}/"
-    )?;
+    let text = match service {
+        None => format!("{address} is kept; copy with: penstock cp FILE penstock://{address}/"),
+        Some(Service::Mover(name)) => format!(
+            "{address} is known now and knows you as {name}; copy with: penstock cp FILE penstock://{address}/"
+        ),
+        Some(Service::AgentApi(name)) => format!(
+            "{address} is known now: it is the HTTP API of an agent, which knows you as {name}; see penstock transfers --http {address}"
+        ),
+        Some(Service::ControllerApi) => format!(
+            "{address} is known now: it is the HTTP API of a controller, which takes your token; see penstock list --controller {address}"
+        ),
+    };
+    writeln!(std::io::stdout(), "{text}")?;
     if let Some(why) = why {
         say(format_args!("{why}; the login is kept all the same, unchecked"));
     }
     Ok(Code::Done)
+}
+
+/// What took the login.
+enum Service {
+    /// An agent's port for transfers, which knows the client by this name.
+    Mover(String),
+    /// An agent's HTTP API, likewise.
+    AgentApi(String),
+    /// A controller's HTTP API.
+    ControllerApi,
+}
+
+impl Service {
+    /// By what name the client is known there.
+    fn client_name(&self) -> &str {
+        match self {
+            Self::Mover(name) | Self::AgentApi(name) => name,
+            Self::ControllerApi => "a client of the controller",
+        }
+    }
+}
+
+/// Why nothing took the login.
+enum Answer {
+    /// Nobody answers: it may be right all the same.
+    Nobody(String),
+    /// The agent refuses it, or something else is there.
+    Other(CopyError),
+}
+
+/// Asks the HTTP API at `address`, where the mover's protocol got `error`. It is asked without the token at first, which is
+/// not for strangers.
+fn ask_api(address: &Address, known: &Known, error: CopyError) -> Result<Service, Answer> {
+    let CopyError::Unreachable(shown, why) = &error else { return Err(Answer::Other(error)) };
+    if !takes_connections(address) {
+        return Err(Answer::Nobody(error.to_string()));
+    }
+    let client = |token: &str| Client::new(&address.to_string(), token, Some(known.fingerprint));
+    let is_api =
+        |client: Client| matches!(client.agent(), Ok(_) | Err(ClientError::Refused { .. }));
+    if !client("").is_ok_and(is_api) {
+        return Err(Answer::Other(error));
+    }
+    let refuse = |text: String| {
+        let refusal = Refusal::new(RefusalKind::Identity, text);
+        Err(Answer::Other(CopyError::Refused(shown.clone(), refusal)))
+    };
+    if known.token.is_empty() {
+        return refuse("an HTTP API takes a token, no certificate".to_owned());
+    }
+    let Ok(client) = client(&known.token) else { return Err(Answer::Nobody(why.clone())) };
+    let text = match client.agent() {
+        // In the clear on loopback: what the agent says of itself is all there is.
+        Ok(facts) if facts.fingerprint != known.fingerprint.to_string() => {
+            return Err(Answer::Other(CopyError::Certificate(shown.clone())));
+        }
+        Ok(_) => return Ok(Service::AgentApi(OWNER.to_owned())),
+        // It knows the token, which is for files.
+        Err(ClientError::Refused { status: 403, text, .. }) => {
+            return Ok(Service::AgentApi(named_in(&text).unwrap_or("a client").to_owned()));
+        }
+        Err(ClientError::Refused { text, .. }) => text,
+        Err(error) => return Err(Answer::Nobody(error.to_string())),
+    };
+    match client.ask::<serde_json::Value>("GET", "/api/v1/requests?limit=1", None::<&()>) {
+        Ok(_) | Err(ClientError::Refused { status: 403, .. }) => Ok(Service::ControllerApi),
+        _ => refuse(text),
+    }
+}
+
+/// What stands in quotes.
+fn named_in(text: &str) -> Option<&str> {
+    text.split('\'').nth(1)
 }
 
 /// By what name the agent knows whoever shows this.
@@ -134,14 +221,10 @@ fn ask(address: &Address, known: &Known) -> Result<Result<String, CopyError>, Fa
     Ok(contact.check())
 }
 
-/// Whether a program takes connections there that has no HTTP API of an agent either. It is asked
-/// without the token, which is not for strangers; an agent refuses that, or answers where its operator
-/// lets everyone here read.
-fn is_stranger(address: &Address, fingerprint: Fingerprint) -> bool {
+/// Whether a program takes connections there.
+fn takes_connections(address: &Address) -> bool {
     let Ok(mut all) = (address.host.as_str(), address.port).to_socket_addrs() else { return false };
     all.any(|one| TcpStream::connect_timeout(&one, ANSWER_WITHIN).is_ok())
-        && Client::new(&address.to_string(), "", Some(fingerprint))
-            .is_ok_and(|client| !matches!(client.agent(), Ok(_) | Err(ClientError::Refused { .. })))
 }
 
 fn refused(address: &Address, known: &Known, error: &CopyError) -> Failure {

@@ -39,6 +39,7 @@ mod sample;
 mod serve;
 mod table;
 mod tag;
+mod terminal;
 mod topology;
 mod transfers;
 
@@ -149,6 +150,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     Code::Usage.into()
 }
 
+/// The message of clap as one sentence: what is wrong, its tips, and where to look.
 fn usage_line(text: &str) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(text);
     let (what, usage) = text.split_once("\n\nUsage: ").unwrap_or((text, ""));
@@ -158,8 +160,13 @@ fn usage_line(text: &str) -> String {
         .take_while(|word| word.chars().all(|c| c.is_ascii_lowercase()))
         .collect();
     let verb = if verb.is_empty() { "the verb with".to_owned() } else { verb.join(" ") };
-    let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
-    format!("{what}: see {verb} --help")
+    let joined = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut parts = what.split("\n\n  tip: ").flat_map(|part| part.split("\n  tip: ")).map(joined);
+    let mut line = parts.next().unwrap_or_default();
+    for tip in parts {
+        line = format!("{line}; {tip}");
+    }
+    format!("{line}; see {verb} --help")
 }
 
 #[cfg(test)]
@@ -176,15 +183,28 @@ mod tests {
     #[test]
     fn a_mistake_is_one_line() {
         for (arguments, line) in [
-            (&["penstock", "serv"][..], "unrecognized subcommand 'serv'"),
-            (&["penstock", "serve", "--lsten", "x"], "unexpected argument '--lsten' found"),
+            (
+                &["penstock", "nettst"][..],
+                "subcommand 'nettst'; a similar subcommand exists: 'nettest'; see penstock --help",
+            ),
+            (
+                &["penstock", "serve", "--lsten", "x"],
+                "'--lsten' found; a similar argument exists: '--listen'; see penstock serve --help",
+            ),
+            (
+                &["penstock", "cp", "a", "b", "--label", "flo"],
+                "[possible values: flow, destination",
+            ),
             (&["penstock", "serve", "--streams", "0"], "invalid value '0' for '--streams <N>'"),
             (&["penstock", "login", "x"], "required arguments were not provided: --fingerprint"),
         ] {
             let error = Cli::try_parse_from(arguments).unwrap_err();
             let text = usage_line(&error.to_string());
             assert!(text.contains(line) && text.ends_with(" --help"), "{text}");
-            assert!(!text.contains('\n') && !text.contains("  "), "{text}");
+            assert!(
+                !text.contains('\n') && !text.contains("  ") && !text.contains("tip:"),
+                "{text}"
+            );
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU16;
 
-use penstock_mover::session::STREAMS_MAX;
+use penstock_mover::session::{STREAMS_MAX, THREADS_PER_DEVICE_MAX};
 use penstock_units::BitRate;
 
 /// A rate at which something moves, such as `10G`.
@@ -46,4 +46,14 @@ fn above_zero(text: &str, remedy: &str) -> Result<BitRate, String> {
 pub(crate) fn streams(text: &str) -> Result<NonZeroU16, String> {
     let count = text.parse().ok().filter(|count: &NonZeroU16| count.get() <= STREAMS_MAX);
     count.ok_or_else(|| format!("use a number from 1 to {STREAMS_MAX}"))
+}
+
+/// A number of reader or writer threads for each device.
+///
+/// # Errors
+/// When it is not from 1 to [`THREADS_PER_DEVICE_MAX`].
+pub(crate) fn threads(text: &str) -> Result<NonZeroU16, String> {
+    let count =
+        text.parse().ok().filter(|count: &NonZeroU16| count.get() <= THREADS_PER_DEVICE_MAX);
+    count.ok_or_else(|| format!("use a number from 1 to {THREADS_PER_DEVICE_MAX}"))
 }

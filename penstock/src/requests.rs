@@ -8,12 +8,13 @@ use anyhow::{Context, anyhow};
 use penstock_agent::client::{Client, ClientError};
 use penstock_agent::config::HTTP_PORT;
 use penstock_controller::api::objects::RequestFacts;
-use penstock_units::{BitRate, ByteCount, display_duration};
+use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::credentials::{self, Address};
+use crate::credentials::{self, Address, Service};
 use crate::exit::{Code, Failure, OrExit};
+use crate::terminal::{self, printable};
 
 pub(crate) mod drain;
 pub(crate) mod list;
@@ -47,7 +48,8 @@ impl Place {
         let address = Address::parse(bare, HTTP_PORT).or_exit(Code::Usage)?;
         let state = credentials::state()?;
         let known = credentials::find_api(&state, &address)?;
-        let known = known.ok_or_else(|| credentials::unknown(&address)).or_exit(Code::Refused)?;
+        let known = known.ok_or_else(|| credentials::unknown(Service::Controller, &address));
+        let known = known.or_exit(Code::Refused)?;
         let client = Client::new(&address.to_string(), &known.token, Some(known.fingerprint));
         Ok(Controller(client.context("cannot start a client")?))
     }
@@ -75,8 +77,8 @@ impl Controller {
 fn failure(error: ClientError) -> Failure {
     let code = match &error {
         ClientError::Refused { .. } | ClientError::Stranger { .. } => Code::Refused,
-        // What was asked for cannot be.
-        ClientError::Failed { status: 400 | 404 | 409 | 422, .. } => Code::Usage,
+        // The request itself is malformed. 404 and 409 depend on the controller's state: they are failures.
+        ClientError::Failed { status: 400 | 422, .. } => Code::Usage,
         ClientError::Unreachable { .. } | ClientError::Failed { .. } => Code::Failed,
     };
     match error {
@@ -128,7 +130,8 @@ fn watch(
         let (text, end) = text()?;
         if terminal {
             // Home, the lines with the rest of each cleared, and everything below cleared.
-            write!(output, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
+            let shown = terminal::cut_lines(&text, terminal::columns_of(io::stdout()));
+            write!(output, "\x1b[H{}\x1b[J", shown.replace('\n', "\x1b[K\n"))?;
         } else if text != last {
             output.write_all(text.as_bytes())?;
         }
@@ -139,13 +142,6 @@ fn watch(
         last = text;
         std::thread::sleep(WATCH_EVERY);
     }
-}
-
-/// What others chose is shown, not sent: it would steer a terminal.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
-        .collect()
 }
 
 fn duration(seconds: f64) -> String {
@@ -169,9 +165,9 @@ fn progress(request: &RequestFacts) -> String {
         failed => format!(", {failed} failed"),
     };
     format!(
-        "{} of {} files{failed}, {} of {}",
+        "{} of {}{failed}, {} of {}",
         request.files_done,
-        request.files,
+        display_count(request.files, "file"),
         ByteCount(request.bytes_done.max(0) as u64),
         ByteCount(request.bytes.max(0) as u64)
     )

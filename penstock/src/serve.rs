@@ -242,11 +242,10 @@ fn print(
     output.flush()
 }
 
-/// Whether a token may be shown: on a terminal, or at a first start that does not go into the system's
-/// log.
-fn may_show_token(server: &Server) -> bool {
-    let journal = std::env::var_os("JOURNAL_STREAM").is_some();
-    io::stdout().is_terminal() || (server.first_start() && !journal)
+/// Whether the token may be shown: on a terminal alone. What a file, a pipe or the system's log takes is kept
+/// and read by others.
+fn may_show_token() -> bool {
+    io::stdout().is_terminal()
 }
 
 /// What to type on another host.
@@ -263,11 +262,9 @@ fn invitation(server: &Server) -> String {
     } else {
         address.to_string()
     };
-    let (token, note) = if may_show_token(server) {
-        (server.token(), "")
-    } else {
-        ("TOKEN", " (TOKEN is in the file 'token' of the state directory)")
-    };
+    let note = format!(" (TOKEN is in the file {})", server.token_file().display());
+    let (token, note) =
+        if may_show_token() { (server.token(), "") } else { ("TOKEN", note.as_str()) };
     let fingerprint = server.fingerprint();
     format!(
         "On another host, once{note}:\n  penstock login {host} --token {token} --fingerprint {fingerprint}"

@@ -9,12 +9,15 @@ use anyhow::Context;
 use penstock_agent::client::{Client, ClientError};
 use penstock_agent::config::HTTP_PORT;
 use penstock_agent::http::api::{Change, ControllerFacts, Transfer};
-use penstock_units::{BitRate, ByteCount, display_duration};
+use penstock_units::{BitRate, ByteCount, display_count, display_duration};
+use serde_json::Value;
 
 use crate::copies::{self, Ask};
-use crate::credentials::{self, Address};
+use crate::credentials::{self, Address, Service};
 use crate::exit::{Code, Failure, OrExit, say};
 use crate::numbers;
+use crate::table::table;
+use crate::terminal::{self, printable};
 
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
@@ -25,7 +28,8 @@ Talks to the HTTP API of an agent, by default the one on this machine. The agent
 it is there where PENSTOCK_STATE is the agent's, elsewhere after penstock login.
 
 Copies that you run on this machine (penstock cp with the same PENSTOCK_STATE) are listed too, as cp and \
-the number of the process; where no agent is, they alone.
+the number of the process; where no agent is, they alone. Set and cancel take the ids that the table and --json \
+show; a bare number that is no transfer of the agent is taken for the process of a copy.
 
 Examples:
   penstock transfers --watch
@@ -75,10 +79,10 @@ struct Set {
     #[arg(long, value_name = "N", value_parser = numbers::streams)]
     streams: Option<NonZeroU16>,
     /// Reader threads per device
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = numbers::threads)]
     readers: Option<NonZeroU16>,
     /// Writer threads per device
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = numbers::threads)]
     writers: Option<NonZeroU16>,
 }
 
@@ -122,25 +126,44 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
                 );
                 return Err(Failure::new(Code::Usage, error));
             }
-            match id {
-                Id::Transfer(id) => {
-                    let changed = client(http)?.change(id, &change).map_err(failure)?;
-                    print_one(Row::of_agent(changed), args.json, output)
-                }
-                Id::Copy(process) => {
-                    let changed = copies::ask(process, &Ask::Set(change))?;
-                    print_one(Row::of_copy(changed), args.json, output)
-                }
-            }
+            let row = apply(http, id, &Ask::Set(change.clone()), |client, id| {
+                client.change(id, &change)
+            })?;
+            print_one(row, args.json, output)
         }
-        Some(Action::Cancel { id: Id::Transfer(id) }) => {
-            let cancelled = client(http)?.cancel(id).map_err(failure)?;
-            print_one(Row::of_agent(cancelled), args.json, output)
+        Some(Action::Cancel { id }) => {
+            let row = apply(http, id, &Ask::Cancel, Client::cancel)?;
+            print_one(row, args.json, output)
         }
-        Some(Action::Cancel { id: Id::Copy(process) }) => {
-            let cancelled = copies::ask(process, &Ask::Cancel)?;
-            print_one(Row::of_copy(cancelled), args.json, output)
-        }
+    }
+}
+
+/// Changes or ends what has this id: a transfer at the agent, by `at_agent`, or a copy, by `ask`.
+fn apply(
+    http: Option<&str>,
+    id: Id,
+    ask: &Ask,
+    at_agent: impl Fn(&Client, u64) -> Result<Transfer, ClientError>,
+) -> Result<Row, Failure> {
+    let number = match id {
+        Id::Copy(process) => return Ok(Row::of_copy(copies::ask(process, ask)?)),
+        Id::Transfer(number) => number,
+    };
+    let absent = match client(http) {
+        Ok(client) => match at_agent(&client, number) {
+            Ok(transfer) => return Ok(Row::of_agent(transfer)),
+            Err(
+                error @ (ClientError::Unreachable { .. } | ClientError::Failed { status: 404, .. }),
+            ) => failure(error),
+            Err(error) => return Err(failure(error)),
+        },
+        Err(failure) => failure,
+    };
+    // The agent has no such transfer, or there is no agent: the number may be that of a copy's process.
+    let copy = u32::try_from(number).ok().map(|process| copies::ask_if_running(process, ask));
+    match copy.transpose()?.flatten() {
+        Some(copy) => Ok(Row::of_copy(copy)),
+        None => Err(absent),
     }
 }
 
@@ -152,7 +175,8 @@ fn client(http: Option<&str>) -> Result<Client, Failure> {
     let address = Address::parse(first, HTTP_PORT).or_exit(Code::Usage)?;
     let state = credentials::state()?;
     let known = credentials::find_api(&state, &address)?;
-    let known = known.ok_or_else(|| credentials::unknown(&address)).or_exit(Code::Refused)?;
+    let known = known.ok_or_else(|| credentials::unknown(Service::AgentApi, &address));
+    let known = known.or_exit(Code::Refused)?;
     let client = Client::new(&address.to_string(), &known.token, Some(known.fingerprint));
     Ok(client.context("cannot start a client")?)
 }
@@ -179,13 +203,22 @@ impl Row {
     fn of_copy(transfer: Transfer) -> Self {
         Self { id: format!("cp{}", transfer.id), transfer }
     }
+
+    /// As JSON, with the id that `set` and `cancel` take: `cp4711` for a copy.
+    fn json(&self) -> anyhow::Result<Value> {
+        let mut facts = serde_json::to_value(&self.transfer).context("plain data")?;
+        if self.id.starts_with("cp") {
+            facts["id"] = Value::from(self.id.clone());
+        }
+        Ok(facts)
+    }
 }
 
 /// Everything that is listed, as JSON.
 #[derive(serde::Serialize)]
 struct Listing {
     transfers: Vec<Transfer>,
-    copies: Vec<Transfer>,
+    copies: Vec<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     controller: Option<ControllerFacts>,
 }
@@ -204,6 +237,8 @@ fn listing(http: Option<&str>, json: bool) -> Result<(String, Option<String>), F
         Err(failure) => return Err(failure),
     };
     if json {
+        let copies = copies.into_iter().map(|copy| Row::of_copy(copy).json());
+        let copies = copies.collect::<anyhow::Result<_>>()?;
         let all = Listing { transfers, copies, controller };
         let text = serde_json::to_string(&all).context("plain data")?;
         return Ok((format!("{text}\n"), warning));
@@ -211,7 +246,7 @@ fn listing(http: Option<&str>, json: bool) -> Result<(String, Option<String>), F
     let transfers = transfers.into_iter().map(Row::of_agent);
     let rows: Vec<_> = transfers.chain(copies.into_iter().map(Row::of_copy)).collect();
     let link = controller.as_ref().map(shown).unwrap_or_default();
-    Ok((table(&rows) + &link, warning))
+    Ok((listed(&rows) + &link, warning))
 }
 
 /// The controller as a line below the table.
@@ -220,7 +255,8 @@ fn shown(link: &ControllerFacts) -> String {
     let why = link.error.as_deref().filter(|_| link.state != "connected");
     let why = why.map(|why| format!(": {}", printable(why))).unwrap_or_default();
     let safe = if link.lapsed { " (transfers run at the safe rate)" } else { "" };
-    format!("controller {url}: {} as {host}, {orders} orders{safe}{why}\n", link.state)
+    let orders = display_count(*orders as u64, "order");
+    format!("controller {url}: {} as {host}, {orders}{safe}{why}\n", link.state)
 }
 
 fn watch(http: Option<&str>, json: bool, mut output: impl Write) -> Result<Code, Failure> {
@@ -234,6 +270,8 @@ fn watch(http: Option<&str>, json: bool, mut output: impl Write) -> Result<Code,
         }
         if terminal {
             // Home, the lines with the rest of each cleared, and everything below cleared.
+            // A line that the terminal wraps would be cleared in part alone.
+            let text = terminal::cut_lines(&text, terminal::columns_of(io::stdout()));
             let text = text.replace('\n', "\x1b[K\n");
             write!(output, "\x1b[H{text}\x1b[J")?;
         } else {
@@ -246,9 +284,9 @@ fn watch(http: Option<&str>, json: bool, mut output: impl Write) -> Result<Code,
 
 fn print_one(row: Row, json: bool, mut output: impl Write) -> Result<Code, Failure> {
     if json {
-        writeln!(output, "{}", serde_json::to_string(&row.transfer).context("plain data")?)?;
+        writeln!(output, "{}", row.json()?)?;
     } else {
-        output.write_all(table(&[row]).as_bytes())?;
+        output.write_all(listed(&[row]).as_bytes())?;
     }
     Ok(Code::Done)
 }
@@ -256,29 +294,16 @@ fn print_one(row: Row, json: bool, mut output: impl Write) -> Result<Code, Failu
 const HEADINGS: [&str; 9] =
     ["ID", "STATE", "CALLER", "PATH", "DONE", "FILES", "RATE", "STREAMS", "BOUND BY"];
 
-fn table(transfers: &[Row]) -> String {
+fn listed(transfers: &[Row]) -> String {
     if transfers.is_empty() {
         return "no transfers\n".to_owned();
     }
-    let mut rows = vec![HEADINGS.map(str::to_owned)];
+    let mut rows = vec![HEADINGS.map(str::to_owned).to_vec()];
     rows.extend(transfers.iter().map(cells));
-    let mut widths = [0; HEADINGS.len()];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::new();
-    for row in &rows {
-        let cells: Vec<String> =
-            row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text.push_str(cells.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
+    table(&rows)
 }
 
-fn cells(Row { id, transfer }: &Row) -> [String; HEADINGS.len()] {
+fn cells(Row { id, transfer }: &Row) -> Vec<String> {
     let done = transfer.moved_bytes.saturating_add(transfer.resumed_bytes);
     let elapsed =
         display_duration(Duration::try_from_secs_f64(transfer.seconds).unwrap_or_default());
@@ -290,7 +315,7 @@ fn cells(Row { id, transfer }: &Row) -> [String; HEADINGS.len()] {
         Some(limit) if limit > 0 => format!(" (limit {})", BitRate(limit)),
         _ => String::new(),
     };
-    [
+    vec![
         id.clone(),
         transfer.state.clone(),
         printable(&transfer.caller),
@@ -301,11 +326,4 @@ fn cells(Row { id, transfer }: &Row) -> [String; HEADINGS.len()] {
         transfer.streams.to_string(),
         transfer.bound_by.clone(),
     ]
-}
-
-/// Paths are chosen by others: what would steer a terminal is shown, not sent.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
-        .collect()
 }

@@ -42,7 +42,7 @@ fn a_copy_is_listed_changed_and_cancelled() {
         let mut client = slow(&house, &file, &to);
         let one = copy(&house, &mut client);
         let process = client.child.id();
-        assert_eq!(one["id"], process, "{one}");
+        assert_eq!(one["id"], format!("cp{process}"), "{one}");
         assert_eq!(one["rate_bps"], 4_000_000, "{one}");
         assert!(one["path"].as_str().unwrap().ends_with(&to), "{one}");
         let id = format!("cp{process}");

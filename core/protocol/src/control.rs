@@ -273,7 +273,9 @@ pub struct Tally {
     pub entries: u64,
     /// Files in place.
     pub files: u64,
-    /// Of those, files that were there before.
+    /// Symbolic links in place.
+    pub links: u64,
+    /// Of the files, files that were there before.
     pub skipped_files: u64,
     /// Bytes of those.
     pub skipped_bytes: u64,
@@ -310,6 +312,12 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// Whether any file or link is in place: directories alone are no delivery.
+    #[must_use]
+    pub const fn has_arrivals(&self) -> bool {
+        self.files > 0 || self.links > 0
+    }
+
     /// Counts an entry that is in place without something that was to come with it.
     pub fn warn(&mut self, path: String, failure: Failure) {
         self.warned += 1;

@@ -516,6 +516,7 @@ impl Receiver {
         let outcome = match result {
             Ok(digest) => {
                 self.tally.entries += 1;
+                self.tally.links += u64::from(active.entry.kind == Kind::Symlink);
                 if active.entry.kind == Kind::File {
                     if let Some(placed) = &mut self.placed {
                         let (path, digest) = (active.entry.path.clone(), digest.clone());

@@ -583,6 +583,7 @@ impl Sender {
         }
         self.note(path, entry.bytes, skipped, Ok(digest.clone()));
         self.tally.entries += 1;
+        self.tally.links += u64::from(entry.kind == Kind::Symlink);
         if entry.kind == Kind::File {
             if skipped && digest.0.is_empty() && self.digest_skipped {
                 self.digesting += 1;

@@ -73,7 +73,7 @@ impl Wire for Placed {
 
 /// The counts of a [`Tally`] cross the network; its errors and warnings do so once each.
 impl Wire for Tally {
-    const MIN_BYTES: usize = 14 * u64::MIN_BYTES + 2;
+    const MIN_BYTES: usize = 15 * u64::MIN_BYTES + 2;
     fn put(&self, out: &mut Vec<u8>) {
         let counts = [
             self.entries,
@@ -90,6 +90,7 @@ impl Wire for Tally {
             self.wanted_files,
             self.failed,
             self.warned,
+            self.links,
         ];
         counts.iter().for_each(|count| count.put(out));
         self.manifest_complete.put(out);
@@ -111,6 +112,7 @@ impl Wire for Tally {
             wanted_files: u64::take(input)?,
             failed: u64::take(input)?,
             warned: u64::take(input)?,
+            links: u64::take(input)?,
             manifest_complete: bool::take(input)?,
             integrity_failed: bool::take(input)?,
             errors: Vec::new(),

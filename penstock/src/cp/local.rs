@@ -1,12 +1,12 @@
 //! Copies within this machine: both ends in this process, joined by sockets.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penstock_host::placement::Homes;
 use penstock_mover::agent::{Caller, Gatekeeper, Place};
 use penstock_mover::client::{Snapshot, join_locally};
-use penstock_mover::contact::CopyError;
+use penstock_mover::contact::{Backoff, CopyError};
 use penstock_mover::granting::{AnyEnd, Grant, RateMeter};
 use penstock_mover::identity::Fingerprint;
 use penstock_mover::sending::SenderControl;
@@ -18,10 +18,11 @@ use penstock_sys::fs::Dir;
 use super::CpArgs;
 use super::plan::StartError;
 use super::sources::Sources;
+use crate::exit::say;
 
 /// The user of this process, who may do what the kernel lets them.
 pub(crate) fn caller() -> Caller {
-    Caller { name: "local user".to_owned(), pass: None }
+    Caller { name: "local user".to_owned(), pass: None, token: None }
 }
 
 /// Lets the user of this process do as the kernel lets them: at this end, or at the far end of ssh.
@@ -81,7 +82,7 @@ pub(crate) fn start(
     args: &CpArgs,
     mut options: Options,
     sources: Sources,
-    target: Target,
+    target: &dyn Fn() -> Result<Target, StartError>,
     homes: Option<Homes>,
 ) -> Result<LocalCopy, StartError> {
     let failed = |text: String| StartError::Copy(CopyError::Failed(text));
@@ -102,9 +103,7 @@ pub(crate) fn start(
         locks: None,
         release_partial: None,
     };
-    let (receive, _) = grant
-        .receiver(target, &options, None, &|_| true)
-        .map_err(|refusal| failed(refusal.text))?;
+    let receive = receiver(args, &grant, &options, target)?;
     let session = receive.session();
     let session =
         Session::new(session.id, session.key().clone(), options.clone(), args.memory.0 / 2, None)
@@ -119,6 +118,40 @@ pub(crate) fn start(
     join_locally(&send, &receive, streams)
         .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
     Ok(LocalCopy { send, receive, rate: std::sync::Mutex::default() })
+}
+
+/// The receiving end of a copy. Another process that runs the same copy is waited for, as a busy agent is.
+fn receiver(
+    args: &CpArgs,
+    grant: &Grant<'_>,
+    options: &Options,
+    target: &dyn Fn() -> Result<Target, StartError>,
+) -> Result<AnyEnd, StartError> {
+    let start = Instant::now();
+    let mut backoff = Backoff::default();
+    let mut told = false;
+    loop {
+        let target = target()?;
+        let refusal = match grant.receiver(target, options, None, &|_| true) {
+            Ok((end, _)) => return Ok(end),
+            Err(refusal) => refusal,
+        };
+        if refusal.kind != RefusalKind::Busy || start.elapsed() > args.give_up_after {
+            return Err(StartError::Copy(refused(refusal)));
+        }
+        if !std::mem::replace(&mut told, true) && !args.quiet {
+            say(format_args!("waiting: {}", refusal.text));
+        }
+        backoff.pause();
+    }
+}
+
+/// Why there is no end here: one that is busy may be tried again.
+pub(super) fn refused(refusal: Refusal) -> CopyError {
+    match refusal.kind {
+        RefusalKind::Busy => CopyError::Refused("this machine".to_owned(), refusal),
+        _ => CopyError::Failed(refusal.text),
+    }
 }
 
 impl LocalCopy {

@@ -33,7 +33,7 @@ use super::local::{self, LocalCopy, UserGate};
 use super::places::{self, Location};
 use super::sources::Sources;
 use super::{CpArgs, Labels, Protect, Streams};
-use crate::credentials::{self, Address};
+use crate::credentials::{self, Address, Service};
 use crate::exit::say;
 
 /// Why a copy did not start.
@@ -126,8 +126,8 @@ pub(crate) fn start(args: &CpArgs, homes: Option<Homes>) -> Result<Running, Star
             let key = transfer_key(args, list.as_ref());
             let list = list.map(|list| list::for_here(args, list)).transpose()?;
             let sources = Sources::find(&local, list)?;
-            let target = local_target(target, into_directory, key)?;
-            Ok(Running::Local(local::start(args, options, sources, target, homes)?))
+            let target = || local_target(target, into_directory, key);
+            Ok(Running::Local(local::start(args, options, sources, &target, homes)?))
         }
         (true, remote) => push(args, options, homes, &local, remote, into_directory),
         (false, Location::Local(target)) => {
@@ -172,8 +172,8 @@ fn options(args: &CpArgs) -> Result<Options, StartError> {
         settings: Settings {
             rate_bps: args.rate.map(|rate| rate.0),
             streams: Some(streams.unwrap_or_else(|| auto_streams(args))),
-            readers: args.readers,
-            writers: args.writers,
+            readers: args.readers.map(Into::into),
+            writers: args.writers.map(Into::into),
         },
     };
     granting::check_options(&options)
@@ -339,8 +339,10 @@ pub(super) fn reach(
             let dial = tcp(&address)?;
             let known_as = Address { host: host.to_ascii_lowercase(), port: *port };
             let known = credentials::state()
-                .and_then(|state| credentials::find(&state, &known_as))
-                .and_then(|known| known.ok_or_else(|| credentials::unknown(&known_as)));
+                .and_then(|state| credentials::find_agent(&state, &known_as))
+                .and_then(|known| {
+                    known.ok_or_else(|| credentials::unknown(Service::Mover, &known_as))
+                });
             let identity = |error: anyhow::Error| StartError::Identity(format!("{error:#}"));
             let known = known.map_err(identity)?;
             let tls = known.tls().map_err(identity)?;
@@ -476,7 +478,7 @@ fn pull(
         let end = grant
             .receiver(base, &options, Some(given), &|_| true)
             .map(|(end, _)| end)
-            .map_err(|refusal| CopyError::Failed(refusal.text))?;
+            .map_err(local::refused)?;
         if let Some(list) = &list {
             end.want(Arc::clone(list));
         }

@@ -15,7 +15,7 @@ use penstock_mover::client::Snapshot;
 use penstock_mover::contact::CopyError;
 use penstock_protocol::control::{FailureKind, Placed};
 use penstock_protocol::open::RefusalKind;
-use penstock_units::{BitRate, ByteCount, display_duration};
+use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 use serde_json::{Map, Value, json};
 
 use super::CpArgs;
@@ -24,6 +24,7 @@ use super::plan::{Running, StartError};
 use super::steer::Steering;
 use crate::exit::{Code, Failure, say};
 use crate::limits::Ceiling;
+use crate::terminal;
 
 /// Digests that the JSON object lists at most; a sum file has them all.
 const DIGESTS_MAX: usize = 10_000;
@@ -38,6 +39,7 @@ pub(crate) struct Shown {
     compares: bool,
     checksum_file: Option<PathBuf>,
     protect: &'static str,
+    give_up_after: Duration,
     started: Instant,
 }
 
@@ -54,6 +56,7 @@ impl Shown {
                 super::Protect::Full => "full",
                 super::Protect::Integrity => "integrity",
             },
+            give_up_after: args.give_up_after,
             started: Instant::now(),
         }
     }
@@ -85,6 +88,27 @@ pub(crate) fn not_started(shown: &Shown, error: StartError) -> Result<Code, Fail
 }
 
 fn failure(error: CopyError) -> Failure {
+    let code = code_of(&error);
+    Failure::new(code, error)
+}
+
+/// The failure of a copy that had begun: it says that the same command resumes, and after which time
+/// without success the client gave up.
+fn failure_after_start(error: &CopyError, snapshot: &Snapshot, shown: &Shown) -> Failure {
+    const REMEDY: &str = "run the same command again to go on from here";
+    let gave_up = error.may_pass() || matches!(error, CopyError::Forgotten(_));
+    let text = match error {
+        CopyError::Cancelled(reason) => format!("{reason}: {REMEDY}"),
+        error if gave_up && (snapshot.sessions > 0 || error.is_busy()) => {
+            format!("{error}; gave up after {}: {REMEDY}", display_duration(shown.give_up_after))
+        }
+        error if snapshot.sessions > 0 => format!("{error}: {REMEDY}"),
+        error => error.to_string(),
+    };
+    Failure::new(code_of(error), anyhow!(text))
+}
+
+fn code_of(error: &CopyError) -> Code {
     let refused = matches!(
         error,
         CopyError::Certificate(_)
@@ -96,7 +120,7 @@ fn failure(error: CopyError) -> Failure {
                 }
             )
     );
-    Failure::new(if refused { Code::Refused } else { Code::Failed }, error)
+    if refused { Code::Refused } else { Code::Failed }
 }
 
 impl Running {
@@ -208,6 +232,22 @@ fn write_sum(out: &mut impl Write, digest: &str, path: &[u8]) -> io::Result<()> 
     out.write_all(b"\n")
 }
 
+/// A flag that SIGINT, SIGTERM and SIGHUP set. The second SIGINT or SIGTERM ends the process at once; a
+/// terminal that closes sends SIGHUP more than once. SIGHUP stays ignored below `nohup`.
+fn catch_signals() -> Arc<AtomicBool> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        let _ =
+            signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&interrupted));
+        let _ = signal_hook::flag::register(signal, Arc::clone(&interrupted));
+    }
+    if !penstock_sys::machine::ignores_signal(SIGHUP) {
+        let _ = signal_hook::flag::register(SIGHUP, Arc::clone(&interrupted));
+    }
+    interrupted
+}
+
 /// Follows a copy to its end.
 pub(crate) fn follow(
     mut running: Running,
@@ -225,13 +265,7 @@ pub(crate) fn follow(
             }
         }
     }
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // The second one ends the process at once.
-        let _ =
-            signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&interrupted));
-        let _ = signal_hook::flag::register(signal, Arc::clone(&interrupted));
-    }
+    let interrupted = catch_signals();
     let mut line = Progress { drawn: false, enabled: shown.progress() };
     let mut bounds: BTreeMap<&'static str, u32> = BTreeMap::new();
     let mut next_draw = Instant::now();
@@ -301,10 +335,7 @@ pub(crate) fn follow(
         () => Ok(()),
     };
     match (result, written) {
-        (Err(CopyError::Cancelled(reason)), _) => {
-            Err(anyhow!("{reason}: run the same command again to go on from here").into())
-        }
-        (Err(error), _) => Err(failure(error)),
+        (Err(error), _) => Err(failure_after_start(&error, &snapshot, shown)),
         (Ok(_), Err(error)) => Err(anyhow!("the sum file is not complete: {error}").into()),
         (Ok(_), Ok(())) => told.map(|()| outcome(&snapshot)),
     }
@@ -314,7 +345,7 @@ fn outcome(snapshot: &Snapshot) -> Code {
     let tally = &snapshot.tally;
     match () {
         () if tally.integrity_failed => Code::Integrity,
-        () if tally.failed > 0 && tally.entries == 0 => Code::Failed,
+        () if tally.failed > 0 && !tally.has_arrivals() => Code::Failed,
         () if tally.failed > 0 => Code::Partial,
         () => Code::Done,
     }
@@ -330,27 +361,8 @@ impl Progress {
         if !self.enabled {
             return;
         }
-        let tally = &now.tally;
-        let done = tally.moved_bytes + tally.resumed_bytes;
-        let total = tally.announced_bytes;
-        let left = total.saturating_sub(done);
-        let eta = match now.bits_per_second / 8 {
-            0 => "--".to_owned(),
-            rate => display_duration(Duration::from_secs(left / rate)),
-        };
-        let more = if tally.manifest_complete { "" } else { "+" };
-        let text = format!(
-            "{} of {}{more}  {} files  {}  {} left{}  {}  bound by {}",
-            ByteCount(done),
-            ByteCount(total),
-            tally.files,
-            BitRate(now.bits_per_second),
-            eta,
-            more,
-            display_duration(elapsed),
-            now.bound_by,
-        );
-        let _ = write!(io::stderr(), "\r\x1b[K{text}");
+        let text = progress_line(now, elapsed, terminal::columns_of(io::stderr()));
+        let _ = write!(io::stderr(), "\r{text}\x1b[K");
         self.drawn = true;
     }
 
@@ -371,24 +383,82 @@ impl Progress {
     }
 }
 
-fn summary(snapshot: &Snapshot, seconds: f64, bound: &str, shown: &Shown) -> io::Result<()> {
+/// What a copy does now, in one line that leaves the last of `columns` free: a terminal that fills its
+/// last column goes to the next line. Where there is little room the less important parts are left out.
+fn progress_line(now: &Snapshot, elapsed: Duration, columns: usize) -> String {
+    let tally = &now.tally;
+    let done = tally.moved_bytes + tally.resumed_bytes;
+    let total = tally.announced_bytes;
+    let left = total.saturating_sub(done);
+    let eta = match now.bits_per_second / 8 {
+        0 => "--".to_owned(),
+        rate => display_duration(Duration::from_secs(left / rate)),
+    };
+    let more = if tally.manifest_complete { "" } else { "+" };
+    // Each part with its importance: the smallest is left out first.
+    let mut parts = vec![
+        (6, format!("{} of {}{more}", ByteCount(done), ByteCount(total))),
+        (2, display_count(tally.files, "file")),
+        (5, BitRate(now.bits_per_second).to_string()),
+        (4, format!("{eta} left{more}")),
+        (1, display_duration(elapsed)),
+        (3, format!("bound by {}", now.bound_by)),
+    ];
+    let room = columns.saturating_sub(1);
+    loop {
+        let texts: Vec<&str> = parts.iter().map(|(_, text)| text.as_str()).collect();
+        let line = texts.join("  ");
+        if terminal::width(&line) <= room || parts.len() == 1 {
+            return terminal::cut(&line, room);
+        }
+        let least = parts.iter().map(|(importance, _)| *importance).min();
+        parts.retain(|(importance, _)| Some(*importance) != least);
+    }
+}
+
+/// The first line of a summary.
+fn headline(snapshot: &Snapshot, seconds: f64, bound: &str) -> String {
     let tally = &snapshot.tally;
-    let rate = BitRate((tally.moved_bytes as f64 * 8.0 / seconds.max(1e-9)) as u64);
-    let mut out = io::stdout().lock();
+    let files = display_count(tally.files, "file");
+    if has_nothing_to_do(snapshot) {
+        let are = if tally.files == 1 { "is" } else { "are" };
+        return format!("nothing to do: {files} ({}) {are} already there", ByteCount(tally.bytes));
+    }
+    if tally.failed > 0 && !tally.has_arrivals() {
+        return format!("nothing was copied: {} failed in {seconds:.1} s", tally.failed);
+    }
     let failed = match tally.failed {
         0 => String::new(),
         count => format!(", {count} failed"),
     };
     let how = match tally.moved_bytes {
         0 => String::new(),
-        _ => format!(": {rate}, bound by {bound}"),
+        _ => format!(": {}, bound by {bound}", mean_rate(snapshot, seconds)),
     };
-    writeln!(
-        out,
-        "copied {} in {} files{failed} in {seconds:.1} s{how}",
-        ByteCount(tally.bytes),
-        tally.files,
-    )?;
+    format!("copied {} in {files}{failed} in {seconds:.1} s{how}", ByteCount(tally.bytes))
+}
+
+/// Whether all files were there before.
+fn has_nothing_to_do(snapshot: &Snapshot) -> bool {
+    let tally = &snapshot.tally;
+    tally.files > 0
+        && tally.skipped_files == tally.files
+        && tally.moved_bytes == 0
+        && tally.failed == 0
+}
+
+fn mean_rate(snapshot: &Snapshot, seconds: f64) -> BitRate {
+    BitRate((snapshot.tally.moved_bytes as f64 * 8.0 / seconds.max(1e-9)) as u64)
+}
+
+fn summary(snapshot: &Snapshot, seconds: f64, bound: &str, shown: &Shown) -> io::Result<()> {
+    let tally = &snapshot.tally;
+    let rate = mean_rate(snapshot, seconds);
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", headline(snapshot, seconds, bound))?;
+    if has_nothing_to_do(snapshot) {
+        return Ok(());
+    }
     if tally.skipped_files > 0 {
         let files = if tally.skipped_files == 1 { "file was" } else { "files were" };
         writeln!(
@@ -534,4 +604,63 @@ fn print_json(value: &Value) -> Result<(), Failure> {
     };
     let mut out = io::stdout().lock();
     writeln!(out, "{value}").and_then(|()| out.flush()).map_err(|error| lost(error).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_protocol::control::Tally;
+
+    use super::*;
+
+    fn snapshot(tally: Tally) -> Snapshot {
+        Snapshot {
+            tally,
+            bits_per_second: 1_800_000_000,
+            bound_by: "network",
+            ..Snapshot::default()
+        }
+    }
+
+    fn running() -> Snapshot {
+        snapshot(Tally {
+            moved_bytes: 300 << 20,
+            announced_bytes: 700 << 20,
+            files: 1,
+            manifest_complete: true,
+            ..Tally::default()
+        })
+    }
+
+    #[test]
+    fn progress_line_fits_every_width() {
+        let elapsed = Duration::from_secs(4);
+        let whole = progress_line(&running(), elapsed, 1000);
+        assert_eq!(
+            whole,
+            "300 MiB of 700 MiB  1 file  1.80 Gb/s  1.0s left  4.0s  bound by network"
+        );
+        for columns in 0..200 {
+            let line = progress_line(&running(), elapsed, columns);
+            assert!(line.len() < columns.max(1), "{columns}: {line}");
+            assert!(whole.starts_with(&line) || line.starts_with("300 MiB of 700 MiB"), "{line}");
+        }
+        assert_eq!(progress_line(&running(), elapsed, 34), "300 MiB of 700 MiB  1.80 Gb/s");
+        assert_eq!(progress_line(&running(), elapsed, 8), "300 MiB");
+    }
+
+    #[test]
+    fn headline_has_correct_plurals() {
+        let one = Tally { files: 1, bytes: 700 << 20, skipped_files: 1, ..Tally::default() };
+        let headline = |tally| headline(&snapshot(tally), 2.0, "network");
+        assert_eq!(headline(one.clone()), "nothing to do: 1 file (700 MiB) is already there");
+        let two = Tally { files: 2, skipped_files: 2, ..one.clone() };
+        assert_eq!(headline(two), "nothing to do: 2 files (700 MiB) are already there");
+        let moved = Tally { skipped_files: 0, moved_bytes: 700 << 20, ..one };
+        let text = headline(moved.clone());
+        assert_eq!(text, "copied 700 MiB in 1 file in 2.0 s: 2.94 Gb/s, bound by network");
+        let failed = Tally { failed: 3, ..moved };
+        assert!(headline(failed).starts_with("copied 700 MiB in 1 file, 3 failed in 2.0 s"));
+        let none = Tally { failed: 2, ..Tally::default() };
+        assert_eq!(headline(none), "nothing was copied: 2 failed in 2.0 s");
+    }
 }

@@ -59,7 +59,7 @@ impl Steering {
                 running.cancel("cancelled by penstock transfers");
                 None
             }
-            Ask::Set(change) => running.change(&change).err(),
+            Ask::Set(change) => change.check().and_then(|()| running.change(&change)).err(),
         };
         let answer = match refused {
             Some(why) => Answer::No(why),

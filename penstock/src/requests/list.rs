@@ -84,8 +84,8 @@ fn shown(requests: &[RequestFacts]) -> String {
     }
     let headings = ["ID", "STATE", "CLASS", "FROM", "TO", "DONE", "AGE", "WAITS"];
     let mut rows = vec![headings.map(str::to_owned).to_vec()];
+    let now = now();
     for request in requests {
-        let end = request.ended_unix_seconds.unwrap_or_else(now);
         rows.push(vec![
             request.id.to_string(),
             state(request),
@@ -93,7 +93,7 @@ fn shown(requests: &[RequestFacts]) -> String {
             printable(&format!("{}:{}", request.source, request.from)),
             printable(&format!("{}:{}", request.destination, request.to)),
             progress(request),
-            duration(end - request.submitted_unix_seconds),
+            duration(now - request.submitted_unix_seconds),
             printable(request.waiting.as_deref().unwrap_or("")),
         ]);
     }

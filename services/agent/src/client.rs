@@ -15,7 +15,9 @@ use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use penstock_mover::identity::{Fingerprint, tls_client_config};
+use penstock_mover::identity::{
+    Fingerprint, peer_fingerprint, tls_client_config, tls_client_config_of_any,
+};
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -60,6 +62,8 @@ pub enum ClientError {
     Refused {
         /// Where.
         address: String,
+        /// Its status: 401 for a token that it does not know, 403 for one that may not do this.
+        status: u16,
         /// The agent's line.
         text: String,
     },
@@ -158,7 +162,7 @@ impl Client {
         let text = error_text(&answer).unwrap_or_else(|| format!("answered {status}"));
         Err(match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                ClientError::Refused { address: address(), text }
+                ClientError::Refused { address: address(), status: status.as_u16(), text }
             }
             _ => ClientError::Failed { address: address(), status: status.as_u16(), text },
         })
@@ -210,6 +214,29 @@ impl Client {
             Err(_) => Err(unreachable(format!("no answer within {}s", WAIT.as_secs()))),
         }
     }
+}
+
+/// Which of these certificates the HTTP API at `address` (host:port) shows; `None` on loopback, where it speaks in the
+/// clear.
+///
+/// # Errors
+/// When nobody answers, or with another certificate.
+pub fn certificate_of(address: &str, known: Vec<Fingerprint>) -> io::Result<Option<Fingerprint>> {
+    let addresses: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
+    let Some(first) = addresses.iter().find(|address| !address.ip().is_loopback()) else {
+        return Ok(None);
+    };
+    let name = ServerName::from(first.ip());
+    let tls = TlsConnector::from(tls_client_config_of_any(known).map_err(io::Error::other)?);
+    let shake_hands = async {
+        let stream = TcpStream::connect(&*addresses).await?;
+        let stream = tls.connect(name, stream).await?;
+        Ok(peer_fingerprint(stream.get_ref().1))
+    };
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime
+        .block_on(async { timeout(WAIT, shake_hands).await })
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 async fn send(

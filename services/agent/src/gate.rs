@@ -122,7 +122,7 @@ impl Gate {
         Ok(ticket.below.len())
     }
 
-    /// Replaces the rules; what was granted before goes on.
+    /// Replaces the rules. What was granted before goes on, unless the client's token or certificate is gone.
     pub fn replace(&self, rules: Rules) {
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
     }
@@ -168,7 +168,7 @@ impl Rules {
 /// The controller, or the bearer of a ticket of its.
 #[must_use]
 pub fn controller(order: Option<OrderId>) -> Caller {
-    Caller { name: CONTROLLER.to_owned(), pass: order }
+    Caller { name: CONTROLLER.to_owned(), pass: order, token: None }
 }
 
 /// Whether the caller may use the export for anything.
@@ -198,7 +198,17 @@ impl Gatekeeper for Gate {
     }
 
     fn still_admits(&self, caller: &Caller) -> bool {
-        caller.pass.is_none_or(|order| self.tickets().contains_key(&order))
+        if let Some(order) = caller.pass {
+            return self.tickets().contains_key(&order);
+        }
+        if caller.name == CONTROLLER {
+            return true;
+        }
+        let rules = self.rules();
+        match &caller.token {
+            Some(sha256) => rules.tokens.may_hold(sha256),
+            None => rules.names_certificate(&caller.name),
+        }
     }
 
     fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<Place, Refusal> {
@@ -252,6 +262,12 @@ fn components(path: &[u8]) -> Vec<&[u8]> {
 }
 
 impl Rules {
+    /// Whether an export lets in the certificate of this name.
+    fn names_certificate(&self, name: &str) -> bool {
+        let is_it = |who: &Who| matches!(who, Who::Certificate(certificate) if Who::certificate_name(certificate) == name);
+        self.exports.iter().any(|export| export.who.iter().any(is_it))
+    }
+
     fn authenticate(
         &self,
         token: &str,
@@ -264,7 +280,7 @@ impl Rules {
         };
         if !token.is_empty() {
             return match self.tokens.name_of(token) {
-                Some(name) => Ok(Caller { name, pass: None }),
+                Some(name) => Ok(Caller { name, pass: None, token: Some(hash(token)) }),
                 None => refused(
                     "the token is not one of this agent's: log in again with the line that the agent's operator gives (penstock login HOST --token ... --fingerprint ...)".into(),
                 ),
@@ -277,7 +293,8 @@ impl Rules {
         };
         let who = Who::Certificate(*certificate);
         if self.exports.iter().any(|export| export.who.contains(&who)) {
-            return Ok(Caller { name: Who::certificate_name(certificate), pass: None });
+            let name = Who::certificate_name(certificate);
+            return Ok(Caller { name, pass: None, token: None });
         }
         refused(format!(
             "the client's certificate is in no export: ask the agent's operator to add \"cert:{certificate}\" to an export's who"
@@ -366,7 +383,7 @@ mod tests {
     }
 
     fn caller(name: &str) -> Caller {
-        Caller { name: name.to_owned(), pass: None }
+        Caller { name: name.to_owned(), pass: None, token: None }
     }
 
     #[test]

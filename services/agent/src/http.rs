@@ -43,7 +43,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use penstock_http::access::{self, Caller, Reading};
+use penstock_http::access::{Caller, Reading};
 use penstock_mover::agent::{Agent, Counters, Limits, Transfer};
 use penstock_mover::identity::Fingerprint;
 use penstock_protocol::control::Settings;
@@ -200,16 +200,17 @@ async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) ->
 }
 
 fn allowed(api: &Api, request: &Request) -> Result<(), ApiError> {
-    let local = access::is_local(request);
+    let reading = match request.uri().path() {
+        "/metrics" => Reading { read: api.metrics.into(), ..api.reading.clone() },
+        _ => api.reading.clone(),
+    };
     match request.uri().path() {
         "/healthz" => return Ok(()),
-        "/metrics" if api.metrics == MetricsAccess::Open => return Ok(()),
-        "/metrics" if api.metrics == MetricsAccess::Loopback && local => return Ok(()),
         path if penstock_dashboard::is_ours(path) => return Ok(()),
         _ => {}
     }
     let Some(token) = bearer(request.headers()) else {
-        return match api.reading.allows(request) {
+        return match reading.allows(request) {
             Ok(true) => Ok(()),
             Ok(false) => Err(ApiError::unauthorized(
                 "give the agent's token: Authorization: Bearer TOKEN (it is in the file 'token' of the agent's state directory)",

@@ -33,7 +33,7 @@ use crate::http::server::{self, Traffic};
 use crate::http::{self, Api, NoMover, Role};
 use crate::orders::Orders;
 use crate::registry;
-use crate::state::{State, StateError};
+use crate::state::{self, State, StateError};
 use crate::tokens::{TokenError, Tokens};
 
 /// Time for transfers to write down what is durable. The unit file's TimeoutStopSec is longer.
@@ -88,7 +88,6 @@ pub struct Server {
     hold: FileLock,
     fingerprint: Fingerprint,
     token: String,
-    first_start: bool,
 }
 
 /// What goes on with a controller.
@@ -240,7 +239,7 @@ impl Server {
         if let Some(url) = config.registry {
             runtime.spawn(registry::keep_fresh(state, url));
         }
-        let (token, first_start) = (credentials.token, credentials.new);
+        let token = credentials.token;
         Ok(Self {
             runtime,
             agent,
@@ -254,7 +253,6 @@ impl Server {
             hold,
             fingerprint,
             token,
-            first_start,
         })
     }
 
@@ -282,10 +280,10 @@ impl Server {
         &self.token
     }
 
-    /// Whether certificate or token were made by this start.
+    /// The file that holds it.
     #[must_use]
-    pub fn first_start(&self) -> bool {
-        self.first_start
+    pub fn token_file(&self) -> PathBuf {
+        self.api.state.join(state::TOKEN)
     }
 
     /// Runs until SIGTERM or SIGINT, then shuts down. The second signal during that ends the process

@@ -157,10 +157,26 @@ impl Running {
     }
 
     fn request(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> (u16, String) {
+        self.request_as("x", method, path, token, body)
+    }
+
+    /// Asks by a name of this machine for what everyone on it may read.
+    fn metrics(&self) -> (u16, String) {
+        self.request_as("127.0.0.1:8621", "GET", "/metrics", None, "")
+    }
+
+    fn request_as(
+        &self,
+        host: &str,
+        method: &str,
+        path: &str,
+        token: Option<&str>,
+        body: &str,
+    ) -> (u16, String) {
         let token =
             token.map_or(String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
         let answer = self.raw(&format!(
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{token}Content-Length: {}\r\n\r\n{body}",
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{token}Content-Length: {}\r\n\r\n{body}",
             body.len()
         ));
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
@@ -213,7 +229,8 @@ fn statuses_are_as_documented() {
     let one = "/api/v1/transfers/1";
     for (method, path, token, body, status, words) in [
         ("GET", "/healthz", None, "", 200, "ok"),
-        ("GET", "/metrics", None, "", 200, "# EOF"),
+        ("GET", "/metrics", Some(TOKEN), "", 200, "# EOF"),
+        ("GET", "/metrics", None, "", 401, "'x' is not known as a name of this machine"),
         ("GET", "/api/v1/openapi.json", Some(TOKEN), "", 200, "\"openapi\""),
         ("PATCH", one, Some(TOKEN), "{\"rate\": \"400M\", \"writers\": 2}", 200, "\"id\":1"),
         ("PATCH", one, Some(TOKEN), "{\"rate\": 0}", 200, "\"id\":1"),
@@ -229,6 +246,9 @@ fn statuses_are_as_documented() {
         ("PATCH", one, Some(TOKEN), "{\"rat\": 1}", 400, "unknown field `rat`"),
         ("PATCH", one, Some(TOKEN), "{\"rate\": \"fast\"}", 400, "10G"),
         ("PATCH", one, Some(TOKEN), "{\"streams\": 0}", 400, "nonzero"),
+        ("PATCH", one, Some(TOKEN), "{\"streams\": 257}", 400, "from 1 to 256"),
+        ("PATCH", one, Some(TOKEN), "{\"readers\": 65}", 400, "from 1 to 64"),
+        ("PATCH", one, Some(TOKEN), "{\"writers\": 65535}", 400, "from 1 to 64"),
         ("PATCH", one, Some(TOKEN), "{", 400, "cannot read the change"),
         ("PATCH", one, Some(TOKEN), &large, 413, "error"),
         ("PATCH", "/api/v1/transfers/2", Some(TOKEN), "{\"streams\": 1}", 409, "is over"),
@@ -245,7 +265,7 @@ fn statuses_are_as_documented() {
 #[test]
 fn metrics_name_their_room_and_unit() {
     let running = start("127.0.0.1:0", MetricsAccess::Loopback);
-    let (_, text) = running.request("GET", "/metrics", None, "");
+    let (_, text) = running.metrics();
     for line in [
         "penstock_mover_received_bytes_total 12345",
         "penstock_mover_connections_total 7",
@@ -264,8 +284,28 @@ fn metrics_name_their_room_and_unit() {
     assert!(text.contains("penstock_agent_scitags_modified_time_seconds 1"), "{text}");
     assert!(!text.contains("penstock_agent_scitags_checked_time_seconds"), "{text}");
     let closed = start("127.0.0.1:0", MetricsAccess::Token);
-    assert_eq!(closed.request("GET", "/metrics", None, "").0, 401);
+    assert_eq!(closed.metrics().0, 401);
     assert_eq!(closed.request("GET", "/metrics", Some(TOKEN), "").0, 200);
+}
+
+/// A page that has its own name point to this machine reads no metrics, whoever may read them.
+#[test]
+fn foreign_host_names_read_no_metrics() {
+    for access in [MetricsAccess::Loopback, MetricsAccess::Open] {
+        let running = start("127.0.0.1:0", access);
+        let ask = |host: &str| running.request_as(host, "GET", "/metrics", None, "");
+        for host in ["127.0.0.1:8621", "localhost", "[::1]:8621"] {
+            assert_eq!(ask(host).0, 200, "{access:?} {host}");
+        }
+        for host in ["evil.example.com:8621", "localhost.evil.example", "127.0.0.1.evil:80"] {
+            let (status, text) = ask(host);
+            assert_eq!(status, 401, "{access:?} {host}");
+            assert!(text.contains("[http] names"), "{text}");
+        }
+        let (status, _) =
+            running.request_as("evil.example.com", "GET", "/metrics", Some(TOKEN), "");
+        assert_eq!(status, 200);
+    }
 }
 
 #[test]

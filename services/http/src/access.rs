@@ -62,8 +62,7 @@ pub enum Caller {
 }
 
 /// Whether `request` comes from this machine.
-#[must_use]
-pub fn is_local(request: &Request) -> bool {
+fn is_local(request: &Request) -> bool {
     let peer = request.extensions().get::<Peer>();
     peer.is_some_and(|peer| peer.0.ip().to_canonical().is_loopback())
 }

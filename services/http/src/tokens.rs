@@ -13,6 +13,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -153,6 +154,20 @@ impl Tokens {
         verify_slices_are_equal(&hash(token), &self.owner).is_ok()
     }
 
+    /// Whether a token with this hash is still known, or may be: of a file that is there and cannot be used
+    /// nobody can say which tokens it holds, so none of them counts as removed.
+    #[must_use]
+    pub fn may_hold(&self, sha256: &Hash) -> bool {
+        let is_it = |known: &Known| verify_slices_are_equal(&known.sha256, sha256).is_ok();
+        let mut found = verify_slices_are_equal(&self.owner, sha256).is_ok();
+        found |= self.fixed.iter().any(is_it);
+        for watched in &self.watched {
+            watched.with_current(|known| found |= known.iter().any(is_it));
+            found |= watched.is_unusable();
+        }
+        found
+    }
+
     /// What the bearer of `token` is called, if it is one of ours.
     #[must_use]
     pub fn name_of(&self, token: &str) -> Option<String> {
@@ -178,6 +193,8 @@ struct Watched {
     /// Of the one token in it; in a list each line has a name.
     name: Option<String>,
     read: Mutex<(Option<Stamp>, Vec<Known>)>,
+    /// The file is there, and the last attempt to read it failed.
+    unusable: AtomicBool,
 }
 
 /// Changes whenever the file does.
@@ -206,7 +223,12 @@ impl Watched {
     fn open(file: &Path, name: Option<&str>) -> Result<Self, TokenError> {
         let name = name.map(str::to_owned);
         let (stamp, known) = read(file, name.as_deref())?;
-        Ok(Self { file: file.to_owned(), name, read: Mutex::new((Some(stamp), known)) })
+        Ok(Self {
+            file: file.to_owned(),
+            name,
+            read: Mutex::new((Some(stamp), known)),
+            unusable: AtomicBool::new(false),
+        })
     }
 
     fn with_current(&self, look: impl FnOnce(&[Known])) {
@@ -214,7 +236,10 @@ impl Watched {
         let stamp = std::fs::metadata(&self.file).ok().as_ref().map(Stamp::of);
         if stamp.is_none() || stamp != read_before.0 {
             match read(&self.file, self.name.as_deref()) {
-                Ok((stamp, known)) => *read_before = (Some(stamp), known),
+                Ok((stamp, known)) => {
+                    *read_before = (Some(stamp), known);
+                    self.unusable.store(false, Ordering::Relaxed);
+                }
                 Err(error) => {
                     // Once for each change; a file that is gone has no stamp before and after.
                     if !read_before.1.is_empty() || stamp != read_before.0 {
@@ -223,10 +248,15 @@ impl Watched {
                         );
                     }
                     *read_before = (stamp, Vec::new());
+                    self.unusable.store(stamp.is_some(), Ordering::Relaxed);
                 }
             }
         }
         look(&read_before.1);
+    }
+
+    fn is_unusable(&self) -> bool {
+        self.unusable.load(Ordering::Relaxed)
     }
 }
 
@@ -393,6 +423,22 @@ mod tests {
         assert_eq!(tokens.name_of(BOB).as_deref(), Some("bob"));
         fs::remove_file(&list).unwrap();
         assert_eq!(tokens.name_of(BOB), None);
+    }
+
+    #[test]
+    fn removed_token_is_not_held() {
+        let directory = tempfile::tempdir().unwrap();
+        let list = directory.path().join("list");
+        write(&list, &format!("alice {ALICE}\n"), 0o600);
+        let tokens = open(TokenSource::List { file: list.clone() }).unwrap();
+        assert!(tokens.may_hold(&hash(ALICE)) && tokens.may_hold(&hash("the-token-of-the-owner")));
+        assert!(!tokens.may_hold(&hash(BOB)));
+        write(&list, &format!("alice {ALICE}\nbroken\n"), 0o600);
+        assert!(tokens.may_hold(&hash(ALICE)), "a file with an error removes no token");
+        write(&list, &format!("alice {BOB}\n"), 0o600);
+        assert!(!tokens.may_hold(&hash(ALICE)), "another token of the same name");
+        fs::remove_file(&list).unwrap();
+        assert!(!tokens.may_hold(&hash(BOB)));
     }
 
     #[test]

@@ -50,6 +50,7 @@ use limits::Entering;
 use outgoing::Outgoing;
 use running::Running;
 
+mod admission;
 mod limits;
 mod listing;
 pub mod outgoing;
@@ -78,6 +79,8 @@ pub struct Caller {
     /// The number of what it showed, where the gatekeeper gave something out for one purpose. Transfers of such
     /// callers never write one file at the same time.
     pub pass: Option<u64>,
+    /// SHA-256 of the token that it showed; none for a certificate or a pass.
+    pub token: Option<[u8; 32]>,
 }
 
 /// Something that a path of a client stands for.
@@ -104,8 +107,7 @@ pub trait Gatekeeper: Send + Sync {
         peer: &str,
     ) -> Result<Caller, Refusal>;
 
-    /// Whether a caller that was let in before is still let in: what lets it in may be withdrawn while its transfer is
-    /// being made.
+    /// Whether a client that was let in before still is: its token, certificate or order may have been withdrawn.
     fn still_admits(&self, _caller: &Caller) -> bool {
         true
     }
@@ -297,11 +299,7 @@ impl Agent {
     pub fn end_of(&self, pass: u64, reason: &str) {
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         for running in running.iter().filter(|running| running.caller.pass == Some(pass)) {
-            running.end.session().end(Ending::Failed(reason.to_owned()));
-            if let Some(connection) = lock(&running.connection).take() {
-                connection.shut_down();
-            }
-            self.0.retire(running);
+            self.0.end_now(running, reason);
         }
     }
 
@@ -670,6 +668,7 @@ impl Inner {
             rate: Mutex::default(),
             memory: Mutex::new(Some(memory)),
             joined: AtomicUsize::new(0),
+            refused: AtomicBool::new(false),
             end: granted.end,
             delegate,
         });
@@ -698,11 +697,13 @@ impl Inner {
     fn check_room(&self, limits: &Limits, entering: usize) -> Result<(), Refusal> {
         let running = lock(&self.sessions).len() + lock(&self.outgoing).len() + entering;
         if running >= limits.transfers {
-            let text = format!("{running} transfers are running, which is the limit: try again");
+            let are = if running == 1 { "transfer is" } else { "transfers are" };
+            let text = format!("{running} {are} running, which is the limit: try again");
             return Err(Refusal::new(RefusalKind::Busy, text));
         }
         if running >= limits.streams {
-            let text = format!("{running} transfers have all of its streams: try again");
+            let have = if running == 1 { "transfer has" } else { "transfers have" };
+            let text = format!("{running} {have} all of its streams: try again");
             return Err(Refusal::new(RefusalKind::Busy, text));
         }
         Ok(())
@@ -771,6 +772,15 @@ impl Inner {
             }
             for running in running {
                 lock(&running.rate).observe(&running.end);
+                if !self.is_admitted(&running) {
+                    let name = &running.caller.name;
+                    tracing::info!("transfer {}: {name} was removed from the agent", running.id);
+                    self.end_now(
+                        &running,
+                        &format!("the token or certificate of {name} was removed"),
+                    );
+                    continue;
+                }
                 let kept = if running.delegate.is_some() { DELEGATE_KEPT_FOR } else { KEPT_FOR };
                 let gone = lock(&running.lost).is_some_and(|since| since.elapsed() > kept);
                 if gone {

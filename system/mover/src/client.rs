@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use penstock_protocol::control::{Placed, Settings, Settled, Tally};
@@ -20,6 +20,7 @@ use crate::exchange::random;
 use crate::granting::{AnyEnd, RateMeter};
 use crate::sending::spawn;
 use crate::session::{Ending, Session, lock};
+use crate::sink::ReceiverEnd;
 use crate::totals::together;
 use crate::transport::Transport;
 
@@ -113,6 +114,8 @@ struct Shared {
     sessions: AtomicU32,
     /// What sessions before this one counted.
     earlier: Mutex<Snapshot>,
+    /// The receiving end of the session before this one, as long as threads of it are at work.
+    earlier_end: Mutex<Weak<ReceiverEnd>>,
     /// What they put in place and nobody has taken yet.
     placed: Mutex<Vec<Placed>>,
     /// What became of everything in them, likewise.
@@ -268,6 +271,7 @@ impl Shared {
             rate: Mutex::default(),
             sessions: AtomicU32::new(0),
             earlier: Mutex::default(),
+            earlier_end: Mutex::default(),
             placed: Mutex::default(),
             settled: Mutex::default(),
             stage: Mutex::default(),
@@ -294,6 +298,9 @@ impl Shared {
         *earlier = self.add(std::mem::take(&mut *earlier), end.as_ref());
         drop(earlier);
         if let Some(end) = end.take() {
+            if let AnyEnd::Receive(end) = &end {
+                *lock(&self.earlier_end) = Arc::downgrade(&end.0);
+            }
             lock(&self.placed).extend(end.take_placed());
             lock(&self.settled).extend(end.take_settled());
         }
@@ -360,6 +367,7 @@ impl Shared {
             if let Some(reason) = self.cancelled() {
                 return Err(CopyError::Cancelled(reason));
             }
+            self.await_earlier_end()?;
             let opened = self.open();
             lock(&self.stage).in_session = matches!(opened, Ok(Some(_)));
             let busy = opened.as_ref().err().filter(|error| error.is_busy());
@@ -402,6 +410,48 @@ impl Shared {
         }
     }
 
+    /// Waits until the threads of the session before have let go of their files and of the journal, which
+    /// the next session takes over. A thread that writes to slow storage notices the end when its write returns.
+    fn await_earlier_end(&self) -> Result<(), CopyError> {
+        const TOLD_AFTER: Duration = Duration::from_secs(1);
+        const LOOK_EVERY: Duration = Duration::from_millis(10);
+        let start = Instant::now();
+        while lock(&self.earlier_end).strong_count() > 0 {
+            if let Some(reason) = self.cancelled() {
+                return Err(CopyError::Cancelled(reason));
+            }
+            if start.elapsed() > self.plan.contact.give_up_after {
+                let text = "the storage here has not finished the writes of the session before";
+                return Err(CopyError::Failed(text.to_owned()));
+            }
+            if start.elapsed() > TOLD_AFTER {
+                let text = "the storage here finishes the writes of the session before";
+                *lock(&self.waiting) = Some(text.to_owned());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// This side's end. Where another process holds what it needs it waits, as for a busy agent; the session at
+    /// the agent waits for us meanwhile.
+    fn make_end(&self, opened: &Opened) -> Result<AnyEnd, CopyError> {
+        let start = Instant::now();
+        let mut backoff = Backoff::default();
+        loop {
+            let made = (self.plan.make_end)(opened);
+            let busy = made.as_ref().err().filter(|error| error.is_busy());
+            *lock(&self.waiting) = busy.map(ToString::to_string);
+            if busy.is_none() || start.elapsed() > self.plan.contact.give_up_after {
+                return made;
+            }
+            if let Some(reason) = self.cancelled() {
+                return Err(CopyError::Cancelled(reason));
+            }
+            backoff.pause();
+        }
+    }
+
     /// A session with its control connection and how many messages of this side were received there.
     /// `None` when an adopted one is forgotten.
     fn open(&self) -> Result<Option<(Channel, u64, Opened)>, CopyError> {
@@ -423,7 +473,7 @@ impl Shared {
         mut peer_received: u64,
         opened: &Opened,
     ) -> Result<Ended, CopyError> {
-        let end = (self.plan.make_end)(opened)?;
+        let end = self.make_end(opened)?;
         *lock(&self.end) = Some(end.clone());
         // What was asked for before there was an end is done now. A cancelled session is closed at both ends, and its
         // threads are not even started.

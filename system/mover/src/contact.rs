@@ -15,6 +15,7 @@ use crate::agent::software;
 use crate::channel::Channel;
 use crate::dial::Dial;
 use crate::exchange::{self, Joined, random};
+use crate::identity::{Fingerprint, tls_client_config_of_any};
 use crate::session::DEAD_AFTER;
 
 /// How long a first exchange may take.
@@ -136,6 +137,15 @@ impl Contact {
         Ok((channel, label))
     }
 
+    /// Where a connection leads, for people: the address too, where the name says something else.
+    fn shown_at(&self, channel: &Channel) -> String {
+        let (shown, peer) = (self.shown(), channel.transport().peer());
+        match channel.transport().peer_address() {
+            Some(_) if peer != shown => format!("{shown} ({peer})"),
+            _ => shown,
+        }
+    }
+
     fn ask(&self, request: Request) -> Result<(Channel, Answer), CopyError> {
         let shown = self.shown();
         let failed = |error: io::Error| match error.kind() {
@@ -173,7 +183,9 @@ impl Contact {
     pub fn open(&self, request: Request) -> Result<(Channel, Opened), CopyError> {
         match self.ask(request)? {
             (channel, Answer::Opened(opened)) => Ok((channel, opened)),
-            (_, Answer::Refused(refusal)) => Err(CopyError::Refused(self.shown(), refusal)),
+            (channel, Answer::Refused(refusal)) => {
+                Err(CopyError::Refused(self.shown_at(&channel), refusal))
+            }
             (_, Answer::Returned(_) | Answer::Known(_)) => Err(self.nonsense()),
         }
     }
@@ -185,7 +197,9 @@ impl Contact {
     pub fn check(&self) -> Result<String, CopyError> {
         match self.ask(Request::Check(()))? {
             (_, Answer::Known(name)) => Ok(name),
-            (_, Answer::Refused(refusal)) => Err(CopyError::Refused(self.shown(), refusal)),
+            (channel, Answer::Refused(refusal)) => {
+                Err(CopyError::Refused(self.shown_at(&channel), refusal))
+            }
             _ => Err(self.nonsense()),
         }
     }
@@ -206,7 +220,9 @@ impl Contact {
             (_, Answer::Refused(refusal)) if refusal.kind == RefusalKind::UnknownSession => {
                 Ok(None)
             }
-            (_, Answer::Refused(refusal)) => Err(CopyError::Refused(self.shown(), refusal)),
+            (channel, Answer::Refused(refusal)) => {
+                Err(CopyError::Refused(self.shown_at(&channel), refusal))
+            }
             (_, Answer::Opened(_) | Answer::Known(_)) => Err(self.nonsense()),
         }
     }
@@ -269,6 +285,22 @@ impl Contact {
         channel.transport().notice_death(DEAD_AFTER)?;
         Ok((channel, nonces, label))
     }
+}
+
+/// Which of these certificates the agent shows to which `dial` leads; nothing but the handshake is done.
+///
+/// # Errors
+/// When nobody answers, or with another certificate.
+pub fn certificate_of(dial: &dyn Dial, known: Vec<Fingerprint>) -> io::Result<Fingerprint> {
+    let tls = tls_client_config_of_any(known).map_err(io::Error::other)?;
+    let mut transport = dial.dial_control()?;
+    transport.set_timeouts(Some(ANSWER_WITHIN))?;
+    let preamble = Preamble { kind: ConnectionKind::Control, tls: true };
+    exchange::send_preamble(&mut transport, preamble)?;
+    let mut channel = Channel::connect_tls(transport, tls)?;
+    let shown = channel.peer_fingerprint();
+    channel.finish_writing();
+    shown.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Whether the peer is a penstock of another version, or no penstock.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::JoinHandle;
 
 use crate::sending::spawn;
-use crate::session::{STREAMS_MAX, lock};
+use crate::session::{THREADS_PER_DEVICE_MAX, lock};
 
 /// The readers or the writers of one end.
 #[derive(Debug)]
@@ -20,13 +20,13 @@ impl Crew {
     /// Nobody works yet; threads will be called `name`.
     #[must_use]
     pub fn new(name: &'static str, wanted: u16) -> Self {
-        let wanted = AtomicU16::new(wanted.clamp(1, STREAMS_MAX));
+        let wanted = AtomicU16::new(wanted.clamp(1, THREADS_PER_DEVICE_MAX));
         Self { name, wanted, threads: Mutex::default() }
     }
 
     /// Changes how many work for each device.
     pub fn want(&self, wanted: u16) {
-        self.wanted.store(wanted.clamp(1, STREAMS_MAX), Ordering::SeqCst);
+        self.wanted.store(wanted.clamp(1, THREADS_PER_DEVICE_MAX), Ordering::SeqCst);
     }
 
     /// How many are to work for each device.

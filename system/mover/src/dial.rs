@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use penstock_protocol::open::Mark;
+use penstock_sys::fs;
 use penstock_sys::net::connect::{ConnectOptions, connect};
 
 use crate::labels::Labelling;
@@ -22,6 +23,9 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Failures in a row after which an address is left alone while others live.
 const FAILURES_MAX: u32 = 3;
+
+/// How many addresses of a host an error names.
+const ADDRESSES_NAMED_MAX: usize = 4;
 
 /// A way to the other end.
 pub trait Dial: Send + Sync {
@@ -236,21 +240,61 @@ fn pairs(to: &[SocketAddr], from: &[IpAddr]) -> Vec<Way> {
     pairs
 }
 
+/// Attempts to connect that failed, each with its way.
+#[derive(Debug, Default)]
+struct FailedAttempts(Vec<(Way, io::Error)>);
+
+impl FailedAttempts {
+    /// One error that names each address that did not answer; what failed before any packet was sent (an
+    /// option that this host does not have) and an address that `shown` names already are left as they are.
+    fn into_error(mut self, shown: &str) -> io::Error {
+        let is_local =
+            |error: &io::Error| error.raw_os_error().is_none() && error.get_ref().is_some();
+        if let Some(local) = self.0.iter().position(|(_, error)| is_local(error)) {
+            return self.0.swap_remove(local).1;
+        }
+        let is_named = |(way, _): &(Way, io::Error)| way.1.is_none() && way.0.to_string() == shown;
+        match self.0.len() {
+            0 => return io::Error::from(io::ErrorKind::NotConnected),
+            1 if is_named(&self.0[0]) => return self.0.swap_remove(0).1,
+            _ => {}
+        }
+        let mut texts: Vec<String> = self
+            .0
+            .iter()
+            .take(ADDRESSES_NAMED_MAX)
+            .map(|(way, error)| format!("{}: {}", display_way(way), fs::describe(error)))
+            .collect();
+        if let Some(more) = self.0.len().checked_sub(ADDRESSES_NAMED_MAX).filter(|more| *more > 0) {
+            texts.push(format!("and {more} more"));
+        }
+        let kind = match self.0.last().map(|(_, error)| error.kind()) {
+            Some(kind @ (io::ErrorKind::ConnectionRefused | io::ErrorKind::TimedOut)) => kind,
+            _ => io::ErrorKind::NotConnected,
+        };
+        io::Error::new(kind, texts.join("; "))
+    }
+}
+
+fn display_way((to, from): &Way) -> String {
+    from.map_or(to.to_string(), |from| format!("{from} to {to}"))
+}
+
 impl Dial for TcpDial {
     fn dial(&self, number: u32, mark: Option<Mark>) -> io::Result<(Transport, String)> {
-        let mut why = io::Error::from(io::ErrorKind::NotConnected);
+        let mut failed = FailedAttempts::default();
         for way in self.ways(number) {
             let label = Labelling::connecting(mark, number, way.0, way.1);
             match self.connect(way, &label) {
                 Ok(transport) => return Ok((transport, label.told)),
-                Err(error) => why = error,
+                Err(error) => failed.0.push((way, error)),
             }
         }
-        Err(why)
+        Err(failed.into_error(&self.shown))
     }
 
     fn dial_control(&self) -> io::Result<Transport> {
-        let mut why = io::Error::from(io::ErrorKind::NotConnected);
+        let mut failed = FailedAttempts::default();
         let mut ways = self.ways(0);
         ways.extend(
             self.pairs.iter().filter(|way| !ways.contains(way)).copied().collect::<Vec<_>>(),
@@ -258,10 +302,10 @@ impl Dial for TcpDial {
         for way in ways {
             match self.connect(way, &Labelling::connecting(None, 0, way.0, way.1)) {
                 Ok(transport) => return Ok(transport),
-                Err(error) => why = error,
+                Err(error) => failed.0.push((way, error)),
             }
         }
-        Err(why)
+        Err(failed.into_error(&self.shown))
     }
 
     fn choose(&self, path: &[Pair]) -> io::Result<()> {
@@ -311,7 +355,7 @@ impl Dial for TcpDial {
         self.pairs
             .iter()
             .filter(|way| failures.get(way).is_some_and(|count| *count >= FAILURES_MAX))
-            .map(|(to, from)| from.map_or(to.to_string(), |from| format!("{from} to {to}")))
+            .map(display_way)
             .collect()
     }
 }
@@ -387,6 +431,30 @@ mod tests {
             assert!(one.dial(0, None).is_err());
             assert_eq!(lock(&one.failures)[&(dead, None)], failures);
         }
+    }
+
+    #[test]
+    fn refused_addresses_are_named() {
+        let free = TcpListener::bind("127.0.0.2:0").expect("loopback");
+        let port = free.local_addr().expect("its address").port();
+        drop(free);
+        let text = |dial: TcpDial| dial.dial_control().unwrap_err().to_string();
+        let two = text(dial(port, &["127.0.0.3", "127.0.0.2"]));
+        assert!(two.contains(&format!("127.0.0.3:{port}: Connection refused")), "{two}");
+        assert!(two.contains(&format!("; 127.0.0.2:{port}: Connection refused")), "{two}");
+        let one = text(dial(port, &["127.0.0.2"]));
+        assert!(one.starts_with(&format!("127.0.0.2:{port}: ")), "{one}");
+        let named = TcpDial::new("127.0.0.2", port, &[], &[], None).expect("an address");
+        let error = named.dial_control().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(111), "the caller names this address itself");
+        let from: Vec<IpAddr> = vec!["127.0.0.9".parse().expect("an address")];
+        let from = TcpDial::new("127.0.0.2", port, &[], &from, None).expect("an address");
+        let text = text(from);
+        assert!(text.contains(&format!("127.0.0.9 to 127.0.0.2:{port}: ")), "{text}");
+        let many: Vec<String> = (2..9).map(|n| format!("127.0.0.{n}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let text = super::tests::dial(port, &many).dial_control().unwrap_err().to_string();
+        assert!(text.ends_with("; and 3 more"), "{text}");
     }
 
     #[test]

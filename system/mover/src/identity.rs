@@ -159,10 +159,27 @@ pub fn tls_client_config(
     fingerprint: Fingerprint,
     own: Option<&Identity>,
 ) -> Result<Arc<ClientConfig>, IdentityError> {
+    client_config(vec![fingerprint], own)
+}
+
+/// TLS as a client of any agent with one of these fingerprints; [`peer_fingerprint`] then says which it is.
+///
+/// # Errors
+/// When TLS cannot be set up.
+pub fn tls_client_config_of_any(
+    fingerprints: Vec<Fingerprint>,
+) -> Result<Arc<ClientConfig>, IdentityError> {
+    client_config(fingerprints, None)
+}
+
+fn client_config(
+    fingerprints: Vec<Fingerprint>,
+    own: Option<&Identity>,
+) -> Result<Arc<ClientConfig>, IdentityError> {
     let builder = ClientConfig::builder_with_provider(crypto())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Pinned(fingerprint)));
+        .with_custom_certificate_verifier(Arc::new(Pinned(fingerprints)));
     let mut config = match own {
         None => builder.with_no_client_auth(),
         Some(own) => {
@@ -204,9 +221,9 @@ fn schemes() -> Vec<SignatureScheme> {
     provider::default_provider().signature_verification_algorithms.supported_schemes()
 }
 
-/// Accepts one server certificate and no other.
+/// Accepts these server certificates and no other.
 #[derive(Debug)]
-struct Pinned(Fingerprint);
+struct Pinned(Vec<Fingerprint>);
 
 impl ServerCertVerifier for Pinned {
     fn verify_server_cert(
@@ -217,7 +234,7 @@ impl ServerCertVerifier for Pinned {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if Fingerprint::of(end_entity) == self.0 {
+        if self.0.contains(&Fingerprint::of(end_entity)) {
             Ok(ServerCertVerified::assertion())
         } else {
             Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))

@@ -34,6 +34,9 @@ pub const BLOCKS_MIN: u64 = 4;
 /// Most data streams of one session.
 pub const STREAMS_MAX: u16 = 256;
 
+/// Most reader or writer threads of one session for each device.
+pub const THREADS_PER_DEVICE_MAX: u16 = 64;
+
 /// A connection whose peer neither answers nor acknowledges for this long is dead.
 pub const DEAD_AFTER: Duration = Duration::from_secs(15);
 

@@ -42,7 +42,7 @@ impl Gatekeeper for OneExport {
         _peer: &str,
     ) -> Result<Caller, Refusal> {
         if token == "secret" {
-            Ok(Caller { name: "test".to_owned(), pass: None })
+            Ok(Caller { name: "test".to_owned(), pass: None, token: None })
         } else {
             Err(Refusal::new(RefusalKind::Identity, "no"))
         }
@@ -166,7 +166,7 @@ impl Site {
         let make = move |opened: &penstock_protocol::open::Opened| {
             let base = Dir::open(&to).expect("the target is there");
             let target = Target::new(base, None, [6; 16], true);
-            let caller = Caller { name: "local".to_owned(), pass: None };
+            let caller = Caller { name: "local".to_owned(), pass: None, token: None };
             let grant = Grant {
                 keeper: &keeper,
                 caller: &caller,

@@ -239,6 +239,15 @@ pub fn umask() -> u32 {
         .unwrap_or(0o022)
 }
 
+/// Whether this process was started with a signal ignored, as `nohup` does.
+#[must_use]
+pub fn ignores_signal(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    (1..=64).contains(&signal) && ignored & (1 << (signal - 1)) != 0
+}
+
 /// This machine's name, as the kernel has it.
 #[must_use]
 pub fn host_name() -> String {

@@ -212,6 +212,16 @@ pub enum MetricsAccess {
     Token,
 }
 
+impl From<MetricsAccess> for Read {
+    fn from(access: MetricsAccess) -> Self {
+        match access {
+            MetricsAccess::Open => Self::Open,
+            MetricsAccess::Loopback => Self::Loopback,
+            MetricsAccess::Token => Self::Token,
+        }
+    }
+}
+
 impl FromStr for MetricsAccess {
     type Err = String;
 

@@ -10,6 +10,7 @@ use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use penstock_mover::agent;
+use penstock_mover::session::{STREAMS_MAX, THREADS_PER_DEVICE_MAX};
 use penstock_protocol::control::Settings;
 use penstock_scitags::Scitag;
 use penstock_units::BitRate;
@@ -197,16 +198,36 @@ pub struct Change {
     pub rate: Option<BitRate>,
     /// Data streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<u16>, minimum = 1)]
+    #[schema(value_type = Option<u16>, minimum = 1, maximum = 256)]
     pub streams: Option<NonZeroU16>,
     /// Reader threads per device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<u16>, minimum = 1)]
+    #[schema(value_type = Option<u16>, minimum = 1, maximum = 64)]
     pub readers: Option<NonZeroU16>,
     /// Writer threads per device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<u16>, minimum = 1)]
+    #[schema(value_type = Option<u16>, minimum = 1, maximum = 64)]
     pub writers: Option<NonZeroU16>,
+}
+
+impl Change {
+    /// Checks the limits, which are those of `penstock cp`.
+    ///
+    /// # Errors
+    /// The first value that is above its limit, with the limit.
+    pub fn check(&self) -> Result<(), String> {
+        let counts = [
+            ("streams", self.streams, STREAMS_MAX),
+            ("readers", self.readers, THREADS_PER_DEVICE_MAX),
+            ("writers", self.writers, THREADS_PER_DEVICE_MAX),
+        ];
+        for (name, count, limit) in counts {
+            if let Some(count) = count.filter(|count| count.get() > limit) {
+                return Err(format!("{name} {count}: use a number from 1 to {limit}"));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// An agent.
@@ -351,6 +372,7 @@ pub(super) async fn change(
             "nothing to change: give rate, streams, readers or writers",
         ));
     }
+    change.check().map_err(ApiError::bad_request)?;
     find(&api, id)?;
     let settings = Settings {
         rate_bps: change.rate.map(|rate| rate.0),

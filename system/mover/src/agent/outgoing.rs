@@ -225,6 +225,7 @@ impl Outgoing {
         let state = match &outcome {
             None if snapshot.waiting.is_some() || snapshot.sessions == 0 => "waiting",
             None => "running",
+            Some(Ok(())) if snapshot.tally.failed > 0 && !snapshot.tally.has_arrivals() => "failed",
             Some(Ok(())) => "done",
             Some(Err(CopyError::Cancelled(_))) => "cancelled",
             Some(Err(_)) => "failed",

@@ -1,7 +1,7 @@
 //! A session at an agent, as long as it runs.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime};
 
 use penstock_protocol::link::Link;
@@ -38,6 +38,8 @@ pub(super) struct Running {
     pub(super) memory: Mutex<Option<Hold>>,
     /// Streams that were let in and are not gone.
     pub(super) joined: AtomicUsize,
+    /// Its client was not let in any more when that was looked at last.
+    pub(super) refused: AtomicBool,
 }
 
 impl Running {
@@ -64,6 +66,7 @@ impl Running {
     pub(super) fn show(&self) -> Transfer {
         let (session, tally) = (self.end.session(), self.end.tally());
         let state = match session.ending() {
+            Some(Ending::Finished) if tally.failed > 0 && !tally.has_arrivals() => "failed",
             Some(Ending::Finished) => "done",
             Some(Ending::Cancelled(_)) => "cancelled",
             Some(Ending::Failed(_)) => "failed",

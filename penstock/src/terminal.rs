@@ -1,0 +1,64 @@
+//! Text for terminals: their width, and text measured in and cut to columns.
+
+use std::os::fd::AsFd;
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Columns of a terminal that does not tell its width.
+const COLUMNS_DEFAULT: usize = 80;
+
+/// Columns of the terminal `fd`; [`COLUMNS_DEFAULT`] where it is none or has no size.
+pub(crate) fn columns_of(fd: impl AsFd) -> usize {
+    let size = terminal_size::terminal_size_of(fd);
+    let columns = size.map_or(0, |(width, _)| usize::from(width.0));
+    if columns == 0 { COLUMNS_DEFAULT } else { columns }
+}
+
+/// Columns that a text takes; one that is wide in East Asian scripts takes two.
+pub(crate) fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// As much of the beginning of a text as fits into `columns`.
+pub(crate) fn cut(text: &str, columns: usize) -> String {
+    let mut room = columns;
+    text.chars()
+        .take_while(|c| {
+            let wide = c.width().unwrap_or(0);
+            let fits = wide <= room;
+            room = room.saturating_sub(wide);
+            fits
+        })
+        .collect()
+}
+
+/// A text with blanks at its end, so that it takes `columns`.
+pub(crate) fn pad(text: &str, columns: usize) -> String {
+    format!("{text}{}", " ".repeat(columns.saturating_sub(width(text))))
+}
+
+/// A text with control characters escaped: a name that others chose must not steer a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
+        .collect()
+}
+
+/// Lines, each cut to `columns`.
+pub(crate) fn cut_lines(text: &str, columns: usize) -> String {
+    text.lines().map(|line| cut(line, columns) + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wide_characters_take_two_columns() {
+        assert_eq!((width("abc"), width("数据"), width("e\u{301}")), (3, 4, 1));
+        assert_eq!(cut("数据", 3), "数");
+        assert_eq!((cut("ab数据", 0).as_str(), cut("ab", 9).as_str()), ("", "ab"));
+        assert_eq!(pad("数", 4), "数  ");
+        assert_eq!(cut_lines("abcd\nab\n", 3), "abc\nab\n");
+    }
+}
