@@ -72,6 +72,9 @@ fn check(fireflies: &[Value], owner: u64, activity: u64, bytes: u64) {
             sent += one["usage"]["sent"].as_u64().unwrap();
             assert!(one["flow-lifecycle"]["end-time"].is_string(), "{one}");
             assert!(one["netlink"]["rtt"].is_number(), "{one}");
+            // The kernel is not asked for these.
+            let unread = ["rttvar", "pmtu", "snd_ssthresh", "lost", "pacing_rate"];
+            assert!(unread.iter().all(|name| one["netlink"].get(name).is_none()), "{one}");
         }
     }
     assert!(sent >= bytes, "{sent} of {bytes} bytes in {fireflies:?}");

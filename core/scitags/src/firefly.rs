@@ -129,35 +129,36 @@ pub struct Count {
     pub sent: u64,
 }
 
-/// What the kernel knows of a TCP connection (`struct tcp_info`), in the kernel's units.
+/// Facts of a TCP connection (`struct tcp_info`), in the kernel's units. `None` for a value that was not read: a
+/// firefly leaves it out, because 0 would be a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the names are the kernel's")]
 pub struct TcpInfo {
-    pub rtt_us: u32,
-    pub rttvar_us: u32,
-    pub min_rtt_us: u32,
-    pub snd_mss: u32,
-    pub rcv_mss: u32,
-    pub pmtu: u32,
-    pub snd_cwnd: u32,
-    pub snd_ssthresh: u32,
-    pub retrans: u32,
-    pub total_retrans: u32,
-    pub lost: u32,
-    pub reordering: u32,
-    pub segs_in: u32,
-    pub segs_out: u32,
-    pub data_segs_in: u32,
-    pub data_segs_out: u32,
-    pub bytes_acked: u64,
-    pub bytes_received: u64,
+    pub rtt_us: Option<u32>,
+    pub rttvar_us: Option<u32>,
+    pub min_rtt_us: Option<u32>,
+    pub snd_mss: Option<u32>,
+    pub rcv_mss: Option<u32>,
+    pub pmtu: Option<u32>,
+    pub snd_cwnd: Option<u32>,
+    pub snd_ssthresh: Option<u32>,
+    pub retrans: Option<u32>,
+    pub total_retrans: Option<u32>,
+    pub lost: Option<u32>,
+    pub reordering: Option<u32>,
+    pub segs_in: Option<u32>,
+    pub segs_out: Option<u32>,
+    pub data_segs_in: Option<u32>,
+    pub data_segs_out: Option<u32>,
+    pub bytes_acked: Option<u64>,
+    pub bytes_received: Option<u64>,
     /// Bytes per second.
-    pub delivery_rate: u64,
+    pub delivery_rate: Option<u64>,
     /// Bytes per second.
-    pub pacing_rate: u64,
-    pub busy_time_us: u64,
-    pub rwnd_limited_us: u64,
-    pub sndbuf_limited_us: u64,
+    pub pacing_rate: Option<u64>,
+    pub busy_time_us: Option<u64>,
+    pub rwnd_limited_us: Option<u64>,
+    pub sndbuf_limited_us: Option<u64>,
 }
 
 /// One firefly, before it is a datagram.
@@ -230,37 +231,54 @@ struct Context<'a> {
 
 /// Names and units of flowd: `rtt` and `rttvar` in milliseconds, `min_rtt` and the times that bound in
 /// microseconds.
-#[derive(Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Netlink {
-    rtt: f64,
-    #[serde(flatten)]
-    more: Option<MoreNetlink>,
-}
-
-#[derive(Serialize)]
-struct MoreNetlink {
-    rttvar: f64,
-    min_rtt: u32,
-    snd_mss: u32,
-    rcv_mss: u32,
-    pmtu: u32,
-    snd_cwnd: u32,
-    snd_ssthresh: u32,
-    retrans: u32,
-    total_retrans: u32,
-    lost: u32,
-    reordering: u32,
-    segs_in: u32,
-    segs_out: u32,
-    data_segs_in: u32,
-    data_segs_out: u32,
-    bytes_acked: u64,
-    bytes_received: u64,
-    delivery_rate: u64,
-    pacing_rate: u64,
-    busy_time: u64,
-    rwnd_limited: u64,
-    sndbuf_limited: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rtt: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rttvar: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min_rtt: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snd_mss: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rcv_mss: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pmtu: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snd_cwnd: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snd_ssthresh: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retrans: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_retrans: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reordering: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    segs_in: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    segs_out: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_segs_in: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_segs_out: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_acked: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_received: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delivery_rate: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pacing_rate: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    busy_time: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rwnd_limited: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sndbuf_limited: Option<u64>,
 }
 
 impl Firefly {
@@ -308,7 +326,7 @@ impl Firefly {
             },
             usage: self.bytes,
             packets: self.packets,
-            netlink: self.tcp.map(|tcp| netlink(&tcp, all)),
+            netlink: self.tcp.and_then(|tcp| netlink(&tcp, all)),
             context: Context {
                 experiment_id: self.tag.owner(),
                 activity_id: self.tag.activity(),
@@ -318,9 +336,18 @@ impl Firefly {
     }
 }
 
-fn netlink(tcp: &TcpInfo, all: bool) -> Netlink {
-    let milliseconds = |micros: u32| f64::from(micros) / 1000.0;
-    let more = || MoreNetlink {
+/// `None` where nothing was read: an object without members says nothing.
+fn netlink(tcp: &TcpInfo, all: bool) -> Option<Netlink> {
+    if *tcp == TcpInfo::default() {
+        return None;
+    }
+    let milliseconds = |micros: Option<u32>| micros.map(|micros| f64::from(micros) / 1000.0);
+    let rtt = milliseconds(tcp.rtt_us);
+    if !all {
+        return rtt.map(|rtt| Netlink { rtt: Some(rtt), ..Netlink::default() });
+    }
+    Some(Netlink {
+        rtt,
         rttvar: milliseconds(tcp.rttvar_us),
         min_rtt: tcp.min_rtt_us,
         snd_mss: tcp.snd_mss,
@@ -343,8 +370,7 @@ fn netlink(tcp: &TcpInfo, all: bool) -> Netlink {
         busy_time: tcp.busy_time_us,
         rwnd_limited: tcp.rwnd_limited_us,
         sndbuf_limited: tcp.sndbuf_limited_us,
-    };
-    Netlink { rtt: milliseconds(tcp.rtt_us), more: all.then(more) }
+    })
 }
 
 /// ASCII without quotes and backslashes, so that JSON makes no byte of it longer.

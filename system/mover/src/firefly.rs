@@ -111,7 +111,8 @@ impl Fireflies {
     }
 
     fn tell(&self, lit: &Lit, phase: Phase) {
-        let info = net::TcpInfo::of(&lit.transport).unwrap_or_default();
+        // A connection that cannot be asked has no counts: 0 would be a measurement.
+        let info = net::TcpInfo::of(&lit.transport).ok();
         let firefly = Firefly {
             phase,
             started: lit.started,
@@ -122,12 +123,12 @@ impl Fireflies {
             flow: lit.flow,
             tag: self.tag,
             application: software().replace(' ', " v"),
-            bytes: Some(Count { received: info.bytes_received, sent: info.bytes_acked }),
-            packets: Some(Count {
+            bytes: info.map(|info| Count { received: info.bytes_received, sent: info.bytes_acked }),
+            packets: info.map(|info| Count {
                 received: u64::from(info.segments_received),
                 sent: u64::from(info.segments_sent),
             }),
-            tcp: Some(facts(&info)),
+            tcp: info.as_ref().map(facts),
         };
         let datagram = firefly.datagram(&self.host, "penstock");
         let destination = SocketAddr::new(lit.flow.destination().ip(), PORT);
@@ -158,22 +159,25 @@ fn send(datagram: &[u8], to: SocketAddr) -> std::io::Result<()> {
     socket.send_to(datagram, to).map(|_| ())
 }
 
+/// The values that `net::TcpInfo` reads. Round-trip times of 0 and a delivery rate of 0 are those of a connection
+/// on which the kernel has not measured any.
 fn facts(info: &net::TcpInfo) -> TcpInfo {
+    let measured = |value: u32| (value != 0).then_some(value);
     TcpInfo {
-        rtt_us: info.rtt_us,
-        min_rtt_us: info.rtt_min_us,
-        snd_mss: info.snd_mss,
-        rcv_mss: info.rcv_mss,
-        snd_cwnd: info.snd_cwnd,
-        total_retrans: info.retransmits,
-        segs_in: info.segments_received,
-        segs_out: info.segments_sent,
-        bytes_acked: info.bytes_acked,
-        bytes_received: info.bytes_received,
-        delivery_rate: info.delivery_rate_bps / 8,
-        busy_time_us: info.busy_us,
-        rwnd_limited_us: info.rwnd_limited_us,
-        sndbuf_limited_us: info.sndbuf_limited_us,
+        rtt_us: measured(info.rtt_us),
+        min_rtt_us: measured(info.rtt_min_us),
+        snd_mss: Some(info.snd_mss),
+        rcv_mss: Some(info.rcv_mss),
+        snd_cwnd: Some(info.snd_cwnd),
+        total_retrans: Some(info.retransmits),
+        segs_in: Some(info.segments_received),
+        segs_out: Some(info.segments_sent),
+        bytes_acked: Some(info.bytes_acked),
+        bytes_received: Some(info.bytes_received),
+        delivery_rate: (info.delivery_rate_bps != 0).then_some(info.delivery_rate_bps / 8),
+        busy_time_us: Some(info.busy_us),
+        rwnd_limited_us: Some(info.rwnd_limited_us),
+        sndbuf_limited_us: Some(info.sndbuf_limited_us),
         ..TcpInfo::default()
     }
 }

@@ -8,29 +8,29 @@ use super::read::State;
 use super::*;
 
 const FULL: TcpInfo = TcpInfo {
-    rtt_us: u32::MAX,
-    rttvar_us: u32::MAX,
-    min_rtt_us: u32::MAX,
-    snd_mss: u32::MAX,
-    rcv_mss: u32::MAX,
-    pmtu: u32::MAX,
-    snd_cwnd: u32::MAX,
-    snd_ssthresh: u32::MAX,
-    retrans: u32::MAX,
-    total_retrans: u32::MAX,
-    lost: u32::MAX,
-    reordering: u32::MAX,
-    segs_in: u32::MAX,
-    segs_out: u32::MAX,
-    data_segs_in: u32::MAX,
-    data_segs_out: u32::MAX,
-    bytes_acked: u64::MAX,
-    bytes_received: u64::MAX,
-    delivery_rate: u64::MAX,
-    pacing_rate: u64::MAX,
-    busy_time_us: u64::MAX,
-    rwnd_limited_us: u64::MAX,
-    sndbuf_limited_us: u64::MAX,
+    rtt_us: Some(u32::MAX),
+    rttvar_us: Some(u32::MAX),
+    min_rtt_us: Some(u32::MAX),
+    snd_mss: Some(u32::MAX),
+    rcv_mss: Some(u32::MAX),
+    pmtu: Some(u32::MAX),
+    snd_cwnd: Some(u32::MAX),
+    snd_ssthresh: Some(u32::MAX),
+    retrans: Some(u32::MAX),
+    total_retrans: Some(u32::MAX),
+    lost: Some(u32::MAX),
+    reordering: Some(u32::MAX),
+    segs_in: Some(u32::MAX),
+    segs_out: Some(u32::MAX),
+    data_segs_in: Some(u32::MAX),
+    data_segs_out: Some(u32::MAX),
+    bytes_acked: Some(u64::MAX),
+    bytes_received: Some(u64::MAX),
+    delivery_rate: Some(u64::MAX),
+    pacing_rate: Some(u64::MAX),
+    busy_time_us: Some(u64::MAX),
+    rwnd_limited_us: Some(u64::MAX),
+    sndbuf_limited_us: Some(u64::MAX),
 };
 
 fn firefly(phase: Phase) -> Firefly {
@@ -48,7 +48,7 @@ fn firefly(phase: Phase) -> Firefly {
         application: "penstock v0.1".to_owned(),
         bytes: Some(Count { received: 0, sent: 1 << 40 }),
         packets: None,
-        tcp: Some(TcpInfo { rtt_us: 88_400, ..TcpInfo::default() }),
+        tcp: Some(TcpInfo { rtt_us: Some(88_400), ..TcpInfo::default() }),
     }
 }
 
@@ -196,10 +196,21 @@ fn the_longest_fits_a_frame() {
     let json = accepted(&datagram);
     assert!(json["netlink"]["rtt"].is_f64() && json["netlink"]["lost"].is_null(), "{json}");
 
-    let usual = Firefly { tcp: Some(TcpInfo { lost: 2, ..FULL }), ..firefly(Phase::Ongoing) };
+    let usual = Firefly { tcp: Some(TcpInfo { lost: Some(2), ..FULL }), ..firefly(Phase::Ongoing) };
     let datagram = usual.datagram("dtn1.example.org", "penstock");
     assert!(datagram.len() <= DATAGRAM_BYTES_MAX);
     assert_eq!(accepted(&datagram)["netlink"]["lost"], 2);
+}
+
+#[test]
+fn unread_tcp_facts_are_left_out() {
+    let json = accepted(&firefly(Phase::Ongoing).datagram("h", "p"));
+    assert_eq!(json["netlink"], serde_json::json!({ "rtt": 88.4 }));
+    let nothing = Firefly { tcp: Some(TcpInfo::default()), ..firefly(Phase::Start) };
+    let json = accepted(&nothing.datagram("h", "p"));
+    assert!(json.get("netlink").is_none(), "{json}");
+    let zero = Firefly { tcp: Some(TcpInfo { lost: Some(0), ..TcpInfo::default() }), ..nothing };
+    assert_eq!(accepted(&zero.datagram("h", "p"))["netlink"], serde_json::json!({ "lost": 0 }));
 }
 
 #[test]
@@ -305,7 +316,7 @@ prop_compose! {
             application,
             bytes: count(0),
             packets: count(1),
-            tcp: rtt.map(|rtt_us| TcpInfo { rtt_us, ..FULL }),
+            tcp: rtt.map(|rtt_us| TcpInfo { rtt_us: Some(rtt_us), ..FULL }),
         }
     }
 }
@@ -320,7 +331,7 @@ proptest! {
         prop_assert_eq!((back.logged, back.started, back.now), (Some(firefly.now), Some(firefly.started), Some(firefly.now)));
         prop_assert_eq!((back.source, back.destination), (firefly.flow.source(), firefly.flow.destination()));
         prop_assert_eq!((back.tag(), back.bytes, back.packets), (Ok(firefly.tag), firefly.bytes, firefly.packets));
-        prop_assert_eq!(back.rtt_ms, firefly.tcp.map(|tcp| f64::from(tcp.rtt_us) / 1000.0));
+        prop_assert_eq!(back.rtt_ms, firefly.tcp.and_then(|tcp| tcp.rtt_us).map(|micros| f64::from(micros) / 1000.0));
         prop_assert_eq!(back.ended.is_some(), back.state == State::End);
     }
 
