@@ -5,13 +5,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::anyhow;
 use penstock_agent::marking::{Config, MarkingError, Service};
 use penstock_agent::state::default_directory;
 use penstock_marker::{Attach, DEFAULT_PIN, KernelError, MarkerError, remove};
 use serde_json::json;
 
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, Failure};
 
 /// Label the IPv6 packets of other programs by rules, in the kernel
 #[derive(Debug, clap::Args)]
@@ -20,6 +19,9 @@ The file has [[rule]] tables: scitag = \"OWNER/ACTIVITY\", label = \"flow\" (def
 \"both\" or \"none\", name for messages, and either source, destination, source_port, destination_port, \
 protocol, or cgroup = \"/path\", or process = \"name\". The most specific wins: a tag of the socket, then \
 addresses, then cgroup, then process. SIGHUP reads the file again; a bad one is refused with its line.
+
+Without rules it labels what programs tag themselves: an agent tags the connections by which it sends pulls. \
+One of these runs for each directory of --pin and each interface.
 
 Labelling goes on when this ends, and the next start takes over without a gap; penstock tag stop ends it. \
 Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (CAP_SYS_PTRACE for connections of programs that \
@@ -73,12 +75,6 @@ fn lifetime(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn run(args: Args, as_json: bool) -> Result<Code, Failure> {
-    if args.config.is_none() && args.pipe.is_none() && args.http.is_empty() {
-        return Err(anyhow!(
-            "no rules can come: give --config FILE, --pipe PATH or --http ADDR:PORT"
-        ))
-        .or_exit(Code::Usage);
-    }
     let service = Service::start(Config {
         file: args.config,
         interfaces: args.interface,
@@ -154,5 +150,8 @@ fn print(service: &Service, output: &mut impl Write) -> io::Result<()> {
         writeln!(output, "api at http://{address}/api/v1/marker")?;
     }
     writeln!(output, "{} rules in force", service.rules())?;
+    if service.rules() == 0 {
+        writeln!(output, "packets of sockets that their programs tag are labelled")?;
+    }
     output.flush()
 }

@@ -221,6 +221,7 @@ impl Drop for Lab {
 pub struct Running {
     pub child: Child,
     pub facts: Value,
+    log: Option<std::thread::JoinHandle<Vec<String>>>,
 }
 
 impl Running {
@@ -232,17 +233,21 @@ impl Running {
         if line.is_empty() {
             panic!("the marker did not start: {}", std::io::read_to_string(stderr).unwrap());
         }
-        std::thread::spawn(move || BufReader::new(stderr).lines().map_while(Result::ok).count());
-        Self { child, facts: serde_json::from_str(&line).unwrap() }
+        let log = std::thread::spawn(move || {
+            BufReader::new(stderr).lines().map_while(Result::ok).collect::<Vec<String>>()
+        });
+        Self { child, facts: serde_json::from_str(&line).unwrap(), log: Some(log) }
     }
 
     pub fn signal(&self, name: &str) {
         sh(&format!("kill -{name} {}", self.child.id()));
     }
 
-    pub fn end(mut self) {
+    /// Ends it; its log.
+    pub fn end(mut self) -> String {
         self.signal("TERM");
         assert!(self.child.wait().unwrap().success());
+        self.log.take().map_or_else(String::new, |log| log.join().unwrap().join("\n"))
     }
 }
 

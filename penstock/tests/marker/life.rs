@@ -68,7 +68,7 @@ fn a_restart_and_a_reload_leave_no_gap() {
                     .to_owned(),
             };
             match marker.take() {
-                Some(old) if round % 2 == 0 => old.end(),
+                Some(old) if round % 2 == 0 => drop(old.end()),
                 old => drop(old),
             }
             let file = lab_now.dir.path().join("next.toml");
@@ -490,9 +490,8 @@ fn what_cannot_be_is_one_line() {
     sh(&format!("ip -n {} link set pm0 gso_max_size 190000", lab.here));
     let run = |arguments: &[&str]| lab.tag(&lab.here).args(arguments).output().unwrap();
     for (arguments, code, words) in [
-        (&["run", "--interface", "pm0", "--pin", &pin][..], 2, "give --config FILE"),
         (
-            &["run", "--interface", "eth9", "--pin", &pin, "--config", &good],
+            &["run", "--interface", "eth9", "--pin", &pin, "--config", &good][..],
             2,
             "no network interface 'eth9'",
         ),
@@ -542,6 +541,39 @@ fn what_cannot_be_is_one_line() {
     }
 }
 
+#[test]
+fn second_marker_of_pin_or_device_is_refused() {
+    if !possible("two markers") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let here = lab.here.clone();
+    let first = lab.marker(&here, "m", &to(5201, "cms/analysis-input"), &[]);
+    let second = |device: &str, pin: &str| {
+        let mut command = lab.tag(&here);
+        command.args(["run", "--interface", device, "--pin"]).arg(lab.pin(pin));
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (device, pin, words) in [
+        ("pm0", "m", "another penstock tag run uses"),
+        ("lo", "m", "another penstock tag run uses"),
+        ("pm0", "other", "another penstock tag run labels packets of pm0"),
+    ] {
+        let (code, text) = second(device, pin);
+        assert_eq!((code, text.lines().count()), (Some(1), 1), "{text}");
+        assert!(text.contains(words), "{text}");
+    }
+    // The first one labels on, as it was.
+    let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} -n 1M")));
+    assert!(of(&packets, 5201).iter().all(|packet| packet.has_label(BASE)));
+    // One that has ended leaves its programs: another directory is told of them.
+    first.end();
+    let other = lab.marker(&here, "other", &to(5201, "cms/analysis-input"), &[]);
+    let log = other.end();
+    assert!(!has_tcx() || log.contains("programs of another penstock tag run"), "{log}");
+}
+
 /// An agent that sends a pull has accepted its connections: the marker labels them, from the first block on.
 #[test]
 fn what_an_agent_sends_is_labelled_through_the_map_of_sockets() {
@@ -587,7 +619,10 @@ fn what_an_agent_sends_is_labelled_through_the_map_of_sockets() {
     assert!(done.json["label_note"].as_str().unwrap().contains("tag run"), "{done:?}");
     std::fs::remove_file(&target).unwrap();
 
-    let marker = lab.marker(&here, "m", "", &[]);
+    // No rules, no way for any to come: what the agent tags is labelled.
+    let mut command = lab.tag(&here);
+    command.args(["run", "--json", "--interface", "pm0", "--pin"]).arg(lab.pin("m"));
+    let marker = crate::lab::Running::start(command);
     let packets = lab.capture(|| assert_eq!(copy().json["label"], "flow"));
     let port: u32 = agent.listen.rsplit_once(':').unwrap().1.parse().unwrap();
     let mut streams = std::collections::BTreeMap::<u32, Vec<&Packet>>::new();

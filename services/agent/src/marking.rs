@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_marker::{Attach, Attached, Marker, MarkerError};
+use penstock_marker::{Attach, Attached, Exclusive, Marker, MarkerError};
 use penstock_sys::net::Link;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -37,7 +37,7 @@ const EXPIRY_TIME: Duration = Duration::from_secs(5);
 /// What the marker is told to do.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// File of rules; none for rules by pipe and HTTP alone.
+    /// File of rules; none for rules by pipe and HTTP, and for sockets that programs tag themselves.
     pub file: Option<PathBuf>,
     /// Devices.
     pub interfaces: Vec<String>,
@@ -86,6 +86,8 @@ pub struct Service {
     http: Vec<SocketAddr>,
     credentials: Option<crate::state::Credentials>,
     signals: Signals,
+    /// Held until this process ends.
+    _exclusive: Exclusive,
 }
 
 #[derive(Debug)]
@@ -118,12 +120,21 @@ impl Service {
             [] => None,
             _ => Some(State::open(&config.state)?.credentials()?),
         };
+        let exclusive = Exclusive::take(&config.pin, &links)?;
         let marker = Marker::open(&config.pin)?;
         let mut engine = Engine::new(marker, links.clone(), current.registry, config.lifetime);
         engine.set_file(rules)?;
         let mut attached = Vec::new();
         for link in &links {
             attached.extend(engine.marker().attach(link, config.attach)?);
+            // Those of a marker that ended go on, and this one has replaced its own.
+            let others = engine.marker().attached_by_others(link);
+            if others > 0 {
+                tracing::warn!(
+                    "{others} programs of another penstock tag run, which has ended, are attached to {} and look at each packet, too: penstock tag stop --pin DIR, with its directory, detaches them",
+                    link.name
+                );
+            }
         }
         let indexes: Vec<u32> = links.iter().map(|link| link.index).collect();
         for one in engine.marker().detach_others(&indexes)? {
@@ -154,7 +165,17 @@ impl Service {
         })?;
         let listeners = runtime.block_on(server::bind(&config.http))?;
         let http = listeners.iter().map(|one| one.local_addr()).collect::<io::Result<_>>()?;
-        Ok(Self { engine, config, attached, runtime, listeners, http, credentials, signals })
+        Ok(Self {
+            engine,
+            config,
+            attached,
+            runtime,
+            listeners,
+            http,
+            credentials,
+            signals,
+            _exclusive: exclusive,
+        })
     }
 
     /// Where the programs are.
@@ -177,7 +198,9 @@ impl Service {
 
     /// Runs until SIGTERM or SIGINT; labelling goes on after it. SIGHUP reads the file again.
     pub fn run(self) {
-        let Self { engine, config, runtime, listeners, credentials, mut signals, .. } = self;
+        let Self {
+            engine, config, runtime, listeners, credentials, mut signals, _exclusive, ..
+        } = self;
         runtime.block_on(async {
             let (stop, stopped) = watch::channel(false);
             let serving = credentials.map(|credentials| {

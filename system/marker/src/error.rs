@@ -43,6 +43,9 @@ pub enum MarkerError {
     /// Rules that the kernel's tables have no room for.
     #[error("{0}")]
     Rules(String),
+    /// Another marker runs.
+    #[error("{0}")]
+    Busy(String),
     /// Nothing is there.
     #[error("no marker is pinned at {}: start one with penstock tag run, or give its --pin DIR", .0.display())]
     Absent(PathBuf),

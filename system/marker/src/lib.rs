@@ -13,6 +13,7 @@
 
 mod attach;
 mod error;
+mod exclusive;
 mod maps;
 mod marker;
 pub mod processes;
@@ -23,6 +24,7 @@ pub mod table;
 
 pub use attach::Attached;
 pub use error::MarkerError;
+pub use exclusive::Exclusive;
 pub use marker::{Marker, remove};
 pub use penstock_hooks::{Attach, KernelError};
 pub use rule::{Action, AddressMatch, Method, Prefix, Protocol};

@@ -161,6 +161,12 @@ impl Marker {
         &self.rules
     }
 
+    /// Numbers of the programs that this process has loaded.
+    pub(crate) fn own_programs(&self) -> Vec<u32> {
+        let programs = CLASSIFIERS.iter().filter_map(|name| self.ebpf.program(name));
+        programs.filter_map(|program| Some(program.info().ok()?.id())).collect()
+    }
+
     /// The pin directory.
     #[must_use]
     pub fn pin(&self) -> &Path {
@@ -423,7 +429,7 @@ fn check_layout(directory: &Path) -> Result<(), MarkerError> {
 }
 
 /// Checks that `pin` can hold pins, and makes it.
-fn prepare(pin: &Path) -> Result<(), MarkerError> {
+pub(crate) fn prepare(pin: &Path) -> Result<(), MarkerError> {
     let on = |path: &Path| {
         let fs = rustix::fs::statfs(path).ok()?;
         Some(i64::from(fs.f_type as u32) == BPF_FS_MAGIC)
