@@ -2,6 +2,10 @@
 //!
 //! Octets are those of RFC 2863, with the check sequence, as lengths of samples are: four bytes more for each packet
 //! than Linux counts. What Linux does not count is all ones, which means unknown.
+//!
+//! A virtual device (veth, virtio, bridge, ...) counts a super-packet (TSO, GRO, BIG TCP) as one packet with its headers
+//! once; a network card counts the segments. The eBPF program counts segments on both, so the difference is what the
+//! device leaves out, and each segment of it has headers that the device did not count ([`Uncounted`]).
 
 use penstock_flows::sflow::counters::{
     CounterRecord, EthernetInterface, GenericInterface, PortName, STATUS_ADMIN_UP, STATUS_OPER_UP,
@@ -35,11 +39,56 @@ const ETHERNET_CSMACD: u32 = 6;
 const SOFTWARE_LOOPBACK: u32 = 24;
 const OTHER: u32 = 1;
 
-/// The records of a device.
-pub(crate) fn records(
-    device: &CountedDevice,
+/// Ethernet, IPv4 and TCP with timestamps: headers of a segment before a super-packet was sampled.
+const HEADER_BYTES_USUAL: f64 = 66.0;
+
+/// A device counts super-packets as one where the program counts more by this factor. Below it the difference may be one
+/// of time: some drivers read their card's counters once a second.
+const SEGMENTS_FACTOR: f64 = 1.1;
+
+/// Segments of super-packets that a device counts as one packet, of one direction.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Uncounted {
+    /// Packets by the program and by the device when counters were sent last.
+    last: Option<(u64, u64)>,
+    /// Headers of the super-packets that were sampled, and how many were.
+    header_bytes: u64,
+    headers: u64,
+    /// Segments that the device did not count, and their headers' bytes.
+    packets: u64,
+    octets: u64,
+}
+
+impl Uncounted {
+    /// A super-packet was sampled whose headers have so many bytes.
+    pub(crate) fn sampled(&mut self, header_bytes: u32) {
+        self.header_bytes = self.header_bytes.saturating_add(header_bytes.into());
+        self.headers += 1;
+    }
+
+    /// The program has seen `seen` packets and the device has counted `counted`, both since their start.
+    pub(crate) fn update(&mut self, seen: u64, counted: u64) {
+        let Some((seen_last, counted_last)) = self.last.replace((seen, counted)) else { return };
+        let seen = seen.saturating_sub(seen_last);
+        let counted = counted.saturating_sub(counted_last);
+        if seen as f64 <= counted as f64 * SEGMENTS_FACTOR {
+            return;
+        }
+        let mean = match self.headers {
+            0 => HEADER_BYTES_USUAL,
+            headers => self.header_bytes as f64 / headers as f64,
+        };
+        self.packets += seen - counted;
+        self.octets += ((seen - counted) as f64 * mean).round() as u64;
+    }
+}
+
+/// The records of a device; `uncounted` is of what it receives and of what it sends.
+pub(crate) fn records<'a>(
+    device: &'a CountedDevice,
     speed: Option<(u64, bool)>,
-) -> [CounterRecord<'_>; 3] {
+    uncounted: [Uncounted; 2],
+) -> [CounterRecord<'a>; 3] {
     let of = &device.statistics;
     let (speed_bps, full_duplex) = speed.unwrap_or((0, false));
     let mut status = 0;
@@ -59,6 +108,9 @@ pub(crate) fn records(
         Some(_) => 2,
         None => 0,
     };
+    let [received, sent] = uncounted;
+    let (rx_packets, tx_packets) =
+        (of.rx_packets.wrapping_add(received.packets), of.tx_packets.wrapping_add(sent.packets));
     let octets = |bytes: u64, packets: u64| {
         let more = if device.ethernet { u64::from(FCS_BYTES) } else { 0 };
         bytes.wrapping_add(packets.wrapping_mul(more))
@@ -69,17 +121,17 @@ pub(crate) fn records(
         speed_bps,
         direction,
         status,
-        in_octets: octets(of.rx_bytes, of.rx_packets),
-        in_unicast: low(of.rx_packets.saturating_sub(of.multicast)),
+        in_octets: octets(of.rx_bytes.wrapping_add(received.octets), rx_packets),
+        in_unicast: low(rx_packets.saturating_sub(of.multicast)),
         // Linux counts broadcasts among them.
         in_multicast: low(of.multicast),
         in_broadcast: UNKNOWN,
         in_discards: low(of.rx_dropped),
         in_errors: low(of.rx_errors),
         in_unknown_protocols: UNKNOWN,
-        out_octets: octets(of.tx_bytes, of.tx_packets),
+        out_octets: octets(of.tx_bytes.wrapping_add(sent.octets), tx_packets),
         // Linux does not tell them apart.
-        out_unicast: low(of.tx_packets),
+        out_unicast: low(tx_packets),
         out_multicast: UNKNOWN,
         out_broadcast: UNKNOWN,
         out_discards: low(of.tx_dropped),
@@ -120,6 +172,27 @@ pub(crate) fn low(counter: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn uncounted_segments_have_their_headers() {
+        let mut of = Uncounted::default();
+        of.update(1_000, 500);
+        assert_eq!((of.packets, of.octets), (0, 0), "nothing to compare with");
+        // A card that counts segments, a little late.
+        of.update(2_000, 1_450);
+        of.update(3_000, 2_500);
+        assert_eq!((of.packets, of.octets), (0, 0));
+        // 100 super-packets of 40 segments.
+        of.update(7_000, 2_600);
+        assert_eq!((of.packets, of.octets), (3_900, 3_900 * 66));
+        of.sampled(86);
+        of.sampled(74);
+        of.update(7_040, 2_601);
+        assert_eq!((of.packets, of.octets), (3_939, 3_900 * 66 + 39 * 80));
+        // The device was made anew.
+        of.update(7_040, 0);
+        assert_eq!(of.packets, 3_939);
+    }
 
     #[test]
     fn the_rate_follows_the_speed() {

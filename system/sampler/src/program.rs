@@ -173,21 +173,31 @@ impl Programs {
         self.ring.next()?.as_ref().try_into().ok()
     }
 
-    /// What was counted at a device.
+    /// What was counted at a device, both directions together.
     pub(crate) fn counted(&self, index: u32) -> Counted {
         let mut sum = Counted::default();
         for direction in [Direction::Ingress, Direction::Egress] {
             // Where that direction is not sampled there is nothing.
-            let Ok(values) = self.sources.get(&source_key(index, direction), 0) else { continue };
-            for value in values.iter() {
-                let word =
-                    |at: usize| u64::from_ne_bytes(value[at..at + 8].try_into().expect("8 bytes"));
-                sum.packets = sum.packets.wrapping_add(word(0));
-                sum.samples = sum.samples.wrapping_add(word(8));
-                sum.drops = sum.drops.wrapping_add(word(16));
-            }
+            let Some(counted) = self.counted_in(index, direction) else { continue };
+            sum.packets = sum.packets.wrapping_add(counted.packets);
+            sum.samples = sum.samples.wrapping_add(counted.samples);
+            sum.drops = sum.drops.wrapping_add(counted.drops);
         }
         sum
+    }
+
+    /// What was counted in one direction; `None` where it is not sampled.
+    pub(crate) fn counted_in(&self, index: u32, direction: Direction) -> Option<Counted> {
+        let values = self.sources.get(&source_key(index, direction), 0).ok()?;
+        let mut sum = Counted::default();
+        for value in values.iter() {
+            let word =
+                |at: usize| u64::from_ne_bytes(value[at..at + 8].try_into().expect("8 bytes"));
+            sum.packets = sum.packets.wrapping_add(word(0));
+            sum.samples = sum.samples.wrapping_add(word(8));
+            sum.drops = sum.drops.wrapping_add(word(16));
+        }
+        Some(sum)
     }
 }
 

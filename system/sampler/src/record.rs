@@ -128,19 +128,34 @@ impl<'a> Taken<'a> {
         Frame { protocol, length, last_length, last, stripped, header }
     }
 
+    /// Bytes of the headers that each segment of a super-packet has; `None` for a packet that is one, and behind headers
+    /// that are not known.
+    pub(crate) fn segment_header_bytes(&self, ethernet: bool) -> Option<u32> {
+        if self.segments == 1 || self.segment_bytes == 0 {
+            return None;
+        }
+        let start = if ethernet { Start::Ethernet } else { Start::Ip };
+        self.headers(&Packet::read(start, self.header))
+    }
+
+    fn headers(&self, packet: &Packet) -> Option<u32> {
+        let at = packet.payload_at.map(u32::from).filter(|at| *at < self.length)?;
+        let jumbo = packet
+            .outer
+            .is_some_and(|ip| ip.length_bytes == 0 && ip.extensions.has(Extensions::HOP_BY_HOP));
+        Some(if jumbo { at.saturating_sub(JUMBO_BYTES) } else { at })
+    }
+
     /// Of a segment, and of the last one, without check sequence.
     fn lengths(&self, packet: &Packet) -> (u32, u32) {
         if self.segments == 1 || self.segment_bytes == 0 {
             return (self.length, self.length);
         }
-        let Some(at) = packet.payload_at.map(u32::from).filter(|at| *at < self.length) else {
+        let at = packet.payload_at.map(u32::from);
+        let (Some(at), Some(headers)) = (at, self.headers(packet)) else {
             // Behind headers that are not known: the mean, too short by those of the other segments.
             return (self.length.div_ceil(self.segments), self.length.div_ceil(self.segments));
         };
-        let jumbo = packet
-            .outer
-            .is_some_and(|ip| ip.length_bytes == 0 && ip.extensions.has(Extensions::HOP_BY_HOP));
-        let headers = if jumbo { at.saturating_sub(JUMBO_BYTES) } else { at };
         let before = self.segment_bytes.saturating_mul(self.segments - 1);
         let rest = (self.length - at).saturating_sub(before).min(self.segment_bytes);
         (headers.saturating_add(self.segment_bytes), headers.saturating_add(rest))

@@ -21,7 +21,7 @@ use penstock_sys::net::{CountedDevice, speed_bps};
 use crate::collectors::{Collector, Sent};
 use crate::error::SamplerError;
 use crate::host::{self, Identity};
-use crate::interface::{self, RATE_MAX, default_rate, low};
+use crate::interface::{self, RATE_MAX, Uncounted, default_rate, low};
 use crate::program::{Attached, Counted, Direction, Programs};
 use crate::record::{Record, Taken};
 
@@ -78,6 +78,8 @@ struct Sampled {
     counted: Counted,
     /// The sample pool by what the samples say: collectors take it for the packets between one sample and the next.
     pool: u64,
+    /// What the device leaves out of its counters, received and sent.
+    uncounted: [Uncounted; 2],
     /// What each CPU had seen at its last sample, each way.
     seen: HashMap<(Direction, u32), u64>,
 }
@@ -219,6 +221,7 @@ impl Sampler {
                     counter_sequence: 0,
                     counted: Counted::default(),
                     pool: 0,
+                    uncounted: Default::default(),
                     seen: HashMap::new(),
                 },
             );
@@ -342,11 +345,21 @@ impl Sampler {
     }
 
     fn send_counters(&mut self, now: Instant, told: &mut dyn FnMut(Notice)) {
+        // Before the devices' counters: a packet between both readings is not taken for a segment.
+        let seen: Vec<[Option<u64>; 2]> = self
+            .sampled
+            .keys()
+            .map(|index| {
+                [Direction::Ingress, Direction::Egress].map(|direction| {
+                    self.programs.counted_in(*index, direction).map(|counted| counted.packets)
+                })
+            })
+            .collect();
         let devices = match CountedDevice::all() {
             Ok(devices) => devices,
             Err(error) => return told(Notice::Counters(error)),
         };
-        for (index, one) in &mut self.sampled {
+        for ((index, one), seen) in self.sampled.iter_mut().zip(seen) {
             let Some(device) = devices.iter().find(|device| device.index == *index) else {
                 if !std::mem::replace(&mut one.gone, true) {
                     told(Notice::Gone(one.name.clone()));
@@ -354,7 +367,13 @@ impl Sampler {
                 continue;
             };
             one.counter_sequence = one.counter_sequence.wrapping_add(1);
-            let records = interface::records(device, one.speed);
+            let counted = [device.statistics.rx_packets, device.statistics.tx_packets];
+            for ((uncounted, seen), counted) in one.uncounted.iter_mut().zip(seen).zip(counted) {
+                if let Some(seen) = seen {
+                    uncounted.update(seen, counted);
+                }
+            }
+            let records = interface::records(device, one.speed, one.uncounted);
             self.out.counters(one.counter_sequence, Source::interface(*index), &records, now, told);
         }
         self.machine_sequence = self.machine_sequence.wrapping_add(1);
@@ -408,6 +427,9 @@ impl Sampled {
             Direction::Ingress => (device, Interface::Unknown),
             Direction::Egress => (Interface::Unknown, device),
         };
+        if let Some(header_bytes) = taken.segment_header_bytes(self.ethernet) {
+            self.uncounted[taken.direction as usize].sampled(header_bytes);
+        }
         let frame = taken.frame(self.ethernet, room);
         let seen = self.seen.entry((taken.direction, taken.cpu)).or_default();
         let since = taken.packets.saturating_sub(*seen);
