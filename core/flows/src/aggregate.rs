@@ -252,12 +252,13 @@ impl Aggregates {
         let mut seen: BTreeMap<(FlowKey, Vantage), Talker<(FlowKey, Label)>> = BTreeMap::new();
         for talker in self.talkers.top(usize::MAX) {
             let TalkerKey { flow, label, vantage } = talker.key;
-            let Talker { least, most, .. } = talker;
+            let Talker { least, most, variance, .. } = talker;
             // The greatest comes first: a flow that had several labels is told with that of its most bytes.
-            let nothing = Talker { key: (flow, label), least: 0, most: 0 };
+            let nothing = Talker { key: (flow, label), least: 0, most: 0, variance: 0.0 };
             let flow = seen.entry((flow, vantage)).or_insert(nothing);
             flow.least = flow.least.saturating_add(least);
             flow.most = flow.most.saturating_add(most);
+            flow.variance += variance;
         }
         let mut best: BTreeMap<FlowKey, Talker<(FlowKey, Label)>> = BTreeMap::new();
         for ((flow, _), talker) in seen {
@@ -301,7 +302,11 @@ pub struct Aggregator {
     seed: u64,
     sites: Prefixes<SiteNumber>,
     origins: Prefixes<Origin>,
+    /// The interval that observations belong to now.
+    interval: u64,
     current: Aggregates,
+    /// Sums of other intervals that were not taken yet.
+    others: BTreeMap<u64, Aggregates>,
     waiting: Vec<Waiting>,
 }
 
@@ -310,7 +315,9 @@ impl Aggregator {
     #[must_use]
     pub fn new(limits: Limits, sites: Prefixes<SiteNumber>, seed: u64) -> Self {
         let (current, waiting) = (Aggregates::new(&limits, seed), Vec::with_capacity(TOGETHER));
-        Self { limits, seed, sites, origins: Prefixes::default(), current, waiting }
+        let others = BTreeMap::new();
+        let origins = Prefixes::default();
+        Self { limits, seed, sites, origins, interval: 0, current, others, waiting }
     }
 
     /// Takes other sites.
@@ -335,6 +342,7 @@ impl Aggregator {
             input: seen.input,
             output: seen.output,
             vlan: seen.vlan,
+            inner_vlan: seen.inner_vlan,
             version: seen.version(),
             label: verdict.into(),
             source_site: site(|flow| flow.source),
@@ -405,7 +413,7 @@ impl Aggregator {
         }
         for one in waiting.iter() {
             if let Some((_, flow)) = one.ip {
-                current.talkers.add(flow, one.amount.bytes());
+                current.talkers.add(flow, one.amount.bytes(), one.amount.bytes_variance());
             }
             if let Some(systems) = one.systems {
                 current.systems.add(systems, &one.amount);
@@ -414,7 +422,32 @@ impl Aggregator {
         waiting.clear();
     }
 
-    /// The sums since the last time.
+    /// Observations from now on belong to this interval. Intervals may come in any order, so that what was received
+    /// at the end of one second counts there although it is read in the next.
+    pub fn select(&mut self, interval: u64) {
+        if interval == self.interval {
+            return;
+        }
+        self.settle();
+        let next = self.others.remove(&interval);
+        let next = next.unwrap_or_else(|| Aggregates::new(&self.limits, self.seed));
+        let before = std::mem::replace(&mut self.current, next);
+        let number = std::mem::replace(&mut self.interval, interval);
+        if before.all.samples > 0 {
+            self.others.insert(number, before);
+        }
+    }
+
+    /// The sums of an interval; it is empty afterwards.
+    pub fn take_interval(&mut self, interval: u64) -> Aggregates {
+        if interval == self.interval {
+            return self.take();
+        }
+        let taken = self.others.remove(&interval);
+        taken.unwrap_or_else(|| Aggregates::new(&self.limits, self.seed))
+    }
+
+    /// The sums of the selected interval since the last time.
     pub fn take(&mut self) -> Aggregates {
         self.settle();
         let seed = self.seed;

@@ -6,6 +6,10 @@
 //! record itself, from an options record of its sampler, or from the operator
 //! ([`Intake::set_sampling_rates`](crate::intake::Intake::set_sampling_rates)).
 //!
+//! A record counts what it says of traffic since the record before: delta counts, else those of both directions of an
+//! event of a firewall (231, 232), else post counts (23, 24), else the difference of totals (85, 86). Events of NAT
+//! and firewalls that count nothing are no traffic.
+//!
 //! Not for: SCTP and TCP, withdrawal of templates (which RFC 7011 8.4 forbids over UDP), structured data,
 //! fields of enterprises.
 //!
@@ -14,6 +18,7 @@
 
 mod fields;
 mod template;
+mod totals;
 mod v5;
 
 use std::net::SocketAddr;
@@ -21,13 +26,15 @@ use std::time::Duration;
 
 use crate::exporter::{Dialect, ExporterKey, Heard};
 use crate::intake::{Intake, Sink, Way};
-use crate::observe::Observation;
 use crate::packet::Address;
 use crate::prefixes::Prefixes;
 use crate::sflow::xdr::{Cut, Reader};
+use totals::FlowTotals;
 
 pub(crate) use template::Templates;
 pub use template::{FIELDS_MAX, TEMPLATES_MAX};
+pub use totals::FLOW_TOTALS_MAX;
+pub(crate) use totals::LastTotals;
 
 /// UDP port of IPFIX; NetFlow has none of its own, 2055 is usual.
 pub const PORT: u16 = 4739;
@@ -127,7 +134,7 @@ impl Intake {
         };
         self.counts.datagrams += 1;
         let rate = self.sampling_rates.find(key.address);
-        let Self { exporters, trust, aggregator, counts, .. } = self;
+        let Self { exporters, trust, aggregator, counts, totals, .. } = self;
         // Version 9 counts datagrams, the others records.
         let number = (header.dialect == Dialect::NetflowV9).then_some(header.number);
         let mut heard = exporters.hear(now, key, from.ip(), number, header.uptime_ms);
@@ -135,11 +142,13 @@ impl Intake {
             counts.duplicates += 1;
             return Ok(());
         }
+        sink.datagram(heard.exporter, heard.arrival);
         let mut message = Message {
             header,
             rate,
             heard: &mut heard,
             way: Way { now, trust, aggregator, counts, sink },
+            totals,
             records: Some(0),
         };
         match header.dialect {
@@ -161,6 +170,7 @@ struct Message<'a, 'b, S> {
     rate: Option<u32>,
     heard: &'a mut Heard<'b>,
     way: Way<'a, S>,
+    totals: &'a mut LastTotals,
     /// How many records were in it; `None` where a template is missing.
     records: Option<u32>,
 }
@@ -171,8 +181,16 @@ impl<S: Sink> Message<'_, '_, S> {
         self.heard.exporter.broken += 1;
     }
 
-    fn observe(&mut self, seen: &Observation) {
-        self.way.observation(self.heard, seen);
+    /// Counts the traffic of a record; `told` is the sampling rate by the exporter's word.
+    fn record(&mut self, fields: &fields::Fields<'_>, told: Option<u32>) {
+        let exporter = &self.heard.exporter;
+        let (id, first_heard) = (exporter.id, exporter.first_heard);
+        let mut totals = FlowTotals { last: self.totals, exporter: id, first_heard };
+        let both = fields.observations(&self.header, self.way.now, &mut totals);
+        for mut seen in both.into_iter().flatten() {
+            seen.sampling_rate = told.or(self.rate).unwrap_or(1).max(1);
+            self.way.observation(self.heard, &seen);
+        }
     }
 
     fn sets(&mut self, body: &[u8]) {
@@ -233,10 +251,9 @@ impl<S: Sink> Message<'_, '_, S> {
                 if let Some((sampler, rate)) = fields.sampler() {
                     self.heard.put_sampler(sampler, rate);
                 }
-            } else if let Some(mut seen) = fields.observation(&self.header) {
+            } else {
                 let told = fields.rate().or_else(|| self.heard.sampler(fields.sampler_id()));
-                seen.sampling_rate = told.or(self.rate).unwrap_or(1).max(1);
-                self.observe(&seen);
+                self.record(&fields, told);
             }
         }
         self.heard.return_template(id, template);

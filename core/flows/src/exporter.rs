@@ -171,6 +171,8 @@ pub struct Exporter {
     pub untracked: u64,
     /// Records that did not come, where the dialect counts those.
     pub records_lost: u64,
+    /// The sampling rate of its last sample; 0 before it.
+    pub sampling_rate: u32,
     uptime_ms: Option<u32>,
     /// What it has of [`STATES_TOTAL_MAX`].
     states: usize,
@@ -305,6 +307,7 @@ impl Heard<'_> {
 
     /// Takes the numbers of a flow sample.
     pub fn flow_sample(&mut self, sample: &FlowSample<'_>) -> Option<Arrival> {
+        self.exporter.sampling_rate = sample.sampling_rate;
         self.source(sample.source, SampleKind::Flow).map(|source| source.flow(sample))
     }
 
@@ -448,6 +451,7 @@ impl Exporters {
             reboots: 0,
             untracked: 0,
             records_lost: 0,
+            sampling_rate: 0,
             uptime_ms: None,
             states: 0,
             established: false,

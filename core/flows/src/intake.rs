@@ -10,6 +10,7 @@ use std::time::Duration;
 use penstock_scitags::firefly::{self, FireflyError, Received};
 
 use crate::aggregate::{Aggregates, Aggregator};
+use crate::export::LastTotals;
 use crate::exporter::{Dialect, Exporter, ExporterKey, Exporters, Heard, SampleKind};
 use crate::interface::Interval;
 use crate::observe::{Direction, Observation};
@@ -25,6 +26,12 @@ use crate::sflow::{
 
 /// What is told as it comes. All of it may be left alone.
 pub trait Sink {
+    /// A datagram of an exporter has begun; duplicates are left out. `arrival` is what its number was: of a dialect that
+    /// does not number datagrams it is always the next.
+    fn datagram(&mut self, exporter: &Exporter, arrival: Arrival) {
+        let _ = (exporter, arrival);
+    }
+
     /// Traffic.
     fn observation(&mut self, exporter: &Exporter, seen: &Observation, verdict: Verdict) {
         let _ = (exporter, seen, verdict);
@@ -100,6 +107,7 @@ pub struct Intake {
     pub(crate) exporters: Exporters,
     pub(crate) counts: Counts,
     pub(crate) sampling_rates: Prefixes<u32>,
+    pub(crate) totals: LastTotals,
 }
 
 impl Intake {
@@ -112,6 +120,7 @@ impl Intake {
             exporters: Exporters::new(seed),
             counts: Counts::default(),
             sampling_rates: Prefixes::default(),
+            totals: LastTotals::new(seed),
         }
     }
 
@@ -155,6 +164,7 @@ impl Intake {
             counts.duplicates += 1;
             return Ok(());
         }
+        sink.datagram(heard.exporter, heard.arrival);
         let mut way = Way { now, trust, aggregator, counts, sink };
         for sample in datagram.samples() {
             match sample {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::rates::{Amount, Calibration, Tally};
+use crate::rates::{Amount, Calibration, FRAME_BYTES_MAX, Tally};
 use crate::sflow::counters::{GenericInterface, known, known64};
 
 /// Longest name that is kept, in bytes.
@@ -16,6 +16,9 @@ const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 
 /// Counters that say more than so many times what the interface can do are not believed.
 const SPEED_FACTOR_MAX: u64 = 2;
+
+/// So many samples that were due and did not come show that packets are not sampled.
+const MISSED_SAMPLES: f64 = 20.0;
 
 /// What counters say of one interval and direction. `None` where the agent does not count it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -98,6 +101,8 @@ pub struct InterfaceState {
     pub implausible: u64,
     last: Option<Reading>,
     running: (Tally, Tally),
+    /// Octets counted since the last sample, received and sent.
+    unsampled: (u64, u64),
     /// The rate of the last sample in either direction; 0 before it.
     rate: u32,
 }
@@ -109,6 +114,16 @@ impl InterfaceState {
         self.rate = rate;
         let tally = if received { &mut self.running.0 } else { &mut self.running.1 };
         tally.count(amount);
+    }
+
+    /// Whether packets of a direction are sampled, by what was counted since the last sample: chance leaves out
+    /// [`MISSED_SAMPLES`] expected samples in 1 of 10⁸ cases. `exporter_rate` is the sampling rate of the exporter's
+    /// last sample, 0 before it: an exporter that samples nothing samples nothing here.
+    #[must_use]
+    pub fn is_sampled(&self, received: bool, exporter_rate: u32) -> bool {
+        let octets = if received { self.unsampled.0 } else { self.unsampled.1 };
+        let rate = if self.rate > 0 { self.rate } else { exporter_rate };
+        rate > 0 && (octets as f64) < MISSED_SAMPLES * f64::from(rate) * FRAME_BYTES_MAX
     }
 
     /// The agent has started over: what was read before is worth nothing.
@@ -161,6 +176,12 @@ impl InterfaceState {
             }
             Some(interval) => {
                 self.sampled = std::mem::take(&mut self.running);
+                let count = |octets: &mut u64, sampled: &Tally, counted: Counted| {
+                    let more = counted.octets.unwrap_or(0);
+                    *octets = if sampled.samples > 0 { 0 } else { octets.saturating_add(more) };
+                };
+                count(&mut self.unsampled.0, &self.sampled.0, interval.input);
+                count(&mut self.unsampled.1, &self.sampled.1, interval.output);
                 if let Some(octets) = interval.input.octets {
                     self.calibration_in.interval(octets, &self.sampled.0, self.rate);
                 }
@@ -268,6 +289,24 @@ mod tests {
         // The collector's clock went back by an hour: the agent's counts.
         let jumped = state.read(seconds(6_000), 10_019_000, counters(u64::MAX - 1, 1));
         assert_eq!(jumped.unwrap().length, seconds(20));
+    }
+
+    #[test]
+    fn missed_samples_show_an_unsampled_direction() {
+        let mut state = InterfaceState::default();
+        assert!(!state.is_sampled(true, 0) && state.is_sampled(true, 1_000));
+        let read = |state: &mut InterfaceState, at_s: u64, octets| {
+            let _ = state.read(seconds(at_s), at_s as u32 * 1_000, counters(octets, 0));
+        };
+        read(&mut state, 20, 0);
+        // 19 samples of the longest frames would be due, then two more.
+        read(&mut state, 40, 19 * 9_018_000);
+        assert!(state.is_sampled(true, 1_000));
+        read(&mut state, 60, 21 * 9_018_000);
+        assert!(!state.is_sampled(true, 1_000) && state.is_sampled(false, 1_000));
+        state.sample(true, 1_000, &Amount::new(1_000, 1, 1_500));
+        read(&mut state, 80, 50 * 9_018_000);
+        assert!(state.is_sampled(true, 0));
     }
 
     #[test]

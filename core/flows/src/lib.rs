@@ -6,6 +6,7 @@
 //! IPFIX, NetFlow ─ export ┘                          aggregate ── by site, host, interface, VLAN, owner, ...
 //!    exporter ── loss, new starts, sampling rates    talkers ── the greatest flows
 //!    interface ─ counters against samples            rates ── estimates with their 95 % error
+//!                                                    estimate ── counters and samples as one, for any time
 //! ```
 //!
 //! [`intake::Intake`] is all of it in one: datagrams and the time in, values out. The rooms can be used alone, too:
@@ -19,6 +20,7 @@
 
 pub mod aggregate;
 mod bounded;
+pub mod estimate;
 pub mod export;
 pub mod exporter;
 pub mod intake;

@@ -49,8 +49,10 @@ pub struct Observation {
     pub input: Interface,
     /// Went out there.
     pub output: Interface,
-    /// The VLAN, of the packet or by the switch's word.
+    /// The VLAN, of the packet or by the switch's word; of two tags (QinQ) the outer one.
     pub vlan: Option<u16>,
+    /// The VLAN within that one.
+    pub inner_vlan: Option<u16>,
     /// The packet.
     pub packet: Packet,
     /// Origin of the source address.
@@ -92,6 +94,7 @@ impl Observation {
             input,
             output,
             vlan: None,
+            inner_vlan: None,
             packet: Packet::default(),
             source_as: None,
             destination_as: None,
@@ -184,7 +187,33 @@ impl Observation {
             }
         }
         self.frame_bytes = lengths.into_iter().flatten().next().unwrap_or(0);
-        self.vlan = self.packet.vlan.filter(|vlan| *vlan != 0).or(switch_vlan).or(self.packet.vlan);
+        self.set_vlans(self.packet.vlan, self.packet.inner_vlan);
+        if self.vlan.is_none_or(|vlan| vlan == 0) {
+            self.vlan = switch_vlan.or(self.vlan);
+        }
+    }
+
+    /// Takes the tags of a packet. A tag of VLAN 0 has a priority and no VLAN (802.1Q 9.6): the one within it counts.
+    pub(crate) fn set_vlans(&mut self, outer: Option<u16>, inner: Option<u16>) {
+        let inner = inner.filter(|vlan| *vlan != 0);
+        (self.vlan, self.inner_vlan) = match (outer, inner) {
+            (None | Some(0), Some(inner)) => (Some(inner), None),
+            _ => (outer, inner),
+        };
+    }
+
+    /// The other direction of the same flow.
+    pub(crate) fn reversed(mut self) -> Self {
+        let swap = |ip: &mut Ip| {
+            std::mem::swap(&mut ip.source, &mut ip.destination);
+            ip.ports = ip.ports.map(|(source, destination)| (destination, source));
+        };
+        self.packet.outer.iter_mut().chain(&mut self.packet.inner).for_each(swap);
+        self.packet.macs = self.packet.macs.map(|(source, destination)| (destination, source));
+        std::mem::swap(&mut self.input, &mut self.output);
+        std::mem::swap(&mut self.source_as, &mut self.destination_as);
+        std::mem::swap(&mut self.source_mask_bits, &mut self.destination_mask_bits);
+        self
     }
 }
 

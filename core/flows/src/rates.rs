@@ -13,7 +13,7 @@
 //! | bytes of a class, T counted | T·X_c/X | see [`Tally::share`] | the ratio estimator, which is the row above for equal sizes |
 
 /// Of a normal distribution: 95 % lie within so many standard deviations.
-const Z95: f64 = 1.96;
+pub const Z95: f64 = 1.96;
 
 /// A calibration is neither less nor more: beyond it something is wrong that no factor mends.
 pub const CALIBRATION_RANGE: (f64, f64) = (0.5, 2.0);
@@ -28,7 +28,7 @@ pub const DISAGREEMENTS_TO_TELL: u32 = 3;
 pub const CALIBRATION_SAMPLES_MIN: u64 = 30;
 
 /// Frames are taken to be no longer when nothing was sampled and something should have been.
-const FRAME_BYTES_MAX: f64 = 9_018.0;
+pub(crate) const FRAME_BYTES_MAX: f64 = 9_018.0;
 
 /// A number and the half-width of its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -87,6 +87,12 @@ impl Amount {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.0.bytes
+    }
+
+    /// Variance of the estimated bytes.
+    #[must_use]
+    pub fn bytes_variance(&self) -> f64 {
+        self.0.bytes_variance
     }
 }
 

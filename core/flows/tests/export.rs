@@ -170,6 +170,182 @@ fn a_set_waits_for_its_template() {
     assert_eq!((ip.flow_label, seen[0].frame_bytes), (0x30038, 65_536 + 18));
 }
 
+/// One record of these fields, each with its bytes, in a message with its template.
+fn record(number: u32, fields: &[(u16, &[u8])]) -> Vec<u8> {
+    let mut template = vec![300, fields.len() as u16];
+    template.extend(fields.iter().flat_map(|(id, bytes)| [*id, bytes.len() as u16]));
+    let data: Vec<u8> = fields.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect();
+    message(number, &[(2, half(&template)), (300, data)])
+}
+
+const V4: [u8; 8] = [192, 0, 2, 1, 192, 0, 2, 2];
+
+/// Source, destination and octets, with more fields.
+fn flow<'a>(octets: &'a [u8], more: &[(u16, &'a [u8])]) -> Vec<(u16, &'a [u8])> {
+    let mut fields = vec![(8, &V4[..4]), (12, &V4[4..])];
+    if !octets.is_empty() {
+        fields.push((1, octets));
+    }
+    fields.extend(more);
+    fields
+}
+
+/// One template for both versions, as of IOS-XR, MX, ipt_NETFLOW and pmacct: the fields of the other one are zeros.
+#[test]
+fn fields_of_both_versions_keep_addresses() {
+    let (v6, none4, none6) = ([[0x20; 16], [0x30; 16]], [0; 4], [0; 16]);
+    let octets = 1_000_u32.to_be_bytes();
+    let (four, six) = ([4], [6]);
+    let v4: [(u16, &[u8]); 4] = [(8, &V4[..4]), (12, &V4[4..]), (9, &[24]), (13, &[25])];
+    let zero6: [(u16, &[u8]); 4] = [(27, &none6), (28, &none6), (29, &[0]), (30, &[0])];
+    let six_full: [(u16, &[u8]); 4] = [(27, &v6[0]), (28, &v6[1]), (29, &[48]), (30, &[64])];
+    let zero4: [(u16, &[u8]); 4] = [(8, &none4), (12, &none4), (9, &[0]), (13, &[0])];
+    for (first, second, version, expected) in [
+        (&v4, &zero6, None, (4, Some(24), Some(25))),
+        (&zero6, &v4, None, (4, Some(24), Some(25))),
+        (&six_full, &zero4, None, (6, Some(48), Some(64))),
+        (&zero4, &six_full, None, (6, Some(48), Some(64))),
+        // Fields that were not cleared: ipVersion decides.
+        (&v4, &six_full, Some(&four), (4, Some(24), Some(25))),
+        (&v4, &six_full, Some(&six), (6, Some(48), Some(64))),
+    ] {
+        let mut fields: Vec<(u16, &[u8])> = first.iter().chain(second).copied().collect();
+        fields.push((1, &octets));
+        fields.extend(version.map(|version| (60, &version[..])));
+        let (seen, _) = read(&[record(0, &fields)]);
+        let ip = seen[0].packet.ip().unwrap();
+        let source =
+            if expected.0 == 4 { "192.0.2.1" } else { "2020:2020:2020:2020:2020:2020:2020:2020" };
+        assert_eq!(ip.source.to_string(), source, "{fields:?}");
+        assert_eq!(
+            (seen[0].source_mask_bits, seen[0].destination_mask_bits),
+            (expected.1, expected.2)
+        );
+    }
+    // The same field twice, once empty.
+    let twice = flow(&octets, &[(8, &none4), (12, &none4)]);
+    let (seen, _) = read(&[record(0, &twice)]);
+    assert_eq!(seen[0].packet.ip().unwrap().source.to_string(), "192.0.2.1");
+}
+
+#[test]
+fn events_without_counts_are_no_traffic() {
+    // RFC 8158: a NAT session with its addresses after translation.
+    let nat = flow(&[], &[(230, &[4]), (225, &[198, 51, 100, 1]), (7, &[1, 2]), (227, &[3, 4])]);
+    let denied = flow(&[], &[(233, &[3]), (231, &[0, 0, 1, 0]), (232, &[0, 0, 0, 0])]);
+    let created = flow(&[], &[(233, &[1]), (231, &[0, 0, 0, 0]), (232, &[0, 0, 0, 0])]);
+    for fields in [nat, denied, created] {
+        assert_eq!(read(&[record(0, &fields)]).0, []);
+    }
+    // NSEL counts both directions in one record.
+    let octets = (1_000_000_u32.to_be_bytes(), 2_000_u32.to_be_bytes());
+    let update = flow(
+        &[],
+        &[
+            (233, &[5]),
+            (231, &octets.0),
+            (232, &octets.1),
+            (10, &[0, 3]),
+            (14, &[0, 4]),
+            (7, &[0, 80]),
+        ],
+    );
+    let (seen, _) = read(&[record(0, &update)]);
+    let told: Vec<_> = seen
+        .iter()
+        .map(|seen| {
+            let flow = seen.packet.ip().unwrap().flow();
+            let bytes = seen.frame_bytes - 18 * seen.packets;
+            (flow.source.to_string(), flow.source_port, seen.input.index(), bytes)
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("192.0.2.1".to_owned(), 80, Some(3), 1_000_000),
+            ("192.0.2.2".to_owned(), 0, Some(4), 2_000)
+        ]
+    );
+}
+
+#[test]
+fn counts_after_a_middlebox_are_not_added() {
+    let (octets, packets) = (3_000_u32.to_be_bytes(), 2_u32.to_be_bytes());
+    for fields in [
+        flow(&octets, &[(2, &packets)]),
+        flow(&[], &[(23, &octets), (24, &packets)]),
+        flow(&octets, &[(2, &packets), (23, &octets), (24, &packets)]),
+        flow(&octets, &[(2, &packets), (85, &[0xFF; 4]), (86, &[0xFF; 4])]),
+    ] {
+        let (seen, _) = read(&[record(0, &fields)]);
+        let counts: Vec<_> = seen.iter().map(|seen| (seen.packets, seen.frame_bytes)).collect();
+        assert_eq!(counts, [(2, 3_036)], "{fields:?}");
+    }
+}
+
+#[test]
+fn totals_count_their_growth() {
+    let (mut intake, mut seen) = (intake(), Seen::default());
+    let start = 1_699_999_940_000_u64.to_be_bytes();
+    let mut tell = |at_s: u64, number, octets: u32, packets: u32, port: u8, times: bool| {
+        let (octets, packets) = (octets.to_be_bytes(), packets.to_be_bytes());
+        let end = 1_700_000_000_000_u64.to_be_bytes();
+        let ports = [0, port];
+        let mut fields = flow(&[], &[(85, &octets), (86, &packets), (7, &ports)]);
+        if times {
+            fields.extend([(152, &start[..]), (153, &end[..])]);
+        }
+        let from = from();
+        intake
+            .export(Duration::from_secs(at_s), from, &record(number, &fields), &mut seen)
+            .unwrap();
+    };
+    // Without times the first total is traffic, then only what is more; below the last one it is another flow.
+    tell(1, 0, 1_000, 1, 1, false);
+    tell(61, 1, 5_000, 3, 1, false);
+    tell(121, 2, 5_000, 3, 1, false);
+    tell(181, 3, 700, 1, 1, false);
+    // It ran for a minute when the exporter was first heard 30 s ago: a base.
+    tell(31, 4, 9_000, 9, 2, true);
+    tell(91, 5, 9_500, 10, 2, true);
+    // The exporter had been heard all the time.
+    tell(200, 6, 400, 1, 3, true);
+    let counts: Vec<_> =
+        seen.0.iter().map(|s| (s.packets, s.frame_bytes - 18 * s.packets)).collect();
+    assert_eq!(counts, [(1, 1_000), (2, 4_000), (1, 700), (1, 500), (1, 400)]);
+}
+
+#[test]
+fn physical_interfaces_and_inner_vlans_count() {
+    let octets = 100_u32.to_be_bytes();
+    let physical: [(u16, &[u8]); 2] = [(252, &[0, 0, 0, 7]), (253, &[0, 0, 0, 8])];
+    let (seen, _) = read(&[record(0, &flow(&octets, &physical))]);
+    assert_eq!((seen[0].input.index(), seen[0].output.index()), (Some(7), Some(8)));
+    let logical = [&[(10_u16, &[0_u8, 3][..]), (14, &[0, 0])][..], &physical].concat();
+    let (seen, _) = read(&[record(0, &flow(&octets, &logical))]);
+    assert_eq!((seen[0].input.index(), seen[0].output.index()), (Some(3), Some(8)));
+
+    let pair = |more: &[(u16, &[u8])]| {
+        let (seen, _) = read(&[record(0, &flow(&octets, more))]);
+        (seen[0].vlan, seen[0].inner_vlan)
+    };
+    let (outer, inner): ((u16, &[u8]), (u16, &[u8])) = ((243, &[0, 100]), (245, &[0, 200]));
+    assert_eq!(pair(&[outer, inner]), (Some(100), Some(200)));
+    assert_eq!(pair(&[(58, &[0, 100]), inner]), (Some(100), Some(200)));
+    assert_eq!(pair(&[(243, &[0, 0]), inner]), (Some(200), None));
+    let after: [(u16, &[u8]); 3] = [(254, &[0, 101]), (255, &[0, 201]), (61, &[1])];
+    assert_eq!(pair(&[&[outer, inner][..], &after].concat()), (Some(101), Some(201)));
+    // A frame with both tags.
+    let frame = [
+        &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xA8, 0, 100, 0x81, 0, 0, 200, 0x86, 0xDD][..],
+        &[0x60, 3, 0, 0x38, 0, 0, 59, 64],
+        &[0x20; 32],
+    ]
+    .concat();
+    let (seen, _) = read(&[record(0, &[(315, &frame)])]);
+    assert_eq!((seen[0].vlan, seen[0].inner_vlan), (Some(100), Some(200)));
+}
+
 #[test]
 fn lost_records_are_counted() {
     let template = half(&[300, 2, 1, 4, 8, 4]);

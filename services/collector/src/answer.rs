@@ -1,15 +1,18 @@
 //! A question answered: series with their total, from the live ring or from storage.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use penstock_flows::aggregate::{PackedGroup, Seen};
+use penstock_flows::estimate::{Counted, SEPARATE_SAMPLES_MIN, Stratum, Sum, UNIT_SAMPLES_MIN};
+use penstock_flows::rates::Z95;
 
-use crate::live::{Counted, Namer, other as other_row};
-use crate::query::{By, Fold, Names, Place, Query, Series, share};
-use crate::row::{Cell, Direction, Kind, Row};
-use crate::second::Second;
+use crate::live::{Counted as CountedOctets, Namer, other as other_row};
+use crate::query::{By, Fold, Names, Place, Query, Series};
+use crate::row::{Cell, Direction, Kind, Row, Vantage};
+use crate::second::{Packed, Second, Systems};
 use crate::shared::Shared;
 use crate::store::Stored;
 
@@ -52,39 +55,114 @@ pub(crate) struct Answer {
     /// Seconds of each bucket that were measured.
     pub(crate) covered_s: Vec<f64>,
     pub(crate) series: Vec<Series>,
-    pub(crate) total: Vec<Cell>,
+    pub(crate) total: Vec<Sum>,
     pub(crate) from: From,
+    /// What a sample of all traffic stands for, in bytes.
+    pub(crate) unit: f64,
 }
 
-/// Gathers rows for an answer.
+impl Answer {
+    /// Half-widths of the 95 % intervals of a series.
+    pub(crate) fn half_widths(&self, sums: &[Sum]) -> Vec<f64> {
+        let mut all = Sum::default();
+        sums.iter().for_each(|sum| all.add(*sum));
+        // Of the series itself over the whole time, if that is known well enough.
+        let unit = match all.unit() {
+            unit if all.samples() >= UNIT_SAMPLES_MIN && unit > 0.0 => unit,
+            unit => unit.max(self.unit),
+        };
+        sums.iter().map(|sum| sum.half_width(unit)).collect()
+    }
+}
+
+/// A direction of an interface of an exporter by its name.
+type StratumName = (Arc<str>, u32, Direction);
+
+/// Rows of a bucket by their places and their stratum.
+type BucketRows = HashMap<(Place, Place, Option<usize>), Sum, RandomState>;
+
+/// Gathers rows for an answer, bucket by bucket, and estimates (`penstock_flows::estimate`).
 pub(crate) struct Gather<'a> {
     query: &'a Query,
     series: Fold<'a>,
     total: Fold<'a>,
-    counters: Fold<'a>,
     covered_s: Vec<f64>,
-    counted_s: Vec<f64>,
-    interfaces: HashSet<Row>,
+    strata: HashMap<StratumName, usize>,
+    /// Places of each stratum in series and total; `None` where it is not asked for.
+    places: Vec<Option<(Place, Place)>>,
+    rows: BucketRows,
+    sampled: HashMap<usize, Sum, RandomState>,
+    counted: HashMap<usize, Octets, RandomState>,
+    /// By interface and bucket, its own counter in the direction that is asked for.
+    own: BTreeMap<(usize, usize), Octets>,
+    all: Sum,
+}
+
+/// What a counter says of a bucket.
+#[derive(Debug, Clone, Copy, Default)]
+struct Octets {
+    cell: Cell,
+    /// Bytes of samples of the time that it covers, as far as they are known.
+    sampled: f64,
+    /// Octets of stored minutes, of which they are not.
+    stored: f64,
+}
+
+impl Octets {
+    fn add(&mut self, other: Self) {
+        self.cell.add(other.cell);
+        self.sampled += other.sampled;
+        self.stored += other.stored;
+    }
+
+    /// Beside these samples of `covered_s` measured seconds. A counter that covers nearly all of the time stands for all
+    /// of it: seconds that are measured and intervals that are counted need not begin and end together.
+    fn counted(&self, sampled: Sum, covered_s: f64) -> Counted {
+        if covered_s <= 0.0 || self.cell.seconds <= 0.0 {
+            return Counted::default();
+        }
+        let time = self.cell.seconds / covered_s;
+        let Cell { bytes, error_squared, .. } = self.cell;
+        let variance = error_squared / (Z95 * Z95);
+        if time >= COVERED_MIN {
+            let scale = 1.0 / time;
+            return Counted {
+                bytes: bytes * scale,
+                variance: variance * scale * scale,
+                covered: 1.0,
+            };
+        }
+        // Samples of a stored minute are about what its counter says.
+        let known = self.sampled + self.stored.min((sampled.bytes - self.sampled).max(0.0));
+        let covered = if sampled.bytes > 0.0 { known / sampled.bytes } else { time };
+        Counted { bytes, variance, covered: covered.clamp(0.0, 1.0) }
+    }
 }
 
 /// Where a row belongs in series and total.
-pub(crate) type Places = Option<(Place, Place)>;
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Places {
+    asked: Option<(Place, Place)>,
+    stratum: Option<usize>,
+}
+
+/// A counter to be gathered.
+#[derive(Debug, Clone, Copy)]
+struct Counter {
+    stratum: Option<usize>,
+    /// The interface's own place, where series or filters are by interface.
+    own: Option<usize>,
+}
 
 /// The questions behind an answer.
 pub(crate) struct Questions {
     series: Query,
     total: Query,
-    counters: Query,
 }
 
 impl Questions {
     pub(crate) fn new(query: &Query) -> Self {
-        let by = if query.by == By::Interface { By::Interface } else { By::Total };
-        Self {
-            series: query.clone(),
-            total: query.total(),
-            counters: Query { by, ..query.clone() },
-        }
+        Self { series: query.clone(), total: query.total() }
     }
 }
 
@@ -94,113 +172,216 @@ impl<'a> Gather<'a> {
             query: &questions.series,
             series: Fold::new(&questions.series, names, buckets),
             total: Fold::new(&questions.total, names, buckets),
-            counters: Fold::new(&questions.counters, names, buckets),
             covered_s: vec![0.0; buckets],
-            counted_s: vec![0.0; buckets],
-            interfaces: HashSet::new(),
+            strata: HashMap::new(),
+            places: Vec::new(),
+            rows: HashMap::default(),
+            sampled: HashMap::default(),
+            counted: HashMap::default(),
+            own: BTreeMap::new(),
+            all: Sum::default(),
         }
     }
 
     /// Seconds of a bucket that were measured.
-    pub(crate) fn cover(&mut self, bucket: usize, seconds: f64) {
+    fn cover(&mut self, bucket: usize, seconds: f64) {
         self.covered_s[bucket] += seconds;
     }
 
-    pub(crate) fn place(&mut self, row: &Row) -> Places {
-        Some((self.series.place(row)?, self.total.place(row)?))
+    fn place(&mut self, row: &Row) -> Places {
+        let stratum = row.stratum().map(|(at, index)| self.stratum(at, index));
+        let asked = self.series.place(row).zip(self.total.place(row));
+        Places { asked, stratum }
     }
 
-    pub(crate) fn add(&mut self, bucket: usize, places: Places, cell: Cell) {
-        let Some((series, total)) = places else { return };
-        self.series.add(bucket, series, cell);
-        self.total.add(bucket, total, cell);
+    fn stratum(&mut self, at: &Vantage, index: u32) -> usize {
+        let name = (Arc::clone(&at.exporter), index, at.direction);
+        if let Some(known) = self.strata.get(&name) {
+            return *known;
+        }
+        let row = Row::Counter { at: at.clone(), index, unsampled: false };
+        let places = self.series.place(&row).zip(self.total.place(&row));
+        // Only totals of everything have a key for all that a stratum counts.
+        let total = || Some((Place { key: usize::MAX, class: 0 }, self.total.place(&row)?));
+        let places = places.or_else(total);
+        self.places.push(places);
+        self.strata.insert(name, self.places.len() - 1);
+        self.places.len() - 1
     }
 
-    /// Whether counters can say anything of the total that is asked for.
-    pub(crate) fn wants_counters(&self) -> bool {
-        let known = |by: By| matches!(by, By::Interface | By::Exporter | By::Total);
-        self.query.kind() == Kind::Group && self.query.filters.iter().all(|(by, _)| known(*by))
+    fn add(&mut self, places: Places, sum: Sum) {
+        if let Some(stratum) = places.stratum {
+            self.sampled.entry(stratum).or_default().add(sum);
+        }
+        let Some((series, total)) = places.asked else { return };
+        self.rows.entry((series, total, places.stratum)).or_default().add(sum);
+    }
+
+    /// Whether counters can say anything of what is asked for: hosts and systems share an interface.
+    fn wants_counters(&self) -> bool {
+        self.query.kind() == Kind::Group
+    }
+
+    /// Whether all traffic of a stratum is asked for.
+    fn is_of_everything(&self) -> bool {
+        let whole = |by: By| matches!(by, By::Exporter | By::Total);
+        self.query.filters.iter().all(|(by, _)| whole(*by))
     }
 
     /// Where a counter belongs.
-    pub(crate) fn counter_place(&mut self, row: &Row) -> Option<Place> {
-        let by_interface = self.query.by == By::Interface
-            || self.query.filters.iter().any(|(by, _)| *by == By::Interface);
-        let wanted = match (by_interface, self.query.direction) {
-            (true, None) => Some(Direction::In),
-            (true, some) => some,
-            (false, _) if self.query.by == By::Site => None,
-            (false, some) => some,
+    fn counter(&mut self, row: &Row) -> Counter {
+        let Row::Counter { at, index, unsampled } = row else {
+            // The error of a counter that was placed.
+            let stratum = row.stratum().map(|(at, index)| self.stratum(at, index));
+            return Counter { stratum, own: None };
         };
-        if wanted.is_some_and(|wanted| wanted != row.at().direction) {
-            return None;
-        }
-        let place = self.counters.place(row)?;
-        self.interfaces.insert(row.clone());
-        Some(place)
-    }
-
-    pub(crate) fn count(&mut self, bucket: usize, place: Place, cell: Cell) {
-        self.counted_s[bucket] += cell.seconds;
-        self.counters.add(bucket, place, cell);
-    }
-
-    pub(crate) fn finish(self) -> Answer {
+        let stratum = (!unsampled).then(|| self.stratum(at, *index));
         let by_interface = self.query.by == By::Interface;
-        let (covered_s, interfaces) = (self.covered_s, self.interfaces.len() as f64);
-        let mut series = self.series.series();
-        let first = |series: Vec<Series>| series.into_iter().next().map(|(_, cells)| cells);
-        let mut total =
-            first(self.total.series()).unwrap_or_else(|| vec![Cell::default(); covered_s.len()]);
-        let counters = self.counters.series();
-        let full = |bucket: usize| {
-            let expected = interfaces * covered_s[bucket];
-            expected > 0.0 && self.counted_s[bucket] >= COVERED_MIN * expected
+        let filtered = self.query.filters.iter().any(|(by, _)| *by == By::Interface);
+        let wanted = self.query.direction.unwrap_or(Direction::In);
+        let is_own = (by_interface || filtered) && at.direction == wanted;
+        let of_labels = |by: By| !matches!(by, By::Exporter | By::Total | By::Interface);
+        let labelled = self.query.filters.iter().any(|(by, _)| of_labels(*by));
+        let fold = if by_interface { &mut self.series } else { &mut self.total };
+        let own = if is_own && !labelled { fold.place(row).map(|place| place.key) } else { None };
+        Counter { stratum, own }
+    }
+
+    fn count(&mut self, bucket: usize, counter: Counter, octets: Octets) {
+        if let Some(stratum) = counter.stratum {
+            self.counted.entry(stratum).or_default().add(octets);
+        }
+        if let Some(own) = counter.own {
+            self.own.entry((own, bucket)).or_default().add(octets);
+        }
+    }
+
+    /// All rows and counters of a bucket are there.
+    fn close(&mut self, bucket: usize) {
+        let rows = std::mem::take(&mut self.rows);
+        let sampled = std::mem::take(&mut self.sampled);
+        let octets = std::mem::take(&mut self.counted);
+        let covered_s = self.covered_s[bucket];
+        let mut strata: BTreeMap<usize, Stratum> = BTreeMap::new();
+        for (stratum, sum) in &sampled {
+            strata.entry(*stratum).or_default().sampled = *sum;
+            self.all.add(*sum);
+        }
+        for (stratum, octets) in &octets {
+            let stratum = strata.entry(*stratum).or_default();
+            stratum.counted = octets.counted(stratum.sampled, covered_s);
+        }
+        // Strata with few samples share a ratio with those of their class of vantages.
+        let mut shared: BTreeMap<usize, Stratum> = BTreeMap::new();
+        let class_of =
+            |places: &[Option<(Place, Place)>], stratum: usize| places[stratum].map(|p| p.1.class);
+        for (number, stratum) in &mut strata {
+            if !stratum.is_counted() {
+                stratum.counted = Default::default();
+            } else if stratum.sampled.samples() < SEPARATE_SAMPLES_MIN
+                && let Some(class) = class_of(&self.places, *number)
+            {
+                shared.entry(class).or_default().merge(stratum);
+            }
+        }
+        let ratio = |number: Option<usize>| {
+            let stratum = strata.get(&number?).filter(|stratum| stratum.counted.covered > 0.0)?;
+            match class_of(&self.places, number?) {
+                Some(class) if stratum.sampled.samples() < SEPARATE_SAMPLES_MIN => {
+                    Some((Err(class), shared.get(&class)?))
+                }
+                _ => Some((Ok(number?), stratum)),
+            }
         };
-        if by_interface {
-            // Each interface has counters of its own.
-            for (key, cells) in counters {
-                let Some((_, own)) = series.iter_mut().find(|(other, _)| *other == key) else {
-                    continue;
-                };
-                for (bucket, cell) in cells.into_iter().enumerate() {
-                    let covered_s = covered_s[bucket];
-                    if covered_s > 0.0 && cell.seconds >= COVERED_MIN * covered_s {
-                        let bytes = cell.bytes * covered_s / cell.seconds;
-                        own[bucket] = Cell { bytes, ..cell };
+        let (everything, direct) = (self.is_of_everything(), self.is_direct());
+        let mut of_series: HashMap<_, (Sum, &Stratum), RandomState> = HashMap::default();
+        let mut of_total: HashMap<_, (Sum, &Stratum), RandomState> = HashMap::default();
+        for ((series, total, number), sum) in rows {
+            match ratio(number) {
+                Some((group, stratum)) => {
+                    let of = of_series.entry((series, group)).or_insert((Sum::default(), stratum));
+                    of.0.add(sum);
+                    if !everything {
+                        let of =
+                            of_total.entry((total, group)).or_insert((Sum::default(), stratum));
+                        of.0.add(sum);
+                    }
+                }
+                None => {
+                    if !(direct && number.is_some()) {
+                        self.series.add(bucket, series, sum);
+                    }
+                    if !(everything && number.is_some()) {
+                        self.total.add(bucket, total, sum);
                     }
                 }
             }
-            return Answer { covered_s, series, total, from: From::Samples };
         }
-        let (mut exact, mut measured) = (0, 0);
-        let counters = first(counters).unwrap_or_default();
-        for bucket in 0..covered_s.len() {
-            measured += usize::from(covered_s[bucket] > 0.0);
-            if !full(bucket) || counters[bucket].bytes <= 0.0 {
+        if !direct {
+            for ((place, _), (sum, stratum)) in &of_series {
+                self.series.add(bucket, *place, stratum.class(*sum));
+            }
+        }
+        for ((place, _), (sum, stratum)) in &of_total {
+            self.total.add(bucket, *place, stratum.class(*sum));
+        }
+        if everything {
+            for (number, stratum) in &strata {
+                let Some((series, total)) = self.places[*number] else { continue };
+                self.total.add(bucket, total, stratum.total());
+                if direct {
+                    self.series.add(bucket, series, stratum.total());
+                }
+            }
+        }
+    }
+
+    /// Whether a series has all traffic of its strata, whatever it consists of.
+    fn is_direct(&self) -> bool {
+        self.is_of_everything()
+            && self.query.kind() == Kind::Group
+            && matches!(self.query.by, By::Exporter | By::Total)
+    }
+
+    pub(crate) fn finish(self, unit: f64) -> Answer {
+        let Self { query, series, total, covered_s, own, all, .. } = self;
+        let mut series = series.series();
+        let mut total = total.series().into_iter().next().map_or_else(Vec::new, |(_, sums)| sums);
+        total.resize(covered_s.len(), Sum::default());
+        let by_interface = query.by == By::Interface;
+        for ((key, bucket), octets) in own {
+            // An interface has a counter of its own.
+            let sampled = if by_interface { series[key].1[bucket] } else { total[bucket] };
+            let counted = octets.counted(sampled, covered_s[bucket]);
+            if covered_s[bucket] <= 0.0 || octets.cell.seconds <= 0.0 {
                 continue;
             }
-            exact += 1;
-            // Seconds that are measured and those that are counted need not begin and end together.
-            let each_s = self.counted_s[bucket] / interfaces;
-            let (all, counted) =
-                (total[bucket], counters[bucket].bytes * covered_s[bucket] / each_s);
-            for (_, cells) in &mut series {
-                cells[bucket] = share(cells[bucket], all, counted);
+            if by_interface {
+                series[key].1[bucket] = Stratum { sampled, counted }.total();
+            } else {
+                let stratum = Stratum { sampled, counted };
+                for (_, sums) in &mut series {
+                    sums[bucket] = stratum.class(sums[bucket]);
+                }
+                total[bucket] = stratum.total();
             }
-            total[bucket] = Cell { bytes: counted, error_squared: 0.0, seconds: 0.0 };
         }
-        let from = match exact {
-            0 => From::Samples,
-            exact if exact == measured => From::Counters,
-            _ => From::Both,
+        let measured = || (0..covered_s.len()).filter(|bucket| covered_s[*bucket] > 0.0);
+        let exact = |bucket: &usize| total[*bucket].certain >= COVERED_MIN;
+        let from = if measured().all(|bucket| total[bucket].counted <= 0.0 && !exact(&bucket)) {
+            From::Samples
+        } else if measured().all(|bucket| exact(&bucket)) {
+            From::Counters
+        } else {
+            From::Both
         };
-        Answer { covered_s, series, total, from }
+        let unit = if all.bytes > 0.0 { all.unit() } else { unit };
+        Answer { covered_s, series, total, from, unit }
     }
 }
 
 /// Keys are put into words once, not for each second.
-struct Known<K>(HashMap<K, Places>);
+struct Known<K>(HashMap<K, Places, RandomState>);
 
 impl<K: Copy + Eq + Hash> Known<K> {
     fn place(&mut self, gather: &mut Gather<'_>, key: K, row: impl FnOnce() -> Row) -> Places {
@@ -216,6 +397,23 @@ pub(crate) struct Past {
     pub(crate) covered: Vec<(i64, f64)>,
 }
 
+/// Things of each bucket, in the order of buckets.
+struct Buckets<T> {
+    all: std::iter::Peekable<std::vec::IntoIter<(usize, T)>>,
+}
+
+impl<T> Buckets<T> {
+    fn new(mut all: Vec<(usize, T)>) -> Self {
+        all.sort_by_key(|(bucket, _)| *bucket);
+        Self { all: all.into_iter().peekable() }
+    }
+
+    /// The next thing of this bucket.
+    fn next(&mut self, bucket: usize) -> Option<T> {
+        self.all.next_if(|(of, _)| *of == bucket).map(|(_, thing)| thing)
+    }
+}
+
 /// Answers from storage and live seconds.
 pub(crate) fn answer<'s>(
     shared: &Shared,
@@ -223,110 +421,232 @@ pub(crate) fn answer<'s>(
     span: Span,
     past: &Past,
     seconds: impl Iterator<Item = &'s Second>,
-    counters: &[Counted],
+    counters: &[CountedOctets],
 ) -> Answer {
     let directory = shared.directory();
     let names = Names { registry: &shared.registry, directory: &directory };
     let namer = Namer::new(&directory, &shared.sites);
     let questions = Questions::new(query);
     let mut gather = Gather::new(&questions, names, span.buckets);
-    of_past(&mut gather, span, past);
-    of_seconds(&mut gather, &namer, query, span, seconds);
-    if gather.wants_counters() {
-        of_counters(&mut gather, &namer, span, counters);
-    }
-    gather.finish()
-}
-
-fn of_past(gather: &mut Gather<'_>, span: Span, past: &Past) {
     let inside = |bucket: i64| usize::try_from(bucket).ok().filter(|b| *b < span.buckets);
     for (bucket, seconds) in &past.covered {
         if let Some(bucket) = inside(*bucket) {
             gather.cover(bucket, *seconds);
         }
     }
-    let mut known: HashMap<*const Row, Places, RandomState> = HashMap::default();
-    for (bucket, row, cell) in &past.rows {
-        let Some(bucket) = inside(*bucket) else { continue };
-        let places = *known.entry(Arc::as_ptr(row)).or_insert_with(|| gather.place(row));
-        gather.add(bucket, places, *cell);
+    let seconds: Vec<(usize, &Second)> =
+        seconds.filter_map(|second| Some((span.bucket(second.at_s)?, second))).collect();
+    for (bucket, second) in &seconds {
+        gather.cover(*bucket, second.length_s);
     }
-    if !gather.wants_counters() {
-        return;
-    }
-    let mut known: HashMap<*const Row, Option<Place>, RandomState> = HashMap::default();
-    for (bucket, row, cell) in &past.counters {
-        let Some(bucket) = inside(*bucket) else { continue };
-        let place = known.entry(Arc::as_ptr(row)).or_insert_with(|| gather.counter_place(row));
-        if let Some(place) = *place {
-            gather.count(bucket, place, *cell);
+    let counters = if gather.wants_counters() {
+        placed(&mut gather, &namer, span, past, counters)
+    } else {
+        Vec::new()
+    };
+    let mut counters = Buckets::new(counters);
+    let rows = past.rows.iter().filter_map(|(b, row, cell)| Some((inside(*b)?, (row, *cell))));
+    let mut rows = Buckets::new(rows.collect());
+    let mut seconds = Buckets::new(seconds);
+    let mut stored: HashMap<*const Row, Places, RandomState> = HashMap::default();
+    let mut live = LiveRows::new(query.kind());
+    for bucket in 0..span.buckets {
+        while let Some((row, cell)) = rows.next(bucket) {
+            let places = *stored.entry(Arc::as_ptr(row)).or_insert_with(|| gather.place(row));
+            gather.add(places, cell.sum());
         }
+        while let Some(second) = seconds.next(bucket) {
+            live.add(&mut gather, &namer, second);
+        }
+        while let Some((counter, octets)) = counters.next(bucket) {
+            gather.count(bucket, counter, octets);
+        }
+        gather.close(bucket);
     }
+    gather.finish(shared.live().unit())
 }
 
-fn of_seconds<'s>(
+/// Counters of storage and memory, with where they belong.
+fn placed(
     gather: &mut Gather<'_>,
     namer: &Namer<'_>,
-    query: &Query,
     span: Span,
-    seconds: impl Iterator<Item = &'s Second>,
-) {
-    let (mut groups, mut systems) = (Known(HashMap::new()), Known(HashMap::new()));
-    let (mut hosts, mut prefixes) = (Known(HashMap::new()), Known(HashMap::new()));
-    for second in seconds {
-        let Some(bucket) = span.bucket(second.at_s) else { continue };
-        gather.cover(bucket, second.length_s);
-        let other = match query.kind() {
+    past: &Past,
+    counters: &[CountedOctets],
+) -> Vec<(usize, (Counter, Octets))> {
+    let mut all = Vec::with_capacity(past.counters.len() + counters.len());
+    let mut known: HashMap<*const Row, Counter, RandomState> = HashMap::default();
+    for (bucket, row, cell) in &past.counters {
+        let Some(bucket) = usize::try_from(*bucket).ok().filter(|b| *b < span.buckets) else {
+            continue;
+        };
+        let counter = *known.entry(Arc::as_ptr(row)).or_insert_with(|| gather.counter(row));
+        let octets = match **row {
+            Row::CounterError { .. } => {
+                let error = Cell { error_squared: cell.bytes, ..Cell::default() };
+                Octets { cell: error, ..Octets::default() }
+            }
+            _ => Octets { cell: *cell, sampled: 0.0, stored: cell.bytes },
+        };
+        all.push((bucket, (counter, octets)));
+    }
+    let mut known: HashMap<(u32, u32, Direction, bool), Counter, RandomState> = HashMap::default();
+    for counted in counters {
+        let CountedOctets { bucket, interface, direction, sampled, cell, sampled_bytes } = counted;
+        let (exporter, index) = *interface;
+        let key = (exporter, index, *direction, *sampled);
+        let counter = *known.entry(key).or_insert_with(|| {
+            gather.counter(&namer.counter(exporter, index, *direction, *sampled))
+        });
+        let octets = Octets { cell: *cell, sampled: *sampled_bytes, stored: 0.0 };
+        all.push((*bucket, (counter, octets)));
+    }
+    all
+}
+
+/// Rows of seconds; keys are put into words once, not for each second.
+struct LiveRows {
+    kind: Kind,
+    groups: Known<PackedGroup>,
+    remainders: Known<PackedGroup>,
+    hosts: Known<Seen>,
+    prefixes: Known<Seen>,
+    systems: Known<Systems>,
+}
+
+impl LiveRows {
+    fn new(kind: Kind) -> Self {
+        fn none<K>() -> Known<K> {
+            Known(HashMap::default())
+        }
+        let (groups, remainders, hosts) = (none(), none(), none());
+        Self { kind, groups, remainders, hosts, prefixes: none(), systems: none() }
+    }
+
+    fn add(&mut self, gather: &mut Gather<'_>, namer: &Namer<'_>, second: &Second) {
+        let sum = |packed: &Packed| Cell::from(*packed).sum();
+        let other = match self.kind {
             Kind::Group => {
-                for (key, cell) in &second.groups.rows {
-                    let places = groups.place(gather, *key, || namer.group(key));
-                    gather.add(bucket, places, (*cell).into());
+                for (key, packed) in &second.groups.rows {
+                    let places = self.groups.place(gather, *key, || namer.group(key));
+                    gather.add(places, sum(packed));
+                }
+                for (key, packed) in &second.remainders {
+                    let places = self.remainders.place(gather, *key, || namer.remainder(key));
+                    gather.add(places, sum(packed));
                 }
                 second.groups.other
             }
             Kind::Host => {
-                for (key, cell) in &second.hosts.rows {
-                    let places = hosts.place(gather, *key, || namer.host(key, true));
-                    gather.add(bucket, places, (*cell).into());
+                for (key, packed) in &second.hosts.rows {
+                    let places = self.hosts.place(gather, *key, || namer.host(key, true));
+                    gather.add(places, sum(packed));
                 }
-                for (key, cell) in &second.prefixes.rows {
-                    let places = prefixes.place(gather, *key, || namer.host(key, false));
-                    gather.add(bucket, places, (*cell).into());
+                for (key, packed) in &second.prefixes.rows {
+                    let places = self.prefixes.place(gather, *key, || namer.host(key, false));
+                    gather.add(places, sum(packed));
                 }
                 second.prefixes.other
             }
             _ => {
-                for (key, cell) in &second.systems.rows {
-                    let places = systems.place(gather, *key, || namer.system(key));
-                    gather.add(bucket, places, (*cell).into());
+                for (key, packed) in &second.systems.rows {
+                    let places = self.systems.place(gather, *key, || namer.system(key));
+                    gather.add(places, sum(packed));
                 }
                 second.systems.other
             }
         };
         if other.bytes > 0.0
-            && let Some(row) = other_row(query.kind())
+            && let Some(row) = other_row(self.kind)
         {
             let places = gather.place(&row);
-            gather.add(bucket, places, other);
+            gather.add(places, other.sum());
         }
     }
 }
 
-fn of_counters(gather: &mut Gather<'_>, namer: &Namer<'_>, span: Span, counters: &[Counted]) {
-    let mut known: HashMap<(u32, u32, Direction), Option<Place>> = HashMap::new();
-    for (at_s, (exporter, index), slice) in counters {
-        let Some(bucket) = span.bucket(*at_s) else { continue };
-        for (direction, bytes) in [(Direction::In, slice.received), (Direction::Out, slice.sent)] {
-            if bytes.is_nan() {
-                continue;
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use penstock_flows::aggregate::{Aggregator, Limits};
+    use penstock_flows::intake::Intake;
+    use penstock_flows::observe::Direction as Sampled;
+    use penstock_flows::prefixes::Prefixes;
+    use penstock_flows::scitag::Trust;
+    use penstock_scitags::Registry;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::live::CountedInterval;
+    use crate::second::{Strata, remainder_of};
+    use crate::shared::Stores;
+
+    const HOSTS: u32 = 500;
+    const FIRST_S: i64 = 1_000;
+
+    fn shared() -> Shared {
+        let registry = Registry::builtin().clone();
+        let none = Prefixes::default;
+        let trust = Trust::new(registry.clone(), none(), none(), 1);
+        let aggregator = Aggregator::new(Limits::default(), Prefixes::default(), 1);
+        let intake = Intake::new(trust, aggregator, 1);
+        let stores = Stores { store: None, clickhouse: None, archive: None };
+        Shared::new(Config::default(), registry, intake, (Vec::new(), Vec::new()), stores)
+    }
+
+    /// A second in which one host of ten has one sample, which stands for 10 MB.
+    fn second(at_s: i64) -> (Arc<Second>, Strata) {
+        let (start, end) = (Duration::ZERO, Duration::from_secs(1));
+        let span = crate::timeline::Span { number: at_s as u64, at_s, start, end };
+        let mut sums = Aggregator::new(Limits::default(), Prefixes::default(), 1);
+        let mut second = Second::new(span, 1.0, &sums.take());
+        let packed =
+            Packed::from(&Cell { bytes: 1e7, error_squared: 1e14 * Z95 * Z95, seconds: 0.0 });
+        let sampled = (1..=HOSTS).filter(|host| i64::from(*host) % 10 == at_s % 10);
+        let strata: Vec<_> = sampled.map(|host| (1, host, Sampled::Ingress)).collect();
+        second.groups.rows = strata.iter().map(|one| (remainder_of(*one), packed)).collect();
+        (Arc::new(second), strata.into_iter().map(|one| (one, packed)).collect())
+    }
+
+    /// Each host has 1 MB a second by its counter, told each 10 s at times of its own; most intervals have one sample.
+    #[test]
+    fn counters_count_without_samples() {
+        let shared = shared();
+        for at_s in FIRST_S..FIRST_S + 60 {
+            for host in (1..=HOSTS).filter(|host| i64::from(*host) % 10 == at_s % 10) {
+                let end_s = at_s as f64 + 0.3;
+                let octets = [Some(10_000_000), None];
+                let counted = CountedInterval::new((1, host), end_s, 10.0, octets, [true; 2]);
+                shared.live_mut().count(counted);
             }
-            let place = known.entry((*exporter, *index, direction)).or_insert_with(|| {
-                gather.counter_place(&namer.counter(*exporter, *index, direction))
-            });
-            if let Some(place) = *place {
-                let cell = Cell { bytes, error_squared: 0.0, seconds: slice.seconds };
-                gather.count(bucket, place, cell);
-            }
+            let (second, strata) = second(at_s);
+            shared.live_mut().push(second, strata);
         }
+        let ask = |by, start_s, step_s, buckets| {
+            let span = Span { start_s, step_s, buckets };
+            crate::api::live(&shared, &Query::of(by), span)
+        };
+        // Every second whose intervals have all come is counted.
+        let answer = ask(By::Total, FIRST_S + 10, 1, 35);
+        assert_eq!(answer.from, From::Counters);
+        let errors = answer.half_widths(&answer.total);
+        for (sum, error) in answer.total.iter().zip(errors) {
+            assert!((sum.bytes - 5e8).abs() < error && error > 0.0, "{sum:?} ± {error}");
+            assert!(error < 2e8, "{error}");
+        }
+        // Half a minute has whole intervals, and parts of 100 MB at its ends.
+        let answer = ask(By::Owner, FIRST_S + 15, 30, 1);
+        let error = answer.half_widths(&answer.total)[0];
+        assert!((answer.total[0].bytes / 1.5e10 - 1.0).abs() < 0.02, "{:?}", answer.total);
+        assert!(error < 0.05 * 1.5e10, "{error}");
+        let (key, sums) = &answer.series[0];
+        assert_eq!((key.as_str(), answer.series.len()), ("unlabelled", 1));
+        assert!((sums[0].bytes / answer.total[0].bytes - 1.0).abs() < 1e-6);
+        // A host without counters costs no other its own.
+        shared.live_mut().count(CountedInterval::new((1, 3), 2_000.0, 1.0, [None; 2], [true; 2]));
+        let answer = ask(By::Interface, FIRST_S + 15, 30, 1);
+        assert_eq!(answer.series.len(), HOSTS as usize);
+        assert!(answer.series.iter().all(|(_, sums)| (sums[0].bytes / 3e7 - 1.0).abs() < 0.35));
     }
 }

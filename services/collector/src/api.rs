@@ -26,7 +26,7 @@ mod unknown;
 pub(crate) use network::link_share;
 pub(crate) use series::first;
 #[cfg(test)]
-pub(crate) use series::past;
+pub(crate) use series::{live, past};
 
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     Router::new()

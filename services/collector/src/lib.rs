@@ -18,6 +18,7 @@ mod alert;
 mod answer;
 mod api;
 mod archive;
+mod arrivals;
 mod clickhouse;
 mod collector;
 pub mod config;
@@ -34,6 +35,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod tick;
+mod timeline;
 mod watch;
 
 pub use api::document;

@@ -1,15 +1,21 @@
 //! The last ten minutes, second by second, in memory.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use penstock_flows::aggregate::{Group, PackedGroup, Seen, Vantage as Numbered, Way};
+use penstock_flows::estimate::{Part, Sum, between, spread};
+use penstock_flows::observe::Direction as Sampled;
 use penstock_flows::packet::Version;
+use penstock_flows::rates::Z95;
 
+use crate::answer::Span;
 use crate::directory::Directory;
 use crate::minute::start_of;
 use crate::row::{Cell, Direction, Kind, Label, Row, Vantage};
-use crate::second::Second;
+use crate::second::{Second, Strata};
 
 /// Seconds kept.
 pub(crate) const SECONDS: usize = 600;
@@ -17,14 +23,24 @@ pub(crate) const SECONDS: usize = 600;
 /// Sums kept in all seconds together; beyond it the oldest seconds leave early.
 pub(crate) const ROWS_MAX: usize = 6_000_000;
 
-/// Counted octets of interfaces kept, one for each second, interface and direction.
-const COUNTERS_MAX: usize = 2_000_000;
+/// Most parts of counters' intervals that are kept, one for each second and interface.
+const PARTS_MAX: usize = 2_000_000;
+
+/// Most sums of strata that are kept to divide intervals by; beyond it the oldest seconds leave, and what an interval has of
+/// them is divided evenly.
+const STRATA_MAX: usize = 1_000_000;
+
+/// Most intervals that wait for the second in which they end.
+const PENDING_MAX: usize = 200_000;
 
 /// Names of sites by their numbers.
 pub(crate) type Sites = Arc<[Arc<str>]>;
 
-/// Counted octets by minute, exporter, ifIndex and direction.
-pub(crate) type CountedMinutes = HashMap<(i64, u32, u32, Direction), Cell>;
+/// A counter's minute: when, exporter, ifIndex, direction, and whether packets are sampled there.
+pub(crate) type CountedMinute = (i64, u32, u32, Direction, bool);
+
+/// Counted octets by minute.
+pub(crate) type CountedMinutes = HashMap<CountedMinute, Cell>;
 
 /// Most of them that wait to be stored.
 const COUNTED_MINUTES_MAX: usize = 100_000;
@@ -35,109 +51,322 @@ const DRIFT_S_MAX: f64 = 2.0;
 /// No interval is shorter, whatever clocks say.
 const LENGTH_S_MIN: f64 = 1e-3;
 
-/// What an interface counted in a second, or in the part of it that its intervals have told of.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Slice {
-    /// How much of the second.
-    pub(crate) seconds: f64,
-    /// Octets; not a number where they are not counted.
-    pub(crate) received: f64,
-    /// Likewise.
-    pub(crate) sent: f64,
+/// Both directions of an interface, as they are indexed here.
+const DIRECTIONS: [(Direction, Sampled); 2] =
+    [(Direction::In, Sampled::Ingress), (Direction::Out, Sampled::Egress)];
+
+/// What an interface has counted in an interval.
+#[derive(Debug, Clone)]
+pub(crate) struct CountedInterval {
+    interface: (u32, u32),
+    start_s: f64,
+    end_s: f64,
+    /// Received and sent; `None` where they are not counted.
+    octets: [Option<u64>; 2],
+    sampled: [bool; 2],
+    /// Once the seconds are over.
+    parts: Box<[IntervalPart]>,
+    /// Sums of the parts' variances.
+    variance: [f64; 2],
 }
 
-impl Slice {
-    fn add(&mut self, other: Self) {
-        self.seconds += other.seconds;
-        self.received += other.received;
-        self.sent += other.sent;
+/// What of an interval falls into a second, received and sent.
+#[derive(Debug, Clone, Copy)]
+struct IntervalPart {
+    at_s: i64,
+    seconds: f64,
+    of: [Part; 2],
+    /// Bytes of its samples.
+    sampled: [f64; 2],
+}
+
+/// Of a bucket, exporter and ifIndex.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counted {
+    pub(crate) bucket: usize,
+    pub(crate) interface: (u32, u32),
+    pub(crate) direction: Direction,
+    pub(crate) sampled: bool,
+    pub(crate) cell: Cell,
+    /// Bytes of the samples of the time that it covers.
+    pub(crate) sampled_bytes: f64,
+}
+
+impl CountedInterval {
+    /// Of `length_s` until `end_s`.
+    pub(crate) fn new(
+        interface: (u32, u32),
+        end_s: f64,
+        length_s: f64,
+        octets: [Option<u64>; 2],
+        sampled: [bool; 2],
+    ) -> Self {
+        let start_s = end_s - length_s;
+        Self {
+            interface,
+            start_s,
+            end_s,
+            octets,
+            sampled,
+            parts: Box::default(),
+            variance: [0.0; 2],
+        }
+    }
+
+    /// Divides it among its seconds by what was sampled in each. Of a second that was not measured nothing is known: it
+    /// has its share of the time.
+    fn divide(&mut self, second: impl Fn(i64) -> Option<(f64, Arc<Strata>)>) {
+        let (first, last) = (self.start_s.floor() as i64, self.end_s.ceil() as i64);
+        let overlap = |at: i64| self.end_s.min(at as f64 + 1.0) - self.start_s.max(at as f64);
+        let seconds: Vec<_> = (first..last).map(|at| (at, overlap(at), second(at))).collect();
+        let mut divided = [Vec::new(), Vec::new()];
+        let mut sampled_bytes = vec![[0.0; 2]; seconds.len()];
+        for (direction, (_, sampled)) in DIRECTIONS.iter().enumerate() {
+            let (exporter, index) = self.interface;
+            let samples = |strata: &Strata| {
+                let packed = strata.get(&(exporter, index, *sampled));
+                packed.map_or_else(Sum::default, |packed| Cell::from(*packed).sum())
+            };
+            let of = |(_, overlap, second): &(i64, f64, Option<(f64, Arc<Strata>)>)| {
+                let (length_s, strata) = second.as_ref().filter(|(length_s, _)| *length_s > 0.0)?;
+                let part = overlap / length_s;
+                let Sum { bytes, variance, .. } = samples(strata);
+                // As if all of the second had been measured.
+                Some(Sum::sampled(bytes * part, variance * part * part.min(1.0)))
+            };
+            let known: Vec<Option<Sum>> = seconds.iter().map(of).collect();
+            let (mut all, mut measured_s) = (0.0, 0.0);
+            for (sum, (_, overlap, _)) in known.iter().zip(&seconds) {
+                if let Some(sum) = sum {
+                    (all, measured_s) = (all + sum.bytes, measured_s + overlap);
+                }
+            }
+            let mean = if measured_s > 0.0 { all / measured_s } else { 0.0 };
+            let parts: Vec<(f64, Sum)> = known
+                .into_iter()
+                .zip(&seconds)
+                .map(|(sum, (_, overlap, _))| {
+                    let unknown = || Sum::sampled(mean * overlap, 0.0);
+                    (*overlap, sum.unwrap_or_else(unknown))
+                })
+                .collect();
+            for (bytes, (_, sum)) in sampled_bytes.iter_mut().zip(&parts) {
+                bytes[direction] = sum.bytes;
+            }
+            divided[direction] = spread(&parts);
+            self.variance[direction] = divided[direction].iter().map(|part| part.variance).sum();
+        }
+        let [received, sent] = divided;
+        let parts = seconds.iter().zip(sampled_bytes).zip(received.into_iter().zip(sent));
+        self.parts = parts
+            .map(|(((at_s, seconds, _), sampled), (received, sent))| IntervalPart {
+                at_s: *at_s,
+                seconds: *seconds,
+                of: [received, sent],
+                sampled,
+            })
+            .collect();
+    }
+
+    /// What it says of buckets, each with all of its seconds that were measured; `measured` is the part of one.
+    fn within<T: PartialEq + Copy>(
+        &self,
+        bucket: impl Fn(i64) -> Option<T>,
+        measured: impl Fn(i64) -> f64,
+        mut found: impl FnMut(T, usize, Cell, f64),
+    ) {
+        let mut at = 0;
+        while at < self.parts.len() {
+            let this = bucket(self.parts[at].at_s);
+            let (mut share, mut variance, mut seconds) = ([0.0; 2], [0.0; 2], 0.0);
+            let mut sampled = [0.0; 2];
+            while let Some(part) = self.parts.get(at).filter(|part| bucket(part.at_s) == this) {
+                let weight = measured(part.at_s);
+                seconds += part.seconds * weight;
+                for (direction, of) in part.of.iter().enumerate() {
+                    share[direction] += of.share * weight;
+                    variance[direction] += of.variance * weight;
+                    sampled[direction] += part.sampled[direction] * weight;
+                }
+                at += 1;
+            }
+            let Some(this) = this.filter(|_| seconds > 0.0) else { continue };
+            for direction in 0..2 {
+                let Some(octets) = self.octets[direction] else { continue };
+                let (share, variance) = (share[direction], variance[direction]);
+                let (bytes, variance) =
+                    between(octets as f64, share, variance, self.variance[direction]);
+                let error_squared = Z95 * Z95 * variance;
+                let cell = Cell { bytes, error_squared, seconds };
+                found(this, direction, cell, sampled[direction]);
+            }
+        }
     }
 }
-
-/// Of a second, exporter and ifIndex.
-pub(crate) type Counted = (i64, (u32, u32), Slice);
 
 /// The last seconds.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     seconds: VecDeque<Arc<Second>>,
     rows: usize,
-    /// By second, exporter and ifIndex.
-    counters: BTreeMap<i64, HashMap<(u32, u32), Slice>>,
-    counted: usize,
-    /// What of it is not stored yet.
+    /// By exporter and ifIndex, oldest first.
+    intervals: HashMap<(u32, u32), VecDeque<CountedInterval>>,
+    parts: usize,
+    /// Their last second is not over.
+    pending: Vec<CountedInterval>,
+    /// What of them is not stored yet.
     minutes: CountedMinutes,
     /// Until when counters of an interface are known.
     until: HashMap<(u32, u32), f64>,
+    /// Sums of the strata of the newest seconds, by the number of the second.
+    strata: VecDeque<(u64, Arc<Strata>)>,
+    strata_rows: usize,
+    /// What a sample stood for in the last second that had any, in bytes.
+    unit: f64,
 }
 
 impl Live {
-    /// Takes a second.
-    pub(crate) fn push(&mut self, second: Arc<Second>) {
+    /// Takes a second and the sums of its strata.
+    pub(crate) fn push(&mut self, second: Arc<Second>, strata: Strata) {
         self.rows += second.rows();
+        let mut all = Sum::default();
+        strata.values().for_each(|packed| all.add(Cell::from(*packed).sum()));
+        self.strata_rows += strata.len();
+        self.strata.push_back((second.number, Arc::new(strata)));
+        while self.strata.len() > SECONDS || self.strata_rows > STRATA_MAX {
+            let Some((_, gone)) = self.strata.pop_front() else { break };
+            self.strata_rows -= gone.len();
+        }
+        if all.bytes > 0.0 {
+            self.unit = all.unit();
+        }
         self.seconds.push_back(second);
         while self.seconds.len() > SECONDS || (self.rows > ROWS_MAX && self.seconds.len() > 1) {
             let Some(gone) = self.seconds.pop_front() else { break };
             self.rows -= gone.rows();
         }
+        self.divide_pending();
         let Some(oldest) = self.seconds.iter().map(|second| second.at_s).min() else { return };
-        while self.counters.first_key_value().is_some_and(|(at, _)| *at < oldest)
-            || self.counted > COUNTERS_MAX
-        {
-            let Some((_, gone)) = self.counters.pop_first() else { break };
-            self.counted -= gone.len();
+        self.forget_before(oldest as f64);
+        // Half of what is kept goes where there is too much.
+        if self.parts > PARTS_MAX {
+            let newest = self.seconds.back().map_or(oldest, |second| second.at_s);
+            self.forget_before((oldest + (newest - oldest) / 2) as f64);
         }
-        self.until.retain(|_, until| *until >= oldest as f64);
     }
 
-    /// Spreads octets that an interface counted until `now_s` over the seconds of the interval, to each as much as it has
-    /// of it.
-    pub(crate) fn count(
-        &mut self,
-        now_s: f64,
-        length_s: f64,
-        exporter: u32,
-        index: u32,
-        octets: (Option<u64>, Option<u64>),
-    ) {
+    fn forget_before(&mut self, oldest_s: f64) {
+        let parts = &mut self.parts;
+        self.intervals.retain(|_, intervals| {
+            while intervals.front().is_some_and(|first| first.end_s < oldest_s) {
+                *parts -= intervals.pop_front().map_or(0, |gone| gone.parts.len());
+            }
+            !intervals.is_empty()
+        });
+        self.until.retain(|_, until| *until >= oldest_s);
+    }
+
+    /// The second that the wall clock called so; of several the last one.
+    fn second_at(&self, at_s: i64) -> Option<Arc<Second>> {
+        let newest = self.seconds.back()?.at_s;
+        let near = usize::try_from(newest - at_s).ok()?;
+        let guess = self.seconds.len().checked_sub(near + 1).and_then(|at| self.seconds.get(at));
+        let found = match guess {
+            Some(second) if second.at_s == at_s => Some(second),
+            _ => self.seconds.iter().rev().find(|second| second.at_s == at_s),
+        };
+        found.cloned()
+    }
+
+    /// The sums of the strata of a second, while they are kept.
+    fn strata_of(&self, number: u64) -> Option<Arc<Strata>> {
+        let at = self.strata.partition_point(|(other, _)| *other < number);
+        let found = self.strata.get(at).filter(|(other, _)| *other == number);
+        found.map(|(_, strata)| Arc::clone(strata))
+    }
+
+    /// The wall clock was set: what counters say of the time before cannot be told apart by its seconds.
+    pub(crate) fn clock_was_set(&mut self) {
+        self.pending.clear();
+        self.until.clear();
+    }
+
+    /// Takes what an interface has counted.
+    pub(crate) fn count(&mut self, mut counted: CountedInterval) {
+        let length_s = counted.end_s - counted.start_s;
         // Of an interval longer than what is kept here nothing could be said of a second.
-        if !(0.0..=SECONDS as f64).contains(&length_s) {
+        if !(0.0..=SECONDS as f64).contains(&length_s) || self.pending.len() >= PENDING_MAX {
             return;
         }
-        let interface = (exporter, index);
         // Intervals follow each other without a gap, however clocks differ.
-        let reckoned = now_s - length_s;
-        let before = self.until.insert(interface, now_s);
-        let start = before.filter(|before| (before - reckoned).abs() <= DRIFT_S_MAX);
-        let start = start.unwrap_or(reckoned).min(now_s - LENGTH_S_MIN);
-        let rate = |octets: Option<u64>| octets.map_or(f64::NAN, |o| o as f64 / (now_s - start));
-        let (received, sent) = (rate(octets.0), rate(octets.1));
-        let oldest = self.seconds.front().map_or(i64::MIN, |second| second.at_s);
-        for at in start.floor() as i64..now_s.ceil() as i64 {
-            let seconds = now_s.min(at as f64 + 1.0) - start.max(at as f64);
-            let slice = Slice { seconds, received: received * seconds, sent: sent * seconds };
-            if at >= oldest {
-                let slices = self.counters.entry(at).or_default();
-                self.counted -= slices.len();
-                slices.entry(interface).or_default().add(slice);
-                self.counted += slices.len();
-            }
-            for (direction, bytes) in
-                [(Direction::In, slice.received), (Direction::Out, slice.sent)]
-            {
-                let key = (start_of(at), exporter, index, direction);
-                let room = self.minutes.len() < COUNTED_MINUTES_MAX;
-                if !bytes.is_nan() && (room || self.minutes.contains_key(&key)) {
-                    let cell = Cell { bytes, error_squared: 0.0, seconds };
-                    self.minutes.entry(key).or_default().add(cell);
-                }
-            }
+        let before = self.until.insert(counted.interface, counted.end_s);
+        let start = before.filter(|before| (before - counted.start_s).abs() <= DRIFT_S_MAX);
+        counted.start_s = start.unwrap_or(counted.start_s).min(counted.end_s - LENGTH_S_MIN);
+        self.pending.push(counted);
+    }
+
+    /// Divides the intervals whose last second is over.
+    fn divide_pending(&mut self) {
+        let Some(newest) = self.seconds.back().map(|second| second.at_s) else { return };
+        let over = |counted: &CountedInterval| counted.end_s <= newest as f64 + 1.0;
+        let (over, pending) = std::mem::take(&mut self.pending).into_iter().partition(over);
+        self.pending = pending;
+        let over: Vec<CountedInterval> = over;
+        for mut counted in over {
+            counted.divide(|at_s| {
+                let second = self.second_at(at_s)?;
+                Some((second.length_s, self.strata_of(second.number)?))
+            });
+            let measured: HashMap<i64, f64> =
+                counted.parts.iter().map(|part| (part.at_s, self.measured(part.at_s))).collect();
+            let mut minutes = std::mem::take(&mut self.minutes);
+            let of = |at_s: i64| measured.get(&at_s).copied().unwrap_or(0.0);
+            counted.within(
+                |at_s| Some(start_of(at_s)),
+                of,
+                |minute, direction, cell, _| {
+                    let (exporter, index) = counted.interface;
+                    let (word, _) = DIRECTIONS[direction];
+                    let key = (minute, exporter, index, word, counted.sampled[direction]);
+                    if minutes.len() < COUNTED_MINUTES_MAX || minutes.contains_key(&key) {
+                        minutes.entry(key).or_default().add(cell);
+                    }
+                },
+            );
+            self.minutes = minutes;
+            self.parts += counted.parts.len();
+            self.intervals.entry(counted.interface).or_default().push_back(counted);
         }
+    }
+
+    /// Which part of a second was measured, 0 to 1.
+    fn measured(&self, at_s: i64) -> f64 {
+        self.second_at(at_s).map_or(0.0, |second| second.length_s / second.span_s.max(1e-9))
     }
 
     /// What interfaces counted since the last time, by minute.
     pub(crate) fn take_minutes(&mut self) -> CountedMinutes {
         std::mem::take(&mut self.minutes)
+    }
+
+    /// Notes of seconds without datagrams, by their numbers, whether they were measured after all. When each was, and by how
+    /// many seconds more or less is measured.
+    pub(crate) fn settle(&mut self, numbers: Range<u64>, measured: bool) -> Vec<(i64, f64)> {
+        let mut settled = Vec::new();
+        for second in self.seconds.iter_mut().rev() {
+            if second.number < numbers.start {
+                break;
+            }
+            let length_s = if measured { second.span_s } else { 0.0 };
+            let silent = second.samples == 0 && second.rows() == 0 && second.length_s != length_s;
+            if !numbers.contains(&second.number) || !silent {
+                continue;
+            }
+            let after = Arc::new(second.silent(measured));
+            settled.push((second.at_s, after.length_s - second.length_s));
+            *second = after;
+        }
+        settled
     }
 
     /// The seconds, oldest first.
@@ -157,10 +386,56 @@ impl Live {
         self.rows
     }
 
-    /// What interfaces counted from `from` until `to`, by second, exporter and ifIndex.
-    pub(crate) fn counters(&self, from: i64, to: i64) -> impl Iterator<Item = Counted> {
-        let seconds = self.counters.range(from..to.max(from));
-        seconds.flat_map(|(at, slices)| slices.iter().map(|(key, slice)| (*at, *key, *slice)))
+    /// What a sample stood for in the last second that had any, in bytes; 0 before the first.
+    pub(crate) fn unit(&self) -> f64 {
+        self.unit
+    }
+
+    /// End of the newest second that was measured.
+    pub(crate) fn measured_until_s(&self) -> Option<i64> {
+        let newest = self.seconds.iter().rev().find(|second| second.length_s > 0.0);
+        newest.map(|second| second.at_s + 1)
+    }
+
+    /// What interfaces counted, by bucket.
+    pub(crate) fn counted(&self, span: Span) -> Vec<Counted> {
+        self.counted_from(span, span.start_s)
+    }
+
+    /// The same of seconds from `since_s` on.
+    pub(crate) fn counted_from(&self, span: Span, since_s: i64) -> Vec<Counted> {
+        let (from_s, to_s) = (span.start_s as f64, span.end_s() as f64);
+        let measured: HashMap<i64, f64, RandomState> = self
+            .seconds
+            .iter()
+            .filter(|second| second.at_s >= since_s && span.bucket(second.at_s).is_some())
+            .map(|second| (second.at_s, second.length_s / second.span_s.max(1e-9)))
+            .collect();
+        let mut all = Vec::new();
+        for intervals in self.intervals.values() {
+            for counted in intervals {
+                if counted.end_s <= from_s || counted.start_s >= to_s {
+                    continue;
+                }
+                let of = |at_s: i64| measured.get(&at_s).copied().unwrap_or(0.0);
+                counted.within(
+                    |at_s| span.bucket(at_s),
+                    of,
+                    |bucket, direction, cell, sampled_bytes| {
+                        let (word, _) = DIRECTIONS[direction];
+                        all.push(Counted {
+                            bucket,
+                            interface: counted.interface,
+                            direction: word,
+                            sampled: counted.sampled[direction],
+                            cell,
+                            sampled_bytes,
+                        });
+                    },
+                );
+            }
+        }
+        all
     }
 }
 
@@ -202,6 +477,7 @@ impl<'a> Namer<'a> {
             input: group.input.index(),
             output: group.output.index(),
             vlan: group.vlan,
+            inner_vlan: group.inner_vlan,
             version: group.version.map(|version| match version {
                 Version::V4 => 4,
                 Version::V6 => 6,
@@ -216,6 +492,16 @@ impl<'a> Namer<'a> {
             source: site(group.source_site),
             destination: site(group.destination_site),
         }
+    }
+
+    /// Of all groups of a stratum that found no place.
+    #[must_use]
+    pub(crate) fn remainder(&self, packed: &PackedGroup) -> Row {
+        let mut row = self.group(packed);
+        if let Row::Group { label, .. } = &mut row {
+            *label = Label::Other;
+        }
+        row
     }
 
     /// Of a host.
@@ -238,8 +524,14 @@ impl<'a> Namer<'a> {
 
     /// Of an interface's counter.
     #[must_use]
-    pub(crate) fn counter(&self, exporter: u32, index: u32, direction: Direction) -> Row {
-        Row::Counter { at: self.vantage(exporter, direction), index }
+    pub(crate) fn counter(
+        &self,
+        exporter: u32,
+        index: u32,
+        direction: Direction,
+        sampled: bool,
+    ) -> Row {
+        Row::Counter { at: self.vantage(exporter, direction), index, unsampled: !sampled }
     }
 }
 
@@ -253,6 +545,7 @@ pub(crate) fn other(kind: Kind) -> Option<Row> {
             input: None,
             output: None,
             vlan: None,
+            inner_vlan: None,
             version: None,
             label: Label::Other,
             source: None,
@@ -268,31 +561,98 @@ pub(crate) fn other(kind: Kind) -> Option<Row> {
 mod tests {
     use super::*;
 
+    fn second(at_s: i64, bytes: f64, variance: f64) -> (Arc<Second>, Strata) {
+        let span = crate::timeline::Span {
+            number: at_s as u64,
+            at_s,
+            start: std::time::Duration::ZERO,
+            end: std::time::Duration::from_secs(1),
+        };
+        let intake = penstock_flows::aggregate::Limits::default();
+        let mut sums = penstock_flows::aggregate::Aggregator::new(intake, Default::default(), 1);
+        let second = Second::new(span, 1.0, &sums.take());
+        let cell = Cell { bytes, error_squared: variance * Z95 * Z95, seconds: 0.0 };
+        let strata = [((1, 2, Sampled::Ingress), (&cell).into())].into_iter().collect();
+        (Arc::new(second), strata)
+    }
+
+    fn interval(end_s: f64, length_s: f64, octets: u64) -> CountedInterval {
+        CountedInterval::new((1, 2), end_s, length_s, [Some(octets), None], [true; 2])
+    }
+
     /// 100 octets a second, told in intervals of any length: each second that they cover has all of it.
     #[test]
     fn octets_are_spread_by_time_however_long_intervals_are() {
         for length_s in [0.1, 0.3, 1.0, 1.7, 2.0, 20.0] {
             let mut live = Live::default();
-            let mut now_s = 1_000.4;
-            while now_s < 1_060.0 {
+            let (mut now_s, mut pushed) = (1_000.4, 990);
+            while now_s < 1_081.0 {
                 now_s += length_s;
-                let octets = (Some((length_s * 100.0_f64).round() as u64), None);
-                live.count(now_s, length_s, 1, 2, octets);
+                live.count(interval(now_s, length_s, (length_s * 100.0_f64).round() as u64));
+                while (pushed as f64) < now_s {
+                    let (second, strata) = second(pushed, 0.0, 0.0);
+                    live.push(second, strata);
+                    pushed += 1;
+                }
             }
-            let told: Vec<Counted> = live.counters(1_001, 1_060).collect();
-            assert_eq!(told.len(), 59, "{length_s}");
-            for (at_s, key, slice) in told {
-                assert_eq!(key, (1, 2));
-                assert!((slice.seconds - 1.0).abs() < 1e-6, "{length_s} at {at_s}: {slice:?}");
-                assert!((slice.received - 100.0).abs() < 1e-3, "{length_s} at {at_s}: {slice:?}");
-                assert!(slice.sent.is_nan());
+            let told = live.counted(Span { start_s: 1_001, step_s: 1, buckets: 59 });
+            let mut by_second = [(0.0, 0.0); 59];
+            for Counted { bucket, interface, direction, cell, .. } in told {
+                assert_eq!((interface, direction), ((1, 2), Direction::In));
+                by_second[bucket].0 += cell.seconds;
+                by_second[bucket].1 += cell.bytes;
+            }
+            for (seconds, bytes) in by_second {
+                assert!((seconds - 1.0).abs() < 1e-6, "{length_s}: {seconds}");
+                assert!((bytes - 100.0).abs() < 1e-3, "{length_s}: {bytes}");
             }
             let minutes = live.take_minutes();
-            let whole = minutes[&(1_020, 1, 2, Direction::In)];
+            let whole = minutes[&(1_020, 1, 2, Direction::In, true)];
             assert!(
                 (whole.seconds - 60.0).abs() < 21.0
                     && (whole.bytes / whole.seconds - 100.0).abs() < 1e-3
             );
         }
+    }
+
+    #[test]
+    fn octets_follow_samples_and_are_uncertain_within() {
+        let mut live = Live::default();
+        live.count(interval(1_010.0, 10.0, 1_000_000));
+        // Ten times as much in the last second as in the others; one sample stands for 100 bytes.
+        (1_000..1_010).for_each(|at_s| {
+            let bytes = if at_s == 1_009 { 100_000.0 } else { 10_000.0 };
+            let (second, strata) = second(at_s, bytes, 100.0 * bytes);
+            live.push(second, strata);
+        });
+        let of = |start_s, step_s| {
+            let told = live.counted(Span { start_s, step_s, buckets: 1 });
+            assert_eq!(told.len(), 1);
+            told[0].cell
+        };
+        let whole = of(1_000, 10);
+        assert_eq!((whole.bytes, whole.error_squared, whole.seconds), (1e6, 0.0, 10.0));
+        let (slow, fast) = (of(1_000, 1), of(1_009, 1));
+        assert!((slow.bytes / 52_632.0 - 1.0).abs() < 0.02, "{slow:?}");
+        assert!((fast.bytes / 526_316.0 - 1.0).abs() < 0.02, "{fast:?}");
+        // A hundred samples: 20 %.
+        let error = slow.error_squared.sqrt() / slow.bytes;
+        assert!((0.15..0.22).contains(&error), "{error}");
+    }
+
+    #[test]
+    fn unmeasured_seconds_are_left_out() {
+        let mut live = Live::default();
+        live.count(interval(1_010.0, 10.0, 1_000));
+        for at_s in 1_000..1_010 {
+            let (second, strata) = second(at_s, 0.0, 0.0);
+            live.push(second, strata);
+        }
+        assert_eq!(live.settle(1_003..1_006, false), [(1_005, -1.0), (1_004, -1.0), (1_003, -1.0)]);
+        let told = live.counted(Span { start_s: 1_000, step_s: 10, buckets: 1 });
+        assert!(
+            (told[0].cell.seconds - 7.0).abs() < 1e-9 && (told[0].cell.bytes - 700.0).abs() < 1e-6
+        );
+        assert_eq!(live.settle(1_003..1_004, true), [(1_003, 1.0)]);
     }
 }

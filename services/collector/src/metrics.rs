@@ -255,7 +255,7 @@ fn rates(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
     let total = rate(activities.total[0].bytes);
     let help = "Rate of all traffic, mean of ten seconds";
     writer.gauge("penstock_collector_rate", Some(&bits), help, total)?;
-    let error = rate(activities.total[0].error_squared.sqrt());
+    let error = rate(activities.half_widths(&activities.total)[0]);
     let help = "Half-width of its 95 % interval";
     writer.gauge("penstock_collector_rate_error", Some(&bits), help, error)?;
 

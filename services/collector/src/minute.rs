@@ -8,7 +8,7 @@ use penstock_flows::aggregate::{PackedGroup, Seen};
 
 use crate::live::{CountedMinutes, Namer, other as row_of_others};
 use crate::row::{Cell, Kind, Row};
-use crate::second::{Second, Sums, Systems};
+use crate::second::{Second, Stratum, Sums, Systems, remainder_of, stratum_of};
 
 /// Most rows of a minute that are stored, of each kind; the smallest are summed as other.
 pub(crate) const ROWS_MAX: usize = 1_000;
@@ -42,6 +42,8 @@ pub(crate) struct Gathering {
     start_s: Option<i64>,
     seconds: f64,
     groups: Keyed<PackedGroup>,
+    /// By stratum, what found no place among the groups.
+    remainders: HashMap<Stratum, Cell>,
     hosts: Keyed<Seen>,
     prefixes: Keyed<Seen>,
     systems: Keyed<Systems>,
@@ -88,9 +90,44 @@ impl Gathering {
         self.start_s = Some(start_of(second.at_s));
         self.seconds += second.length_s;
         self.groups.add(&second.groups);
+        for (key, packed) in &second.remainders {
+            self.remain(key, Cell::from(*packed));
+        }
         self.hosts.add(&second.hosts);
         self.prefixes.add(&second.prefixes);
         self.systems.add(&second.systems);
+    }
+
+    /// Notes that more or less of a second was measured than was thought.
+    pub(crate) fn settle(&mut self, at_s: i64, seconds: f64) {
+        if self.start_s == Some(start_of(at_s)) {
+            self.seconds = (self.seconds + seconds).max(0.0);
+        }
+    }
+
+    fn remain(&mut self, key: &PackedGroup, cell: Cell) {
+        match stratum_of(key) {
+            Some(stratum)
+                if self.remainders.len() < KEYS_MAX || self.remainders.contains_key(&stratum) =>
+            {
+                self.remainders.entry(stratum).or_default().add(cell);
+            }
+            _ => self.groups.other.add(cell),
+        }
+    }
+
+    /// Leaves the greatest groups; the others are summed by stratum, so that its counter is not divided among the
+    /// greatest alone.
+    fn truncate_groups(&mut self) {
+        if self.groups.cells.len() <= ROWS_MAX {
+            return;
+        }
+        let mut cells: Vec<_> = std::mem::take(&mut self.groups.cells).into_iter().collect();
+        cells.select_nth_unstable_by(ROWS_MAX, |a, b| b.1.bytes.total_cmp(&a.1.bytes));
+        for (key, cell) in cells.drain(ROWS_MAX..) {
+            self.remain(&key, cell);
+        }
+        self.groups.cells = cells.into_iter().collect();
     }
 
     /// The minute, if there is one; another begins.
@@ -100,15 +137,15 @@ impl Gathering {
         namer: &Namer<'_>,
         counted: CountedMinutes,
     ) -> Option<Minute> {
-        let this = std::mem::take(self);
+        let mut this = std::mem::take(self);
         let start_s = this.start_s?;
+        this.truncate_groups();
         let mut rows = Vec::new();
-        greatest(
-            &mut rows,
-            Kind::Group,
-            this.groups.other,
-            named(&this.groups, |key| namer.group(key)),
-        );
+        let remainders = this.remainders.iter();
+        let remainders =
+            remainders.map(|(stratum, cell)| (namer.remainder(&remainder_of(*stratum)), *cell));
+        greatest(&mut rows, Kind::Group, this.groups.other, remainders.collect());
+        rows.extend(named(&this.groups, |key| namer.group(key)));
         // Hosts without a place of their own are known by their network alone.
         let mut hosts = named(&this.hosts, |key| namer.host(key, true));
         let mut other = this.hosts.other;
@@ -121,8 +158,9 @@ impl Gathering {
             this.systems.other,
             named(&this.systems, |key| namer.system(key)),
         );
-        let counters = counted.into_iter().map(|((minute, exporter, index, direction), cell)| {
-            (minute, namer.counter(exporter, index, direction), cell)
+        let counters = counted.into_iter().map(|(key, cell)| {
+            let (minute, exporter, index, direction, sampled) = key;
+            (minute, namer.counter(exporter, index, direction, sampled), cell)
         });
         Some(Minute { id, start_s, seconds: this.seconds, rows, counters: counters.collect() })
     }

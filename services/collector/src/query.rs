@@ -3,15 +3,16 @@
 //! A packet is sampled at each hop. So what one vantage saw (an exporter and a direction) stays apart until the end,
 //! and [`View`] says how vantages become one figure.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use penstock_flows::estimate::Sum;
 use penstock_scitags::{Registry, Scitag};
 use serde::{Deserialize, Deserializer};
 
 use crate::directory::Directory;
-use crate::row::{Cell, Direction, Kind, Label, Row, Vantage};
+use crate::row::{Direction, Kind, Label, Row, Vantage};
 
 /// What a series is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -201,7 +202,9 @@ impl Query {
         }
         for (by, wanted) in &self.filters {
             let key = self.key_by(*by, row, names)?;
-            if !key.eq_ignore_ascii_case(wanted) {
+            // A filter by an outer VLAN lets all inner ones through.
+            let outer = key.split_once('.').filter(|_| *by == By::Vlan).map(|(outer, _)| outer);
+            if !key.eq_ignore_ascii_case(wanted) && outer != Some(wanted) {
                 return None;
             }
         }
@@ -226,7 +229,9 @@ impl Query {
                 };
                 index.map(|index| format!("{}:{index}", at.exporter))
             }
-            (By::Interface, Row::Counter { at, index }) => Some(format!("{}:{index}", at.exporter)),
+            (By::Interface, Row::Counter { at, index, .. }) => {
+                Some(format!("{}:{index}", at.exporter))
+            }
             (_, Row::Group { label: Label::Other, .. }) => Some("other".to_owned()),
             (By::Owner, Row::Group { label, .. }) => Some(match label {
                 Label::Trusted(number) => names.owner(*number),
@@ -240,9 +245,11 @@ impl Query {
                 Label::Trusted(number) => number.to_string(),
                 label => word(*label).to_owned(),
             }),
-            (By::Vlan, Row::Group { vlan, .. }) => {
-                Some(vlan.map_or_else(|| "untagged".to_owned(), |vlan| vlan.to_string()))
-            }
+            (By::Vlan, Row::Group { vlan, inner_vlan, .. }) => Some(match (vlan, inner_vlan) {
+                (None, _) => "untagged".to_owned(),
+                (Some(vlan), None) => vlan.to_string(),
+                (Some(outer), Some(inner)) => format!("{outer}.{inner}"),
+            }),
             (By::IpVersion, Row::Group { version, .. }) => {
                 Some(version.map_or_else(|| "none".to_owned(), |version| version.to_string()))
             }
@@ -345,8 +352,8 @@ impl Names<'_> {
     }
 }
 
-/// Vantages that are summed before the greatest is taken.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// Vantages that are summed before the greatest is taken. Where several see the same traffic the first one counts.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Class {
     All,
     HostsOut,
@@ -365,6 +372,12 @@ impl View {
     }
 }
 
+/// A class of vantages sees less than another one where the difference is beyond so many standard deviations.
+const LESS_SIGMA: f64 = 2.0;
+
+/// In a single bucket another class is taken beyond so many, because there are many buckets.
+const MORE_SIGMA: f64 = 3.0;
+
 /// Sums of a question, bucket by bucket.
 #[derive(Debug)]
 pub struct Fold<'a> {
@@ -374,19 +387,22 @@ pub struct Fold<'a> {
     keys: Vec<String>,
     known: HashMap<String, usize>,
     classes: HashMap<Class, usize>,
-    /// Millions are added for a picture of a year.
-    sums: HashMap<(usize, usize, usize), Cell, foldhash::fast::RandomState>,
+    /// By key, class and bucket. Millions are added for a picture of a year.
+    sums: HashMap<(usize, usize, usize), Sum, foldhash::fast::RandomState>,
 }
 
 /// What a row means to a question: its key and its class of vantages.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
-    key: usize,
-    class: usize,
+    pub(crate) key: usize,
+    pub(crate) class: usize,
 }
 
+/// What a class of vantages saw: all of it, and by bucket.
+type OfClass = (Sum, Vec<(usize, Sum)>);
+
 /// A series: its key and what each bucket has.
-pub type Series = (String, Vec<Cell>);
+pub type Series = (String, Vec<Sum>);
 
 impl<'a> Fold<'a> {
     /// Of this question, over so many buckets.
@@ -414,40 +430,48 @@ impl<'a> Fold<'a> {
     }
 
     /// Adds a sum.
-    pub fn add(&mut self, bucket: usize, place: Place, cell: Cell) {
-        self.sums.entry((bucket, place.key, place.class)).or_default().add(cell);
+    pub fn add(&mut self, bucket: usize, place: Place, sum: Sum) {
+        self.sums.entry((place.key, place.class, bucket)).or_default().add(sum);
     }
 
-    /// The series, each with the class of vantages that saw most in each bucket.
+    /// The series, each with the class of vantages that saw most. Chance makes one of several that see the same traffic the
+    /// greatest, and its figure too high, so over the whole time the first class counts that saw no less than chance
+    /// explains; in a bucket another one does that saw more than chance explains.
     #[must_use]
     pub fn series(self) -> Vec<Series> {
-        let mut series: Vec<Series> =
-            self.keys.into_iter().map(|key| (key, vec![Cell::default(); self.buckets])).collect();
-        for ((bucket, key, _), cell) in self.sums {
-            let best = &mut series[key].1[bucket];
-            if cell.bytes > best.bytes {
-                *best = cell;
-            }
+        let mut ranks: Vec<(Class, usize)> = self.classes.into_iter().collect();
+        ranks.sort();
+        let mut rank = vec![0; ranks.len()];
+        ranks.iter().enumerate().for_each(|(at, (_, class))| rank[*class] = at);
+        let mut by_key: Vec<BTreeMap<usize, OfClass>> = vec![BTreeMap::new(); self.keys.len()];
+        for ((key, class, bucket), sum) in self.sums {
+            let (all, buckets) = by_key[key].entry(rank[class]).or_default();
+            all.add(sum);
+            buckets.push((bucket, sum));
         }
-        series
-    }
-}
-
-/// Bytes of a class when `counted` bytes were counted of all, of which samples say `all`: the total is exact and the
-/// share is sampled (`penstock_flows::rates::Tally::share`, Cochran 6.3).
-#[must_use]
-pub fn share(class: Cell, all: Cell, counted: f64) -> Cell {
-    if all.bytes <= 0.0 {
-        return class;
-    }
-    let scale = counted / all.bytes;
-    let share = (class.bytes / all.bytes).min(1.0);
-    let others = (all.error_squared - class.error_squared).max(0.0);
-    let square = (1.0 - share).powi(2) * class.error_squared + share.powi(2) * others;
-    Cell {
-        bytes: share * counted,
-        error_squared: (square * scale * scale).min(counted * counted),
-        seconds: class.seconds,
+        let beyond = |sigma: f64, more: &Sum, less: &Sum| {
+            more.bytes - less.bytes > sigma * (more.variance + less.variance).sqrt()
+        };
+        let series = |(key, classes): (String, BTreeMap<usize, OfClass>)| {
+            let most = classes.values().map(|(all, _)| *all);
+            let most = most.reduce(|one, other| if other.bytes > one.bytes { other } else { one });
+            let most = most.unwrap_or_default();
+            let chosen = classes.iter().find(|(_, (all, _))| !beyond(LESS_SIGMA, &most, all));
+            let chosen = chosen.map(|(class, _)| *class);
+            let mut sums = vec![Sum::default(); self.buckets];
+            if let Some((_, buckets)) = chosen.and_then(|chosen| classes.get(&chosen)) {
+                buckets.iter().for_each(|(bucket, sum)| sums[*bucket] = *sum);
+            }
+            for (class, (_, buckets)) in &classes {
+                for (bucket, sum) in buckets {
+                    if Some(*class) != chosen && beyond(MORE_SIGMA, sum, &sums[*bucket]) {
+                        sums[*bucket] = *sum;
+                    }
+                }
+            }
+            (key, sums)
+        };
+        self.keys.into_iter().zip(by_key).map(series).collect()
     }
 }
 
@@ -465,6 +489,7 @@ mod tests {
             input: Some(3),
             output: Some(4),
             vlan: Some(3001),
+            inner_vlan: None,
             version: Some(6),
             label,
             source: Some("uvic".into()),
@@ -472,8 +497,8 @@ mod tests {
         }
     }
 
-    fn bytes(bytes: f64) -> Cell {
-        Cell { bytes, error_squared: 1.0, seconds: 0.0 }
+    fn bytes(bytes: f64) -> Sum {
+        Sum::sampled(bytes, 1.0)
     }
 
     /// Two hosts send 100 and 50, one receives all of it, a switch on the way saw 140 and 10.
@@ -514,6 +539,22 @@ mod tests {
     }
 
     #[test]
+    fn outer_vlan_filter_takes_inner_ones() {
+        let directory = Directory::default();
+        let names = Names { registry: Registry::builtin(), directory: &directory };
+        let mut row = group(at("s", false, Direction::In), Label::Unlabelled);
+        let Row::Group { inner_vlan, .. } = &mut row else { panic!("a group") };
+        *inner_vlan = Some(7);
+        let key = |filter: &str| {
+            let filters = vec![(By::Vlan, filter.to_owned())];
+            Query { filters, ..Query::of(By::Vlan) }.key(&row, &names)
+        };
+        let found = Some("3001.7".to_owned());
+        assert_eq!((key("3001.7"), key("3001")), (found.clone(), found));
+        assert_eq!((key("3001.8"), key("7")), (None, None));
+    }
+
+    #[test]
     fn filters_and_directions_choose() {
         let filtered = |by: By, key: &str| Query {
             filters: vec![(by, key.to_owned())],
@@ -535,17 +576,34 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_those_of_the_decoder() {
-        use penstock_flows::rates::Tally;
-        let tally = |samples: u64| {
-            let mut tally = Tally::default();
-            (0..samples).for_each(|_| tally.add(400, 1, 1_500));
-            tally
+    fn equal_vantages_are_not_biased() {
+        let directory = Directory::default();
+        let names = Names { registry: Registry::builtin(), directory: &directory };
+        let query = Query::of(By::Total);
+        let mut fold = Fold::new(&query, names, 3);
+        let mut add = |exporter: &str, buckets: [f64; 3]| {
+            let row = group(at(exporter, false, Direction::In), Label::Unlabelled);
+            let place = fold.place(&row).unwrap();
+            for (bucket, amount) in buckets.into_iter().enumerate() {
+                fold.add(bucket, place, Sum::sampled(amount, 100.0));
+            }
         };
-        let (class, all) = (tally(1_000), tally(2_500));
-        let theirs = class.share(&all, 1_500_000_000);
-        let ours = share(Cell::of(&class), Cell::of(&all), 1.5e9);
-        assert!((ours.bytes - theirs.value).abs() < 1e-3);
-        assert!((ours.error_squared.sqrt() - theirs.error_95).abs() < 1e-3);
+        // A standard deviation of 10 each: the same traffic, but for the last bucket.
+        add("b", [110.0, 95.0, 300.0]);
+        add("a", [100.0, 105.0, 100.0]);
+        let sums = fold.series().remove(0).1;
+        let told: Vec<f64> = sums.iter().map(|sum| sum.bytes).collect();
+        // "b" saw more in all, and so it counts.
+        assert_eq!(told, [110.0, 95.0, 300.0]);
+        let mut fold = Fold::new(&query, names, 2);
+        for (exporter, buckets) in [("b", [110.0, 95.0]), ("a", [100.0, 105.0])] {
+            let row = group(at(exporter, false, Direction::In), Label::Unlabelled);
+            let place = fold.place(&row).unwrap();
+            fold.add(0, place, Sum::sampled(buckets[0], 100.0));
+            fold.add(1, place, Sum::sampled(buckets[1], 100.0));
+        }
+        let sums = fold.series().remove(0).1;
+        let told: Vec<f64> = sums.iter().map(|sum| sum.bytes).collect();
+        assert_eq!(told, [100.0, 105.0], "the first of two that saw the same");
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! A thread has one socket. Whatever comes, it goes on: what cannot be read is counted, and an error of the socket is
 //! told once a minute.
+//!
+//! A datagram belongs to the second in which the kernel received it, however long it waited in the socket. Each thread
+//! publishes until when its socket is drained; a second is closed when all are drained beyond its end.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,15 +17,21 @@ use penstock_flows::intake::Sink;
 use penstock_flows::interface::Interval;
 use penstock_flows::observe::Observation;
 use penstock_flows::scitag::Verdict;
+use penstock_flows::sequence::Arrival;
 use penstock_flows::sflow::{CounterRecord, Source};
 use penstock_sys::net::DatagramReceiver;
 
 use crate::archive::{Record, Recorder};
 use crate::config::Config;
+use crate::live::CountedInterval;
 use crate::shared::{Shared, unix_now};
+use crate::timeline::Timeline;
 
-/// How long a thread waits before it looks whether the service ends.
-const WAIT: Duration = Duration::from_millis(200);
+/// How long a thread waits before it publishes that its socket is drained, and looks whether the service ends.
+const WAIT: Duration = Duration::from_millis(50);
+
+/// After an error of the socket.
+const ERROR_PAUSE: Duration = Duration::from_millis(200);
 
 /// Between two lines about the same trouble.
 pub(crate) const TELL_EVERY: Duration = Duration::from_secs(60);
@@ -69,6 +78,25 @@ pub struct Input {
     pub refused: AtomicU64,
     /// Errors of the socket.
     pub errors: AtomicU64,
+    /// What the kernel received before this was taken, in nanoseconds since the collector's start.
+    drained_ns: AtomicU64,
+}
+
+impl Input {
+    /// What the kernel received before this moment was taken.
+    pub(crate) fn drained(&self) -> Duration {
+        Duration::from_nanos(self.drained_ns.load(Ordering::Acquire))
+    }
+
+    fn set_drained(&self, until: Duration) {
+        let nanos = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        self.drained_ns.fetch_max(nanos, Ordering::Release);
+    }
+
+    /// Whether it takes what exporters send of traffic.
+    fn is_of_traffic(&self) -> bool {
+        matches!(self.format, Format::Sflow | Format::Ipfix)
+    }
 }
 
 /// Sockets that were opened, and a line for each that could not be.
@@ -127,6 +155,7 @@ fn bind(
         kernel_drops: AtomicU64::new(0),
         refused: AtomicU64::new(0),
         errors: AtomicU64::new(0),
+        drained_ns: AtomicU64::new(0),
     });
     Ok((receiver, input))
 }
@@ -146,13 +175,24 @@ pub(crate) fn run(
         }
     };
     while !shared.stopping.load(Ordering::Relaxed) {
+        let begun = shared.now();
         match receiver.receive() {
-            Ok(0) => {}
-            Ok(_) => take(&receiver, input, shared, recorder.as_mut()),
+            Ok(_) => {
+                let last = take(&receiver, input, shared, recorder.as_mut());
+                if receiver.is_drained() {
+                    let since = last.unwrap_or_else(|| input.drained());
+                    note_drops(&mut receiver, input, shared, (since, begun));
+                    input.set_drained(begun);
+                } else if let Some(last) = last {
+                    input.set_drained(last);
+                }
+            }
             Err(error) => {
                 input.errors.fetch_add(1, Ordering::Relaxed);
                 tell(format!("{} on {}: {error}", input.format.as_str(), input.address));
-                std::thread::sleep(WAIT);
+                // No second waits for a socket that gives nothing.
+                input.set_drained(begun);
+                std::thread::sleep(ERROR_PAUSE);
             }
         }
         recorder.iter_mut().for_each(Recorder::settle);
@@ -165,25 +205,66 @@ pub(crate) fn run(
             ));
         }
     }
+    input.set_drained(Duration::MAX);
 }
 
+/// Notes what the kernel dropped after the last datagram that was taken.
+fn note_drops(
+    receiver: &mut DatagramReceiver,
+    input: &Input,
+    shared: &Shared,
+    (from, to): (Duration, Duration),
+) {
+    let dropped = receiver.dropped_since().unwrap_or(0);
+    if dropped > 0 && input.is_of_traffic() {
+        let line = shared.timeline();
+        shared.arrivals().note_drops(&line, from, to, dropped);
+    }
+}
+
+/// The moment in which the kernel received a datagram: as long ago as its clock says, not before `drained`, when the socket
+/// was empty, and not after `now`. The bounds hold where the wall clock was set meanwhile.
+fn received(stamp: Option<Duration>, wall: Duration, now: Duration, drained: Duration) -> Duration {
+    let age = stamp.map_or(Duration::ZERO, |stamp| wall.saturating_sub(stamp));
+    now.saturating_sub(age).clamp(drained.min(now), now)
+}
+
+/// Brings datagrams to the intake; when the last one was received.
 fn take(
     receiver: &DatagramReceiver,
     input: &Input,
     shared: &Shared,
     recorder: Option<&mut Recorder>,
-) {
+) -> Option<Duration> {
     let (mut datagrams, mut bytes, mut refused) = (0, 0, 0);
-    let now = shared.now();
-    let mut notes = Notes { shared, wall_s: None, recorder };
+    let (now, wall) = (shared.now(), Duration::from_secs_f64(unix_now()));
+    let line = shared.timeline();
+    let mut last = input.drained();
+    let mut notes = Notes { shared, line: &line, at: now, number: 0, wall_s: 0.0, recorder };
     let mut intake = shared.intake();
-    for (from, datagram) in receiver.datagrams() {
+    let open_from = shared.open_from.load(Ordering::Relaxed);
+    for datagram in receiver.datagrams() {
+        let at = received(datagram.received_at, wall, now, last);
+        if datagram.dropped_before > 0 && input.is_of_traffic() {
+            shared.arrivals().note_drops(&line, last, at, datagram.dropped_before);
+        }
+        last = at;
         datagrams += 1;
-        bytes += datagram.len() as u64;
+        bytes += datagram.bytes.len() as u64;
+        let number = line.number(at);
+        if number < open_from {
+            shared.late_datagrams.fetch_add(1, Ordering::Relaxed);
+        }
+        notes.at = at;
+        notes.number = number.max(open_from);
+        notes.wall_s = line.wall_s(at);
+        intake.aggregator.select(notes.number);
         let good = match input.format {
-            Format::Sflow => intake.sflow(now, from, datagram, &mut notes).is_ok(),
-            Format::Ipfix => intake.export(now, from, datagram, &mut notes).is_ok(),
-            Format::Fireflies => intake.firefly(now, from, datagram, &mut notes).is_ok(),
+            Format::Sflow => intake.sflow(at, datagram.from, datagram.bytes, &mut notes).is_ok(),
+            Format::Ipfix => intake.export(at, datagram.from, datagram.bytes, &mut notes).is_ok(),
+            Format::Fireflies => {
+                intake.firefly(at, datagram.from, datagram.bytes, &mut notes).is_ok()
+            }
         };
         refused += u64::from(!good);
     }
@@ -191,22 +272,23 @@ fn take(
     input.datagrams.fetch_add(datagrams, Ordering::Relaxed);
     input.bytes.fetch_add(bytes, Ordering::Relaxed);
     input.refused.fetch_add(refused, Ordering::Relaxed);
+    (datagrams > 0).then_some(last)
 }
 
 /// Takes names and counters on the way.
 struct Notes<'a> {
     shared: &'a Shared,
-    wall_s: Option<f64>,
+    line: &'a Timeline,
+    /// When the datagram was received, the second it belongs to, and what the wall clock calls that moment.
+    at: Duration,
+    number: u64,
+    wall_s: f64,
     recorder: Option<&'a mut Recorder>,
 }
 
 impl Notes<'_> {
-    fn wall_s(&mut self) -> f64 {
-        *self.wall_s.get_or_insert_with(unix_now)
-    }
-
     fn record(&mut self, exporter: &Exporter, seen: &Observation, verdict: Verdict) {
-        let time_us = (self.wall_s() * 1e6) as i64;
+        let time_us = (self.wall_s * 1e6) as i64;
         if let Some(recorder) = &mut self.recorder {
             recorder.put(Record::new(time_us, exporter, seen, verdict));
         }
@@ -214,6 +296,16 @@ impl Notes<'_> {
 }
 
 impl Sink for Notes<'_> {
+    fn datagram(&mut self, _: &Exporter, arrival: Arrival) {
+        // What comes late has come after all, and an agent that has started over was away.
+        let missing = match arrival {
+            Arrival::Start => true,
+            Arrival::Next { missing } => missing > 0,
+            Arrival::Late | Arrival::Duplicate => false,
+        };
+        self.shared.arrivals().take(self.at, self.number, missing);
+    }
+
     #[inline]
     fn observation(&mut self, exporter: &Exporter, seen: &Observation, verdict: Verdict) {
         if self.recorder.is_some() {
@@ -251,14 +343,43 @@ impl Sink for Notes<'_> {
     }
 
     fn interval(&mut self, exporter: &Exporter, index: u32, interval: &Interval) {
+        let Some(state) = exporter.interface(index) else { return };
+        let octets = [interval.input.octets, interval.output.octets];
+        let rate = exporter.sampling_rate;
         // Octets of what is not sampled would make a total of other traffic than that of the samples.
-        let sampled = exporter.interface(index).map(|state| state.sampled);
-        if sampled.is_none_or(|(input, output)| input.samples + output.samples == 0) {
-            return;
-        }
-        let now_s = self.wall_s();
-        let octets = (interval.input.octets, interval.output.octets);
-        let length_s = interval.length.as_secs_f64();
-        self.shared.live_mut().count(now_s, length_s, exporter.id, index, octets);
+        let sampled = [state.is_sampled(true, rate), state.is_sampled(false, rate)];
+        let counted = CountedInterval::new(
+            (exporter.id, index),
+            self.line.wall_s(self.at),
+            interval.length.as_secs_f64(),
+            octets,
+            sampled,
+        );
+        self.shared.live_mut().count(counted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_datagram_keeps_its_time() {
+        let seconds = Duration::from_secs;
+        // Stopped for 12 s: what waited came when the kernel says.
+        assert_eq!(
+            received(Some(seconds(1_003)), seconds(1_012), seconds(42), seconds(30)),
+            seconds(33)
+        );
+        // The wall clock was set by an hour meanwhile, either way.
+        assert_eq!(
+            received(Some(seconds(1_003)), seconds(4_612), seconds(42), seconds(30)),
+            seconds(30)
+        );
+        assert_eq!(
+            received(Some(seconds(5_003)), seconds(1_012), seconds(42), seconds(30)),
+            seconds(42)
+        );
+        assert_eq!(received(None, seconds(1_012), seconds(42), seconds(30)), seconds(42));
     }
 }

@@ -2,30 +2,38 @@
 
 use std::sync::Arc;
 
+use penstock_flows::estimate::Sum;
+use penstock_flows::rates::Z95;
 use serde::{Deserialize, Serialize};
 
 /// Bytes, and the square of the half-width of their 95 % interval: squares of independent errors add.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Cell {
+pub(crate) struct Cell {
     /// Estimated or counted.
-    pub bytes: f64,
+    pub(crate) bytes: f64,
     /// In bytes squared.
-    pub error_squared: f64,
+    pub(crate) error_squared: f64,
     /// Of a counter: seconds that it covers.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
 }
 
 impl Cell {
     /// Adds another.
-    pub fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.error_squared += other.error_squared;
         self.seconds += other.seconds;
     }
 
+    /// As a sum of samples.
+    #[must_use]
+    pub(crate) fn sum(&self) -> Sum {
+        Sum::sampled(self.bytes, self.error_squared / (Z95 * Z95))
+    }
+
     /// Of an estimate.
     #[must_use]
-    pub fn of(tally: &penstock_flows::rates::Tally) -> Self {
+    pub(crate) fn of(tally: &penstock_flows::rates::Tally) -> Self {
         let bytes = tally.bytes();
         Self { bytes: bytes.value, error_squared: bytes.error_95 * bytes.error_95, seconds: 0.0 }
     }
@@ -90,8 +98,11 @@ pub enum Row {
         input: Option<u32>,
         /// ifIndex where it went out.
         output: Option<u32>,
-        /// VLAN.
+        /// VLAN; of two tags the outer one.
         vlan: Option<u16>,
+        /// The VLAN within that one (QinQ).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        inner_vlan: Option<u16>,
         /// IP version.
         version: Option<u8>,
         /// Whose.
@@ -127,6 +138,16 @@ pub enum Row {
         at: Vantage,
         /// Its ifIndex.
         index: u32,
+        /// Packets are not sampled there: these octets are no part of a total of samples.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        unsampled: bool,
+    },
+    /// The square of the half-width of a counter's 95 % interval, as SQLite keeps it: in the place of the bytes.
+    CounterError {
+        /// As of the counter.
+        at: Vantage,
+        /// As of the counter.
+        index: u32,
     },
 }
 
@@ -138,18 +159,56 @@ impl Row {
             Self::Group { at, .. }
             | Self::Host { at, .. }
             | Self::System { at, .. }
-            | Self::Counter { at, .. } => at,
+            | Self::Counter { at, .. }
+            | Self::CounterError { at, .. } => at,
         }
     }
 
-    /// Which of the four it is.
+    /// The row of all groups that were sampled where this one was; `None` where that is not known.
+    #[must_use]
+    pub fn remainder(&self) -> Option<Self> {
+        let (at, index) = self.stratum()?;
+        let here = |direction| (at.direction == direction).then_some(index);
+        Some(Self::Group {
+            at: at.clone(),
+            input: here(Direction::In),
+            output: here(Direction::Out),
+            vlan: None,
+            inner_vlan: None,
+            version: None,
+            label: Label::Other,
+            source: None,
+            destination: None,
+        })
+    }
+
+    /// The direction of an interface at which it was sampled or counted.
+    #[must_use]
+    pub fn stratum(&self) -> Option<(&Vantage, u32)> {
+        match self {
+            Self::Group { at, input, output, .. } => {
+                let index = match at.direction {
+                    Direction::In => *input,
+                    Direction::Out => *output,
+                    Direction::Unknown => None,
+                };
+                Some((at, index?))
+            }
+            Self::Counter { at, index, .. } | Self::CounterError { at, index } => {
+                Some((at, *index))
+            }
+            Self::Host { .. } | Self::System { .. } => None,
+        }
+    }
+
+    /// Which of the kinds it is.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
             Self::Group { .. } => Kind::Group,
             Self::Host { .. } => Kind::Host,
             Self::System { .. } => Kind::System,
-            Self::Counter { .. } => Kind::Counter,
+            Self::Counter { .. } | Self::CounterError { .. } => Kind::Counter,
         }
     }
 }

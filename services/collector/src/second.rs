@@ -1,12 +1,17 @@
 //! The sums of one second, packed for keeping ten minutes of them, with a bound on how many.
 
-use penstock_flows::aggregate::{Aggregates, Label, PackedGroup, Seen, Table, Vantage};
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use penstock_flows::aggregate::{Aggregates, Group, Label, PackedGroup, Seen, Table, Vantage};
+use penstock_flows::observe::Direction;
 use penstock_flows::packet::FlowKey;
 use penstock_flows::rates::Tally;
+use penstock_flows::sflow::Interface;
 use penstock_flows::talkers::Talker;
 
-use crate::live::SECONDS;
 use crate::row::Cell;
+use crate::timeline::Span;
 
 /// Most groups kept of a second, and of hosts; the smallest are summed as other.
 pub(crate) const GROUPS_MAX: usize = 10_000;
@@ -31,10 +36,54 @@ impl From<&Tally> for Packed {
     }
 }
 
+impl From<&Cell> for Packed {
+    fn from(cell: &Cell) -> Self {
+        Self { bytes: cell.bytes, error_squared: cell.error_squared }
+    }
+}
+
 impl From<Packed> for Cell {
     fn from(packed: Packed) -> Self {
         Self { bytes: packed.bytes, error_squared: packed.error_squared, seconds: 0.0 }
     }
+}
+
+impl Packed {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.error_squared += other.error_squared;
+    }
+}
+
+/// A direction of an interface of an exporter: what is sampled there is counted there.
+pub(crate) type Stratum = (u32, u32, Direction);
+
+/// The stratum in which a group was sampled; `None` where it is not known.
+pub(crate) fn stratum_of(packed: &PackedGroup) -> Option<Stratum> {
+    let group = Group::from(packed);
+    let Vantage { exporter, direction } = group.vantage;
+    let interface = match direction {
+        Direction::Ingress => group.input,
+        Direction::Egress => group.output,
+        Direction::Unknown => return None,
+    };
+    Some((exporter, interface.index()?, direction))
+}
+
+/// The group that stands for all others of a stratum.
+pub(crate) fn remainder_of((exporter, index, direction): Stratum) -> PackedGroup {
+    let at = |here: bool| if here { Interface::Index(index) } else { Interface::Unknown };
+    PackedGroup::from(&Group {
+        vantage: Vantage { exporter, direction },
+        input: at(direction == Direction::Ingress),
+        output: at(direction == Direction::Egress),
+        vlan: None,
+        inner_vlan: None,
+        version: None,
+        label: Label::Unlabelled,
+        source_site: None,
+        destination_site: None,
+    })
 }
 
 /// Sums by key, and of those that found no place.
@@ -46,18 +95,23 @@ pub(crate) struct Sums<K> {
     pub(crate) other: Cell,
 }
 
-impl<K: Copy> Sums<K> {
-    fn map(&self, of: impl Fn(Cell) -> Cell) -> Self {
-        let part = |(key, packed): &(K, Packed)| {
-            let Cell { bytes, error_squared, .. } = of((*packed).into());
-            (*key, Packed { bytes, error_squared })
-        };
-        Self { rows: self.rows.iter().map(part).collect(), other: of(self.other) }
-    }
-}
-
 /// Autonomous systems of source and destination, where they were seen.
 pub(crate) type Systems = (Vantage, Option<u32>, Option<u32>);
+
+/// Sums by stratum.
+pub(crate) type Strata = HashMap<Stratum, Packed, RandomState>;
+
+/// All of each stratum, by which counters of a time are divided.
+#[must_use]
+pub(crate) fn strata(sums: &Aggregates) -> Strata {
+    let mut strata = Strata::default();
+    for (key, tally) in sums.groups.iter() {
+        if let Some(stratum) = stratum_of(key) {
+            strata.entry(stratum).or_default().add(Packed::from(tally));
+        }
+    }
+    strata
+}
 
 /// One second.
 #[derive(Debug)]
@@ -66,12 +120,16 @@ pub(crate) struct Second {
     pub(crate) number: u64,
     /// When it began, in seconds since 1970.
     pub(crate) at_s: i64,
-    /// How long it was.
+    /// How long it was; less than a second where the wall clock was set.
+    pub(crate) span_s: f64,
+    /// How much of it was measured; 0 where nothing is known of it.
     pub(crate) length_s: f64,
     /// Samples, or flows, in it.
     pub(crate) samples: u64,
     /// What has few values.
     pub(crate) groups: Sums<PackedGroup>,
+    /// What of each stratum found no place among these.
+    pub(crate) remainders: Box<[(PackedGroup, Packed)]>,
     /// Hosts.
     pub(crate) hosts: Sums<Seen>,
     /// Networks of hosts that found no place among these.
@@ -85,127 +143,95 @@ pub(crate) struct Second {
 }
 
 impl Second {
-    /// Of what was summed.
+    /// Of what was summed; `measured` is the part of the second that was measured, 0 to 1.
     #[must_use]
-    pub(crate) fn new(number: u64, at_s: i64, length_s: f64, sums: &Aggregates) -> Self {
+    pub(crate) fn new(span: Span, measured: f64, sums: &Aggregates) -> Self {
+        let (groups, dropped) = greatest(&sums.groups, GROUPS_MAX);
+        let (groups, remainders) = remainders(groups, dropped);
+        let span_s = (span.end - span.start).as_secs_f64();
         Self {
-            number,
-            at_s,
-            length_s,
+            number: span.number,
+            at_s: span.at_s,
+            span_s,
+            length_s: span_s * measured,
             samples: sums.all.samples,
-            groups: greatest(&sums.groups, GROUPS_MAX),
-            hosts: greatest(&sums.hosts, GROUPS_MAX),
-            prefixes: greatest(&sums.prefixes, GROUPS_MAX),
-            systems: greatest(&sums.systems, SYSTEMS_MAX),
+            groups,
+            remainders,
+            hosts: folded(greatest(&sums.hosts, GROUPS_MAX)),
+            prefixes: folded(greatest(&sums.prefixes, GROUPS_MAX)),
+            systems: folded(greatest(&sums.systems, SYSTEMS_MAX)),
             talkers: sums.talkers(TALKERS_MAX).into(),
             talkers_error: sums.talkers_error(),
         }
     }
 
-    /// As the seconds that it covers. One takes longer where this program was stopped or the machine was too busy;
-    /// nobody knows what was when in that time, so each part has the same, and parts add up to the whole.
-    pub(crate) fn apart(self) -> Vec<Self> {
-        let count = self.length_s.round();
-        if !(2.0..=SECONDS as f64).contains(&count) {
-            return vec![self];
+    /// The same second without anything, measured or not.
+    pub(crate) fn silent(&self, measured: bool) -> Self {
+        Self {
+            number: self.number,
+            at_s: self.at_s,
+            span_s: self.span_s,
+            length_s: if measured { self.span_s } else { 0.0 },
+            samples: 0,
+            groups: Sums::default(),
+            remainders: Box::default(),
+            hosts: Sums::default(),
+            prefixes: Sums::default(),
+            systems: Sums::default(),
+            talkers: Box::default(),
+            talkers_error: 0,
         }
-        let cell = |cell: Cell| Cell {
-            bytes: cell.bytes / count,
-            error_squared: cell.error_squared / count,
-            seconds: cell.seconds / count,
-        };
-        let parts = count as u64;
-        // Whole numbers: the first have what does not divide.
-        let share = |sum: u64, part: u64| sum / parts + u64::from(part < sum % parts);
-        let of = |part: u64| Self {
-            number: self.number + part,
-            at_s: self.at_s + part as i64,
-            length_s: self.length_s / count,
-            samples: share(self.samples, part),
-            groups: self.groups.map(cell),
-            hosts: self.hosts.map(cell),
-            prefixes: self.prefixes.map(cell),
-            systems: self.systems.map(cell),
-            talkers: self
-                .talkers
-                .iter()
-                .map(|one| Talker {
-                    key: one.key,
-                    least: share(one.least, part),
-                    most: share(one.most, part),
-                })
-                .collect(),
-            talkers_error: share(self.talkers_error, part),
-        };
-        (0..parts).map(of).collect()
     }
 
     /// How many sums it holds.
     #[must_use]
     pub(crate) fn rows(&self) -> usize {
         self.groups.rows.len()
+            + self.remainders.len()
             + self.hosts.rows.len()
             + self.prefixes.rows.len()
             + self.systems.rows.len()
     }
 }
 
-fn greatest<K: Copy + Eq + std::hash::Hash>(table: &Table<K>, most: usize) -> Sums<K> {
-    let mut rows: Vec<(K, Packed)> =
-        table.iter().map(|(key, tally)| (*key, Packed::from(tally))).collect();
-    let mut other = Cell::of(&table.other);
-    if rows.len() > most {
-        rows.select_nth_unstable_by(most, |a, b| b.1.bytes.total_cmp(&a.1.bytes));
-        rows.drain(most..).for_each(|(_, packed)| other.add(packed.into()));
+impl<K> Default for Sums<K> {
+    fn default() -> Self {
+        Self { rows: Box::default(), other: Cell::default() }
     }
-    Sums { rows: rows.into(), other }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+type Rows<K> = Vec<(K, Packed)>;
 
-    fn second(length_s: f64) -> Second {
-        let vantage =
-            Vantage { exporter: 1, direction: penstock_flows::observe::Direction::Ingress };
-        let packed = Packed { bytes: 700.0, error_squared: 7.0 };
-        let other = Cell { bytes: 70.0, error_squared: 0.7, seconds: 0.0 };
-        fn none<K>() -> Sums<K> {
-            Sums { rows: Box::default(), other: Cell::default() }
-        }
-        Second {
-            number: 5,
-            at_s: 1_000,
-            length_s,
-            samples: 71,
-            groups: none(),
-            hosts: none(),
-            prefixes: none(),
-            systems: Sums { rows: [((vantage, Some(1), None), packed)].into(), other },
-            talkers: Box::default(),
-            talkers_error: 0,
+/// The greatest, and those that are not among them.
+fn greatest<K: Copy + Eq + std::hash::Hash>(table: &Table<K>, most: usize) -> (Sums<K>, Rows<K>) {
+    let mut rows: Rows<K> = table.iter().map(|(key, tally)| (*key, Packed::from(tally))).collect();
+    let mut dropped = Vec::new();
+    if rows.len() > most {
+        rows.select_nth_unstable_by(most, |a, b| b.1.bytes.total_cmp(&a.1.bytes));
+        dropped = rows.split_off(most);
+    }
+    (Sums { rows: rows.into(), other: Cell::of(&table.other) }, dropped)
+}
+
+fn folded<K>((mut sums, dropped): (Sums<K>, Rows<K>)) -> Sums<K> {
+    dropped.into_iter().for_each(|(_, packed)| sums.other.add(packed.into()));
+    sums
+}
+
+/// Of groups that found no place each stratum keeps the sum, so that its counter is not divided among the others.
+fn remainders(
+    mut groups: Sums<PackedGroup>,
+    dropped: Rows<PackedGroup>,
+) -> (Sums<PackedGroup>, Box<[(PackedGroup, Packed)]>) {
+    let mut strata = Strata::default();
+    for (key, packed) in dropped {
+        match stratum_of(&key) {
+            Some(stratum) if strata.len() < GROUPS_MAX || strata.contains_key(&stratum) => {
+                strata.entry(stratum).or_default().add(packed);
+            }
+            _ => groups.other.add(packed.into()),
         }
     }
-
-    #[test]
-    fn a_second_that_took_long_is_those_that_it_covers() {
-        let parts = second(69.7).apart();
-        assert_eq!(parts.len(), 70);
-        let numbers: Vec<_> = parts.iter().map(|part| (part.number, part.at_s)).collect();
-        assert_eq!((numbers[0], numbers[69]), ((5, 1_000), (74, 1_069)));
-        let sum = |of: &dyn Fn(&Second) -> f64| parts.iter().map(of).sum::<f64>();
-        for (got, wanted) in [
-            (sum(&|part| part.length_s), 69.7),
-            (sum(&|part| part.samples as f64), 71.0),
-            (sum(&|part| part.systems.rows[0].1.bytes), 700.0),
-            (sum(&|part| part.systems.rows[0].1.error_squared), 7.0),
-            (sum(&|part| part.systems.other.bytes), 70.0),
-        ] {
-            assert!((got - wanted).abs() < 1e-9, "{got} and {wanted}");
-        }
-        // One that is as it should be stays whole, as does one of which nothing is left that it could be shown in.
-        for length_s in [0.2, 1.0, 1.4, 700.0] {
-            assert_eq!(second(length_s).apart().len(), 1);
-        }
-    }
+    let rows = strata.into_iter().map(|(stratum, packed)| (remainder_of(stratum), packed));
+    (groups, rows.collect())
 }

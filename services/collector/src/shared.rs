@@ -13,6 +13,7 @@ use tokio::sync::broadcast;
 
 use crate::alert::Alert;
 use crate::archive::Archive;
+use crate::arrivals::Arrivals;
 use crate::clickhouse::ClickHouse;
 use crate::config::Config;
 use crate::directory::Directory;
@@ -21,6 +22,7 @@ use crate::query::Query;
 use crate::receive::Input;
 use crate::second::Second;
 use crate::store::Store;
+use crate::timeline::Timeline;
 
 /// Questions of the live feed whose answers are kept for a second.
 const TOLD_MAX: usize = 256;
@@ -74,6 +76,14 @@ pub(crate) struct Stores {
 pub(crate) struct Shared {
     /// The way of a sample.
     pub(crate) intake: Mutex<Intake>,
+    /// What came in which second.
+    arrivals: Mutex<Arrivals>,
+    /// Seconds of the wall clock.
+    timeline: RwLock<Timeline>,
+    /// The oldest second that is open; it changes while the intake is locked.
+    pub(crate) open_from: AtomicU64,
+    /// Datagrams of seconds that were closed already; they count in the oldest that is open.
+    pub(crate) late_datagrams: AtomicU64,
     /// Names of exporters. Whoever reads them has a copy of their own: a question that takes seconds holds up nobody.
     directory: RwLock<Arc<Directory>>,
     /// The last ten minutes.
@@ -128,8 +138,13 @@ impl Shared {
         let names = config.exporters.iter().filter_map(|exporter| {
             Some((exporter.address.to_canonical().to_string(), exporter.name.clone()?))
         });
+        let (begun, started_s) = (Instant::now(), unix_now());
         Self {
             intake: Mutex::new(intake),
+            arrivals: Mutex::default(),
+            timeline: RwLock::new(Timeline::new(Duration::ZERO, started_s)),
+            open_from: AtomicU64::new(1),
+            late_datagrams: AtomicU64::new(0),
             directory: RwLock::new(Arc::new(Directory::new(names))),
             live: RwLock::new(Live::default()),
             feed: Mutex::new(Some(broadcast::channel(BEHIND_MAX).0)),
@@ -143,8 +158,8 @@ impl Shared {
             registry,
             sites: config.sites.iter().map(|site| Arc::from(site.name.as_str())).collect(),
             config,
-            begun: Instant::now(),
-            started_s: unix_now(),
+            begun,
+            started_s,
             clock_steps: AtomicU64::new(0),
             slow_clients: AtomicU64::new(0),
             told: Mutex::default(),
@@ -160,6 +175,27 @@ impl Shared {
 
     pub(crate) fn intake(&self) -> MutexGuard<'_, Intake> {
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time line as it is now.
+    pub(crate) fn timeline(&self) -> Timeline {
+        self.timeline.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Compares the time line with the wall clock; by how much that was set, if it was.
+    pub(crate) fn adjust_timeline(&self) -> Option<f64> {
+        let mut line = self.timeline.write().unwrap_or_else(PoisonError::into_inner);
+        line.adjust(self.now(), unix_now())
+    }
+
+    /// Until when all that the kernel received was taken, from every socket.
+    pub(crate) fn drained(&self) -> Duration {
+        let drained = self.inputs.iter().map(|input| input.drained());
+        drained.min().unwrap_or(Duration::MAX)
     }
 
     /// The names of now.

@@ -47,9 +47,15 @@ async fn ten_thousand_keys_for_an_hour_take_bounded_memory() {
     let (mut live, mut gathering) = (Live::default(), Gathering::default());
     let (mut most, mut minutes) = (0, 0);
     for number in 0..3_600_u64 {
-        let second = Arc::new(Second::new(number, number as i64, 1.0, &sums));
+        let span = crate::timeline::Span {
+            number,
+            at_s: number as i64,
+            start: std::time::Duration::ZERO,
+            end: std::time::Duration::from_secs(1),
+        };
+        let second = Arc::new(Second::new(span, 1.0, &sums));
         assert_eq!(second.rows(), KEYS as usize);
-        live.push(Arc::clone(&second));
+        live.push(Arc::clone(&second), crate::second::strata(&sums));
         if gathering.is_over(&second) {
             let minute = gathering.take(minutes, &namer, live.take_minutes()).unwrap();
             minutes += 1;
@@ -105,7 +111,7 @@ async fn a_full_store_answers_at_once() {
             let answer = answer(&shared, &query, span, &past, std::iter::empty(), &[]);
             println!("{what}, {by:?}: {:?} read, {:?} in all", read, begun.elapsed());
             assert_eq!(query.kind(), Kind::Group);
-            assert!(answer.total.iter().all(|cell| cell.bytes > 0.0));
+            assert!(answer.total.iter().all(|sum| sum.bytes > 0.0));
         }
     }
 }

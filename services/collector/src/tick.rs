@@ -1,62 +1,92 @@
-//! The thread that ends each second: takes its sums, keeps them and tells those who follow.
+//! The thread that closes each second: takes its sums, keeps them and sends them to those who follow.
+//!
+//! A second is closed when it is over and every socket is drained beyond its end, so that what the kernel received in it is
+//! in it, even where this program was stopped meanwhile. What was not received is unknown, not zero (`crate::arrivals`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::live::Namer;
 use crate::minute::{Gathering, Minute, draw_id};
-use crate::second::Second;
-use crate::shared::{Shared, unix_now};
+use crate::second::{Second, Strata, strata};
+use crate::shared::Shared;
 
-/// The wall clock may go apart from the monotonic one by so much in a second before it counts as a step.
+/// A difference of the clocks from which on the wall clock was set, and did not only drift.
 const STEP_S: f64 = 1.5;
 
 /// Longest sleep before it looks whether the service ends.
-const NAP: Duration = Duration::from_millis(100);
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+
+/// Between two looks at sockets that are not drained.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
+
+/// After so many looks (a minute of this program's own time, not of one that it was stopped) a second is closed
+/// whether sockets are drained or not.
+const DRAIN_LOOKS_MAX: u32 = 12_000;
 
 /// Runs until the service ends.
 pub(crate) fn run(shared: &Shared, stored: &[UnboundedSender<Arc<Minute>>]) {
     let mut gathering = Gathering::default();
-    let (mut last, mut last_wall) = (Instant::now(), unix_now());
-    let mut number = 0;
-    while wait_for_second(shared) {
-        let sums = shared.intake().take();
-        let (now, wall) = (Instant::now(), unix_now());
-        let length_s = now.duration_since(last).as_secs_f64();
-        let step = wall - last_wall - length_s;
-        if step.abs() > STEP_S {
-            shared.clock_steps.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(
-                "the wall clock was set by {step:.0} s; sums go by the time that really passed"
-            );
-        }
-        (last, last_wall) = (now, wall);
-        meet_exporters(shared);
-        // A second that was cut short, as the first is, or that took longer has the name of the one it begins in.
-        let at_s = wall.round() as i64 - length_s.round().max(1.0) as i64;
-        let long = Second::new(number + 1, at_s, length_s, &sums);
-        drop(sums);
-        for second in long.apart() {
-            number = second.number;
-            tell(shared, &mut gathering, stored, Arc::new(second));
-        }
+    let mut number = 1;
+    while wait_for_end(shared, number) {
+        close(shared, &mut gathering, stored, number);
+        number += 1;
     }
     if !stored.is_empty() {
         store(shared, &mut gathering, stored);
     }
 }
 
-/// Keeps a second and tells those who follow.
-fn tell(
+/// Closes the second with this number.
+fn close(
     shared: &Shared,
     gathering: &mut Gathering,
     stored: &[UnboundedSender<Arc<Minute>>],
-    second: Arc<Second>,
+    number: u64,
 ) {
-    shared.live_mut().push(Arc::clone(&second));
+    let line = shared.timeline();
+    let span = line.span(number);
+    let sums = {
+        let mut intake = shared.intake();
+        shared.open_from.store(number + 1, Ordering::Relaxed);
+        intake.aggregator.take_interval(number)
+    };
+    let (measured, pauses, silent_since) = {
+        let mut arrivals = shared.arrivals();
+        let measured = arrivals.close(number, span.end);
+        let silent_since = arrivals.newest().filter(|_| arrivals.is_cut_off(span.end));
+        (measured, arrivals.pauses(), silent_since)
+    };
+    meet_exporters(shared);
+    let second = (Arc::new(Second::new(span, measured, &sums)), strata(&sums));
+    drop(sums);
+    publish(shared, gathering, stored, second);
+    let mut settle = |from: Duration, to: Duration, measured| {
+        let numbers = line.number(from) + 1..line.number(to);
+        for (at_s, seconds) in shared.live_mut().settle(numbers, measured) {
+            gathering.settle(at_s, seconds);
+        }
+    };
+    // A silence that turns out to be one of an outage began with the last datagram.
+    if let Some(since) = silent_since {
+        settle(since, span.end, false);
+    }
+    for pause in pauses {
+        settle(pause.from, pause.to, !pause.missing);
+    }
+}
+
+/// Keeps a second and sends it to those who follow.
+fn publish(
+    shared: &Shared,
+    gathering: &mut Gathering,
+    stored: &[UnboundedSender<Arc<Minute>>],
+    (second, strata): (Arc<Second>, Strata),
+) {
+    shared.live_mut().push(Arc::clone(&second), strata);
     if !stored.is_empty() {
         if gathering.is_over(&second) {
             store(shared, gathering, stored);
@@ -65,7 +95,7 @@ fn tell(
     }
     let feed = shared.feed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(feed) = feed.as_ref() {
-        // Nobody need listen.
+        // An error means that there is no follower.
         let _ = feed.send(second);
     }
 }
@@ -84,18 +114,30 @@ fn store(shared: &Shared, gathering: &mut Gathering, stored: &[UnboundedSender<A
     }
 }
 
-/// Sleeps until the wall clock begins a second; whether the service goes on.
-fn wait_for_second(shared: &Shared) -> bool {
-    let until = Instant::now() + Duration::from_secs_f64(1.001 - unix_now().fract());
+/// Waits until a second is over and was taken from every socket; whether the service goes on.
+fn wait_for_end(shared: &Shared, number: u64) -> bool {
+    let mut looks = 0;
     loop {
         if shared.stopping.load(Ordering::Relaxed) {
             return false;
         }
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return true;
+        let step_s = shared.adjust_timeline().unwrap_or(0.0);
+        if step_s.abs() > STEP_S {
+            shared.live_mut().clock_was_set();
+            shared.clock_steps.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(
+                "the wall clock was set by {step_s:.0} s; sums go by the time that really passed"
+            );
         }
-        std::thread::sleep(left.min(NAP));
+        let (now, end) = (shared.now(), shared.timeline().span(number).end);
+        if now < end {
+            std::thread::sleep((end - now).min(SLEEP_MAX));
+        } else if shared.drained() >= end || looks >= DRAIN_LOOKS_MAX {
+            return true;
+        } else {
+            looks += 1;
+            std::thread::sleep(DRAIN_INTERVAL);
+        }
     }
 }
 
@@ -123,7 +165,7 @@ mod tests {
     use crate::config::Config;
     use crate::shared::Stores;
 
-    /// Answers of seconds hold names and seconds: whoever ends a second must not wait for them.
+    /// Answers of seconds hold names and seconds: the thread that closes a second must not wait for them.
     #[test]
     fn a_question_that_takes_long_holds_no_second_up() {
         let registry = Registry::builtin().clone();
@@ -140,11 +182,7 @@ mod tests {
         let shared =
             Shared::new(Config::default(), registry, intake, (Vec::new(), Vec::new()), stores);
         let asked = (shared.directory(), shared.live().newest().cloned());
-        let sums = shared.intake().take();
-        meet_exporters(&shared);
-        for second in Second::new(1, 100, 1.0, &sums).apart() {
-            tell(&shared, &mut Gathering::default(), &[], Arc::new(second));
-        }
+        close(&shared, &mut Gathering::default(), &[], 1);
         assert_eq!(shared.live().seconds().count(), 1);
         let id = shared.intake().exporters().iter().next().unwrap().id;
         assert!(shared.directory().has(id) && !asked.0.has(id));

@@ -161,6 +161,10 @@ impl Figures<'_> {
 
     /// Bytes of the keys that are meant, and of all.
     fn sums(&mut self, by: By, meant: impl Fn(&str) -> bool) -> Option<(f64, f64)> {
+        // Of a time that was not measured nothing is known.
+        if self.seconds.iter().all(|second| second.length_s <= 0.0) {
+            return None;
+        }
         let start_s = self.seconds.iter().map(|second| second.at_s).min()?;
         let end_s = self.seconds.iter().map(|second| second.at_s).max()? + 1;
         let span = Span { start_s, step_s: end_s - start_s, buckets: 1 };

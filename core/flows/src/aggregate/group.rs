@@ -58,8 +58,10 @@ pub struct Group {
     pub input: Interface,
     /// Went out there.
     pub output: Interface,
-    /// VLAN.
+    /// VLAN; of two tags the outer one.
     pub vlan: Option<u16>,
+    /// The VLAN within that one (QinQ).
+    pub inner_vlan: Option<u16>,
     /// IP version; `None` for what is not IP.
     pub version: Option<Version>,
     /// Whose.
@@ -74,6 +76,10 @@ pub struct Group {
 /// one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PackedGroup([u64; 3]);
+
+/// Where the lower ten bits of the inner VLAN stand in the first word, and the others in the second.
+const INNER_LOW_AT: u32 = 22;
+const INNER_HIGH_AT: u32 = 52;
 
 impl From<&Group> for PackedGroup {
     #[inline]
@@ -99,10 +105,16 @@ impl From<&Group> for PackedGroup {
             Direction::Ingress => 1,
             Direction::Egress => 2,
         };
-        let vlan = group.vlan.map_or(0, |vlan| u64::from(vlan & 0x0FFF) + 1);
+        let vlan = |vlan: Option<u16>| vlan.map_or(0, |vlan| u64::from(vlan & 0x0FFF) + 1);
+        let (vlan, inner) = (vlan(group.vlan), vlan(group.inner_vlan));
         Self([
-            u64::from(group.vantage.exporter) << 32 | label << 4 | version << 2 | direction,
-            interface(group.input) << 17 | site(group.source_site),
+            u64::from(group.vantage.exporter) << 32
+                | (inner & 0x3FF) << INNER_LOW_AT
+                | label << 4
+                | version << 2
+                | direction,
+            // The inner VLAN has 13 bits: ten above the label, three above the interface.
+            (inner >> 10) << INNER_HIGH_AT | interface(group.input) << 17 | site(group.source_site),
             // 35 bits, 17 and the lower 12 of the VLAN; 4096 + 1 values need a thirteenth.
             interface(group.output) << 29 | site(group.destination_site) << 12 | vlan & 0x0FFF,
         ])
@@ -136,6 +148,9 @@ impl From<&PackedGroup> for Group {
             input: interface(second >> 17 & 0x7_FFFF_FFFF),
             output: interface(third >> 29),
             vlan: (second >> 63 << 12 | third & 0x0FFF).checked_sub(1).map(|vlan| vlan as u16),
+            inner_vlan: ((second >> INNER_HIGH_AT & 7) << 10 | first >> INNER_LOW_AT & 0x3FF)
+                .checked_sub(1)
+                .map(|vlan| vlan as u16),
             version: match first >> 2 & 3 {
                 1 => Some(Version::V4),
                 2 => Some(Version::V6),
@@ -170,6 +185,7 @@ mod tests {
             input in interface(),
             output in interface(),
             vlan in prop::option::of(0_u16..4096),
+            inner_vlan in prop::option::of(0_u16..4096),
             sites: (Option<u16>, Option<u16>),
             tag in (1_u64..1024, 1_u64..64),
         ) {
@@ -182,6 +198,7 @@ mod tests {
                 input,
                 output,
                 vlan,
+                inner_vlan,
                 version: [None, Some(Version::V4), Some(Version::V6)][kinds.1 as usize],
                 label: [Label::Unlabelled, Label::Untrusted(tag), Label::Trusted(tag)][kinds.2 as usize],
                 source_site: sites.0,

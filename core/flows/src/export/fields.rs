@@ -5,33 +5,77 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use super::Header;
+use super::totals::{FlowId, FlowTotals};
 use crate::observe::{Direction, FRAME_BYTES, Observation};
 use crate::packet::{Address, Extensions, Ip, Packet, Start, Version};
 use crate::sflow::Interface;
 use crate::sflow::xdr::Mac;
 
+/// firewallEvent of a flow that was not let through.
+const FLOW_DENIED: u8 = 3;
+
+/// Length of a packet where a record has octets and no count of packets.
+const PACKET_BYTES: u64 = 1_500;
+
+/// Source and destination of one IP version, with the lengths of their prefixes.
+#[derive(Debug, Default)]
+struct Addresses {
+    source: Option<IpAddr>,
+    destination: Option<IpAddr>,
+    source_mask_bits: Option<u8>,
+    destination_mask_bits: Option<u8>,
+}
+
+impl Addresses {
+    /// Routers that have one template for both versions write zeros into the fields of the other one.
+    fn specified(&self) -> usize {
+        let both = [self.source, self.destination];
+        both.into_iter().flatten().filter(|address| !address.is_unspecified()).count()
+    }
+
+    fn pair(&self) -> Option<(IpAddr, IpAddr)> {
+        self.source.zip(self.destination)
+    }
+}
+
 /// What is kept of a record.
 #[derive(Debug, Default)]
 pub(super) struct Fields<'a> {
     octets: Option<u64>,
+    octets_total: Option<u64>,
+    post_octets: Option<u64>,
+    initiator_octets: Option<u64>,
+    responder_octets: Option<u64>,
     layer2_octets: Option<u64>,
     packets: Option<u64>,
+    packets_total: Option<u64>,
+    post_packets: Option<u64>,
+    initiator_packets: Option<u64>,
+    responder_packets: Option<u64>,
+    firewall_event: Option<u8>,
+    ip_version: Option<u8>,
+    ether_type: Option<u16>,
     protocol: u8,
     traffic_class: u8,
     hop_limit: u8,
     tcp_flags: u8,
     source_port: Option<u16>,
     destination_port: Option<u16>,
-    source: Option<IpAddr>,
-    destination: Option<IpAddr>,
-    source_mask_bits: Option<u8>,
-    destination_mask_bits: Option<u8>,
+    v4: Addresses,
+    v6: Addresses,
     input: Option<u32>,
     output: Option<u32>,
+    physical_input: Option<u32>,
+    physical_output: Option<u32>,
     source_as: Option<u32>,
     destination_as: Option<u32>,
     flow_label: u32,
     vlan: Option<u16>,
+    dot1q_vlan: Option<u16>,
+    customer_vlan: Option<u16>,
+    post_vlan: Option<u16>,
+    post_dot1q_vlan: Option<u16>,
+    post_customer_vlan: Option<u16>,
     source_mac: Option<Mac>,
     destination_mac: Option<Mac>,
     direction: Option<u8>,
@@ -68,6 +112,10 @@ fn ipv6(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(|bytes| Ipv6Addr::from(bytes).into())
 }
 
+fn vlan(bytes: &[u8]) -> Option<u16> {
+    small(bytes).filter(|vlan| (1..4095).contains(vlan))
+}
+
 fn mac(bytes: &[u8]) -> Option<Mac> {
     bytes.try_into().ok().map(Mac)
 }
@@ -87,40 +135,55 @@ impl<'a> Fields<'a> {
                 *place = value;
             }
         }
+        // An address of zeros is one that the record does not have.
+        fn set_address(place: &mut Option<IpAddr>, value: Option<IpAddr>) {
+            let known = place.is_some_and(|address| !address.is_unspecified());
+            if !known || value.is_some_and(|address| !address.is_unspecified()) {
+                set(place, value);
+            }
+        }
+        let mask = |bytes| small(bytes).filter(|bits| *bits <= 128);
+        let port = |bytes| small(bytes).filter(|port| *port != 0);
+        let asn = |bytes| small(bytes).filter(|number| *number != 0);
+        let interface = |bytes| small(bytes).filter(|index| *index != 0);
         match field {
-            1 | 85 => set(&mut self.octets, number(bytes)),
-            2 | 86 => set(&mut self.packets, number(bytes)),
+            1 => set(&mut self.octets, number(bytes)),
+            2 => set(&mut self.packets, number(bytes)),
             4 => self.protocol = small(bytes).unwrap_or(0),
             5 => self.traffic_class = small(bytes).unwrap_or(0),
             6 => self.tcp_flags = number(bytes).unwrap_or(0) as u8,
-            7 | 180 | 182 => set(&mut self.source_port, small(bytes).filter(|port| *port != 0)),
-            8 => set(&mut self.source, ipv4(bytes)),
-            9 | 29 => set(&mut self.source_mask_bits, small(bytes).filter(|bits| *bits <= 128)),
-            10 => set(&mut self.input, small(bytes)),
-            11 | 181 | 183 => {
-                set(&mut self.destination_port, small(bytes).filter(|port| *port != 0));
-            }
-            12 => set(&mut self.destination, ipv4(bytes)),
-            13 | 30 => {
-                set(&mut self.destination_mask_bits, small(bytes).filter(|bits| *bits <= 128))
-            }
-            14 => set(&mut self.output, small(bytes)),
-            16 => set(&mut self.source_as, small(bytes).filter(|number| *number != 0)),
-            17 => set(&mut self.destination_as, small(bytes).filter(|number| *number != 0)),
+            7 | 180 | 182 => set(&mut self.source_port, port(bytes)),
+            8 => set_address(&mut self.v4.source, ipv4(bytes)),
+            9 => set(&mut self.v4.source_mask_bits, mask(bytes)),
+            10 => set(&mut self.input, interface(bytes)),
+            11 | 181 | 183 => set(&mut self.destination_port, port(bytes)),
+            12 => set_address(&mut self.v4.destination, ipv4(bytes)),
+            13 => set(&mut self.v4.destination_mask_bits, mask(bytes)),
+            14 => set(&mut self.output, interface(bytes)),
+            16 => set(&mut self.source_as, asn(bytes)),
+            17 => set(&mut self.destination_as, asn(bytes)),
             21 => set(&mut self.end_uptime_ms, small(bytes)),
             22 => set(&mut self.start_uptime_ms, small(bytes)),
-            27 => set(&mut self.source, ipv6(bytes)),
-            28 => set(&mut self.destination, ipv6(bytes)),
+            23 => set(&mut self.post_octets, number(bytes)),
+            24 => set(&mut self.post_packets, number(bytes)),
+            27 => set_address(&mut self.v6.source, ipv6(bytes)),
+            28 => set_address(&mut self.v6.destination, ipv6(bytes)),
+            29 => set(&mut self.v6.source_mask_bits, mask(bytes)),
+            30 => set(&mut self.v6.destination_mask_bits, mask(bytes)),
             31 => self.flow_label = number(bytes).unwrap_or(0) as u32 & 0xF_FFFF,
             34 | 50 => set(&mut self.interval, small(bytes)),
             48 | 302 => set(&mut self.sampler_id, number(bytes)),
             56 => set(&mut self.source_mac, mac(bytes)),
-            58 | 243 => set(&mut self.vlan, small(bytes).filter(|vlan| (1..4095).contains(vlan))),
+            58 => set(&mut self.vlan, vlan(bytes)),
+            59 => set(&mut self.post_vlan, vlan(bytes)),
+            60 => set(&mut self.ip_version, small(bytes)),
             61 => set(&mut self.direction, small(bytes)),
             70 if bytes.len() == 3 => {
                 set(&mut self.mpls_label, small(bytes).map(|entry: u32| entry >> 4))
             }
             80 => set(&mut self.destination_mac, mac(bytes)),
+            85 => set(&mut self.octets_total, number(bytes)),
+            86 => set(&mut self.packets_total, number(bytes)),
             150 => set(&mut self.start_ms, number(bytes).and_then(|s| s.checked_mul(1000))),
             151 => set(&mut self.end_ms, number(bytes).and_then(|s| s.checked_mul(1000))),
             152 => set(&mut self.start_ms, number(bytes)),
@@ -128,6 +191,18 @@ impl<'a> Fields<'a> {
             154 | 156 => set(&mut self.start_ms, ntp_ms(bytes)),
             155 | 157 => set(&mut self.end_ms, ntp_ms(bytes)),
             192 => self.hop_limit = small(bytes).unwrap_or(0),
+            231 => set(&mut self.initiator_octets, number(bytes)),
+            232 => set(&mut self.responder_octets, number(bytes)),
+            233 => set(&mut self.firewall_event, small(bytes)),
+            243 => set(&mut self.dot1q_vlan, vlan(bytes)),
+            245 => set(&mut self.customer_vlan, vlan(bytes)),
+            252 => set(&mut self.physical_input, interface(bytes)),
+            253 => set(&mut self.physical_output, interface(bytes)),
+            254 => set(&mut self.post_dot1q_vlan, vlan(bytes)),
+            255 => set(&mut self.post_customer_vlan, vlan(bytes)),
+            256 => set(&mut self.ether_type, small(bytes)),
+            298 => set(&mut self.initiator_packets, number(bytes)),
+            299 => set(&mut self.responder_packets, number(bytes)),
             305 => set(&mut self.packet_interval, small(bytes)),
             306 => set(&mut self.packet_space, small(bytes)),
             312 => set(&mut self.frame_bytes, number(bytes)),
@@ -157,41 +232,143 @@ impl<'a> Fields<'a> {
         Some((self.sampler_id.unwrap_or(0), self.rate()?))
     }
 
-    /// What it says of traffic; `None` where it says nothing of the kind.
-    pub(super) fn observation(&self, header: &Header) -> Option<Observation> {
-        let direction = match self.direction {
+    /// The traffic that the record tells of: that of its flow, and that of the other direction where the record counts
+    /// both. A record without any count and without a packet (an event of NAT or of a firewall, RFC 8158) is none.
+    pub(super) fn observations(
+        &self,
+        header: &Header,
+        now: Duration,
+        totals: &mut FlowTotals<'_>,
+    ) -> [Option<Observation>; 2] {
+        if self.firewall_event == Some(FLOW_DENIED) {
+            return [None, None];
+        }
+        let interface = |logical: Option<u32>, physical: Option<u32>| {
+            Interface::from_expanded(0, logical.or(physical).unwrap_or(0))
+        };
+        let input = interface(self.input, self.physical_input);
+        let output = interface(self.output, self.physical_output);
+        let mut seen = Observation::nothing(1, input, output);
+        seen.direction = match self.direction {
             Some(0) => Direction::Ingress,
             Some(1) => Direction::Egress,
             _ => Direction::Unknown,
         };
-        let interface = |number: Option<u32>| Interface::from_expanded(0, number.unwrap_or(0));
-        let mut seen = Observation::nothing(1, interface(self.input), interface(self.output));
-        seen.direction = direction;
         match (self.frame, self.ip_header) {
             (Some(frame), _) => seen.packet.walk(Start::Ethernet, frame),
             (None, Some(bytes)) => seen.packet.walk(Start::Ip, bytes),
-            (None, None) => seen.packet = self.packet()?,
+            (None, None) => match self.packet() {
+                Some(packet) => seen.packet = packet,
+                None => return [None, None],
+            },
         }
-        let octets = self.octets.unwrap_or(0);
-        seen.packets = self.packets.unwrap_or(1);
-        if seen.packets == 0 && octets == 0 {
+        let own = self.addresses();
+        seen.set_vlans(seen.packet.vlan, seen.packet.inner_vlan);
+        let (vlan, inner) = self.vlans(seen.direction);
+        if vlan.is_some() {
+            (seen.vlan, seen.inner_vlan) = (vlan, inner);
+        }
+        (seen.source_as, seen.destination_as) = (self.source_as, self.destination_as);
+        seen.source_mask_bits = own.source_mask_bits;
+        seen.destination_mask_bits = own.destination_mask_bits;
+        (seen.duration, seen.age) = self.times(header);
+
+        let (mut octets, mut packets) = self.counts();
+        if octets.is_none()
+            && packets.is_none()
+            && (self.octets_total.is_some() || self.packets_total.is_some())
+            && let Some(ip) = seen.packet.ip()
+        {
+            // A total grows from record to record of a flow.
+            let flow = FlowId { flow: ip.flow(), input, output };
+            let length = seen.duration + seen.age;
+            let total = (self.octets_total.unwrap_or(0), self.packets_total.unwrap_or(0));
+            let more = totals.since_last(flow, total, now, length);
+            octets = self.octets_total.map(|_| more.0);
+            packets = self.packets_total.map(|_| more.1);
+        }
+        let reverse = match (self.responder_octets, self.responder_packets) {
+            (None, None) => None,
+            (octets, packets) => self.sized(seen.reversed(), octets, packets),
+        };
+        [self.sized(seen, octets, packets), reverse]
+    }
+
+    /// Octets and packets since the record before. What an observation point counts after a middlebox (23, 24) are
+    /// the same packets: it counts only where nothing else does.
+    fn counts(&self) -> (Option<u64>, Option<u64>) {
+        let pairs = [
+            (self.octets, self.packets),
+            (self.initiator_octets, self.initiator_packets),
+            (self.post_octets, self.post_packets),
+        ];
+        let told =
+            |(octets, packets): &(Option<u64>, Option<u64>)| octets.is_some() || packets.is_some();
+        pairs.into_iter().find(told).unwrap_or_default()
+    }
+
+    /// An observation of so many octets of IP and packets; `None` where there is no traffic.
+    fn sized(
+        &self,
+        mut seen: Observation,
+        octets: Option<u64>,
+        packets: Option<u64>,
+    ) -> Option<Observation> {
+        let is_packet = self.frame.is_some() || self.ip_header.is_some();
+        let wire = self.layer2_octets.or(self.frame_bytes);
+        if octets.or(packets).or(wire).is_none() && !is_packet {
             return None;
         }
-        let wire = self.layer2_octets.or(self.frame_bytes);
+        if octets.unwrap_or(0) == 0
+            && packets.unwrap_or(0) == 0
+            && (!is_packet || packets.is_some())
+            && wire.unwrap_or(0) == 0
+        {
+            return None;
+        }
+        seen.packets = match (packets, octets) {
+            (Some(packets), _) => packets,
+            (None, Some(octets)) if !is_packet => octets.div_ceil(PACKET_BYTES).max(1),
+            _ => 1,
+        };
         let length = seen.packet.outer.map_or(0, |ip| u64::from(ip.length_bytes));
-        let ip_octets = self.octets.unwrap_or(length);
+        let ip_octets = octets.unwrap_or(length);
         let with_frames = || ip_octets.saturating_add(seen.packets.saturating_mul(FRAME_BYTES));
         seen.frame_bytes = wire.unwrap_or_else(with_frames);
-        seen.vlan = self.vlan.or(seen.packet.vlan);
-        (seen.source_as, seen.destination_as) = (self.source_as, self.destination_as);
-        seen.source_mask_bits = self.source_mask_bits;
-        seen.destination_mask_bits = self.destination_mask_bits;
-        (seen.duration, seen.age) = self.times(header);
         Some(seen)
     }
 
+    /// Outer and inner VLAN, on the way in or out.
+    fn vlans(&self, direction: Direction) -> (Option<u16>, Option<u16>) {
+        let before = (self.dot1q_vlan.or(self.vlan), self.customer_vlan);
+        let after = (self.post_dot1q_vlan.or(self.post_vlan), self.post_customer_vlan);
+        let (first, second) =
+            if direction == Direction::Egress { (after, before) } else { (before, after) };
+        let (outer, inner) = if first == (None, None) { second } else { first };
+        // An inner tag alone is the only one.
+        outer.map_or((inner, None), |outer| (Some(outer), inner))
+    }
+
+    /// The addresses that count where a template has fields of both versions: those of ipVersion, else of the
+    /// ethertype, else those that are not zeros.
+    fn addresses(&self) -> &Addresses {
+        let by_type = match self.ether_type {
+            Some(0x0800) => Some(4),
+            Some(0x86DD) => Some(6),
+            _ => None,
+        };
+        match self.ip_version.or(by_type) {
+            Some(4) if self.v4.pair().is_some() => &self.v4,
+            Some(6) if self.v6.pair().is_some() => &self.v6,
+            _ if self.v4.pair().is_none() => &self.v6,
+            _ if self.v6.pair().is_none() => &self.v4,
+            _ if self.v4.specified() >= self.v6.specified() => &self.v4,
+            _ => &self.v6,
+        }
+    }
+
     fn packet(&self) -> Option<Packet> {
-        let (source, destination) = (self.source?, self.destination?);
+        let (source, destination) = self.addresses().pair()?;
         let version = if source.is_ipv4() { Version::V4 } else { Version::V6 };
         let ports = (self.source_port.unwrap_or(0), self.destination_port.unwrap_or(0));
         let ip = Ip {
@@ -201,7 +378,7 @@ impl<'a> Fields<'a> {
             protocol: self.protocol,
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
-            flow_label: self.flow_label,
+            flow_label: if version == Version::V6 { self.flow_label } else { 0 },
             length_bytes: 0,
             fragment: false,
             extensions: Extensions::default(),
@@ -212,7 +389,6 @@ impl<'a> Fields<'a> {
         };
         Some(Packet {
             macs: self.source_mac.zip(self.destination_mac),
-            vlan: self.vlan,
             mpls_label: self.mpls_label,
             outer: Some(ip),
             ..Packet::default()

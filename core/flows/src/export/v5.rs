@@ -43,10 +43,7 @@ impl<S: Sink> Message<'_, '_, S> {
                 fields.take(field, record.get(at..at + length).unwrap_or_default());
             }
             self.records = self.records.map(|records| records + 1);
-            if let Some(mut seen) = fields.observation(&self.header) {
-                seen.sampling_rate = told.or(self.rate).unwrap_or(1);
-                self.observe(&seen);
-            }
+            self.record(&fields, told);
         }
         if body.len() / RECORD_BYTES < count {
             self.broken();

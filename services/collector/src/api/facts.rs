@@ -445,6 +445,18 @@ pub(crate) struct Status {
     now_s: f64,
     /// When it was started.
     started_s: f64,
+    /// End of the newest second that was closed, in seconds since 1970; null before the first.
+    closed_until_s: Option<i64>,
+    /// End of the newest second that was measured; null before the first. `now_s` less this is the age of the data.
+    measured_until_s: Option<i64>,
+    /// How far the collector is behind: how long ago what it took last from its slowest socket was received.
+    lag_s: f64,
+    /// When the last datagram of any exporter was received, in seconds since 1970; null before the first.
+    last_datagram_s: Option<f64>,
+    /// Whether exporters have been silent for longer than is usual: seconds are unknown, not zero.
+    silent: bool,
+    /// Datagrams that were taken after their second was closed, and count in a later one.
+    late_datagrams: u64,
     /// Sockets.
     inputs: Vec<InputFacts>,
     /// A line for each socket that could not be had.
@@ -491,6 +503,12 @@ pub(super) async fn status(
         let exporters = intake.exporters();
         (intake.counts(), exporters.len(), exporters.states(), intake.trust.firefly_flows())
     };
+    let now = shared.now();
+    let line = shared.timeline();
+    let (last_datagram, silent) = {
+        let arrivals = shared.arrivals();
+        (arrivals.newest().map(|at| line.wall_s(at)), arrivals.is_cut_off(now))
+    };
     let live = shared.live();
     let newest = live.newest();
     let of = |used, limit| Use { used, limit };
@@ -508,6 +526,12 @@ pub(super) async fn status(
     Ok(Json(Status {
         now_s: unix_now(),
         started_s: shared.started_s,
+        closed_until_s: newest.map(|second| second.at_s + 1),
+        measured_until_s: live.measured_until_s(),
+        lag_s: now.saturating_sub(shared.drained()).as_secs_f64(),
+        last_datagram_s: last_datagram,
+        silent,
+        late_datagrams: get(&shared.late_datagrams),
         inputs: inputs.collect(),
         missing: shared.missing.clone(),
         received: Received {

@@ -35,7 +35,7 @@ pub(crate) struct Told {
     number: u64,
     /// Begin of the second, in seconds since 1970.
     at_s: i64,
-    /// How long it was.
+    /// How much of it was measured, in seconds; where it is 0 nothing is known of it and rates are null.
     length_s: f64,
     /// bit/s.
     unit: &'static str,
@@ -51,9 +51,9 @@ pub(crate) struct Told {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryNow)]
 pub(crate) struct Now {
-    /// Bits per second.
+    /// Bits per second; null where the second was not measured.
     bps: Option<f64>,
-    /// Half-width of the 95 % interval.
+    /// Half-width of the 95 % interval, which does not go below 0.
     error_bps: Option<f64>,
 }
 
@@ -65,9 +65,9 @@ pub(crate) struct Keyed {
     key: String,
     /// For people.
     name: String,
-    /// Bits per second.
+    /// Bits per second; null where the second was not measured.
     bps: Option<f64>,
-    /// Half-width of the 95 % interval.
+    /// Half-width of the 95 % interval, which does not go below 0.
     error_bps: Option<f64>,
 }
 

@@ -224,11 +224,13 @@ fn rates(shared: &Shared) -> Rates {
         let query = Query { direction: Some(direction), ..Query::of(By::Interface) };
         let answer = live(shared, &query, span);
         let seconds = answer.covered_s[0];
-        let rate = move |cells: &[crate::row::Cell]| {
-            (cells[0].bytes * 8.0 / seconds, cells[0].error_squared.sqrt() * 8.0 / seconds)
-        };
         let known = answer.series.iter().filter(|_| seconds > 0.0);
-        known.map(|(key, cells)| (key.clone(), rate(cells))).collect::<HashMap<_, _>>()
+        known
+            .map(|(key, sums)| {
+                let rate = |bytes: f64| bytes * 8.0 / seconds;
+                (key.clone(), (rate(sums[0].bytes), rate(answer.half_widths(sums)[0])))
+            })
+            .collect::<HashMap<_, _>>()
     };
     let sampled = [sampled(Direction::In), sampled(Direction::Out)];
     let mut rates = Rates::new();

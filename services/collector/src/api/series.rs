@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use penstock_flows::estimate::{Counted, Stratum, Sum};
 use penstock_http::{ApiError, ErrorBody};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -14,7 +15,7 @@ use super::unknown::{self, UnknownPair};
 use super::{Given, Params};
 use crate::answer::{Answer, From, Past, Span};
 use crate::query::{By, Names, Query, Series as Sums};
-use crate::row::{Cell, Kind};
+use crate::row::Kind;
 use crate::shared::{Shared, unix_now};
 use crate::store::{Store, Tier};
 
@@ -53,6 +54,12 @@ pub(crate) struct SeriesAnswer {
     resolution: &'static str,
     /// memory, sqlite or clickhouse: who answered.
     store: &'static str,
+    /// Seconds of each point that were measured; where it is 0 nothing is known and rates are null.
+    measured_s: Vec<f64>,
+    /// End of the newest second that was measured, in seconds since 1970; null before the first.
+    data_until_s: Option<i64>,
+    /// When this was answered, in seconds since 1970; less `data_until_s` it is the age of the data.
+    now_s: f64,
     /// All that the filters let through.
     total: Total,
     /// Greatest first; what is not among the first is summed as other.
@@ -65,9 +72,12 @@ pub(crate) struct SeriesAnswer {
 pub(crate) struct Total {
     /// Bits per second at each point; null where nothing was measured.
     bps: Vec<Option<f64>>,
-    /// Half-width of the 95 % interval; 0 for what is counted.
+    /// Half-width of the 95 % interval, which does not go below 0; 0 for what is counted. A point within an interval of a
+    /// counter has the error of the samples that divide it.
     error_bps: Vec<Option<f64>>,
-    /// counters, samples, or both: some points are counted and some are sampled.
+    /// How much of each point was counted, 0 to 1; the rest is estimated from samples.
+    counted_share: Vec<Option<f64>>,
+    /// counters, samples, or both: some points, or parts of them, are counted and some are sampled.
     from: &'static str,
 }
 
@@ -81,7 +91,7 @@ pub(crate) struct Line {
     name: String,
     /// Bits per second at each point; null where nothing was measured.
     bps: Vec<Option<f64>>,
-    /// Half-width of the 95 % interval.
+    /// Half-width of the 95 % interval, which does not go below 0; where nothing was sampled that of the Poisson bound.
     error_bps: Vec<Option<f64>>,
 }
 
@@ -111,6 +121,15 @@ pub(super) async fn series(
     let Answered { answer, span, resolution, store } = answer(&shared, query, span).await?;
     let directory = shared.directory();
     let names = Names { registry: &shared.registry, directory: &directory };
+    let data_until_s = shared.live().measured_until_s();
+    let counted = answer.total.iter().map(|sum| match sum.bytes > 0.0 {
+        true => (sum.counted / sum.bytes).clamp(0.0, 1.0),
+        false => sum.certain,
+    });
+    let counted_share = counted
+        .zip(&answer.covered_s)
+        .map(|(share, covered)| (*covered > 0.0).then(|| (share * 1e4).round() / 1e4))
+        .collect();
     let series = first(&answer, top)
         .into_iter()
         .map(|(key, cells)| Line {
@@ -126,9 +145,13 @@ pub(super) async fn series(
         unit: "bit/s",
         resolution,
         store,
+        measured_s: answer.covered_s.iter().map(|s| (s * 1e3).round() / 1e3).collect(),
+        data_until_s,
+        now_s: unix_now(),
         total: Total {
             bps: rates(&answer, &answer.total),
             error_bps: errors(&answer, &answer.total),
+            counted_share,
             from: word(answer.from),
         },
         series,
@@ -157,13 +180,13 @@ pub(crate) fn first(answer: &Answer, top: usize) -> Vec<Sums> {
     if kept.len() <= top && !kept[..].iter().any(|(key, _)| key == "other") {
         return kept;
     }
-    let mut other: Option<Vec<Cell>> = None;
+    let mut other: Option<Vec<Sum>> = None;
     let mut number = 0;
     kept.retain(|(key, cells)| {
         let keeps = key != "other" && number < top;
         number += usize::from(keeps);
         if !keeps {
-            let sums = other.get_or_insert_with(|| vec![Cell::default(); cells.len()]);
+            let sums = other.get_or_insert_with(|| vec![Sum::default(); cells.len()]);
             sums.iter_mut().zip(cells).for_each(|(sum, cell)| sum.add(*cell));
         }
         keeps
@@ -172,19 +195,19 @@ pub(crate) fn first(answer: &Answer, top: usize) -> Vec<Sums> {
     kept
 }
 
-pub(super) fn rates(answer: &Answer, cells: &[Cell]) -> Vec<Option<f64>> {
-    each(answer, cells, |cell| cell.bytes)
+pub(super) fn rates(answer: &Answer, sums: &[Sum]) -> Vec<Option<f64>> {
+    each(answer, sums.iter().map(|sum| sum.bytes))
 }
 
-pub(super) fn errors(answer: &Answer, cells: &[Cell]) -> Vec<Option<f64>> {
-    each(answer, cells, |cell| cell.error_squared.sqrt())
+pub(super) fn errors(answer: &Answer, sums: &[Sum]) -> Vec<Option<f64>> {
+    each(answer, answer.half_widths(sums).into_iter())
 }
 
-fn each(answer: &Answer, cells: &[Cell], of: impl Fn(&Cell) -> f64) -> Vec<Option<f64>> {
-    let rate = |(cell, covered): (&Cell, &f64)| {
-        (*covered > 0.0).then(|| (of(cell) * 8.0 / covered).round())
-    };
-    cells.iter().zip(&answer.covered_s).map(rate).collect()
+/// Bits per second of bytes in each bucket; `None` where it was not measured.
+fn each(answer: &Answer, bytes: impl Iterator<Item = f64>) -> Vec<Option<f64>> {
+    let rate =
+        |(bytes, covered): (f64, &f64)| (*covered > 0.0).then(|| (bytes * 8.0 / covered).round());
+    bytes.zip(&answer.covered_s).map(rate).collect()
 }
 
 /// The time that is asked for.
@@ -280,10 +303,14 @@ async fn answer(shared: &Arc<Shared>, query: Query, asked: Asked) -> Result<Answ
             format!("storage cannot be read: {trouble}: the last 600 seconds can be asked for");
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text));
     };
-    let seconds: Vec<_> =
-        shared.live().seconds().filter(|second| second.at_s >= until_s).cloned().collect();
+    let (seconds, counters) = {
+        let live = shared.live();
+        let recent = live.seconds().filter(|second| second.at_s >= until_s);
+        (recent.cloned().collect::<Vec<_>>(), live.counted_from(span, until_s))
+    };
     let answer = tokio::task::block_in_place(|| {
-        crate::answer::answer(shared, &query, span, &past, seconds.iter().map(|s| &**s), &[])
+        let seconds = seconds.iter().map(|second| &**second);
+        crate::answer::answer(shared, &query, span, &past, seconds, &counters)
     });
     Ok(Answered { answer, span, resolution, store })
 }
@@ -314,13 +341,12 @@ pub(crate) async fn past(
 }
 
 /// From the last ten minutes.
-pub(super) fn live(shared: &Shared, query: &Query, span: Span) -> Answer {
+pub(crate) fn live(shared: &Shared, query: &Query, span: Span) -> Answer {
     let (seconds, counters) = {
         let live = shared.live();
         let inside = |at_s: i64| span.bucket(at_s).is_some();
         let seconds: Vec<_> = live.seconds().filter(|s| inside(s.at_s)).cloned().collect();
-        let counters = live.counters(span.start_s, span.end_s());
-        (seconds, counters.collect::<Vec<_>>())
+        (seconds, live.counted(span))
     };
     let seconds = seconds.iter().map(|second| &**second);
     crate::answer::answer(shared, query, span, &Past::default(), seconds, &counters)
@@ -385,32 +411,40 @@ pub(super) async fn labels(
     let Answered { answer, span, resolution, .. } = answer(&shared, query.clone(), asked).await?;
     let unknown = (resolution == "live")
         .then(|| tokio::task::block_in_place(|| unknown::pairs(&shared, &query, span)));
-    let sums: Vec<(String, Cell)> = answer
-        .series
-        .iter()
-        .map(|(key, cells)| {
-            let mut sum = Cell::default();
-            cells.iter().for_each(|cell| sum.add(*cell));
-            (key.clone(), sum)
-        })
-        .collect();
-    let mut all = Cell::default();
-    sums.iter().for_each(|(_, cell)| all.add(*cell));
+    let together = |sums: &[Sum]| {
+        let mut together = Sum::default();
+        sums.iter().for_each(|sum| together.add(*sum));
+        together
+    };
+    let sums: Vec<(String, Sum)> =
+        answer.series.iter().map(|(key, sums)| (key.clone(), together(sums))).collect();
+    let all = together(&sums.iter().map(|(_, sum)| *sum).collect::<Vec<_>>());
     let seconds: f64 = answer.covered_s.iter().sum();
     let special = |key: &str| matches!(key, "unlabelled" | "untrusted" | "other");
+    let is_counted = together(&answer.total).certain >= 1.0;
     let part = |takes: &dyn Fn(&str) -> bool| {
-        let mut part = Cell::default();
-        sums.iter().filter(|(key, _)| takes(key)).for_each(|(_, cell)| part.add(*cell));
+        let taken: Vec<Sum> =
+            sums.iter().filter(|(key, _)| takes(key)).map(|(_, sum)| *sum).collect();
+        let part = together(&taken);
         if seconds <= 0.0 {
             return Part::default();
         }
-        let fraction = crate::query::share(part, all, 1.0);
+        let half_width = part.half_width(answer.unit);
+        // Of a counted total parts are shares already; else the sum of samples is as uncertain as its parts.
+        let (share, error) = match is_counted {
+            true => (part.bytes / all.bytes, half_width / all.bytes),
+            false => {
+                let counted = Counted { bytes: 1.0, variance: 0.0, covered: 1.0 };
+                let share = Stratum { sampled: all, counted }.class(part);
+                (share.bytes, share.half_width(answer.unit / all.bytes))
+            }
+        };
         let known = all.bytes > 0.0;
         Part {
-            share: known.then_some(fraction.bytes),
-            error_share: known.then(|| fraction.error_squared.sqrt()),
+            share: known.then_some(share),
+            error_share: known.then_some(error.min(1.0)),
             bps: Some((part.bytes * 8.0 / seconds).round()),
-            error_bps: Some((part.error_squared.sqrt() * 8.0 / seconds).round()),
+            error_bps: Some((half_width * 8.0 / seconds).round()),
         }
     };
     let activities: Vec<_> = sums.iter().filter(|(key, _)| !special(key)).collect();

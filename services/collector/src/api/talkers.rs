@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use penstock_flows::aggregate::Label;
+use penstock_flows::estimate::Sum;
 use penstock_flows::packet::FlowKey;
 use penstock_http::{ApiError, ErrorBody};
 use serde::Serialize;
@@ -43,9 +44,13 @@ pub(crate) struct Talker {
     scitag: Option<u16>,
     /// The same by name.
     activity: Option<String>,
-    /// Its rate is no less, as far as samples tell.
+    /// Its rate by the samples.
+    bps: f64,
+    /// Half-width of the 95 % interval of the sampling, which does not go below 0.
+    error_bps: f64,
+    /// Its rate is no less, the error of the sampling taken off.
     least_bps: f64,
-    /// It is no more, as far as samples tell.
+    /// It is no more: the error of the sampling and what the list of the greatest may have lost of it are added.
     most_bps: f64,
 }
 
@@ -55,9 +60,10 @@ pub(crate) struct Talker {
 pub(crate) struct Talkers {
     /// Begin of the time that they are of, in seconds since 1970.
     from_s: i64,
-    /// How long it was.
+    /// How much of it was measured.
     length_s: f64,
-    /// A flow that is not told has no more.
+    /// By how much the rate of a flow may be understated because the list of the greatest has its limits; a flow that is not
+    /// told has no more.
     error_bps: f64,
     /// Greatest first.
     talkers: Vec<Talker>,
@@ -76,18 +82,20 @@ pub(super) async fn talkers(
     params.none()?;
     let seconds: Vec<_> = shared.live().seconds().rev().take(TALKERS_S).cloned().collect();
     let length_s: f64 = seconds.iter().map(|second| second.length_s).sum();
-    let mut flows = HashMap::<FlowKey, (u64, u64, Label)>::new();
+    let mut flows = HashMap::<FlowKey, (Sum, Label)>::new();
     // The newest comes first: a firefly may have told since whose a flow is.
     for second in &seconds {
         for talker in &second.talkers {
             let (key, label) = talker.key;
-            let flow = flows.entry(key).or_insert((0, 0, label));
-            flow.0 += talker.least;
-            flow.1 += talker.most;
+            let flow = flows.entry(key).or_insert((Sum::default(), label));
+            flow.0.add(Sum::sampled(talker.least as f64, talker.variance));
         }
     }
-    let rate = |bytes: u64| (bytes as f64 * 8.0 / length_s).round();
-    let told = |(key, (least, most, label)): (FlowKey, (u64, u64, Label))| {
+    let rate = |bytes: f64| if length_s > 0.0 { (bytes * 8.0 / length_s).round() } else { 0.0 };
+    let lost: u64 = seconds.iter().map(|second| second.talkers_error).sum();
+    let unit = shared.live().unit();
+    let told = |(key, (sum, label)): (FlowKey, (Sum, Label))| {
+        let half_width = sum.half_width(unit);
         let (word, tag) = match label {
             Label::Unlabelled => ("unlabelled", None),
             Label::Untrusted(tag) => ("untrusted", Some(tag)),
@@ -102,14 +110,16 @@ pub(super) async fn talkers(
             label: word,
             scitag: tag.and_then(|tag| tag.number().try_into().ok()),
             activity: tag.map(|tag| shared.registry.name(tag)),
-            least_bps: rate(least),
-            most_bps: rate(most),
+            bps: rate(sum.bytes),
+            error_bps: rate(half_width),
+            least_bps: rate((sum.bytes - half_width).max(0.0)),
+            most_bps: rate(sum.bytes + half_width + lost as f64),
         }
     };
     let mut talkers: Vec<Talker> = flows.into_iter().map(told).collect();
-    talkers.sort_by(|a, b| b.least_bps.total_cmp(&a.least_bps));
+    talkers.sort_by(|a, b| b.bps.total_cmp(&a.bps));
     talkers.truncate(most);
     let from_s = seconds.last().map_or(0, |second| second.at_s);
-    let error_bps = rate(seconds.iter().map(|second| second.talkers_error).sum());
+    let error_bps = rate(lost as f64);
     Ok(Json(Talkers { from_s, length_s, error_bps, talkers }))
 }

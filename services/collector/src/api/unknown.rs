@@ -43,6 +43,7 @@ pub(super) fn pairs(shared: &Shared, like: &Query, span: Span) -> Vec<UnknownPai
     let names = Names { registry: &shared.registry, directory: &directory };
     let query = Query { by: By::Scitag, ..like.clone() };
     let mut fold = Fold::new(&query, names, 1);
+    let unit = shared.live().unit();
     let length_s: f64 = seconds.iter().map(|second| second.length_s).sum();
     for second in &seconds {
         for (packed, cell) in &second.groups.rows {
@@ -52,15 +53,12 @@ pub(super) fn pairs(shared: &Shared, like: &Query, span: Span) -> Vec<UnknownPai
                 continue;
             }
             // Summed as if it were believed, so that it is counted once like everything else.
-            let Row::Group { at, input, output, vlan, version, source, destination, .. } =
-                namer.group(packed)
-            else {
-                continue;
-            };
-            let label = Named::Trusted(number);
-            let row = Row::Group { at, input, output, vlan, version, label, source, destination };
+            let mut row = namer.group(packed);
+            if let Row::Group { label, .. } = &mut row {
+                *label = Named::Trusted(number);
+            }
             if let Some(place) = fold.place(&row) {
-                fold.add(0, place, (*cell).into());
+                fold.add(0, place, crate::row::Cell::from(*cell).sum());
             }
         }
     }
@@ -71,7 +69,7 @@ pub(super) fn pairs(shared: &Shared, like: &Query, span: Span) -> Vec<UnknownPai
             activity: tag.activity(),
             scitag: tag.number().try_into().ok()?,
             bps: (cells[0].bytes * 8.0 / length_s).round(),
-            error_bps: (cells[0].error_squared.sqrt() * 8.0 / length_s).round(),
+            error_bps: (cells[0].half_width(unit) * 8.0 / length_s).round(),
         })
     });
     let mut pairs: Vec<_> = told.collect();

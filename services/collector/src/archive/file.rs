@@ -35,7 +35,7 @@ fn of_ip<T>(record: &Record, of: impl FnOnce(&Ip) -> T) -> Option<T> {
 }
 
 /// The columns in their order: as Parquet declares them, and how they are filled. Unsigned numbers keep their bits.
-const COLUMNS: [(&str, Column); 25] = [
+const COLUMNS: [(&str, Column); 26] = [
     ("required int64 time (TIMESTAMP(MICROS,true))", Long(|r| Some(r.time_us))),
     ("required binary exporter (UTF8)", Column::Exporter),
     ("required int32 sampling_rate (INTEGER(32,false))", Int(|r| Some(r.sampling_rate as i32))),
@@ -80,6 +80,7 @@ const COLUMNS: [(&str, Column); 25] = [
         "optional int32 drop_reason (INTEGER(32,false))",
         Int(|r| r.drop_reason.map(|reason| reason as i32)),
     ),
+    ("optional int32 inner_vlan (INTEGER(16,false))", Int(|r| r.inner_vlan.map(i32::from))),
 ];
 
 /// A file that is being written.

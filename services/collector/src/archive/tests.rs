@@ -40,6 +40,7 @@ fn record(number: u64) -> Record {
         input: None,
         output: Some(u32::MAX),
         vlan: number.is_multiple_of(2).then_some(3001),
+        inner_vlan: number.is_multiple_of(4).then_some(7),
         ip: (!number.is_multiple_of(3)).then_some(ip),
         verdict: if number.is_multiple_of(5) { "trusted" } else { "unlabelled" },
         tag: number.is_multiple_of(5).then(|| Scitag::new(3, 14).unwrap()),
@@ -97,6 +98,7 @@ fn what_was_put_in_is_read_again() {
         assert_eq!(row.get_string(19).unwrap(), wanted.verdict);
         assert_eq!(row.get_ushort(20).ok(), wanted.tag.map(|_| 3));
         assert_eq!(row.get_uint(22).unwrap(), 4_200_000_000);
+        assert_eq!(row.get_ushort(25).ok(), wanted.inner_vlan);
     }
 }
 

@@ -15,6 +15,20 @@ const UNTRUSTED: i32 = -2;
 const OTHER: i32 = -3;
 const UNTAGGED: i32 = -1;
 
+/// Column `vlan` of two tags: the outer VLAN and 4096 times the inner one plus 1.
+const INNER_VLAN_UNIT: i32 = 4096;
+
+fn vlans(outer: Option<u16>, inner: Option<u16>) -> i32 {
+    let inner = inner.map_or(0, |inner| (i32::from(inner) + 1) * INNER_VLAN_UNIT);
+    outer.map_or(UNTAGGED, |outer| i32::from(outer) + inner)
+}
+
+fn vlans_of(column: i32) -> (Option<u16>, Option<u16>) {
+    let part = |number: i32| u16::try_from(number).ok();
+    let inner = (column / INNER_VLAN_UNIT).checked_sub(1).and_then(part);
+    if column < 0 { (None, None) } else { (part(column % INNER_VLAN_UNIT), inner) }
+}
+
 /// A line of table `minute`.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
@@ -149,9 +163,19 @@ fn line<'a>(
     };
     match row {
         None => {}
-        Some(Row::Group { input, output, vlan, version, label, source, destination, .. }) => {
+        Some(Row::Group {
+            input,
+            output,
+            vlan,
+            inner_vlan,
+            version,
+            label,
+            source,
+            destination,
+            ..
+        }) => {
             (line.input, line.output) = (input.unwrap_or(0), output.unwrap_or(0));
-            line.vlan = vlan.map_or(UNTAGGED, i32::from);
+            line.vlan = vlans(*vlan, *inner_vlan);
             line.ip_version = version.unwrap_or(0);
             line.label = match label {
                 Label::Unlabelled => UNLABELLED,
@@ -171,7 +195,11 @@ fn line<'a>(
             line.source_as = source.unwrap_or(0);
             line.destination_as = destination.unwrap_or(0);
         }
-        Some(Row::Counter { index, .. }) => line.interface = *index,
+        // Not sampled is noted where a host's row has its direction.
+        Some(Row::Counter { index, unsampled, .. }) => {
+            (line.interface, line.sent) = (*index, (*unsampled).into());
+        }
+        Some(Row::CounterError { index, .. }) => line.interface = *index,
     }
     line
 }
@@ -234,11 +262,14 @@ impl Default for Told {
 pub(super) fn columns(kind: Kind, query: &Query) -> Vec<&'static str> {
     let mut columns = vec!["exporter", "host", "direction"];
     if kind == Kind::Counter {
-        columns.push("interface");
+        columns.extend(["interface", "sent"]);
         return columns;
     }
-    if kind == Kind::Host {
-        columns.push("sent");
+    match kind {
+        Kind::Host => columns.push("sent"),
+        // Where it was sampled is where it is counted.
+        Kind::Group => columns.extend(["input", "output"]),
+        _ => {}
     }
     let asked = query.filters.iter().map(|(by, _)| *by).chain([query.by]);
     for by in asked {
@@ -300,7 +331,8 @@ fn row(kind: Kind, told: Told) -> Row {
             at,
             input: number(told.input),
             output: number(told.output),
-            vlan: u16::try_from(told.vlan).ok(),
+            vlan: vlans_of(told.vlan).0,
+            inner_vlan: vlans_of(told.vlan).1,
             version: Some(told.ip_version).filter(|version| *version != 0),
             label: match told.label {
                 _ if other => Label::Other,
@@ -322,7 +354,7 @@ fn row(kind: Kind, told: Told) -> Row {
             source: number(told.source_as),
             destination: number(told.destination_as),
         },
-        Kind::Counter => Row::Counter { at, index: told.interface },
+        Kind::Counter => Row::Counter { at, index: told.interface, unsampled: told.sent != 0 },
     }
 }
 
@@ -358,14 +390,15 @@ mod tests {
         ];
         let sites = (name(), name());
         let version = prop::option::of(prop_oneof![Just(4_u8), Just(6)]);
-        let vlan = prop::option::of(0_u16..4095);
+        let vlan = prop::option::of((0_u16..4095, prop::option::of(0_u16..4095)));
         (at, 0..4, number(), number(), vlan, version, label, sites, any::<bool>()).prop_map(
             |(at, kind, a, b, vlan, version, label, (source, destination), sent)| match kind {
                 0 => Row::Group {
                     at,
                     input: a,
                     output: b,
-                    vlan,
+                    vlan: vlan.map(|(outer, _)| outer),
+                    inner_vlan: vlan.and_then(|(_, inner)| inner),
                     version,
                     label,
                     source,
@@ -373,7 +406,7 @@ mod tests {
                 },
                 1 => Row::Host { at, address: source, prefix: destination, sent },
                 2 => Row::System { at, source: a, destination: b },
-                _ => Row::Counter { at, index: a.unwrap_or(0) },
+                _ => Row::Counter { at, index: a.unwrap_or(0), unsampled: sent },
             },
         )
     }
@@ -401,7 +434,7 @@ mod tests {
     #[test]
     fn parts_have_one_day_and_no_more_rows_than_they_may() {
         let at = Vantage { exporter: "e".into(), host: true, direction: Direction::In };
-        let counter = |index| Row::Counter { at: at.clone(), index };
+        let counter = |index| Row::Counter { at: at.clone(), index, unsampled: false };
         let minute = Minute {
             id: 1,
             start_s: 86_400,

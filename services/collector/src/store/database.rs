@@ -223,6 +223,15 @@ pub(super) async fn write(
     for (start_s, row, cell) in own.chain(counted) {
         let id = number(id_of(&mut transaction, row, start_s, ids).await?)?;
         all.entry((row.kind(), start_s)).or_default().entry(id).or_default().add(*cell);
+        // A counter's entry has its seconds where others have their error.
+        if let Row::Counter { at, index, unsampled: false } = row
+            && cell.error_squared > 0.0
+        {
+            let row = Row::CounterError { at: at.clone(), index: *index };
+            let id = number(id_of(&mut transaction, &row, start_s, ids).await?)?;
+            let error = Cell { bytes: cell.error_squared, ..Cell::default() };
+            all.entry((row.kind(), start_s)).or_default().entry(id).or_default().add(error);
+        }
     }
     for ((kind, start_s), mut sums) in all {
         // Counters come late, and a wall clock that went back has the same minute twice.
@@ -337,9 +346,31 @@ async fn sum_hour(pool: &SqlitePool, hour: i64) -> Result<(), sqlx::Error> {
         minutes.iter().for_each(|body| add(kind, &mut sums, body));
         let mut kept: Vec<(u32, Cell)> = sums.into_iter().collect();
         kept.sort_unstable_by(|a, b| b.1.bytes.total_cmp(&a.1.bytes).then(a.0.cmp(&b.0)));
-        let mut other = Cell::default();
-        kept.drain(ROWS_MAX.min(kept.len())..).for_each(|(_, cell)| other.add(cell));
+        // Counters are bounded where they come from, and none stands for another.
+        let most = if kind == Kind::Counter { kept.len() } else { ROWS_MAX.min(kept.len()) };
+        let dropped = kept.split_off(most);
         let mut sums: Sums = kept.into_iter().collect();
+        let mut other = Cell::default();
+        // Groups stay with their stratum, so that its counter is not divided among the greatest alone.
+        let mut remainders = HashMap::new();
+        let dropped_ids: Vec<i64> = dropped.iter().map(|(id, _)| i64::from(*id)).collect();
+        let known = match kind {
+            Kind::Group => rows_of(&mut transaction, &dropped_ids).await?,
+            _ => Vec::new(),
+        };
+        let known: HashMap<i64, Row> = known.into_iter().collect();
+        for (id, cell) in dropped {
+            match known.get(&i64::from(id)).and_then(Row::remainder) {
+                Some(row) if remainders.len() < ROWS_MAX || remainders.contains_key(&row) => {
+                    remainders.entry(row).or_insert_with(Cell::default).add(cell);
+                }
+                _ => other.add(cell),
+            }
+        }
+        for (row, cell) in remainders {
+            let id = number(id_of(&mut transaction, &row, hour, &mut ids).await?)?;
+            sums.entry(id).or_default().add(cell);
+        }
         if other.bytes > 0.0
             && let Some(row) = crate::live::other(kind)
         {
@@ -453,11 +484,21 @@ pub(super) async fn covered(
 
 /// The rows with these numbers. What is no row any more is left out.
 pub(super) async fn rows(pool: &SqlitePool, ids: &[i64]) -> Result<Vec<(i64, Row)>, sqlx::Error> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    rows_of(&mut *pool.acquire().await?, ids).await
+}
+
+async fn rows_of(
+    connection: &mut SqliteConnection,
+    ids: &[i64],
+) -> Result<Vec<(i64, Row)>, sqlx::Error> {
     let mut found = Vec::new();
     for some in ids.chunks(500) {
         let list: Vec<String> = some.iter().map(ToString::to_string).collect();
         let text = format!("SELECT id, body FROM key WHERE id IN ({})", list.join(","));
-        for row in sqlx::query(AssertSqlSafe(text)).fetch_all(pool).await? {
+        for row in sqlx::query(AssertSqlSafe(text)).fetch_all(&mut *connection).await? {
             let body: String = row.get(1);
             if let Ok(value) = serde_json::from_str(&body) {
                 found.push((row.get(0), value));
@@ -486,6 +527,7 @@ pub(super) async fn fill(
             input: Some(number / 10),
             output: None,
             vlan: Some((number % 100) as u16),
+            inner_vlan: None,
             version: Some(6),
             label: Label::Trusted(((3 << 6) | (number % 63 + 1)) as u16),
             source: None,
@@ -521,6 +563,7 @@ mod tests {
             input: Some(1),
             output: None,
             vlan: None,
+            inner_vlan: None,
             version: Some(6),
             label: Label::Trusted(owner),
             source: None,

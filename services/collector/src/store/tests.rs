@@ -12,7 +12,7 @@ const CHILD: &str = "PENSTOCK_TEST_STORE_CHILD";
 
 fn counter(index: u32) -> Row {
     let at = Vantage { exporter: "192.0.2.1".into(), host: true, direction: Direction::In };
-    Row::Counter { at, index }
+    Row::Counter { at, index, unsampled: false }
 }
 
 /// A minute that says of itself what must be found.

@@ -16,7 +16,10 @@ pub const BATCH: usize = 64;
 /// No UDP datagram is longer.
 const DATAGRAM_BYTES_MAX: usize = 65_536;
 
-/// Room for the one control message that is asked for, aligned as the kernel wants it.
+/// asm-generic/socket.h; the libc crate does not have it.
+const SO_MEMINFO: libc::c_int = 55;
+
+/// Room for the two control messages that are asked for (24 and 32 bytes), aligned as the kernel wants it.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; 64]);
@@ -27,11 +30,32 @@ pub struct DatagramReceiver {
     buffers: Vec<u8>,
     names: Vec<libc::sockaddr_storage>,
     controls: Vec<Control>,
-    lengths: Vec<usize>,
+    facts: Vec<Facts>,
     taken: usize,
-    dropped_last: Option<u32>,
+    dropped_last: u32,
     dropped: u64,
     buffer_bytes: usize,
+}
+
+/// What the kernel says of a datagram.
+#[derive(Debug, Clone, Copy, Default)]
+struct Facts {
+    length: usize,
+    received_at: Option<Duration>,
+    dropped_before: u32,
+}
+
+/// A datagram that was taken.
+#[derive(Debug, Clone, Copy)]
+pub struct Datagram<'a> {
+    /// Where it came from.
+    pub from: SocketAddr,
+    /// Its payload.
+    pub bytes: &'a [u8],
+    /// When the kernel received it, since 1970 by the wall clock (`SO_TIMESTAMPNS`); `None` where it does not say.
+    pub received_at: Option<Duration>,
+    /// Datagrams that the kernel dropped between the one before and this one, because the buffer was full.
+    pub dropped_before: u32,
 }
 
 impl std::fmt::Debug for DatagramReceiver {
@@ -57,6 +81,7 @@ impl DatagramReceiver {
         // The kernel tells twice of what was asked: its bookkeeping is in it (socket(7)).
         let buffer_bytes = socket.recv_buffer_size()? / 2;
         set_int(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
+        set_int(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
         // SAFETY: all zeros is a valid sockaddr_storage, which is plain data.
         let name: libc::sockaddr_storage = unsafe { zeroed() };
         Ok(Self {
@@ -64,9 +89,9 @@ impl DatagramReceiver {
             buffers: vec![0; BATCH * DATAGRAM_BYTES_MAX],
             names: vec![name; BATCH],
             controls: vec![Control([0; 64]); BATCH],
-            lengths: vec![0; BATCH],
+            facts: vec![Facts::default(); BATCH],
             taken: 0,
-            dropped_last: None,
+            dropped_last: 0,
             dropped: 0,
             buffer_bytes,
         })
@@ -86,10 +111,41 @@ impl DatagramReceiver {
         self.buffer_bytes
     }
 
-    /// Datagrams that the kernel dropped because nobody took them in time, as of the last one taken.
+    /// Datagrams that the kernel dropped because the buffer was full, as of the last one taken or of
+    /// [`Self::dropped_since`].
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    /// Datagrams that the kernel dropped since the last one taken. It tells of them with the next datagram, too, but
+    /// that may be long in coming.
+    ///
+    /// # Errors
+    /// Whatever `getsockopt` says.
+    pub fn dropped_since(&mut self) -> io::Result<u32> {
+        // include/uapi/linux/sock_diag.h: SK_MEMINFO_DROPS is the last of SK_MEMINFO_VARS.
+        const SK_MEMINFO_DROPS: usize = 8;
+        const SK_MEMINFO_VARS: usize = 9;
+        let mut values = [0_u32; SK_MEMINFO_VARS];
+        let mut length = size_of_val(&values) as libc::socklen_t;
+        // SAFETY: the descriptor is open; pointer and length describe `values`, which the kernel fills up to `length`.
+        let result = unsafe {
+            libc::getsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_MEMINFO,
+                values.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let since = values[SK_MEMINFO_DROPS].wrapping_sub(self.dropped_last);
+        self.dropped_last = values[SK_MEMINFO_DROPS];
+        self.dropped += u64::from(since);
+        Ok(since)
     }
 
     /// Takes the datagrams that wait, or the next one. How many; 0 when none came in time.
@@ -142,22 +198,35 @@ impl DatagramReceiver {
             };
         }
         self.taken = count as usize;
-        for (length, message) in self.lengths.iter_mut().zip(&messages).take(self.taken) {
-            *length = (message.msg_len as usize).min(DATAGRAM_BYTES_MAX);
-        }
-        if let Some(last) = messages.get(self.taken.wrapping_sub(1)).and_then(overflow) {
-            let before = self.dropped_last.replace(last).unwrap_or(0);
-            self.dropped += u64::from(last.wrapping_sub(before));
+        for (facts, message) in self.facts.iter_mut().zip(&messages).take(self.taken) {
+            let (received_at, dropped) = control_messages(message);
+            // The kernel says nothing before its first drop.
+            let dropped = dropped.unwrap_or(self.dropped_last);
+            let dropped_before = dropped.wrapping_sub(self.dropped_last);
+            // A datagram that waited has the count of when it came: a later one may be known already.
+            let dropped_before = if dropped_before > u32::MAX / 2 { 0 } else { dropped_before };
+            self.dropped_last = self.dropped_last.wrapping_add(dropped_before);
+            self.dropped += u64::from(dropped_before);
+            let length = (message.msg_len as usize).min(DATAGRAM_BYTES_MAX);
+            *facts = Facts { length, received_at, dropped_before };
         }
         Ok(self.taken)
     }
 
-    /// The datagrams of the last [`Self::receive`], with where they came from.
-    pub fn datagrams(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
+    /// Whether the last [`Self::receive`] took all that waited.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.taken < BATCH
+    }
+
+    /// The datagrams of the last [`Self::receive`], in the order in which they came.
+    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
         (0..self.taken).filter_map(|at| {
             let start = at * DATAGRAM_BYTES_MAX;
-            let bytes = &self.buffers[start..start + self.lengths[at]];
-            Some((address(&self.names[at])?, bytes))
+            let Facts { length, received_at, dropped_before } = self.facts[at];
+            let bytes = &self.buffers[start..start + length];
+            let from = address(&self.names[at])?;
+            Some(Datagram { from, bytes, received_at, dropped_before })
         })
     }
 }
@@ -211,23 +280,35 @@ impl DatagramSender {
     }
 }
 
-/// The socket's drops, as the kernel told them with this datagram; nothing is told before the first.
-fn overflow(message: &libc::mmsghdr) -> Option<u32> {
+/// When the kernel received this datagram, and how many the socket had dropped by then.
+fn control_messages(message: &libc::mmsghdr) -> (Option<Duration>, Option<u32>) {
     let header = &message.msg_hdr;
+    let (mut received_at, mut dropped) = (None, None);
     // SAFETY: the header is as recvmmsg filled it, with its control room still alive; the CMSG macros stay within
-    // msg_controllen, and a message of SO_RXQ_OVFL carries 32 bits.
+    // msg_controllen, a message of SO_RXQ_OVFL carries 32 bits and one of SO_TIMESTAMPNS a timespec.
     unsafe {
         let mut control = libc::CMSG_FIRSTHDR(header);
         while !control.is_null() {
-            if (*control).cmsg_level == libc::SOL_SOCKET
-                && (*control).cmsg_type == libc::SO_RXQ_OVFL
-            {
-                return Some(libc::CMSG_DATA(control).cast::<u32>().read_unaligned());
+            match ((*control).cmsg_level, (*control).cmsg_type) {
+                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                    dropped = Some(libc::CMSG_DATA(control).cast::<u32>().read_unaligned());
+                }
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                    let time = libc::CMSG_DATA(control).cast::<libc::timespec>().read_unaligned();
+                    received_at = since_epoch(time);
+                }
+                _ => {}
             }
             control = libc::CMSG_NXTHDR(header, control);
         }
     }
-    None
+    (received_at, dropped)
+}
+
+fn since_epoch(time: libc::timespec) -> Option<Duration> {
+    let seconds = u64::try_from(time.tv_sec).ok()?;
+    let nanos = u32::try_from(time.tv_nsec).ok().filter(|nanos| *nanos < 1_000_000_000)?;
+    Some(Duration::new(seconds, nanos))
 }
 
 fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
@@ -265,26 +346,41 @@ mod tests {
         let sender = DatagramSender::new(socket);
         let few: Vec<Vec<u8>> = (0..10_u8).map(|n| vec![n; 100 + usize::from(n)]).collect();
         assert_eq!(sender.send(&few).unwrap(), 10);
-        let mut got = Vec::new();
+        let (mut got, mut times) = (Vec::new(), Vec::new());
         while got.len() < 10 {
             receiver.receive().unwrap();
-            got.extend(receiver.datagrams().map(|(from, bytes)| (from, bytes.to_vec())));
+            got.extend(receiver.datagrams().map(|one| {
+                times.push(one.received_at.expect("a time of the kernel"));
+                (one.from, one.bytes.to_vec())
+            }));
         }
         assert!(got.iter().all(|(source, _)| *source == from), "{got:?}");
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        assert!(times.is_sorted() && times[9] <= now && now - times[0] < Duration::from_secs(60));
         assert_eq!(got.into_iter().map(|one| one.1).collect::<Vec<_>>(), few);
         assert_eq!(receiver.dropped(), 0);
 
         // Far more than there is room for: each is either taken or counted, once one more was taken.
         let many = vec![vec![7; 1400]; BATCH];
         let sent: usize = (0..20).map(|_| sender.send(&many).unwrap()).sum();
-        let (mut taken, mut more) = (0, receiver.receive().unwrap());
-        while more > 0 {
+        let (mut taken, mut told) = (0, 0);
+        loop {
+            let more = receiver.receive().unwrap();
             taken += more;
-            more = receiver.receive().unwrap();
+            told += receiver.datagrams().map(|one| u64::from(one.dropped_before)).sum::<u64>();
+            if more == 0 {
+                break;
+            }
         }
+        assert!(receiver.is_drained());
+        // All that waited came before the first drop, so the kernel tells of none with it; it does when asked.
+        let since = u64::from(receiver.dropped_since().unwrap());
+        assert!(since > 0 && receiver.dropped() == told + since);
+        assert_eq!(taken as u64 + receiver.dropped(), sent as u64);
+        // The next one repeats the count.
         assert_eq!(sender.send(&many[..1]).unwrap(), 1);
-        taken += receiver.receive().unwrap();
-        assert!(receiver.dropped() > 0);
-        assert_eq!(taken as u64 + receiver.dropped(), sent as u64 + 1);
+        assert_eq!(receiver.receive().unwrap(), 1);
+        assert_eq!(receiver.datagrams().next().unwrap().dropped_before, 0);
+        assert_eq!(receiver.dropped_since().unwrap(), 0);
     }
 }

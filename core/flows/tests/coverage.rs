@@ -1,0 +1,114 @@
+//! How often the 95 % interval of the estimator holds the true value: 200 seeded mixes of classes, sizes and sampling
+//! rates over several strata, some of which are counted.
+
+use penstock_flows::estimate::{Counted, SEPARATE_SAMPLES_MIN, Stratum, Sum};
+
+const MIXES: u64 = 200;
+
+/// splitmix64
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.next() as usize % of.len()]
+    }
+
+    /// Packets between two samples are geometric; those that were sampled of `packets`, 1 of `rate`.
+    fn sampled(&mut self, packets: u64, rate: u64) -> u64 {
+        let (mut at, mut count) = (0.0, 0);
+        let per_gap = (1.0 - 1.0 / rate as f64).ln();
+        loop {
+            at += (self.unit().max(1e-300).ln() / per_gap).floor() + 1.0;
+            if at > packets as f64 {
+                return count;
+            }
+            count += 1;
+        }
+    }
+}
+
+/// How many intervals hold the truth, of how many, in mixes of which this share of strata is counted.
+fn held(seed: u64, counted_of_ten: u64) -> (u32, u32) {
+    let mut random = Random(seed);
+    let (mut held, mut all) = (0, 0);
+    for _ in 0..MIXES {
+        let strata = 1 + random.next() as usize % 4;
+        let classes = 2 + random.next() as usize % 8;
+        let rate = random.pick(&[100_u64, 1_000, 20_000]);
+        let mut truth = vec![0.0; classes];
+        let mut sums = vec![vec![Sum::default(); strata]; classes];
+        let mut of = vec![Stratum::default(); strata];
+        for stratum in 0..strata {
+            let mut octets = 0.0;
+            for class in 0..classes {
+                // Expected samples from 4 to 1000, of long packets with some that are short.
+                let expected = 4.0 * 250_f64.powf(random.unit());
+                let short = random.pick(&[0.0, 0.1, 0.5]);
+                let long_bytes = random.pick(&[1_518_u64, 9_018]);
+                for (share, bytes) in [(short, 90), (1.0 - short, long_bytes)] {
+                    let packets = (expected * share * rate as f64) as u64;
+                    let samples = random.sampled(packets, rate);
+                    truth[class] += (packets * bytes) as f64;
+                    octets += (packets * bytes) as f64;
+                    let weight = (rate * bytes) as f64;
+                    let each = weight * weight * (1.0 - 1.0 / rate as f64);
+                    let sum = Sum::sampled(samples as f64 * weight, samples as f64 * each);
+                    sums[class][stratum].add(sum);
+                    of[stratum].sampled.add(sum);
+                }
+            }
+            if random.next() % 10 < counted_of_ten {
+                of[stratum].counted = Counted { bytes: octets, variance: 0.0, covered: 1.0 };
+            }
+        }
+        let mut shared = Stratum::default();
+        let few = |stratum: &Stratum| stratum.sampled.samples() < SEPARATE_SAMPLES_MIN;
+        let mut sampled = Sum::default();
+        for stratum in &of {
+            sampled.add(stratum.sampled);
+            if stratum.is_counted() && few(stratum) {
+                shared.merge(stratum);
+            }
+        }
+        for class in 0..classes {
+            let (mut estimate, mut in_shared) = (Sum::default(), Sum::default());
+            for stratum in 0..strata {
+                let sum = sums[class][stratum];
+                match &of[stratum] {
+                    one if !one.is_counted() => estimate.add(sum),
+                    one if few(one) => in_shared.add(sum),
+                    one => estimate.add(one.class(sum)),
+                }
+            }
+            estimate.add(shared.class(in_shared));
+            let error = estimate.half_width(sampled.unit());
+            held += u32::from((estimate.bytes - truth[class]).abs() <= error);
+            all += 1;
+        }
+    }
+    (held, all)
+}
+
+#[test]
+fn intervals_hold_the_truth() {
+    for (name, counted_of_ten) in [("sampled", 0), ("counted in part", 5), ("counted", 10)] {
+        for seed in [1, 2, 3] {
+            let (held, all) = held(seed, counted_of_ten);
+            let percent = 100.0 * f64::from(held) / f64::from(all);
+            println!("{name}, seed {seed}: {percent:.1} % of {all}");
+            assert!((93.0..=97.0).contains(&percent), "{name}, seed {seed}: {percent:.1} %");
+        }
+    }
+}

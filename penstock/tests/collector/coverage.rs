@@ -1,0 +1,169 @@
+//! How often the 95 % intervals that the API gives hold the true value, on the whole way from datagrams to series.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use penstock_flows::sflow::counters::GenericInterface;
+use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
+use penstock_flows::sflow::record::{HEADER_ETHERNET, SampledHeader};
+use penstock_flows::sflow::xdr::{Opaque, Reader};
+use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, Interface, Source};
+use serde_json::Value;
+
+use crate::common::Random;
+use crate::site::{CONFIG, Collector, Mark, house, packet, second_ended, taken};
+
+const MIXES: u8 = 200;
+
+fn unit(random: &mut Random) -> f64 {
+    (random.next() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// How many of `packets` are sampled, each 1 of `rate` by itself.
+fn sampled(random: &mut Random, packets: u64, rate: u32) -> u32 {
+    let (mut at, mut count) = (0.0, 0);
+    let per_gap = (1.0 - 1.0 / f64::from(rate)).ln();
+    loop {
+        at += (unit(random).max(1e-300).ln() / per_gap).floor() + 1.0;
+        if at > packets as f64 {
+            return count;
+        }
+        count += 1;
+    }
+}
+
+/// An exporter with a mix of VLANs, and the octets that each really had.
+struct Mix {
+    encoder: Encoder,
+    sequence: u32,
+    rate: u32,
+    truth: Vec<u64>,
+    /// By VLAN: length of packets and how many were sampled.
+    samples: Vec<(u16, u32, u32)>,
+}
+
+impl Mix {
+    fn new(agent: u8, random: &mut Random) -> Self {
+        let encoder = Encoder::new([192, 0, 2, agent].into(), 0, DATAGRAM_BYTES);
+        let rate = [100, 1_000, 20_000][random.next() as usize % 3];
+        let (mut truth, mut samples) = (Vec::new(), Vec::new());
+        for vlan in 0..2 + (random.next() % 5) as u16 {
+            // Expected samples from 5 to 200.
+            let expected = 5.0 * 40_f64.powf(unit(random));
+            let short = [0.0, 0.1, 0.5][random.next() as usize % 3];
+            let mut octets = 0;
+            for (share, bytes) in [(short, 90_u32), (1.0 - short, 1_518)] {
+                let packets = (expected * share * f64::from(rate)) as u64;
+                octets += packets * u64::from(bytes);
+                samples.push((100 + vlan, bytes, sampled(random, packets, rate)));
+            }
+            truth.push(octets);
+        }
+        Self { encoder, sequence: 0, rate, truth, samples }
+    }
+
+    fn datagrams(&mut self) -> Vec<Vec<u8>> {
+        let mut datagrams = Vec::new();
+        for (vlan, bytes, count) in self.samples.clone() {
+            let header = packet(1, 2, Mark::None, vlan);
+            for _ in 0..count {
+                self.sequence += 1;
+                let head = FlowHead {
+                    sequence: self.sequence,
+                    source: Source::interface(1),
+                    sampling_rate: self.rate,
+                    sample_pool: self.sequence.wrapping_mul(self.rate),
+                    drops: 0,
+                    input: Interface::Index(1),
+                    output: Interface::Unknown,
+                };
+                let record = FlowRecord::Header(SampledHeader {
+                    protocol: HEADER_ETHERNET,
+                    frame_length: bytes,
+                    stripped: 4,
+                    header: Opaque(&header),
+                });
+                datagrams.extend(self.encoder.flow(self.sequence, &head, &[record]).unwrap());
+            }
+        }
+        datagrams.extend(self.encoder.take(self.sequence));
+        datagrams
+    }
+
+    fn counters(&mut self, uptime_ms: u32, octets: u64) -> Vec<u8> {
+        self.sequence += 1;
+        let mut counters: GenericInterface = Reader::new(&[0; 88]).get().unwrap();
+        (counters.index, counters.status, counters.in_octets) = (1, 3, octets);
+        counters.out_octets = u64::MAX;
+        let record = CounterRecord::Interface(counters);
+        let source = Source::interface(1);
+        self.encoder.counters(uptime_ms, self.sequence, source, &[record]).unwrap();
+        self.encoder.take(uptime_ms).unwrap()
+    }
+}
+
+#[test]
+fn intervals_of_series_hold_the_truth() {
+    let mut random = Random::seeded(0xC0_4E4A);
+    let dir = house();
+    let collector = Collector::start(dir.path(), CONFIG);
+    let socket = collector.socket("sflow");
+    let mut mixes: Vec<Mix> = (1..=MIXES).map(|agent| Mix::new(agent, &mut random)).collect();
+    // Half of them are counted, from before the first sample until after the last.
+    second_ended(&collector);
+    let begun = Instant::now();
+    for mix in mixes.iter_mut().step_by(2) {
+        socket.send(&mix.counters(1_000, 7)).unwrap();
+    }
+    second_ended(&collector);
+    second_ended(&collector);
+    let mut sent = 0;
+    for mix in &mut mixes {
+        sent += mix.samples.iter().map(|(_, _, count)| u64::from(*count)).sum::<u64>();
+        for datagram in mix.datagrams() {
+            socket.send(&datagram).unwrap();
+        }
+    }
+    taken(&collector, sent);
+    second_ended(&collector);
+    second_ended(&collector);
+    let uptime_ms = 1_000 + begun.elapsed().as_millis() as u32;
+    for mix in mixes.iter_mut().step_by(2) {
+        let octets = 7 + mix.truth.iter().sum::<u64>();
+        socket.send(&mix.counters(uptime_ms, octets)).unwrap();
+    }
+    second_ended(&collector);
+    second_ended(&collector);
+    // A point that has all of it.
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let step_s = (60..600).find(|step| now_s % step > 45).unwrap();
+    let start_s = now_s - now_s % step_s;
+    let (mut held, mut all) = ([0_u32; 2], [0_u32; 2]);
+    for (number, mix) in mixes.iter().enumerate() {
+        let counted = usize::from(number % 2 == 0);
+        let path = format!(
+            "/api/v1/telemetry/series?by=vlan&exporter=192.0.2.{}&from={start_s}&step={step_s}",
+            number + 1
+        );
+        let answer = collector.get(&path);
+        let measured_s = answer["measured_s"][0].as_f64().unwrap();
+        let bytes = |value: &Value| value[0].as_f64().unwrap() * measured_s / 8.0;
+        let total: u64 = mix.truth.iter().sum();
+        if counted == 1 {
+            let got = bytes(&answer["total"]["bps"]);
+            assert!((got / total as f64 - 1.0).abs() < 0.001, "{got}, not {total}: {answer}");
+            assert!(bytes(&answer["total"]["error_bps"]) <= 0.001 * got, "{answer}");
+            assert_eq!(answer["total"]["from"], "counters", "{answer}");
+        }
+        for line in answer["series"].as_array().unwrap() {
+            let vlan: usize = line["key"].as_str().unwrap().parse().unwrap();
+            let (got, error) = (bytes(&line["bps"]), bytes(&line["error_bps"]));
+            held[counted] += u32::from((got - mix.truth[vlan - 100] as f64).abs() <= error);
+            all[counted] += 1;
+        }
+    }
+    for (name, at) in [("sampled", 0), ("counted", 1)] {
+        let percent = 100.0 * f64::from(held[at]) / f64::from(all[at]);
+        println!("{name}: {percent:.1} % of {}", all[at]);
+        assert!((93.0..=97.0).contains(&percent), "{name}: {percent:.1} % of {}", all[at]);
+    }
+}

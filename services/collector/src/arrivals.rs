@@ -1,0 +1,184 @@
+//! Which seconds were measured: what came in each, what was dropped, and when every exporter was silent. Pure.
+//!
+//! A second in which datagrams were dropped is measured as far as datagrams were taken. A second without any is measured
+//! where silence is usual, and unknown otherwise: the network may be idle, or what tells of it may be cut off. The first
+//! datagram after a silence says by its number whether any is missing before it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::timeline::Timeline;
+
+/// Silence is unusual from so long on, and from so many times the longest usual pause.
+const SILENCE_MIN: Duration = Duration::from_secs(3);
+const SILENCE_FACTOR: f64 = 3.0;
+
+/// After so long a longer pause than usual is forgotten.
+const PAUSE_MEMORY_S: f64 = 600.0;
+
+/// A pause of so long may have been an outage.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// Most pauses that wait to be looked at.
+const PAUSES_MAX: usize = 64;
+
+/// Most seconds that are open.
+const SECONDS_MAX: usize = 4_096;
+
+/// Datagrams of a second.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Datagrams {
+    taken: u64,
+    dropped: f64,
+}
+
+/// A time in which no exporter sent anything.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Pause {
+    /// When the last datagram before it came.
+    pub(crate) from: Duration,
+    /// When the first one after it came.
+    pub(crate) to: Duration,
+    /// Datagrams are missing by the number of the first one.
+    pub(crate) missing: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    seconds: BTreeMap<u64, Datagrams>,
+    newest: Option<Duration>,
+    /// Longest pause between two datagrams of late.
+    usual_pause_s: f64,
+    pauses: Vec<Pause>,
+}
+
+impl Arrivals {
+    /// A datagram came; `missing` says that others before it did not.
+    pub(crate) fn take(&mut self, at: Duration, number: u64, missing: bool) {
+        if self.seconds.len() < SECONDS_MAX || self.seconds.contains_key(&number) {
+            self.seconds.entry(number).or_default().taken += 1;
+        }
+        let Some(newest) = self.newest else {
+            self.newest = Some(at);
+            return;
+        };
+        let pause = at.saturating_sub(newest);
+        if pause.is_zero() {
+            return;
+        }
+        self.newest = Some(at);
+        if pause >= PAUSE_MIN && self.pauses.len() < PAUSES_MAX {
+            self.pauses.push(Pause { from: newest, to: at, missing });
+        }
+        let pause_s = pause.as_secs_f64();
+        // An outage is no usual pause.
+        if !missing {
+            let kept = self.usual_pause_s * (-pause_s / PAUSE_MEMORY_S).exp();
+            self.usual_pause_s = kept.max(pause_s);
+        }
+    }
+
+    /// Datagrams were dropped between these moments.
+    pub(crate) fn note_drops(
+        &mut self,
+        line: &Timeline,
+        from: Duration,
+        to: Duration,
+        dropped: u32,
+    ) {
+        let (from, to) = (from.min(to), to);
+        let length_s = (to - from).as_secs_f64();
+        for number in line.number(from)..=line.number(to) {
+            if self.seconds.len() >= SECONDS_MAX && !self.seconds.contains_key(&number) {
+                break;
+            }
+            let span = line.span(number);
+            let overlap = to.min(span.end).saturating_sub(from.max(span.start)).as_secs_f64();
+            let share = if length_s > 0.0 { overlap / length_s } else { 1.0 };
+            self.seconds.entry(number).or_default().dropped += f64::from(dropped) * share;
+        }
+    }
+
+    /// Whether a silence that lasts until `now` is more than an idle network's.
+    pub(crate) fn is_cut_off(&self, now: Duration) -> bool {
+        let Some(newest) = self.newest else { return true };
+        let usual = Duration::from_secs_f64(SILENCE_FACTOR * self.usual_pause_s).max(SILENCE_MIN);
+        now.saturating_sub(newest) > usual
+    }
+
+    /// When the last datagram came.
+    pub(crate) fn newest(&self) -> Option<Duration> {
+        self.newest
+    }
+
+    /// A second has ended: which part of it was measured, 0 to 1.
+    pub(crate) fn close(&mut self, number: u64, end: Duration) -> f64 {
+        let open = self.seconds.split_off(&(number + 1));
+        let closed = std::mem::replace(&mut self.seconds, open);
+        let Datagrams { taken, dropped } = closed.get(&number).copied().unwrap_or_default();
+        match taken {
+            0 if dropped >= 0.5 || self.is_cut_off(end) => 0.0,
+            0 => 1.0,
+            taken => taken as f64 / (taken as f64 + dropped),
+        }
+    }
+
+    /// Pauses that have ended since the last time.
+    pub(crate) fn pauses(&mut self) -> Vec<Pause> {
+        std::mem::take(&mut self.pauses)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    /// Ten datagrams a second until `to`.
+    fn busy(to: u32) -> (Arrivals, Timeline) {
+        let (mut arrivals, line) = (Arrivals::default(), Timeline::new(at(0.0), 1_000.0));
+        for tenth in 0..10 * to {
+            let now = at(f64::from(tenth) / 10.0 + 0.05);
+            arrivals.take(now, line.number(now), false);
+        }
+        (arrivals, line)
+    }
+
+    #[test]
+    fn dropped_datagrams_are_unmeasured_time() {
+        let (mut arrivals, line) = busy(4);
+        // The buffer was full from 3.5 until 8.5; nothing of the seconds between was taken.
+        arrivals.note_drops(&line, at(3.5), at(8.5), 50);
+        let shares: Vec<f64> =
+            (1..=10).map(|number| arrivals.close(number, line.span(number).end)).collect();
+        assert_eq!(shares[..3], [1.0; 3]);
+        assert!((shares[3] - 10.0 / 15.0).abs() < 1e-9, "{shares:?}");
+        assert_eq!(shares[4..9], [0.0; 5]);
+    }
+
+    #[test]
+    fn unusual_silence_is_unknown() {
+        let (mut arrivals, line) = busy(5);
+        assert!(!arrivals.is_cut_off(at(7.0)) && arrivals.is_cut_off(at(9.0)));
+        assert_eq!(
+            (arrivals.close(6, line.span(6).end), arrivals.close(9, line.span(9).end)),
+            (1.0, 0.0)
+        );
+        arrivals.take(at(12.0), line.number(at(12.0)), true);
+        let pauses = arrivals.pauses();
+        assert!(pauses.len() == 1 && pauses[0].missing && pauses[0].to == at(12.0), "{pauses:?}");
+        // The outage did not make silence usual.
+        assert!(arrivals.is_cut_off(at(16.0)));
+        // An exporter that has nothing to tell but its counters.
+        for round in 1..10 {
+            arrivals.take(at(12.0 + 20.0 * f64::from(round)), 12 + 20 * round as u64, false);
+        }
+        assert!(!arrivals.is_cut_off(at(192.0 + 59.0)) && arrivals.is_cut_off(at(192.0 + 61.0)));
+        // Before anything came nothing is known.
+        assert!(Arrivals::default().is_cut_off(at(0.0)));
+    }
+}
