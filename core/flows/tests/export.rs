@@ -329,7 +329,8 @@ fn physical_interfaces_and_inner_vlans_count() {
         let (seen, _) = read(&[record(0, &flow(&octets, more))]);
         (seen[0].vlan, seen[0].inner_vlan)
     };
-    let (outer, inner): ((u16, &[u8]), (u16, &[u8])) = ((243, &[0, 100]), (245, &[0, 200]));
+    let outer: (u16, &[u8]) = (243, &[0, 100]);
+    let inner: (u16, &[u8]) = (245, &[0, 200]);
     assert_eq!(pair(&[outer, inner]), (Some(100), Some(200)));
     assert_eq!(pair(&[(58, &[0, 100]), inner]), (Some(100), Some(200)));
     assert_eq!(pair(&[(243, &[0, 0]), inner]), (Some(200), None));

@@ -582,7 +582,7 @@ fn what_an_agent_sends_is_labelled_through_the_map_of_sockets() {
     if !possible("an agent that sends") {
         return;
     }
-    let mut lab = Lab::new();
+    let lab = Lab::new();
     let here = lab.here.clone();
     let path = |name: &str| lab.dir.path().join(name);
     let (root, config, asking) = (path("root"), path("agent.toml"), path("asking"));

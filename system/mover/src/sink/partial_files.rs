@@ -285,8 +285,9 @@ mod tests {
         let entry = Arc::new(entry);
         let (waits, waiting) = mpsc::channel();
         let first = destination_of(".first-");
-        let second = destination_of(".second-")
-            .with_release(Some(Arc::new(move |_: &OsStr| drop(waits.send(())))));
+        let second = destination_of(".second-").with_release(Some(Arc::new(move |_: &OsStr| {
+            let _ = waits.send(());
+        })));
         let (_, sink) = first.check(0, &entry);
         let sink = sink.expect("a file that is wanted");
         first.open(&sink).expect("a file").file.write_all_at(b"nine byte", 0).expect("room");
