@@ -9,8 +9,8 @@ use penstock_flows::sflow::xdr::{Opaque, Reader};
 use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, Interface, Source};
 use serde_json::Value;
 
-use crate::common::Random;
-use crate::site::{CONFIG, Collector, Mark, house, packet, second_ended, taken};
+use crate::common::{Random, until};
+use crate::site::{CONFIG, Collector, Mark, WITHIN, house, packet, second_ended, taken};
 
 const MIXES: u8 = 200;
 
@@ -133,10 +133,14 @@ fn intervals_of_series_hold_the_truth() {
     }
     second_ended(&collector);
     second_ended(&collector);
-    // A point that has all of it.
-    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let step_s = (60..600).find(|step| now_s % step > 45).unwrap();
-    let start_s = now_s - now_s % step_s;
+    second_ended(&collector);
+    // A point that has all of it and ended a second ago. It is shorter than a minute: answered from memory, where all
+    // counters are known at once.
+    let (start_s, step_s) = until("a point that has just ended", WITHIN, || {
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let step_s = (30..60).find(|step| (now_s - 1) % step == 0)?;
+        Some((now_s - 1 - step_s, step_s))
+    });
     let (mut held, mut all) = ([0_u32; 2], [0_u32; 2]);
     for (number, mix) in mixes.iter().enumerate() {
         let counted = usize::from(number % 2 == 0);

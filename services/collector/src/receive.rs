@@ -181,7 +181,8 @@ pub(crate) fn run(
                 let last = take(&receiver, input, shared, recorder.as_mut());
                 if receiver.is_drained() {
                     let since = last.unwrap_or_else(|| input.drained());
-                    note_drops(&mut receiver, input, shared, (since, begun));
+                    // Until now: this thread may have been stopped within the call.
+                    note_drops(&mut receiver, input, shared, (since, shared.now()));
                     input.set_drained(begun);
                 } else if let Some(last) = last {
                     input.set_drained(last);
