@@ -33,19 +33,32 @@ fn pages() -> Vec<(String, String)> {
         .collect()
 }
 
+/// Programs to which `penstock` is an argument: a user, a group, a unit.
+const OTHER_PROGRAMS: [&str; 3] = ["install", "journalctl", "systemctl"];
+
+/// A word as the parser takes it: a fingerprint of which only the form is written becomes a whole one.
+fn filled_in(word: &str) -> String {
+    match word {
+        "SHA256:..." | "SHA256:HEX" => format!("SHA256:{}", "0".repeat(64)),
+        _ => word.to_owned(),
+    }
+}
+
 /// Argument lists of `penstock` in a line of a shell.
 fn invocations(command: &str) -> Vec<Vec<String>> {
     let command = command.replace("\\\n", " ");
     let words = shlex::split(&command).unwrap_or_else(|| panic!("no words: {command}"));
     let mut found: Vec<Vec<String>> = Vec::new();
-    let mut open = false;
+    let (mut open, mut is_other) = (false, false);
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             ">" | "<" | ">>" => {
                 words.next();
             }
-            "|" | "&" | "&&" | "||" | ";" => open = false,
+            "|" | "&" | "&&" | "||" | ";" => (open, is_other) = (false, false),
+            program if !open && OTHER_PROGRAMS.contains(&program) => is_other = true,
+            _ if is_other => {}
             // What a lab runs is an argument of `lab exec`.
             "penstock" if !open => {
                 open = true;
@@ -53,7 +66,8 @@ fn invocations(command: &str) -> Vec<Vec<String>> {
             }
             _ if open => {
                 let end = word.ends_with(';');
-                found.last_mut().expect("it is open").push(word.trim_end_matches(';').to_owned());
+                let word = filled_in(word.trim_end_matches(';'));
+                found.last_mut().expect("it is open").push(word);
                 open = !end;
             }
             _ => {}

@@ -647,7 +647,7 @@ fn another_version_is_told() {
     let mut answer = Vec::new();
     socket.read_to_end(&mut answer).unwrap();
     assert_eq!((&answer[..8], answer.len()), (&b"PENSTOCK"[..], 16), "{answer:?}");
-    assert_eq!(u16::from_be_bytes([answer[8], answer[9]]), 1);
+    assert_eq!(u16::from_be_bytes([answer[8], answer[9]]), 2);
 
     // And the other way round: an agent of another version, and something that is none.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -664,7 +664,7 @@ fn another_version_is_told() {
     });
     let one = dataset(&house, &[("one", 9000)]).join("one");
     let copy = || run(house.penstock().arg("cp").arg(&one).arg(format!("penstock://{address}/")));
-    fails(&copy(), 1, "speaks protocol version 9 and this penstock 1");
+    fails(&copy(), 1, "speaks protocol version 9 and this penstock 2");
     fails(&copy(), 1, "does not speak Penstock's protocol");
 }
 

@@ -209,6 +209,7 @@ pages! {
     topology_page_runs "docs/topology.md"
     experiments_page_runs "experiments/README.md"
     cancel_help_runs "help cancel"
+    controller_help_runs "help controller"
     cp_help_runs "help cp"
     drain_help_runs "help drain"
     experiment_help_runs "help experiment"
