@@ -133,10 +133,10 @@ fn documented_commands_finish_a_request() {
             "{line}"
         );
     }
-    assert!(said("submit a:/data b:/data/in").contains("done, 1 of 1 files"));
+    assert!(said("submit a:/data b:/data/in").contains("done, 1 of 1 file"));
     assert_eq!(said("cat site/dtn-b"), "hello\n");
     // A single file goes into the directory under its name.
-    assert!(said("submit a:/data/hello.txt").contains("done, 1 of 1 files"));
+    assert!(said("submit a:/data/hello.txt").contains("done, 1 of 1 file"));
     assert_eq!(
         fs::read_to_string(place.join("site/dtn-b/data/again/hello.txt")).unwrap(),
         "hello\n"
