@@ -261,9 +261,9 @@ fn garbage_is_dropped_with_a_reason_and_tests_go_on() {
     send(b"short");
     assert!(listener.log_line("dropped").contains("closed after 5 bytes"));
     let answer = send(b"PENSTOCK\x00\x09\x03\x00\x00\x00\x00\x00");
-    assert!(answer.contains("version 9") && answer.contains("penstock 1"), "{answer}");
+    assert!(answer.contains("version 9") && answer.contains("penstock 2"), "{answer}");
     assert!(listener.log_line("dropped").contains("version 9"));
-    send(b"PENSTOCK\x00\x01\x04\x00\x00\x00\x00\x00abcdefghijklmnop\x00\x00\x00\x00");
+    send(b"PENSTOCK\x00\x02\x04\x00\x00\x00\x00\x00abcdefghijklmnop\x00\x00\x00\x00");
     assert!(listener.log_line("dropped").contains("not here"));
     send(b"PENSTOCK\x00\x01\x03\x00\x00\x00\x00\x00\xff\xff\xff\xff");
     assert!(listener.log_line("failed").contains("limit"));
