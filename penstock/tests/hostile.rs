@@ -30,7 +30,7 @@ fn client_hello(random: &mut Random) -> Vec<u8> {
 }
 
 fn preamble(kind: u8, tls: u8) -> Vec<u8> {
-    [b"PENSTOCK\0\x01", &[kind, tls][..], &[0; 4]].concat()
+    [b"PENSTOCK\0\x02", &[kind, tls][..], &[0; 4]].concat()
 }
 
 /// What strangers may say first.

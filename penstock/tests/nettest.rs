@@ -265,9 +265,9 @@ fn garbage_is_dropped_with_a_reason_and_tests_go_on() {
     assert!(listener.log_line("dropped").contains("version 9"));
     send(b"PENSTOCK\x00\x02\x04\x00\x00\x00\x00\x00abcdefghijklmnop\x00\x00\x00\x00");
     assert!(listener.log_line("dropped").contains("not here"));
-    send(b"PENSTOCK\x00\x01\x03\x00\x00\x00\x00\x00\xff\xff\xff\xff");
+    send(b"PENSTOCK\x00\x02\x03\x00\x00\x00\x00\x00\xff\xff\xff\xff");
     assert!(listener.log_line("failed").contains("limit"));
-    send(b"PENSTOCK\x00\x01\x03\x00\x00\x00\x00\x00\x00\x00\x00\x02{}");
+    send(b"PENSTOCK\x00\x02\x03\x00\x00\x00\x00\x00\x00\x00\x00\x02{}");
     assert!(listener.log_line("failed").contains("not a message"));
     assert_eq!(listener.test(&["-n", "1000"])["bytes"], 1000);
 }

@@ -256,7 +256,7 @@ fn statuses_are_as_documented() {
         let (got, text) = running.request(method, path, token, body);
         assert_eq!(got, status, "{method} {path}: {text}");
         assert!(text.contains(words), "{method} {path}: {text}");
-        assert!(status == 200 || text.starts_with("{\"error\":\""), "{text}");
+        assert!(status == 200 || text.starts_with("{\"type\":\"about:blank\""), "{text}");
     }
     let head = running.raw("GET /api/v1/agent HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     assert!(head.to_ascii_lowercase().contains("www-authenticate: bearer"), "{head}");
