@@ -16,8 +16,8 @@
 //! **Few samples.** The half-width of the 95 % interval is 1.96 √(V + [`PSEUDO_SAMPLES`]·u²), where u is what one sample
 //! stands for. The second term is nothing where samples are many; where there is none it makes the half-width that of
 //! the 95 % Poisson bound, 3 samples: traffic of three samples' worth goes unsampled in one of e³ = 20 cases. u is Σ(rL)²
-//! by ΣrL of the class, but not less than that of all traffic as long as the class has fewer than [`UNIT_SAMPLES_MIN`]
-//! samples, which may all have been short packets.
+//! by ΣrL of the class, but not less than that of all traffic of its strata as long as the class has fewer than
+//! [`UNIT_SAMPLES_MIN`] samples, which may all have been short packets.
 //!
 //! **Assumptions.** Draws are independent (a sampler that takes every N-th packet of a mix in random order comes close).
 //! All strata of a view see different packets. Samples and counters of an exporter are about as late as each other, and
@@ -48,6 +48,8 @@ pub struct Sum {
     pub variance: f64,
     /// Sum of the squares of what each sample stands for.
     pub squares: f64,
+    /// Sum of the bytes times what one sample of all traffic of their stratum stands for.
+    pub pooled: f64,
     /// Bytes of it that were counted.
     pub counted: f64,
     /// How much of it cannot hide what no sample showed, 0 to 1: 1 where counters cover all of it.
@@ -70,6 +72,7 @@ impl Sum {
         self.bytes += other.bytes;
         self.variance += other.variance;
         self.squares += other.squares;
+        self.pooled += other.pooled;
         self.counted += other.counted;
         self.certain = self.certain.min(other.certain);
     }
@@ -78,6 +81,18 @@ impl Sum {
     #[must_use]
     pub fn unit(&self) -> f64 {
         if self.bytes > 0.0 { self.squares / self.bytes } else { 0.0 }
+    }
+
+    /// The same, of a stratum in which one sample of all traffic stands for `unit` bytes.
+    #[must_use]
+    pub fn within(self, unit: f64) -> Self {
+        Self { pooled: self.bytes * unit, ..self }
+    }
+
+    /// Bytes that one sample of all traffic of its strata stands for; 0 where that is not known.
+    #[must_use]
+    pub fn pooled_unit(&self) -> f64 {
+        if self.bytes > 0.0 { self.pooled / self.bytes } else { 0.0 }
     }
 
     /// How many samples of one size would be as sure; infinite where every packet was counted.
@@ -90,11 +105,13 @@ impl Sum {
         }
     }
 
-    /// Half-width of the 95 % interval, where one sample of all traffic stands for `unit` bytes.
+    /// Half-width of the 95 % interval, where one sample of all traffic stands for `unit` bytes, if that of its own strata is
+    /// not known.
     #[must_use]
     pub fn half_width(&self, unit: f64) -> f64 {
         let known = self.samples() >= UNIT_SAMPLES_MIN && self.certain <= 0.0;
-        let unit = if known { self.unit() } else { unit.max(self.unit()) };
+        let pooled = if self.pooled > 0.0 { self.pooled_unit() } else { unit };
+        let unit = if known { self.unit() } else { pooled.max(self.unit()) };
         let unit = unit * (1.0 - self.certain);
         Z95 * (self.variance + PSEUDO_SAMPLES * unit * unit).sqrt()
     }
@@ -130,6 +147,7 @@ impl Stratum {
             bytes: self.counted.bytes + rest * bytes,
             variance: self.counted.variance + rest * variance,
             squares: rest * self.sampled.squares,
+            pooled: rest * self.sampled.pooled,
             counted: self.counted.bytes,
             certain: self.counted.covered,
         }
@@ -175,6 +193,7 @@ impl Stratum {
             bytes: factor * class.bytes,
             variance: factor * factor * ratio.max(0.0) + share * share * total.variance,
             squares: factor * factor * class.squares * pseudo,
+            pooled: factor * factor * class.pooled * pseudo,
             ..Sum::default()
         }
     }

@@ -69,6 +69,7 @@ impl Answer {
         // Of the series itself over the whole time, if that is known well enough.
         let unit = match all.unit() {
             unit if all.samples() >= UNIT_SAMPLES_MIN && unit > 0.0 => unit,
+            unit if all.pooled > 0.0 => unit.max(all.pooled_unit()),
             unit => unit.max(self.unit),
         };
         sums.iter().map(|sum| sum.half_width(unit)).collect()
@@ -214,6 +215,7 @@ impl<'a> Gather<'a> {
             self.sampled.entry(stratum).or_default().add(sum);
         }
         let Some((series, total)) = places.asked else { return };
+        self.all.add(sum);
         self.rows.entry((series, total, places.stratum)).or_default().add(sum);
     }
 
@@ -265,7 +267,6 @@ impl<'a> Gather<'a> {
         let mut strata: BTreeMap<usize, Stratum> = BTreeMap::new();
         for (stratum, sum) in &sampled {
             strata.entry(*stratum).or_default().sampled = *sum;
-            self.all.add(*sum);
         }
         for (stratum, octets) in &octets {
             let stratum = strata.entry(*stratum).or_default();
@@ -297,6 +298,8 @@ impl<'a> Gather<'a> {
         let mut of_series: HashMap<_, (Sum, &Stratum), RandomState> = HashMap::default();
         let mut of_total: HashMap<_, (Sum, &Stratum), RandomState> = HashMap::default();
         for ((series, total, number), sum) in rows {
+            let stratum = number.and_then(|number| strata.get(&number));
+            let sum = stratum.map_or(sum, |stratum| sum.within(stratum.sampled.unit()));
             match ratio(number) {
                 Some((group, stratum)) => {
                     let of = of_series.entry((series, group)).or_insert((Sum::default(), stratum));
