@@ -116,7 +116,7 @@ fn who_says_nothing_is_dropped_at_the_deadline() {
     // Booked, and then no data connections.
     let mut booked = listener.book();
     assert!(matches!(read_message(&mut booked).unwrap(), Message::Failed { .. }));
-    assert!(listener.log_line("Failed").contains("1 of 1 data connections"));
+    assert!(listener.log_line("Failed").contains("1 of 1 data connection"));
     assert!(begun.elapsed() >= 3 * handshake && begun.elapsed() < WAIT);
     assert_eq!(listener.test(&small()).unwrap(), 100_000);
 }
