@@ -138,7 +138,7 @@ fn intervals_of_series_hold_the_truth() {
     // counters are known at once.
     let (start_s, step_s) = until("a point that has just ended", WITHIN, || {
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-        let step_s = (30..60).find(|step| (now_s - 1) % step == 0)?;
+        let step_s = (30..60).find(|step| (now_s - 1).is_multiple_of(*step))?;
         Some((now_s - 1 - step_s, step_s))
     });
     let (mut held, mut all) = ([0_u32; 2], [0_u32; 2]);
