@@ -122,13 +122,16 @@ impl Planner {
                 };
             let route: Vec<String> = route.unwrap_or_default();
             let was_up = || !run.setting.route.iter().any(|link| snapshot.down.contains(link));
-            let moved_ms = match route == run.setting.route {
+            let is_same_route = route == run.setting.route;
+            let moved_ms = match is_same_route {
                 true => run.setting.moved_ms,
                 false if run.setting.route.is_empty() || !was_up() => 0,
                 false => snapshot.now_ms,
             };
             let (off_since_ms, place) = match visible.get(&run.setting.run) {
-                // Nothing has told: it stays as it was judged last.
+                // The judgement of the path before holds for that path alone.
+                None if !is_same_route => (None, None),
+                // Without new counters the last judgement stays.
                 None => (run.setting.off_since_ms, None),
                 Some(None) => (None, None),
                 Some(Some(place)) => {
@@ -336,9 +339,13 @@ impl Planner {
         let mut at: BTreeMap<(&str, &str), (u64, Vec<i64>)> = BTreeMap::new();
         let mut over: BTreeMap<Direction, (u64, Vec<i64>)> = BTreeMap::new();
         for (run, chosen) in runs.iter().zip(ways) {
-            // One that was only just told is not there yet.
-            let settled = chosen.way().filter(|_| run.moving && now_ms - run.set_ms > OBEY_MS);
-            let Some(way) = settled else { continue };
+            // Its packets follow a path only some time after its hosts were given it.
+            let is_given = |way: &&Path| {
+                let links = way.links.iter().map(|link| &self.topology.links[link.0].name);
+                links.eq(run.setting.route.iter())
+            };
+            let is_settled = run.moving && now_ms - run.set_ms > OBEY_MS;
+            let Some(way) = chosen.way().filter(is_given).filter(|_| is_settled) else { continue };
             // A slow one moves in bursts, which counters spread over their interval.
             let expected = run.mean_bps.map_or(run.measured_bps, |mean| run.measured_bps.min(mean));
             for direction in self.directions(way) {

@@ -562,6 +562,28 @@ fn bytes_that_a_link_does_not_count_are_noticed_once_it_can_tell() {
 }
 
 #[test]
+fn new_path_is_judged_afresh() {
+    let planner = planner(vec![Class::new("c")]);
+    let one = snapshot(vec![run(1, "c", "a1")]);
+    let mut seen = obeyed(one.clone(), &planner.plan(&one));
+    seen.now_ms += 60_000;
+    let at_ms = seen.now_ms - 1_000;
+    let idle = LinkCount { at_ms, interval_ms: 20_000, bps: [Some(0), Some(0)] };
+    // The path is about to change to one whose links counted nothing while it was elsewhere.
+    seen.counts = [("north".to_owned(), idle), ("south".to_owned(), idle)].into();
+    seen.down = ["direct".to_owned()].into();
+    let decision = planner.plan(&seen);
+    assert_ne!(decision.settings[0].route, seen.runs[0].setting.route);
+    assert!(!decision.settings[0].off_path, "{decision:?}");
+    assert!(!decision.notes.iter().any(|note| note.contains("does not show")), "{decision:?}");
+    // Nor does what was found on the path before hold for the new one.
+    seen.runs[0].setting.off_path = true;
+    seen.runs[0].setting.off_since_ms = Some(seen.now_ms - 10_000);
+    let setting = planner.plan(&seen).settings.remove(0);
+    assert_eq!((setting.off_path, setting.off_since_ms), (false, None));
+}
+
+#[test]
 fn work_begins_where_there_is_room_in_turns() {
     let classes = vec![Class { weight: 2, ..Class::new("c") }, Class::new("d")];
     let planner = planner(classes);
