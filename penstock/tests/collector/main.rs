@@ -10,6 +10,7 @@ mod clickhouse;
 mod coverage;
 mod database;
 mod deploy;
+mod events;
 mod hostile;
 mod keeping;
 mod naming;

@@ -9,6 +9,7 @@ use penstock_http::fetch::Url;
 use penstock_units::BitRate;
 use serde::{Deserialize, Deserializer};
 
+use crate::event::{Event, EventKind, Severity};
 use crate::query::By;
 
 /// Most rules.
@@ -57,6 +58,8 @@ struct Table {
     below: Option<Number>,
     clear: Option<Number>,
     r#for: Option<String>,
+    #[serde(default)]
+    severity: Severity,
     webhook: Option<Url>,
 }
 
@@ -108,6 +111,8 @@ pub struct Rule {
     pub clear: f64,
     /// After so long.
     pub after: Duration,
+    /// How urgent it is.
+    pub severity: Severity,
     /// Who is told, besides the log.
     pub webhook: Option<Url>,
 }
@@ -120,7 +125,7 @@ impl<'de> Deserialize<'de> for Rule {
 
 impl Rule {
     fn new(table: Table) -> Result<Self, String> {
-        let Table { name, kind, by, key, above, below, clear, r#for, webhook } = table;
+        let Table { name, kind, by, key, above, below, clear, r#for, severity, webhook } = table;
         let wrong = |text: &str| Err(format!("alert '{name}': {text}"));
         let (threshold, above) = match (above, below, kind) {
             (Some(above), None, _) => (above.0, true),
@@ -156,7 +161,7 @@ impl Rule {
             (Some(text), _) => penstock_units::parse_duration(text)
                 .map_err(|error| format!("alert '{name}': for: {error}"))?,
         };
-        Ok(Self { watched: kind, of, key, threshold, above, clear, after, webhook, name })
+        Ok(Self { watched: kind, of, key, threshold, above, clear, after, severity, webhook, name })
     }
 
     /// The unit of its value.
@@ -166,6 +171,41 @@ impl Rule {
             Watched::Rate => "bit/s",
             Watched::Silence => "s",
             _ => "share",
+        }
+    }
+}
+
+/// An operator's note that a firing alert is being worked on.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Acknowledgement {
+    /// When it was given, in seconds since 1970.
+    pub at_s: f64,
+    /// What the operator wrote; may be empty.
+    pub comment: String,
+}
+
+/// State of an alert, as the API and the dashboard name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// The condition has held for the rule's time and has not cleared since.
+    Firing,
+    /// The condition holds, not for the rule's time yet.
+    Pending,
+    /// The condition does not hold.
+    Inactive,
+    /// There is no figure to compare.
+    NoData,
+}
+
+impl State {
+    /// The word for it.
+    #[must_use]
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Firing => "firing",
+            Self::Pending => "pending",
+            Self::Inactive => "inactive",
+            Self::NoData => "no_data",
         }
     }
 }
@@ -183,8 +223,10 @@ pub(crate) struct Alert {
     pub value: Option<f64>,
     /// How many times it began to fire.
     pub times: u64,
-    /// Since when the value is where it must be for a change, by the monotonic clock.
-    turning: Option<Duration>,
+    /// Acknowledgement by an operator; it ends with the alert.
+    pub acknowledged: Option<Acknowledgement>,
+    /// Since when the value is where it must be for a change, by the monotonic clock and in seconds since 1970.
+    turning: Option<(Duration, f64)>,
 }
 
 /// What has changed.
@@ -200,7 +242,51 @@ impl Alert {
     /// Nothing is known yet.
     #[must_use]
     pub(crate) fn new(rule: Rule) -> Self {
-        Self { rule, firing: false, since_s: None, value: None, times: 0, turning: None }
+        let (firing, since_s, value, times) = (false, None, None, 0);
+        Self { rule, firing, since_s, value, times, acknowledged: None, turning: None }
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub(crate) fn state(&self) -> State {
+        match (self.firing, self.turning, self.value) {
+            (true, ..) => State::Firing,
+            (false, Some(_), _) => State::Pending,
+            (false, None, Some(_)) => State::Inactive,
+            (false, None, None) => State::NoData,
+        }
+    }
+
+    /// Since when the condition holds without having fired, in seconds since 1970.
+    #[must_use]
+    pub(crate) fn pending_since_s(&self) -> Option<f64> {
+        self.turning.filter(|_| !self.firing).map(|(_, wall_s)| wall_s)
+    }
+
+    /// Takes up the state that the events of an earlier run left: an alert that fired then fires on, and keeps its
+    /// acknowledgement.
+    pub(crate) fn restore<'e>(&mut self, events: impl Iterator<Item = &'e Event>) {
+        for event in events.filter(|event| event.subject == self.rule.name) {
+            match event.kind {
+                EventKind::AlertFiring => {
+                    (self.firing, self.since_s) = (true, Some(event.at_s));
+                    self.times += 1;
+                }
+                EventKind::AlertResolved => {
+                    (self.firing, self.since_s) = (false, Some(event.at_s));
+                    self.acknowledged = None;
+                }
+                EventKind::AlertAcknowledged => {
+                    let (at_s, comment) = (event.at_s, event.text.clone());
+                    self.acknowledged = Some(Acknowledgement { at_s, comment });
+                }
+                EventKind::AlertUnacknowledged => self.acknowledged = None,
+                _ => {}
+            }
+        }
+        if !self.firing {
+            self.acknowledged = None;
+        }
     }
 
     /// Takes a value; `None` where nothing is known, which changes nothing.
@@ -227,12 +313,13 @@ impl Alert {
             self.turning = None;
             return None;
         }
-        let since = *self.turning.get_or_insert(now);
+        let (since, _) = *self.turning.get_or_insert((now, wall_s));
         if now.saturating_sub(since) < after {
             return None;
         }
         (self.firing, self.turning, self.since_s) = (!self.firing, None, Some(wall_s));
         self.times += u64::from(self.firing);
+        self.acknowledged = None;
         Some(if self.firing { Change::Fires } else { Change::Ends })
     }
 }
@@ -307,6 +394,46 @@ mod tests {
         }
         assert_eq!(told, [(31, Change::Fires), (80, Change::Ends)]);
         assert_eq!((alert.times, alert.since_s, alert.firing), (1, Some(80.0), false));
+    }
+
+    #[test]
+    fn pending_precedes_firing() {
+        let rule =
+            rule("kind = \"rate\"\nabove = 100\nfor = \"10s\"\nseverity = \"critical\"").unwrap();
+        assert_eq!(rule.severity, Severity::Critical);
+        let mut alert = Alert::new(rule);
+        let mut states = Vec::new();
+        for (second, value) in [(0, None), (1, Some(50.0)), (2, Some(200.0)), (12, Some(200.0))] {
+            alert.step(at(second), 1_000.0 + second as f64, value);
+            states.push((alert.state(), alert.pending_since_s()));
+        }
+        let pending = (State::Pending, Some(1_002.0));
+        assert_eq!(
+            states,
+            [(State::NoData, None), (State::Inactive, None), pending, (State::Firing, None)]
+        );
+    }
+
+    #[test]
+    fn restart_keeps_firing_and_acknowledgement() {
+        let rule = rule("kind = \"rate\"\nabove = 100\nfor = \"1s\"").unwrap();
+        let event =
+            |at_s, kind, name: &str| Event::new(at_s, kind, Severity::Warning, name).text("on it");
+        let firing = event(10.0, EventKind::AlertFiring, "a");
+        let acknowledged = event(12.0, EventKind::AlertAcknowledged, "a");
+        let resolved = event(14.0, EventKind::AlertResolved, "a");
+        let other = event(15.0, EventKind::AlertResolved, "b");
+        let mut alert = Alert::new(rule.clone());
+        alert.restore([&firing, &acknowledged, &other].into_iter());
+        assert_eq!((alert.state(), alert.since_s, alert.times), (State::Firing, Some(10.0), 1));
+        assert_eq!(alert.acknowledged.as_ref().unwrap().comment, "on it");
+        assert_eq!(alert.step(at(1), 20.0, Some(200.0)), None, "it fires on, and not again");
+        alert.step(at(2), 21.0, Some(0.0));
+        assert_eq!(alert.step(at(3), 22.0, Some(0.0)), Some(Change::Ends));
+        assert_eq!(alert.acknowledged, None);
+        let mut alert = Alert::new(rule);
+        alert.restore([&firing, &acknowledged, &resolved].into_iter());
+        assert_eq!((alert.firing, alert.acknowledged), (false, None));
     }
 
     proptest! {

@@ -74,6 +74,17 @@ impl Answer {
         };
         sums.iter().map(|sum| sum.half_width(unit)).collect()
     }
+
+    /// Mean bits per second of a series over all that was measured and the half-width of its 95 % interval; `None` where
+    /// nothing was measured.
+    pub(crate) fn mean_bps(&self, sums: &[Sum]) -> Option<(f64, f64)> {
+        let measured_s: f64 = self.covered_s.iter().sum();
+        let mut all = Sum::default();
+        sums.iter().for_each(|sum| all.add(*sum));
+        let half_width = self.half_widths(&[all])[0];
+        let rate = |bytes: f64| (bytes * 8.0 / measured_s).round();
+        (measured_s > 0.0).then(|| (rate(all.bytes), rate(half_width)))
+    }
 }
 
 /// A direction of an interface of an exporter by its name.

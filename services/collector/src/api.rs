@@ -1,6 +1,6 @@
 //! The collector's part of the HTTP API: all paths below `/api/v1/telemetry`, and `/api/v1/topology`.
 //!
-//! Everything here is read only. Rates are in bits per second with the half-width of their 95 % interval beside them;
+//! Everything here is read only but for acknowledgements of alerts, which take the agent's token. Rates are in bits per second with the half-width of their 95 % interval beside them;
 //! what was not measured is null.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
-use axum::routing::get;
+use axum::routing::{get, put};
 use penstock_http::ApiError;
 use utoipa::OpenApi;
 
@@ -16,14 +16,19 @@ use crate::query::{By, Query};
 use crate::row::Direction;
 use crate::shared::Shared;
 
+mod alerts;
+mod events;
 mod facts;
+mod flow_filter;
 mod follow;
+mod link_series;
+mod matrix;
 mod network;
 mod series;
 mod talkers;
 mod unknown;
 
-pub(crate) use network::link_share;
+pub(crate) use network::{interface_states, link_share};
 pub(crate) use series::first;
 #[cfg(test)]
 pub(crate) use series::{live, past};
@@ -36,9 +41,16 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/api/v1/telemetry/exporters", get(facts::exporters))
         .route("/api/v1/telemetry/talkers", get(talkers::talkers))
         .route("/api/v1/telemetry/labels", get(series::labels))
-        .route("/api/v1/telemetry/alerts", get(facts::alerts))
+        .route("/api/v1/telemetry/alerts", get(alerts::alerts))
+        .route(
+            "/api/v1/telemetry/alerts/{name}/acknowledgement",
+            put(alerts::acknowledge).delete(alerts::unacknowledge),
+        )
+        .route("/api/v1/telemetry/events", get(events::events))
+        .route("/api/v1/telemetry/matrix", get(matrix::matrix))
         .route("/api/v1/telemetry/status", get(facts::status))
         .route("/api/v1/telemetry/links", get(network::links))
+        .route("/api/v1/telemetry/links/{name}/series", get(link_series::series))
         .route("/api/v1/topology", get(network::topology))
         .with_state(shared)
 }
@@ -51,9 +63,14 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
     facts::exporters,
     talkers::talkers,
     series::labels,
-    facts::alerts,
+    alerts::alerts,
+    alerts::acknowledge,
+    alerts::unacknowledge,
+    events::events,
+    matrix::matrix,
     facts::status,
     network::links,
+    link_series::series,
     network::topology,
 ))]
 struct Document;
@@ -82,6 +99,10 @@ impl Params {
         Ok(Self(params))
     }
 
+    fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
     fn take(&mut self, name: &str) -> Option<String> {
         self.0.remove(name)
     }
@@ -92,16 +113,20 @@ impl Params {
         text.parse().map(Some).map_err(bad)
     }
 
+    fn direction(&mut self) -> Result<Option<Direction>, ApiError> {
+        match self.take("direction").as_deref() {
+            None => Ok(None),
+            Some("in") => Ok(Some(Direction::In)),
+            Some("out") => Ok(Some(Direction::Out)),
+            Some(other) => {
+                Err(ApiError::bad_request(format!("direction={other}: write in or out")))
+            }
+        }
+    }
+
     /// Direction, view and filters of a question; whatever is left over is unknown.
     fn question(mut self, by: By, shared: &Shared) -> Result<Query, ApiError> {
-        let direction = match self.take("direction").as_deref() {
-            None => None,
-            Some("in") => Some(Direction::In),
-            Some("out") => Some(Direction::Out),
-            Some(other) => {
-                return Err(ApiError::bad_request(format!("direction={other}: write in or out")));
-            }
-        };
+        let direction = self.direction()?;
         let view = match self.take("combine") {
             None => shared.config.combine,
             Some(text) => text.parse().map_err(ApiError::bad_request)?,

@@ -20,10 +20,11 @@ use tokio::sync::mpsc;
 
 use crate::clickhouse::ClickHouse;
 use crate::config::{Config, prefixes, systems};
+use crate::event::Event;
 use crate::receive::{self, Input};
 use crate::shared::{Shared, Stores};
 use crate::store::Store;
-use crate::{api, archive, metrics, tick, watch};
+use crate::{api, archive, changes, host_names, metrics, tick, watch};
 
 /// The last minute may take so long to be written.
 const STORE_TIME: Duration = Duration::from_secs(10);
@@ -67,16 +68,21 @@ impl Collector {
         let stores = Stores { store, clickhouse: database, archive };
         let shared = Shared::new(config, registry, intake, (inputs, missing), stores);
         let shared = Arc::new(shared);
-        shared.change_directory(|directory| directory.set_systems(systems.names));
+        let hosts = shared.config.hosts.as_deref().map(host_names::read).transpose()?;
+        shared.change_directory(|directory| {
+            directory.set_systems(systems.names);
+            directory.set_hosts(hosts.unwrap_or_default());
+        });
         let mut stored = Vec::new();
         let mut storing = Vec::new();
         if shared.store.is_some() {
             let (give, minutes) = mpsc::unbounded_channel();
             stored.push(give);
+            let events = restore_events(&shared, runtime);
             let shared = Arc::clone(&shared);
             storing.push(runtime.spawn(async move {
                 if let Some(store) = &shared.store {
-                    store.run(minutes).await;
+                    store.run(minutes, events).await;
                 }
             }));
         }
@@ -119,6 +125,8 @@ impl Collector {
             let watcher = Arc::clone(&shared);
             this.spawn("alerts", move || watch::run(&watcher, &calls))?;
         }
+        let watched = Arc::clone(&shared);
+        this.spawn("events", move || changes::run(&watched))?;
         this.spawn("second", move || tick::run(&shared, &stored))?;
         Ok(this)
     }
@@ -135,6 +143,34 @@ impl Collector {
     pub fn inputs(&self) -> &[Arc<Input>] {
         &self.shared.inputs
     }
+}
+
+/// Takes up the events of earlier runs and restores the alerts from them; gives what comes next to the store.
+fn restore_events(shared: &Shared, runtime: &Handle) -> mpsc::UnboundedReceiver<Event> {
+    let (give, events) = mpsc::unbounded_channel();
+    let stored = tokio::task::block_in_place(|| {
+        runtime.block_on(async {
+            let store = shared.store.as_ref()?;
+            let read = tokio::time::timeout(STORE_TIME, store.events()).await;
+            match read.map_err(|_| "no answer in time".to_owned()) {
+                Ok(Ok(events)) => Some(events),
+                Ok(Err(error)) => {
+                    tracing::warn!("events of earlier runs cannot be read: {error}");
+                    None
+                }
+                Err(error) => {
+                    tracing::warn!("events of earlier runs cannot be read: {error}");
+                    None
+                }
+            }
+        })
+    });
+    let stored = stored.unwrap_or_default();
+    for alert in shared.alert_states().iter_mut() {
+        alert.restore(stored.iter());
+    }
+    shared.events_log().restore(stored, Some(give));
+    events
 }
 
 /// Hashing differs from start to start, so that nobody can choose what collides.
@@ -172,6 +208,10 @@ impl Role for Collector {
     }
 
     fn reload(&self) -> Result<(), String> {
+        if let Some(file) = self.shared.config.hosts.as_deref() {
+            let hosts = host_names::read(file)?;
+            self.shared.change_directory(|directory| directory.set_hosts(hosts));
+        }
         let Some(file) = self.shared.config.prefixes.as_deref() else { return Ok(()) };
         let systems = systems(file)?;
         let before = self.shared.intake().aggregator.set_origins(systems.origins);
@@ -191,6 +231,7 @@ impl Role for Collector {
         for thread in threads {
             let _ = thread.join();
         }
+        self.shared.events_log().close();
         // The last minute is on its way; the tasks end when it is written, or cannot be.
         let storing =
             std::mem::take(&mut *self.storing.lock().unwrap_or_else(PoisonError::into_inner));

@@ -128,6 +128,8 @@ pub struct Config {
     pub sites: Vec<Site>,
     /// Where prefixes of autonomous systems stand.
     pub prefixes: Option<PathBuf>,
+    /// Names of hosts by address, in the format of hosts(5).
+    pub hosts: Option<PathBuf>,
     /// Hosts whose marks are believed.
     pub marking: Vec<Network>,
     /// Hosts that pass on fireflies of others.
@@ -167,6 +169,7 @@ struct Table {
     receive_buffer_bytes: Option<usize>,
     topology: Option<Spanned<PathBuf>>,
     prefixes: Option<PathBuf>,
+    hosts: Option<PathBuf>,
     #[serde(default)]
     site: Vec<Site>,
     #[serde(default)]
@@ -249,6 +252,7 @@ impl Config {
         let parquet = table.parquet.take().map(|table| table.lower(dir)).transpose();
         let parquet = parquet.map_err(|(at, text)| failed(line(at), text))?;
         table.prefixes = table.prefixes.take().map(|path| dir.join(path));
+        table.hosts = table.hosts.take().map(|path| dir.join(path));
         Ok(Self { clickhouse, parquet, ..lower(table, required, topology) })
     }
 }
@@ -304,6 +308,7 @@ fn lower(table: Table, required: bool, topology: Option<Topology>) -> Config {
         topology,
         sites: table.site,
         prefixes: table.prefixes,
+        hosts: table.hosts,
         marking: table.marking,
         relays: table.relays,
         exporters: table.exporter,

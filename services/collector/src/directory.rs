@@ -1,6 +1,7 @@
 //! Who exporters are: their numbers of this run, and names that stay.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use penstock_flows::exporter::{Dialect, Exporter, ExporterKey};
@@ -30,6 +31,9 @@ pub struct Directory {
     names: HashMap<Arc<str>, (Option<Arc<str>>, bool)>,
     interfaces: HashMap<(Arc<str>, u32), Arc<str>>,
     systems: Arc<BTreeMap<u32, String>>,
+    hosts: Arc<HashMap<IpAddr, String>>,
+    /// Names that hosts among the exporters reported, by their agent address.
+    exporter_hosts: HashMap<IpAddr, Arc<str>>,
 }
 
 /// How an exporter is called where numbers of ports do not matter.
@@ -93,6 +97,12 @@ impl Directory {
         if entry.name.is_none() && !name.is_empty() {
             entry.name = Some(name[..name.floor_char_boundary(NAME_BYTES_MAX)].into());
         }
+        if let Some(name) = entry.name.clone() {
+            let own = exporter.key.address.ip().to_canonical();
+            if self.exporter_hosts.len() < ENTRIES_MAX || self.exporter_hosts.contains_key(&own) {
+                self.exporter_hosts.insert(own, name);
+            }
+        }
     }
 
     /// An interface of it is called so.
@@ -119,6 +129,19 @@ impl Directory {
     pub fn name(&self, key: &str) -> Arc<str> {
         let found = self.entries.values().find(|entry| &*entry.key == key);
         found.and_then(|entry| entry.name.clone()).unwrap_or_else(|| key.into())
+    }
+
+    /// Names of hosts; those before are gone.
+    pub fn set_hosts(&mut self, hosts: HashMap<IpAddr, String>) {
+        self.hosts = hosts.into();
+    }
+
+    /// Name of the host with this address: of the file of hosts, or what an exporter there calls itself.
+    #[must_use]
+    pub fn host_name(&self, address: IpAddr) -> Option<&str> {
+        let address = address.to_canonical();
+        let listed = self.hosts.get(&address).map(String::as_str);
+        listed.or_else(|| self.exporter_hosts.get(&address).map(|name| &**name))
     }
 
     /// Names of autonomous systems; those before are gone.

@@ -27,6 +27,8 @@ pub enum By {
     Vlan,
     /// Site.
     Site,
+    /// Site of the source and site of the destination.
+    SitePair,
     /// Host.
     Host,
     /// Interface of an exporter.
@@ -43,12 +45,13 @@ pub enum By {
     Total,
 }
 
-const WORDS: [(&str, By); 12] = [
+const WORDS: [(&str, By); 13] = [
     ("owner", By::Owner),
     ("activity", By::Activity),
     ("scitag", By::Scitag),
     ("vlan", By::Vlan),
     ("site", By::Site),
+    ("site_pair", By::SitePair),
     ("host", By::Host),
     ("interface", By::Interface),
     ("ip_version", By::IpVersion),
@@ -57,6 +60,12 @@ const WORDS: [(&str, By); 12] = [
     ("exporter", By::Exporter),
     ("total", By::Total),
 ];
+
+/// Site of what no configured network has.
+pub(crate) const ELSEWHERE: &str = "elsewhere";
+
+/// Between source and destination in the key of a pair of sites.
+pub(crate) const PAIR: char = '>';
 
 impl FromStr for By {
     type Err = String;
@@ -255,7 +264,12 @@ impl Query {
             }
             (By::Site, Row::Group { source, destination, .. }) => {
                 let site = if received { destination } else { source };
-                Some(site.as_deref().unwrap_or("elsewhere").to_owned())
+                Some(site.as_deref().unwrap_or(ELSEWHERE).to_owned())
+            }
+            (By::SitePair, Row::Group { source, destination, .. }) => {
+                let name =
+                    |site: &Option<Arc<str>>| site.clone().unwrap_or_else(|| ELSEWHERE.into());
+                Some(format!("{}{PAIR}{}", name(source), name(destination)))
             }
             (By::Host, Row::Host { address, .. }) => {
                 Some(address.as_deref().unwrap_or("other").to_owned())
@@ -321,7 +335,12 @@ impl Names<'_> {
             },
             (By::Vlan, "untagged") => "Untagged".to_owned(),
             (By::Vlan, key) => format!("VLAN {key}"),
-            (By::Site, "elsewhere") => "Elsewhere".to_owned(),
+            (By::Site, ELSEWHERE) => "Elsewhere".to_owned(),
+            (By::SitePair, key) => key.replacen(PAIR, " to ", 1),
+            (By::Host, key) => match key.parse() {
+                Ok(address) => self.directory.host_name(address).unwrap_or(key).to_owned(),
+                Err(_) => key.to_owned(),
+            },
             (By::IpVersion, "none") => "Not IP".to_owned(),
             (By::IpVersion, key) => format!("IPv{key}"),
             (By::As, key) => match key.parse() {

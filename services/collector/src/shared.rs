@@ -17,6 +17,7 @@ use crate::arrivals::Arrivals;
 use crate::clickhouse::ClickHouse;
 use crate::config::Config;
 use crate::directory::Directory;
+use crate::event::EventLog;
 use crate::live::{Live, Sites};
 use crate::query::Query;
 use crate::receive::Input;
@@ -108,6 +109,8 @@ pub(crate) struct Shared {
     pub(crate) archive: Option<Archive>,
     /// Alerts, in the order of their rules.
     pub(crate) alerts: Mutex<Vec<Alert>>,
+    /// What happened to alerts, exporters and interfaces.
+    events_log: Mutex<EventLog>,
     /// Calls that no webhook took.
     pub(crate) webhooks_failed: AtomicU64,
     /// Begin of the monotonic time that the intake sees.
@@ -154,6 +157,7 @@ impl Shared {
             clickhouse,
             archive,
             alerts: Mutex::new(config.alerts.iter().cloned().map(Alert::new).collect()),
+            events_log: Mutex::default(),
             webhooks_failed: AtomicU64::new(0),
             registry,
             sites: config.sites.iter().map(|site| Arc::from(site.name.as_str())).collect(),
@@ -219,6 +223,10 @@ impl Shared {
 
     pub(crate) fn alert_states(&self) -> MutexGuard<'_, Vec<Alert>> {
         self.alerts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn events_log(&self) -> MutexGuard<'_, EventLog> {
+        self.events_log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The live feed; `None` when the service ends.

@@ -16,11 +16,13 @@ use std::time::{Duration, Instant};
 use sqlx::sqlite::SqlitePool;
 use tokio::sync::mpsc;
 
+use crate::event::Event;
 use crate::minute::Minute;
 use crate::receive::TELL_EVERY;
 use crate::row::{Cell, Kind, Row};
 
 mod database;
+mod events;
 mod packed;
 #[cfg(test)]
 mod tests;
@@ -144,8 +146,12 @@ impl Store {
         }
     }
 
-    /// Writes minutes as they come, until there will be none.
-    pub(crate) async fn run(&self, mut minutes: mpsc::UnboundedReceiver<Arc<Minute>>) {
+    /// Writes minutes and events as they come, until there will be none.
+    pub(crate) async fn run(
+        &self,
+        mut minutes: mpsc::UnboundedReceiver<Arc<Minute>>,
+        mut events: mpsc::UnboundedReceiver<Event>,
+    ) {
         let mut waiting: VecDeque<Arc<Minute>> = VecDeque::new();
         let mut ids = HashMap::new();
         let mut told: Option<Instant> = None;
@@ -160,6 +166,13 @@ impl Store {
                     Some(minute) => waiting.push_back(minute),
                     None => open = false,
                 },
+                event = events.recv(), if !events.is_closed() || !events.is_empty() => {
+                    if let Some(event) = event
+                        && let Err(error) = self.write_event(&event).await
+                    {
+                        self.failed(&error, &mut told).await;
+                    }
+                }
                 () = tokio::time::sleep(pause), if open => {}
             }
             while waiting.len() > WAITING_MAX {
@@ -182,6 +195,12 @@ impl Store {
             self.health.waiting.store(waiting.len() as u64, Ordering::Relaxed);
             // At the end there is no other time to try.
             if !open {
+                events.close();
+                while let Some(event) = events.recv().await {
+                    if let Err(error) = self.write_event(&event).await {
+                        self.failed(&error, &mut told).await;
+                    }
+                }
                 self.health.lost.fetch_add(waiting.len() as u64, Ordering::Relaxed);
                 break;
             }
@@ -207,6 +226,10 @@ impl Store {
         }
         // Sums of hours and the end of old rows can wait for the next minute.
         database::keep_house(&pool, minute.start_s).await
+    }
+
+    async fn write_event(&self, event: &Event) -> Result<(), sqlx::Error> {
+        events::write(&self.open().await?, event).await
     }
 
     async fn failed(&self, error: &sqlx::Error, told: &mut Option<Instant>) {

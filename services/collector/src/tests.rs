@@ -65,7 +65,7 @@ async fn ten_thousand_keys_for_an_hour_take_bounded_memory() {
         most = most.max(live.rows());
     }
     drop(give);
-    store.run(take).await;
+    store.run(take, tokio::sync::mpsc::unbounded_channel().1).await;
     // Ten minutes of them fill the ring, and no more are kept.
     assert_eq!((live.seconds().count(), most), (SECONDS, ROWS_MAX));
     let bytes = most * size_of::<(PackedGroup, crate::second::Packed)>();

@@ -12,6 +12,7 @@ use crate::alert::{Alert, Change, Of, Watched};
 use crate::answer::{Answer, Past, Span, answer};
 use crate::api::link_share;
 use crate::directory::exporter_key;
+use crate::event::{Event, EventKind};
 use crate::query::{By, Query};
 use crate::second::Second;
 use crate::shared::{Shared, unix_now};
@@ -67,9 +68,30 @@ fn look(shared: &Shared, calls: &Sender<Call>) {
     }
 }
 
+/// The event of a change.
+fn event_of(alert: &Alert, change: Change, wall_s: f64) -> Event {
+    let rule = &alert.rule;
+    let shown = |value: f64| match rule.unit() {
+        "bit/s" => penstock_units::BitRate(value as u64).to_string(),
+        "s" => format!("{value:.0} s"),
+        _ => format!("{:.1} %", value * 100.0),
+    };
+    let value = shown(alert.value.unwrap_or_default());
+    let (kind, text) = match change {
+        Change::Fires => {
+            let side = if rule.above { "above" } else { "below" };
+            (EventKind::AlertFiring, format!("{value}, {side} {}", shown(rule.threshold)))
+        }
+        Change::Ends => (EventKind::AlertResolved, format!("back at {value}")),
+    };
+    let link = rule.key.clone().filter(|_| rule.of == Of::Link);
+    Event { link, ..Event::new(wall_s, kind, rule.severity, &rule.name).text(text) }
+}
+
 fn tell(shared: &Shared, alert: &Alert, change: Change, wall_s: f64, calls: &Sender<Call>) {
     let rule = &alert.rule;
     let (value, unit) = (alert.value.unwrap_or_default(), rule.unit());
+    shared.events_log().push(event_of(alert, change, wall_s));
     let state = match change {
         Change::Fires => "firing",
         Change::Ends => "resolved",
@@ -90,6 +112,7 @@ fn tell(shared: &Shared, alert: &Alert, change: Change, wall_s: f64, calls: &Sen
     let body = json!({
         "alert": rule.name,
         "state": state,
+        "severity": rule.severity.as_str(),
         "value": value,
         "unit": unit,
         "threshold": rule.threshold,

@@ -103,6 +103,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/api/v1/alto/networkmap", get(alto::network))
         .route("/api/v1/alto/costmap", get(alto::costs))
         .route("/api/v1/events", get(events::follow))
+        .route("/api/v1/events/network", get(events::network))
         .route("/api/v1/agents/{host}/report", post(agents::report))
         .route("/api/v1/agents/{host}/orders/{id}", get(agents::order))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
@@ -162,6 +163,7 @@ async fn guard(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     reservations::list,
     reservations::cancel,
     events::follow,
+    events::network,
     agents::report,
     agents::order,
 ))]

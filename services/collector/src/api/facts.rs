@@ -1,4 +1,4 @@
-//! What is known of exporters and their interfaces, the greatest flows, and how the collector itself is doing.
+//! Facts about exporters and their interfaces, and the state of the collector itself.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -158,7 +158,7 @@ pub(crate) struct InterfaceFacts {
     /// As filters take it.
     pub(super) key: String,
     /// For people.
-    name: String,
+    pub(super) name: String,
     /// The exporter's key.
     pub(super) exporter: String,
     /// The exporter's name, which is the node's in the topology.
@@ -593,71 +593,4 @@ pub(super) async fn status(
         clock_steps: get(&shared.clock_steps),
         slow_clients: get(&shared.slow_clients),
     }))
-}
-
-/// An alert.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = TelemetryAlert)]
-pub(crate) struct AlertFacts {
-    /// What it is called.
-    name: String,
-    /// rate, share, loss, unlabelled or silence.
-    kind: String,
-    /// Which owner, exporter and so on it is of; null for all.
-    key: Option<String>,
-    /// Whether it fires.
-    firing: bool,
-    /// Since when it does or does not, in seconds since 1970; null until a figure was known.
-    since_s: Option<f64>,
-    /// The figure now; null where there is none.
-    value: Option<f64>,
-    /// Its unit: bit/s, share or s.
-    unit: &'static str,
-    /// It fires beyond this.
-    threshold: f64,
-    /// Above the threshold, or else below.
-    above: bool,
-    /// It ends beyond this.
-    clear: f64,
-    /// After so many seconds.
-    for_s: f64,
-    /// How many times it began to fire.
-    times: u64,
-}
-
-/// All alerts.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = TelemetryAlerts)]
-pub(crate) struct Alerts {
-    /// In the order of the configuration.
-    alerts: Vec<AlertFacts>,
-    /// How many fire.
-    firing: usize,
-}
-
-/// Alerts, firing and not.
-#[utoipa::path(get, path = "/api/v1/telemetry/alerts", security((), ("token" = [])),
-    responses((status = 200, body = Alerts), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
-pub(super) async fn alerts(
-    State(shared): State<Arc<Shared>>,
-    given: Given,
-) -> Result<Json<Alerts>, ApiError> {
-    Params::new(given)?.none()?;
-    let alerts = shared.alert_states().clone();
-    let firing = alerts.iter().filter(|alert| alert.firing).count();
-    let facts = alerts.into_iter().map(|alert| AlertFacts {
-        kind: format!("{:?}", alert.rule.watched).to_lowercase(),
-        unit: alert.rule.unit(),
-        key: alert.rule.key,
-        firing: alert.firing,
-        since_s: alert.since_s,
-        value: alert.value,
-        threshold: alert.rule.threshold,
-        above: alert.rule.above,
-        clear: alert.rule.clear,
-        for_s: alert.rule.after.as_secs_f64(),
-        times: alert.times,
-        name: alert.rule.name,
-    });
-    Ok(Json(Alerts { alerts: facts.collect(), firing }))
 }

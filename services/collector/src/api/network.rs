@@ -10,10 +10,12 @@ use penstock_topology::{End, Kind, Topology};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::facts::all_interfaces;
-use super::series::live;
+use super::facts::{InterfaceFacts, all_interfaces};
+use super::series::{Asked, live};
 use super::{Given, Params};
 use crate::answer::Span;
+use crate::changes::InterfaceState;
+use crate::config::KnownExporter;
 use crate::query::{By, Query};
 use crate::row::Direction;
 use crate::shared::{Shared, unix_now};
@@ -203,6 +205,79 @@ enum At {
     Link(String, String),
 }
 
+/// Exporters of the configuration by their address.
+fn known_exporters(shared: &Shared) -> HashMap<String, &KnownExporter> {
+    let known = shared.config.exporters.iter();
+    known.map(|one| (one.address.to_canonical().to_string(), one)).collect()
+}
+
+/// The end of a link that an interface is at; `None` where it has neither a name nor a link in the configuration.
+fn end_of(known: &HashMap<String, &KnownExporter>, facts: &InterfaceFacts) -> Option<At> {
+    let known = facts.exporter.split('/').next().and_then(|address| known.get(address));
+    let link = known.and_then(|known| {
+        let by_name = facts.interface.as_ref().and_then(|name| known.links.get(name));
+        known.links.get(&facts.index.to_string()).or(by_name)
+    });
+    match (link, &facts.interface) {
+        (Some(link), _) => Some(At::Link(facts.host.clone(), link.clone())),
+        (None, Some(name)) => Some(At::Interface(facts.host.clone(), name.clone())),
+        (None, None) => None,
+    }
+}
+
+/// Finds an end of a link among what interfaces told.
+fn at_end<'t, T>(
+    topology: &Topology,
+    told: &'t HashMap<At, T>,
+    end: End,
+    link: &str,
+) -> Option<&'t T> {
+    let node = &topology.nodes[end.node.0];
+    let by_link = told.get(&At::Link(node.name.clone(), link.to_owned()));
+    let by_name = || {
+        let interface = node.interfaces.get(end.interface?)?;
+        told.get(&At::Interface(node.name.clone(), interface.name.clone()))
+    };
+    by_link.or_else(by_name)
+}
+
+/// Keys of the interfaces at both ends of each link of the topology, in its order.
+pub(super) fn keys_at_ends(shared: &Shared) -> Vec<[Option<String>; 2]> {
+    let Some(topology) = &shared.config.topology else { return Vec::new() };
+    let (interfaces, _) = all_interfaces(shared);
+    let known = known_exporters(shared);
+    let keys: HashMap<At, String> = interfaces
+        .iter()
+        .filter_map(|facts| Some((end_of(&known, facts)?, facts.key.clone())))
+        .collect();
+    let links = topology.links.iter();
+    links
+        .map(|link| link.ends.map(|end| at_end(topology, &keys, end, &link.name).cloned()))
+        .collect()
+}
+
+/// State of each interface, with the link of the topology that it is at.
+pub(crate) fn interface_states(shared: &Shared) -> Vec<InterfaceState> {
+    let names = shared.config.topology.iter().flat_map(|topology| &topology.links);
+    let links: HashMap<String, &str> = keys_at_ends(shared)
+        .into_iter()
+        .zip(names)
+        .flat_map(|(keys, link)| keys.into_iter().flatten().map(|key| (key, link.name.as_str())))
+        .collect();
+    let now = unix_now();
+    let (interfaces, _) = all_interfaces(shared);
+    let states = interfaces.into_iter().map(|facts| {
+        let fresh = facts.told_s.is_some_and(|told| told > now - STATE_S);
+        InterfaceState {
+            link: links.get(&facts.key).map(|link| (*link).to_owned()),
+            up: facts.up.filter(|_| fresh),
+            name: facts.name,
+            key: facts.key,
+        }
+    });
+    states.collect()
+}
+
 /// What an end of a link tells.
 #[derive(Debug)]
 struct Told {
@@ -216,7 +291,13 @@ struct Told {
 /// Rates at ends of links.
 type Rates = HashMap<At, Told>;
 
-fn rates(shared: &Shared) -> Rates {
+/// Mean rates of interfaces by key, in and out, over a span that was asked for.
+pub(super) struct Means {
+    pub(super) by_key: [HashMap<String, (f64, f64)>; 2],
+    pub(super) length_s: f64,
+}
+
+fn rates(shared: &Shared, means: Option<&Means>) -> Rates {
     let (interfaces, _) = all_interfaces(shared);
     let now = unix_now() as i64;
     let span = Span { start_s: now - SAMPLED_S - 1, step_s: SAMPLED_S, buckets: 1 };
@@ -232,23 +313,21 @@ fn rates(shared: &Shared) -> Rates {
             })
             .collect::<HashMap<_, _>>()
     };
-    let sampled = [sampled(Direction::In), sampled(Direction::Out)];
+    let own;
+    let (sampled, length_s) = match means {
+        Some(means) => (&means.by_key, means.length_s),
+        None => {
+            own = [sampled(Direction::In), sampled(Direction::Out)];
+            (&own, SAMPLED_S as f64)
+        }
+    };
+    let known = known_exporters(shared);
     let mut rates = Rates::new();
     for facts in interfaces {
-        let known = shared.config.exporters.iter().find(|known| {
-            let address = facts.exporter.split('/').next();
-            address == Some(known.address.to_canonical().to_string().as_str())
-        });
-        let link = known.and_then(|known| {
-            let by_name = facts.interface.as_ref().and_then(|name| known.links.get(name));
-            known.links.get(&facts.index.to_string()).or(by_name)
-        });
-        let at = match (link, &facts.interface) {
-            (Some(link), _) => At::Link(facts.host.clone(), link.clone()),
-            (None, Some(name)) => At::Interface(facts.host.clone(), name.clone()),
-            (None, None) => continue,
-        };
-        let flowing = |counted: Option<f64>, sampled: &HashMap<String, (f64, f64)>| match counted {
+        let Some(at) = end_of(&known, &facts) else { continue };
+        let flowing = |counted: Option<f64>, sampled: &HashMap<String, (f64, f64)>| match counted
+            .filter(|_| means.is_none())
+        {
             Some(bps) => Flowing {
                 bps: Some(bps),
                 error_bps: Some(0.0),
@@ -261,8 +340,8 @@ fn rates(shared: &Shared) -> Rates {
                     bps: Some(bps.round()),
                     error_bps: Some(error.round()),
                     share: None,
-                    from: Some("samples"),
-                    interval_s: Some(SAMPLED_S as f64),
+                    from: Some(if *error == 0.0 { "counters" } else { "samples" }),
+                    interval_s: Some(length_s),
                 },
                 None => Flowing::default(),
             },
@@ -278,36 +357,39 @@ fn rates(shared: &Shared) -> Rates {
     rates
 }
 
-/// Links of the topology with their use, as the interfaces at their ends tell it.
+/// Links of the topology with their use, as the interfaces at their ends tell it: now, or as means of a time.
 #[utoipa::path(get, path = "/api/v1/telemetry/links", security((), ("token" = [])),
+    params(
+        ("from" = Option<i64>, Query, description = "As of series; the newest figures if not given"),
+        ("to" = Option<i64>, Query, description = "As of series"),
+    ),
     responses((status = 200, body = Links), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn links(
     State(shared): State<Arc<Shared>>,
     given: Given,
 ) -> Result<Json<Links>, ApiError> {
-    Params::new(given)?.none()?;
-    Ok(Json(Links { links: links_in_use(&shared) }))
+    let mut params = Params::new(given)?;
+    if !params.has("from") {
+        params.none()?;
+        return Ok(Json(Links { links: links_in_use(&shared, None) }));
+    }
+    let asked = Asked::new(&mut params)?;
+    params.none()?;
+    let means = super::link_series::means(&shared, asked).await?;
+    Ok(Json(Links { links: links_in_use(&shared, Some(&means)) }))
 }
 
 /// How much of a link's capacity is in use, in the direction that is used more; `None` where nobody tells.
 pub(crate) fn link_share(shared: &Shared, name: &str) -> Option<f64> {
-    let links = links_in_use(shared);
+    let links = links_in_use(shared, None);
     let link = links.iter().find(|link| link.facts.name == name)?;
     [link.a_to_b.share, link.b_to_a.share].into_iter().flatten().reduce(f64::max)
 }
 
-fn links_in_use(shared: &Shared) -> Vec<LinkUse> {
+fn links_in_use(shared: &Shared, means: Option<&Means>) -> Vec<LinkUse> {
     let Some(topology) = &shared.config.topology else { return Vec::new() };
-    let rates = rates(shared);
-    let told = |end: End, link: &str| {
-        let node = &topology.nodes[end.node.0];
-        let by_link = rates.get(&At::Link(node.name.clone(), link.to_owned()));
-        let by_name = || {
-            let interface = node.interfaces.get(end.interface?)?;
-            rates.get(&At::Interface(node.name.clone(), interface.name.clone()))
-        };
-        by_link.or_else(by_name)
-    };
+    let rates = rates(shared, means);
+    let told = |end: End, link: &str| at_end(topology, &rates, end, link);
     let at = |end: End, link: &str, out: usize| {
         let found = &told(end, link)?.flowing[out];
         found.bps.map(|_| found)

@@ -64,6 +64,20 @@ pub(crate) struct SeriesAnswer {
     total: Total,
     /// Greatest first; what is not among the first is summed as other.
     series: Vec<Line>,
+    /// The filters, with the names of their keys.
+    filters: Vec<Filter>,
+}
+
+/// A filter of a request.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryFilter)]
+pub(crate) struct Filter {
+    /// What it filters by.
+    by: &'static str,
+    /// As it was given.
+    key: String,
+    /// For people.
+    name: String,
 }
 
 /// A total.
@@ -98,7 +112,7 @@ pub(crate) struct Line {
 /// Rates over time by whatever is asked for.
 #[utoipa::path(get, path = "/api/v1/telemetry/series", security((), ("token" = [])),
     params(
-        ("by" = String, Query, description = "owner, activity, scitag, vlan, site, host, interface, ip_version, as, prefix, exporter or total"),
+        ("by" = String, Query, description = "owner, activity, scitag, vlan, site, site_pair, host, interface, ip_version, as, prefix, exporter or total"),
         ("from" = Option<i64>, Query, description = "Seconds since 1970, or before now where it is not above 0; -600 if not given"),
         ("to" = Option<i64>, Query, description = "Likewise; now if not given"),
         ("step" = Option<i64>, Query, description = "Seconds from point to point; about 600 points if not given"),
@@ -118,6 +132,7 @@ pub(super) async fn series(
     let span = Asked::new(&mut params)?;
     let top = params.number("top")?.unwrap_or(TOP).clamp(1, TOP_MAX);
     let query = params.question(by, &shared)?;
+    let filtered = query.filters.clone();
     let Answered { answer, span, resolution, store } = answer(&shared, query, span).await?;
     let directory = shared.directory();
     let names = Names { registry: &shared.registry, directory: &directory };
@@ -155,6 +170,10 @@ pub(super) async fn series(
             from: word(answer.from),
         },
         series,
+        filters: filtered
+            .into_iter()
+            .map(|(by, key)| Filter { by: by.as_str(), name: names.shown(by, &key), key })
+            .collect(),
     }))
 }
 
@@ -213,9 +232,9 @@ fn each(answer: &Answer, bytes: impl Iterator<Item = f64>) -> Vec<Option<f64>> {
 /// The time that is asked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
-    from_s: i64,
-    to_s: i64,
-    step_s: Option<i64>,
+    pub(super) from_s: i64,
+    pub(super) to_s: i64,
+    pub(super) step_s: Option<i64>,
 }
 
 impl Asked {
@@ -257,16 +276,20 @@ impl Asked {
 }
 
 /// An answer, and where it is from.
-struct Answered {
-    answer: Answer,
-    span: Span,
-    resolution: &'static str,
+pub(super) struct Answered {
+    pub(super) answer: Answer,
+    pub(super) span: Span,
+    pub(super) resolution: &'static str,
     store: &'static str,
 }
 
 /// The finest store that has all of it answers; what is not stored yet is added from memory. Where ClickHouse does not
 /// answer, this collector's own store does.
-async fn answer(shared: &Arc<Shared>, query: Query, asked: Asked) -> Result<Answered, ApiError> {
+pub(super) async fn answer(
+    shared: &Arc<Shared>,
+    query: Query,
+    asked: Asked,
+) -> Result<Answered, ApiError> {
     let now = unix_now() as i64;
     let fine = asked.step_s.is_none_or(|step| step < 60) && asked.from_s >= now - 2 * LIVE_S;
     let stored = shared.store.is_some() || shared.clickhouse.is_some();

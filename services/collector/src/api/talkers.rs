@@ -13,6 +13,8 @@ use penstock_http::{ApiError, ErrorBody};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::flow_filter::FlowFilter;
+use super::series::Asked;
 use super::{Given, Params};
 use crate::shared::Shared;
 
@@ -32,6 +34,10 @@ pub(crate) struct Talker {
     /// Its destination.
     #[schema(value_type = String)]
     destination: IpAddr,
+    /// Name of the source; null where none is known.
+    source_name: Option<String>,
+    /// Name of the destination; null where none is known.
+    destination_name: Option<String>,
     /// 0 where there is none.
     source_port: u16,
     /// 0 where there is none.
@@ -69,9 +75,15 @@ pub(crate) struct Talkers {
     talkers: Vec<Talker>,
 }
 
-/// The greatest flows of the last ten seconds.
+/// The greatest flows of the last ten seconds, or of a time within the last ten minutes.
 #[utoipa::path(get, path = "/api/v1/telemetry/talkers", security((), ("token" = [])),
-    params(("n" = Option<usize>, Query, description = "How many; 20 if not given, 100 at most")),
+    params(
+        ("n" = Option<usize>, Query, description = "How many; 20 if not given, 100 at most"),
+        ("from" = Option<i64>, Query, description = "As of series; the last ten seconds if not given"),
+        ("to" = Option<i64>, Query, description = "As of series"),
+        ("direction" = Option<String>, Query, description = "in or out: what a filter by host, prefix or site receives or sends; both if not given"),
+        ("owner" = Option<String>, Query, description = "A filter; owner, activity, scitag, site, site_pair, host, prefix and ip_version are some"),
+    ),
     responses((status = 200, body = Talkers), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn talkers(
     State(shared): State<Arc<Shared>>,
@@ -79,8 +91,16 @@ pub(super) async fn talkers(
 ) -> Result<Json<Talkers>, ApiError> {
     let mut params = Params::new(given)?;
     let most = params.number("n")?.unwrap_or(TALKERS).clamp(1, crate::second::TALKERS_MAX);
-    params.none()?;
-    let seconds: Vec<_> = shared.live().seconds().rev().take(TALKERS_S).cloned().collect();
+    let asked = params.has("from").then(|| Asked::new(&mut params)).transpose()?;
+    let filter = FlowFilter::new(params, &shared)?;
+    let seconds: Vec<_> = match asked {
+        None => shared.live().seconds().rev().take(TALKERS_S).cloned().collect(),
+        Some(Asked { from_s, to_s, .. }) => {
+            let live = shared.live();
+            let asked = live.seconds().rev().filter(|s| s.at_s >= from_s && s.at_s < to_s);
+            asked.cloned().collect()
+        }
+    };
     let length_s: f64 = seconds.iter().map(|second| second.length_s).sum();
     let mut flows = HashMap::<FlowKey, (Sum, Label)>::new();
     // The newest comes first: a firefly may have told since whose a flow is.
@@ -91,6 +111,9 @@ pub(super) async fn talkers(
             flow.0.add(Sum::sampled(talker.least as f64, talker.variance));
         }
     }
+    flows.retain(|key, (_, label)| filter.passes(key, *label));
+    let directory = shared.directory();
+    let name = |address: IpAddr| directory.host_name(address).map(str::to_owned);
     let rate = |bytes: f64| if length_s > 0.0 { (bytes * 8.0 / length_s).round() } else { 0.0 };
     let lost: u64 = seconds.iter().map(|second| second.talkers_error).sum();
     let unit = shared.live().unit();
@@ -104,6 +127,8 @@ pub(super) async fn talkers(
         Talker {
             source: key.source.ip(),
             destination: key.destination.ip(),
+            source_name: name(key.source.ip()),
+            destination_name: name(key.destination.ip()),
             source_port: key.source_port,
             destination_port: key.destination_port,
             protocol: key.protocol,

@@ -276,7 +276,7 @@ pub(super) fn columns(kind: Kind, query: &Query) -> Vec<&'static str> {
         let needed: &[&'static str] = match by {
             By::Owner | By::Activity | By::Scitag => &["label"],
             By::Vlan => &["vlan"],
-            By::Site => &["source_site", "destination_site"],
+            By::Site | By::SitePair => &["source_site", "destination_site"],
             By::Interface => &["input", "output"],
             By::IpVersion => &["ip_version"],
             By::Host => &["address"],

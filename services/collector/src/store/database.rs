@@ -33,7 +33,7 @@ type FastSums = HashMap<u32, Cell, foldhash::fast::FixedState>;
 
 /// Each brings a database to the version of its place, counted from 1 (`PRAGMA user_version`). What was shipped is never
 /// changed; a change is another one. What a script cannot do follows it in [`migrate`].
-const MIGRATIONS: [&str; 2] = ["
+const MIGRATIONS: [&str; 3] = ["
 CREATE TABLE key (
     id INTEGER PRIMARY KEY AUTOINCREMENT, kind INTEGER NOT NULL, body TEXT NOT NULL, seen INTEGER NOT NULL,
     UNIQUE (kind, body));
@@ -51,6 +51,8 @@ CREATE TABLE minute_sums (kind INTEGER, start INTEGER, body BLOB NOT NULL, PRIMA
 CREATE TABLE hour_sums (kind INTEGER, start INTEGER, body BLOB NOT NULL, PRIMARY KEY (kind, start));
 ALTER TABLE key ADD COLUMN kept INTEGER NOT NULL DEFAULT 0;
 UPDATE key SET kept = coalesce((SELECT MAX(start) FROM hour WHERE hour.key = key.id), 0);
+", "
+CREATE TABLE event (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
 "];
 
 /// Single rows become values of a minute or hour each.

@@ -85,7 +85,7 @@ async fn run(store: &Store, numbers: std::ops::Range<i64>) {
     let (give, take) = mpsc::unbounded_channel();
     numbers.for_each(|number| give.send(Arc::new(minute(number))).unwrap());
     drop(give);
-    store.run(take).await;
+    store.run(take, tokio::sync::mpsc::unbounded_channel().1).await;
 }
 
 #[tokio::test]

@@ -1,20 +1,24 @@
-//! What happens, as server-sent events with a cursor: who comes back with the last number misses nothing.
+//! Events: as server-sent events with a cursor, so that a client that returns with the last number misses none; and those
+//! of the network as a list.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{self, Stream};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::objects::EventFacts;
 use super::{Asking, Given, Params};
 use crate::problem::Problem;
 use crate::shared::Shared;
-use crate::store::read;
+use crate::store::{now_ms, read};
 
 /// Events that are read at once.
 const PART: i64 = 500;
@@ -94,4 +98,51 @@ impl Following {
             }
         }
     }
+}
+
+/// Events of an answer where no limit is given, and at most.
+const NETWORK_EVENTS: i64 = 500;
+const NETWORK_EVENTS_MAX: i64 = 1000;
+
+/// Events of the network.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct NetworkEvents {
+    /// The newest first.
+    pub(crate) events: Vec<EventFacts>,
+}
+
+/// Events of the network itself in a time, the newest first: drains, links that go down or up, hosts that are lost.
+#[utoipa::path(get, path = "/api/v1/events/network", security((), ("token" = [])),
+    params(("from" = Option<i64>, Query, description = "Seconds since 1970, or before now where it is not above 0; -86400 if not given"),
+        ("to" = Option<i64>, Query, description = "Likewise; now if not given"),
+        ("limit" = Option<i64>, Query, description = "At most so many; 500 if not given", minimum = 1, maximum = 1000)), responses(
+    (status = 200, body = NetworkEvents),
+    (status = "4XX", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn network(
+    State(shared): State<Arc<Shared>>,
+    asking: Asking,
+    given: Given,
+) -> Result<Json<NetworkEvents>, Problem> {
+    if !asking.who.is_client() {
+        return Err(Problem::forbidden("the token needs the scope read or submit"));
+    }
+    let mut params = Params::new(given)?;
+    let absolute = |time: i64| match time > 0 {
+        true => time.saturating_mul(1000),
+        false => now_ms().saturating_add(time.saturating_mul(1000)),
+    };
+    let from = absolute(params.parsed::<i64>("from")?.unwrap_or(-86_400));
+    let to = absolute(params.parsed::<i64>("to")?.unwrap_or(0));
+    let limit = params.limit(NETWORK_EVENTS, NETWORK_EVENTS_MAX)?;
+    params.none()?;
+    if from >= to {
+        return Err(Problem::field("from", "it is not before to: give an earlier from"));
+    }
+    let events = read::network_events(&shared.database.pool, (from, to), limit).await?;
+    let seen = events.into_iter().filter(|event| match &event.class {
+        Some(class) => asking.who.may_see(class),
+        None => asking.who.may_read(),
+    });
+    Ok(Json(NetworkEvents { events: seen.map(EventFacts::from).collect() }))
 }

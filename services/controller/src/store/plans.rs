@@ -186,6 +186,7 @@ fn change_all(desk: &StoreDesk) {
         read::files(pool, id, None, -1, 10).await.unwrap();
         read::events(pool, Some(id), 0, 10).await.unwrap();
         read::events(pool, None, 0, 10).await.unwrap();
+        read::network_events(pool, (0, i64::MAX), 10).await.unwrap();
         read::last_event(pool).await.unwrap();
         read::runs(pool, Some(id), 10).await.unwrap();
         read::runs(pool, None, 10).await.unwrap();

@@ -290,15 +290,30 @@ pub(crate) async fn events(
         None => query,
     };
     let rows = query.fetch_all(pool).await?;
-    let event = |row: &AnyRow| StoredEvent {
+    Ok(rows.iter().map(stored_event).collect())
+}
+
+fn stored_event(row: &AnyRow) -> StoredEvent {
+    StoredEvent {
         id: row.get(0),
         at: row.get(1),
         request: row.get(2),
         class: row.get(3),
         kind: row.get(4),
         text: row.get(5),
-    };
-    Ok(rows.iter().map(event).collect())
+    }
+}
+
+/// Events of the network itself (drains, links, lost hosts) of a time in milliseconds since 1970, the newest first.
+pub(crate) async fn network_events(
+    pool: &AnyPool,
+    (from, to): (i64, i64),
+    limit: i64,
+) -> Result<Vec<StoredEvent>, sqlx::Error> {
+    let text = "SELECT id, at, request, class, kind, text FROM event
+        WHERE request IS NULL AND at >= $1 AND at <= $2 ORDER BY at DESC, id DESC LIMIT $3";
+    let rows = sqlx::query(text).bind(from).bind(to).bind(limit).fetch_all(pool).await?;
+    Ok(rows.iter().map(stored_event).collect())
 }
 
 /// The newest event's number.

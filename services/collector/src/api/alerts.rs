@@ -1,0 +1,203 @@
+//! Alerts: their state, and acknowledgements by operators.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use penstock_http::{ApiError, ErrorBody};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Given, Params};
+use crate::alert::{Acknowledgement, Alert, Of, State as AlertState};
+use crate::event::{Event, EventKind};
+use crate::shared::{Shared, unix_now};
+
+/// Longest comment of an acknowledgement, in bytes.
+const COMMENT_BYTES_MAX: usize = 400;
+
+/// An operator's acknowledgement of a firing alert.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryAcknowledgement)]
+pub(crate) struct AcknowledgementFacts {
+    /// When it was given, in seconds since 1970.
+    at_s: f64,
+    /// What the operator wrote; may be empty.
+    comment: String,
+}
+
+/// An alert.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryAlert)]
+pub(crate) struct AlertFacts {
+    /// Its name in the configuration.
+    name: String,
+    /// rate, share, loss, unlabelled or silence.
+    kind: String,
+    /// info, warning or critical.
+    severity: &'static str,
+    /// firing, pending (the condition holds, not for `for_s` yet), inactive, or no_data.
+    state: &'static str,
+    /// Dimension of `key`: as in series, or link; null for kinds without one.
+    by: Option<&'static str>,
+    /// The owner, exporter, link and so on that it watches; null for all.
+    key: Option<String>,
+    /// Whether it fires.
+    firing: bool,
+    /// Since when it does or does not, in seconds since 1970; null until a figure was known.
+    since_s: Option<f64>,
+    /// Since when the condition holds without having fired, in seconds since 1970; null where it does not.
+    pending_since_s: Option<f64>,
+    /// The figure now; null where there is none.
+    value: Option<f64>,
+    /// Its unit: bit/s, share or s.
+    unit: &'static str,
+    /// It fires beyond this.
+    threshold: f64,
+    /// Above the threshold, or else below.
+    above: bool,
+    /// It clears beyond this.
+    clear: f64,
+    /// Seconds that the condition must hold.
+    for_s: f64,
+    /// Times that it began to fire.
+    times: u64,
+    /// Null where it is not acknowledged.
+    acknowledged: Option<AcknowledgementFacts>,
+}
+
+/// All alerts.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryAlerts)]
+pub(crate) struct Alerts {
+    /// In the order of the configuration.
+    alerts: Vec<AlertFacts>,
+    /// Firing alerts.
+    firing: usize,
+    /// Pending alerts.
+    pending: usize,
+    /// Firing alerts that no operator has acknowledged.
+    unacknowledged: usize,
+}
+
+fn facts(alert: Alert) -> AlertFacts {
+    let (state, pending_since_s) = (alert.state().as_str(), alert.pending_since_s());
+    let by = match (alert.rule.of, &alert.rule.key) {
+        (Of::Link, _) => Some("link"),
+        (Of::By(by), Some(_)) => Some(by.as_str()).filter(|by| *by != "total"),
+        _ => None,
+    };
+    // Loss and silence are of an exporter where they name one.
+    let by = by.or_else(|| alert.rule.key.as_ref().map(|_| "exporter"));
+    AlertFacts {
+        kind: format!("{:?}", alert.rule.watched).to_lowercase(),
+        severity: alert.rule.severity.as_str(),
+        state,
+        unit: alert.rule.unit(),
+        by,
+        key: alert.rule.key,
+        firing: alert.firing,
+        since_s: alert.since_s,
+        pending_since_s,
+        value: alert.value,
+        threshold: alert.rule.threshold,
+        above: alert.rule.above,
+        clear: alert.rule.clear,
+        for_s: alert.rule.after.as_secs_f64(),
+        times: alert.times,
+        acknowledged: alert
+            .acknowledged
+            .map(|Acknowledgement { at_s, comment }| AcknowledgementFacts { at_s, comment }),
+        name: alert.rule.name,
+    }
+}
+
+/// Alerts with their state.
+#[utoipa::path(get, path = "/api/v1/telemetry/alerts", security((), ("token" = [])),
+    responses((status = 200, body = Alerts), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+pub(super) async fn alerts(
+    State(shared): State<Arc<Shared>>,
+    given: Given,
+) -> Result<Json<Alerts>, ApiError> {
+    Params::new(given)?.none()?;
+    let alerts = shared.alert_states().clone();
+    let count = |wanted: AlertState| alerts.iter().filter(|one| one.state() == wanted).count();
+    let (firing, pending) = (count(AlertState::Firing), count(AlertState::Pending));
+    let unacknowledged =
+        alerts.iter().filter(|alert| alert.firing && alert.acknowledged.is_none()).count();
+    let alerts = alerts.into_iter().map(facts).collect();
+    Ok(Json(Alerts { alerts, firing, pending, unacknowledged }))
+}
+
+/// An acknowledgement.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = TelemetryAcknowledge)]
+pub(crate) struct Acknowledge {
+    /// For other operators: who works on it, on which ticket.
+    #[serde(default)]
+    comment: String,
+}
+
+/// Acknowledges a firing alert; the acknowledgement ends with the alert.
+#[utoipa::path(put, path = "/api/v1/telemetry/alerts/{name}/acknowledgement", security(("token" = [])),
+    params(("name" = String, Path, description = "Name of the alert")), request_body = Acknowledge,
+    responses((status = 200, body = AlertFacts), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+pub(super) async fn acknowledge(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+    body: Result<Json<Acknowledge>, JsonRejection>,
+) -> Result<Json<AlertFacts>, ApiError> {
+    let Json(Acknowledge { comment }) =
+        body.map_err(|error| ApiError::bad_request(error.body_text()))?;
+    if comment.len() > COMMENT_BYTES_MAX {
+        let text = format!("the comment is longer than {COMMENT_BYTES_MAX} bytes: shorten it");
+        return Err(ApiError::bad_request(text));
+    }
+    change(&shared, &name, |alert, at_s| {
+        if !alert.firing {
+            let text = format!("'{name}' does not fire: only firing alerts are acknowledged");
+            return Err(ApiError::new(StatusCode::CONFLICT, text));
+        }
+        alert.acknowledged = Some(Acknowledgement { at_s, comment: comment.clone() });
+        Ok((EventKind::AlertAcknowledged, comment.clone()))
+    })
+}
+
+/// Takes an acknowledgement back.
+#[utoipa::path(delete, path = "/api/v1/telemetry/alerts/{name}/acknowledgement", security(("token" = [])),
+    params(("name" = String, Path, description = "Name of the alert")),
+    responses((status = 200, body = AlertFacts), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+pub(super) async fn unacknowledge(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+) -> Result<Json<AlertFacts>, ApiError> {
+    change(&shared, &name, |alert, _| match alert.acknowledged.take() {
+        Some(_) => Ok((EventKind::AlertUnacknowledged, String::new())),
+        None => {
+            let text = format!("'{name}' is not acknowledged");
+            Err(ApiError::new(StatusCode::CONFLICT, text))
+        }
+    })
+}
+
+fn change(
+    shared: &Shared,
+    name: &str,
+    change: impl FnOnce(&mut Alert, f64) -> Result<(EventKind, String), ApiError>,
+) -> Result<Json<AlertFacts>, ApiError> {
+    let mut states = shared.alert_states();
+    let alert = states.iter_mut().find(|alert| alert.rule.name == name).ok_or_else(|| {
+        let text = format!("no alert is called '{name}': GET /api/v1/telemetry/alerts lists them");
+        ApiError::new(StatusCode::NOT_FOUND, text)
+    })?;
+    let at_s = unix_now();
+    let (kind, text) = change(alert, at_s)?;
+    let alert = alert.clone();
+    // Still under the lock of the alerts, so that the log has events of one alert in their order.
+    shared.events_log().push(Event::new(at_s, kind, alert.rule.severity, name).text(text));
+    drop(states);
+    Ok(Json(facts(alert)))
+}

@@ -1,0 +1,76 @@
+//! Events: alerts, exporters, interfaces and the collector itself.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use penstock_http::{ApiError, ErrorBody};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::series::Asked;
+use super::{Given, Params};
+use crate::event::Event;
+use crate::shared::Shared;
+
+/// Events of an answer where no limit is given.
+const LIMIT: usize = 500;
+
+/// Most events of an answer.
+const LIMIT_MAX: usize = 10_000;
+
+/// Events of a time.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryEvents)]
+pub(crate) struct Events {
+    /// The newest first.
+    events: Vec<Event>,
+    /// Events that match, with those beyond the limit.
+    count: usize,
+}
+
+/// Events of a time, the newest first: alerts that fire, are resolved or acknowledged, exporters and interfaces that
+/// change their state, starts and gaps of the collector. The newest 10,000 are kept, over restarts where a store is.
+#[utoipa::path(get, path = "/api/v1/telemetry/events", security((), ("token" = [])),
+    params(
+        ("from" = Option<i64>, Query, description = "As of series; -86400 if not given"),
+        ("to" = Option<i64>, Query, description = "As of series"),
+        ("kind" = Option<String>, Query, description = "Kinds that begin so, such as alert or exporter_silent"),
+        ("subject" = Option<String>, Query, description = "Name of an alert, key of an exporter or interface"),
+        ("link" = Option<String>, Query, description = "Of this link of the topology"),
+        ("limit" = Option<usize>, Query, description = "At most so many; 500 if not given"),
+    ),
+    responses((status = 200, body = Events), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+pub(super) async fn events(
+    State(shared): State<Arc<Shared>>,
+    given: Given,
+) -> Result<Json<Events>, ApiError> {
+    let mut params = Params::new(given)?;
+    if !params.has("from") {
+        params.0.insert("from".to_owned(), "-86400".to_owned());
+    }
+    let until_now = !params.has("to");
+    let Asked { from_s, to_s, .. } = Asked::new(&mut params)?;
+    let [kind, subject, link] = ["kind", "subject", "link"].map(|name| params.take(name));
+    let limit = params.number("limit")?.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
+    params.none()?;
+    // The second that runs is asked for, too.
+    let end_s = if until_now { f64::INFINITY } else { to_s as f64 };
+    let wanted = |event: &&Event| {
+        event.at_s >= from_s as f64
+            && event.at_s <= end_s
+            && kind.as_deref().is_none_or(|kind| event.kind.as_str().starts_with(kind))
+            && subject.as_deref().is_none_or(|subject| event.subject == subject)
+            && link.as_deref().is_none_or(|link| event.link.as_deref() == Some(link))
+    };
+    let log = shared.events_log();
+    let mut count = 0;
+    let mut events = Vec::new();
+    for event in log.iter().rev().filter(wanted) {
+        count += 1;
+        if events.len() < limit {
+            events.push(event.clone());
+        }
+    }
+    Ok(Json(Events { events, count }))
+}

@@ -1,0 +1,140 @@
+//! Filters of single flows: those dimensions that a flow has by itself.
+
+use std::net::IpAddr;
+
+use penstock_flows::aggregate::Label;
+use penstock_flows::packet::FlowKey;
+use penstock_http::ApiError;
+
+use super::Params;
+use crate::config::{Network, Site};
+use crate::query::{By, ELSEWHERE, PAIR};
+use crate::row::Direction;
+use crate::shared::Shared;
+
+/// Filters of a request for flows.
+pub(super) struct FlowFilter<'a> {
+    shared: &'a Shared,
+    direction: Option<Direction>,
+    wanted: Vec<(By, String)>,
+}
+
+fn holds(network: Network, address: IpAddr) -> bool {
+    let Network(of, bits) = network;
+    let shift = |width: u8| u32::from(width.saturating_sub(bits));
+    match (of.to_canonical(), address.to_canonical()) {
+        (IpAddr::V4(of), IpAddr::V4(ip)) => {
+            (of.to_bits() ^ ip.to_bits()).checked_shr(shift(32)).unwrap_or(0) == 0
+        }
+        (IpAddr::V6(of), IpAddr::V6(ip)) => {
+            (of.to_bits() ^ ip.to_bits()).checked_shr(shift(128)).unwrap_or(0) == 0
+        }
+        _ => false,
+    }
+}
+
+/// Site of an address: that of the longest network that has it.
+fn site_of(sites: &[Site], address: IpAddr) -> &str {
+    let all = sites.iter().flat_map(|site| site.networks.iter().map(move |net| (site, *net)));
+    let held = all.filter(|(_, network)| holds(*network, address));
+    held.max_by_key(|(_, network)| network.1).map_or(ELSEWHERE, |(site, _)| site.name.as_str())
+}
+
+impl<'a> FlowFilter<'a> {
+    /// Takes all that is left of the parameters.
+    pub(super) fn new(mut params: Params, shared: &'a Shared) -> Result<Self, ApiError> {
+        let direction = params.direction()?;
+        params.take("combine");
+        let mut wanted = Vec::new();
+        for (name, value) in std::mem::take(&mut params.0) {
+            let by: By = name.parse().map_err(|_| {
+                let text = format!("'{name}' is no parameter here: see docs/telemetry.md");
+                ApiError::bad_request(text)
+            })?;
+            if matches!(by, By::Vlan | By::Interface | By::As | By::Exporter | By::Total) {
+                let text = format!("flows are not kept by {name}: remove this filter");
+                return Err(ApiError::bad_request(text));
+            }
+            wanted.push((by, value));
+        }
+        Ok(Self { shared, direction, wanted })
+    }
+
+    /// Whether all filters let a flow through.
+    pub(super) fn passes(&self, key: &FlowKey, label: Label) -> bool {
+        self.wanted.iter().all(|(by, wanted)| self.matches(*by, wanted, key, label))
+    }
+
+    /// Whether `of` holds for the end that the direction names: the receiver for in, the sender for out, either if none
+    /// is given.
+    fn end(&self, key: &FlowKey, of: impl Fn(IpAddr) -> bool) -> bool {
+        match self.direction {
+            Some(Direction::In) => of(key.destination.ip()),
+            Some(Direction::Out) => of(key.source.ip()),
+            _ => of(key.source.ip()) || of(key.destination.ip()),
+        }
+    }
+
+    fn matches(&self, by: By, wanted: &str, key: &FlowKey, label: Label) -> bool {
+        let registry = &self.shared.registry;
+        let same = |found: &str| found.eq_ignore_ascii_case(wanted);
+        match by {
+            By::Owner | By::Activity | By::Scitag => match label {
+                Label::Unlabelled => same("unlabelled"),
+                Label::Untrusted(_) => same("untrusted"),
+                Label::Trusted(tag) if by == By::Scitag => same(&tag.number().to_string()),
+                Label::Trusted(tag) => {
+                    let name = registry.name(tag);
+                    let owner = name.split('/').next().unwrap_or_default();
+                    same(if by == By::Owner { owner } else { &name })
+                }
+            },
+            By::IpVersion => same(if key.source.ip().is_ipv4() { "4" } else { "6" }),
+            By::Host => {
+                let address = wanted.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+                self.end(key, |ip| Some(ip.to_canonical()) == address)
+            }
+            By::Prefix => {
+                let network = wanted.parse::<Network>().ok();
+                network.is_some_and(|network| self.end(key, |ip| holds(network, ip)))
+            }
+            By::Site => self.end(key, |ip| same(site_of(&self.shared.config.sites, ip))),
+            By::SitePair => {
+                let [source, destination] = [key.source, key.destination]
+                    .map(|address| site_of(&self.shared.config.sites, address.ip()));
+                same(&format!("{source}{PAIR}{destination}"))
+            }
+            By::Vlan | By::Interface | By::As | By::Exporter | By::Total => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_hold_their_addresses() {
+        let holds = |network: &str, ip: &str| holds(network.parse().unwrap(), ip.parse().unwrap());
+        assert!(holds("192.0.2.0/24", "192.0.2.9") && !holds("192.0.2.0/24", "192.0.3.9"));
+        assert!(holds("0.0.0.0/0", "203.0.113.1") && !holds("0.0.0.0/0", "2001:db8::1"));
+        assert!(
+            holds("2001:db8:1::/48", "2001:db8:1::5") && !holds("2001:db8:1::/48", "2001:db8:2::5")
+        );
+        assert!(holds("2001:db8::1", "2001:db8::1") && !holds("2001:db8::1", "2001:db8::2"));
+    }
+
+    #[test]
+    fn longest_network_names_the_site() {
+        let site = |name: &str, network: &str| Site {
+            name: name.to_owned(),
+            networks: vec![network.parse().unwrap()],
+        };
+        let sites = [site("campus", "192.0.2.0/24"), site("dmz", "192.0.2.128/25")];
+        let of = |ip: &str| site_of(&sites, ip.parse().unwrap()).to_owned();
+        assert_eq!(
+            [of("192.0.2.1"), of("192.0.2.200"), of("198.51.100.1")],
+            ["campus", "dmz", ELSEWHERE]
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! History of links: rates of both directions over time, from the interfaces at their ends.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use penstock_flows::estimate::Sum;
+use penstock_http::{ApiError, ErrorBody};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::network::{Means, keys_at_ends};
+use super::series::{Answered, Asked, answer, errors, rates};
+use super::{Given, Params};
+use crate::answer::Answer;
+use crate::query::{By, Query};
+use crate::row::Direction;
+use crate::shared::Shared;
+
+/// A direction of a link over time.
+#[derive(Debug, Default, Serialize, ToSchema)]
+#[schema(as = TelemetryLinkLine)]
+pub(crate) struct LinkLine {
+    /// Key of the interface that reports it; null where neither end does.
+    interface: Option<String>,
+    /// Bits per second at each point; null where nothing was measured.
+    bps: Vec<Option<f64>>,
+    /// Half-width of the 95 % interval.
+    error_bps: Vec<Option<f64>>,
+}
+
+/// A link over time.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TelemetryLinkSeries)]
+pub(crate) struct LinkSeries {
+    /// Its name.
+    name: String,
+    /// One end: node, or node:interface.
+    a: String,
+    /// The other end.
+    b: String,
+    /// Of each direction.
+    capacity_bps: u64,
+    /// Begin of the first point, in seconds since 1970.
+    start_s: i64,
+    /// From point to point.
+    step_s: i64,
+    /// live, minute or hour.
+    resolution: &'static str,
+    /// From a to b.
+    a_to_b: LinkLine,
+    /// From b to a.
+    b_to_a: LinkLine,
+}
+
+fn of_interface(key: &str, direction: Direction) -> Query {
+    let filters = vec![(By::Interface, key.to_owned())];
+    Query { direction: Some(direction), filters, ..Query::of(By::Interface) }
+}
+
+/// A direction of an interface; `None` where it has neither samples nor counters of this time.
+fn line(key: &str, answer: &Answer) -> Option<LinkLine> {
+    let (_, sums) = answer.series.iter().find(|(one, _)| one == key)?;
+    let interface = Some(key.to_owned());
+    Some(LinkLine { interface, bps: rates(answer, sums), error_bps: errors(answer, sums) })
+}
+
+/// Rates of a link over time, both directions.
+#[utoipa::path(get, path = "/api/v1/telemetry/links/{name}/series", security((), ("token" = [])),
+    params(
+        ("name" = String, Path, description = "Name of the link in the topology"),
+        ("from" = Option<i64>, Query, description = "As of series"),
+        ("to" = Option<i64>, Query, description = "As of series"),
+        ("step" = Option<i64>, Query, description = "As of series"),
+    ),
+    responses((status = 200, body = LinkSeries), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+pub(super) async fn series(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+    given: Given,
+) -> Result<Json<LinkSeries>, ApiError> {
+    let mut params = Params::new(given)?;
+    let asked = Asked::new(&mut params)?;
+    params.none()?;
+    let topology = shared.config.topology.as_ref();
+    let found = topology.and_then(|topology| {
+        let at = topology.links.iter().position(|link| link.name == name)?;
+        Some((topology, at))
+    });
+    let Some((topology, at)) = found else {
+        let text = format!("the topology has no link '{name}': GET /api/v1/topology lists them");
+        return Err(ApiError::new(StatusCode::NOT_FOUND, text));
+    };
+    let [a, b] = keys_at_ends(&shared).swap_remove(at);
+    let mut lines = Vec::new();
+    let mut shape = None;
+    // What leaves the near end is what arrives at the far one: whichever reports.
+    for (near, far) in [(&a, &b), (&b, &a)] {
+        let ends = [(near, Direction::Out), (far, Direction::In)];
+        let mut found = None;
+        let mut none = None;
+        for (key, direction) in ends.into_iter().filter_map(|(key, way)| Some((key.as_ref()?, way)))
+        {
+            let answered = answer(&shared, of_interface(key, direction), asked).await?;
+            let Answered { answer, span, resolution, .. } = answered;
+            shape = Some((span, resolution));
+            found = line(key, &answer);
+            if found.is_some() {
+                break;
+            }
+            // An interface without a row in a time that was measured carried nothing.
+            let zero = vec![Sum::default(); span.buckets];
+            let (bps, error_bps) = (rates(&answer, &zero), errors(&answer, &zero));
+            none.get_or_insert(LinkLine { interface: Some(key.clone()), bps, error_bps });
+        }
+        lines.push(found.or(none).unwrap_or_default());
+    }
+    // Neither end is known: the shape of the time, without figures.
+    if shape.is_none() {
+        let Answered { span, resolution, .. } =
+            answer(&shared, Query::of(By::Total), asked).await?;
+        shape = Some((span, resolution));
+    }
+    for line in lines.iter_mut().filter(|line| line.interface.is_none()) {
+        let buckets = shape.map_or(0, |(span, _)| span.buckets);
+        (line.bps, line.error_bps) = (vec![None; buckets], vec![None; buckets]);
+    }
+    let (Some((span, resolution)), Some(b_to_a), Some(a_to_b)) = (shape, lines.pop(), lines.pop())
+    else {
+        return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "no answer".to_owned()));
+    };
+    let link = &topology.links[at];
+    Ok(Json(LinkSeries {
+        name,
+        a: topology.show_end(link.ends[0]),
+        b: topology.show_end(link.ends[1]),
+        capacity_bps: link.rate.0,
+        start_s: span.start_s,
+        step_s: span.step_s,
+        resolution,
+        a_to_b,
+        b_to_a,
+    }))
+}
+
+/// Mean rates of all interfaces over a time.
+pub(super) async fn means(shared: &Arc<Shared>, mut asked: Asked) -> Result<Means, ApiError> {
+    asked.step_s = Some(asked.to_s - asked.from_s);
+    let mut by_key = [HashMap::new(), HashMap::new()];
+    let mut length_s = 0.0;
+    for (means, direction) in by_key.iter_mut().zip([Direction::In, Direction::Out]) {
+        let query = Query { direction: Some(direction), ..Query::of(By::Interface) };
+        let Answered { answer, .. } = answer(shared, query, asked).await?;
+        length_s = answer.covered_s.iter().sum();
+        let known = answer.series.iter();
+        means.extend(known.filter_map(|(key, sums)| Some((key.clone(), answer.mean_bps(sums)?))));
+    }
+    Ok(Means { by_key, length_s })
+}
