@@ -2,10 +2,12 @@
 
 import { html, render, useEffect, useState } from "./lib/html.js";
 import { token } from "./lib/api.js";
-import { link, RANGES, read, set, timeOf, useRoute, windowOf } from "./lib/route.js";
-import { clock, moment } from "./lib/units.js";
-import { Choice, Empty } from "./parts/bits.js";
+import { useFreshness } from "./lib/freshness.js";
+import { link, read, set, timeOf, useRoute, windowOf } from "./lib/route.js";
+import { clock, duration } from "./lib/units.js";
+import { Empty } from "./parts/bits.js";
 import { Help, KEYS } from "./parts/help.js";
+import { Time } from "./parts/time.js";
 import { TokenDialog } from "./parts/token.js";
 import { Alerts } from "./pages/alerts.js";
 import { Classes } from "./pages/classes.js";
@@ -19,11 +21,11 @@ import { Transfers } from "./pages/transfers.js";
 
 const PAGES = [
   { key: "overview", name: "Overview", view: Overview, time: true },
-  { key: "map", name: "Map", view: NetworkMap },
+  { key: "map", name: "Map", view: NetworkMap, time: true },
   { key: "transfers", name: "Transfers", view: Transfers },
   { key: "labels", name: "Labels", view: Labels, time: true },
   { key: "hosts", name: "Hosts", view: Hosts },
-  { key: "alerts", name: "Alerts", view: Alerts },
+  { key: "alerts", name: "Alerts", view: Alerts, time: true },
   { key: "experiments", name: "Experiments", view: Experiments },
   { key: "requests", name: "Requests", view: Requests },
   { key: "classes", name: "Classes", view: Classes },
@@ -31,7 +33,7 @@ const PAGES = [
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** The theme that is on: the address goes before the system's wish. */
+/** The theme that is on: the address overrides the system's preference. */
 const themeOf = (params) => (params.theme === "dark" || params.theme === "light" ? params.theme : dark.matches ? "dark" : "light");
 
 function paint(params) {
@@ -72,7 +74,7 @@ const pause = (params) => {
 
 const flipTheme = (params) => set({ theme: themeOf(params) === "dark" ? "light" : "dark" });
 
-/** What each key does; KEYS in parts/help.js tells of them. */
+/** Action of each key; KEYS in parts/help.js documents them. */
 function keys(open) {
   const actions = {
     "?": () => open("help"),
@@ -88,6 +90,8 @@ function keys(open) {
     0: () => set({ from: undefined, to: undefined }),
     v: () => dispatchEvent(new Event("penstock:next-view")),
     b: () => dispatchEvent(new Event("penstock:next-dimension")),
+    a: () => document.querySelector(".time [aria-haspopup=dialog]")?.click(),
+    e: (params) => set({ events: params.events === "off" ? undefined : "off" }),
     x: (params) => set({ patterns: params.patterns ? undefined : 1 }),
   };
   PAGES.forEach((page, at) => {
@@ -106,15 +110,28 @@ function keys(open) {
   };
 }
 
-function Time({ params }) {
-  const time = timeOf(params);
-  const { from, to } = windowOf(time);
-  return html`<div class="time" role="group" aria-label="time">
-    <${Choice} label="range of time" small options=${RANGES} value=${time.zoomed ? "" : time.range.key} onChange=${(range) => set({ range: range === "live" ? undefined : range, from: undefined, to: undefined, paused: undefined })} />
-    ${time.zoomed
-      ? html`<button type="button" class="zoom" title="back to the whole range (0)" onClick=${() => set({ from: undefined, to: undefined })}><span>${moment(from)} to ${to - from < 86400 ? clock(to) : moment(to)}</span> ✕</button>`
-      : html`<button type="button" class=${`pause${time.paused ? " on" : ""}`} aria-pressed=${time.paused ? "true" : "false"} title="hold what is shown (p)" onClick=${() => pause(params)}>${time.paused ? `Paused at ${clock(time.paused)}` : "Pause"}</button>`}
-  </div>`;
+const BADGES = {
+  current: { look: "good", text: (state) => `Data ${duration(state.age)} old` },
+  late: { look: "warn", text: (state) => `Data ${duration(state.age)} old` },
+  hung: { look: "bad", text: (state) => `No answer for ${duration(state.silent)}` },
+  quiet: { look: "warn", text: (state) => `No telemetry for ${duration(state.quiet)}` },
+  empty: { look: "warn", text: () => "No telemetry yet" },
+  starting: { look: "", text: () => "Connecting" },
+};
+
+/** Age of the data, on each page. */
+function Age({ state }) {
+  const badge = BADGES[state.kind];
+  if (!badge) return null;
+  return html`<span class=${`age ${badge.look}`} title="age of the newest second of telemetry"><span class="dot" aria-hidden="true"></span>${badge.text(state)}</span>`;
+}
+
+/** Announces a collector that does not answer, or data that lag. */
+function Announcement({ state }) {
+  if (state.kind === "hung") return html`<p class="problem wide" role="alert"><strong>The collector does not answer.</strong> <span>${state.since ? `Last answer at ${clock(state.since)}; what is shown is from then.` : "There was no answer since this page was opened."} Check that penstock serve is running on its host, and the path to it.</span></p>`;
+  if (state.kind === "late" && state.announced) return html`<p class="problem wide" role="alert"><strong>The collector lags.</strong> <span>Its newest second is ${duration(state.age)} old: the host is overloaded, or the service was stopped.</span></p>`;
+  if (state.kind === "quiet") return html`<p class="problem wide" role="alert"><strong>No exporter sends.</strong> <span>The last datagram came at ${clock(state.since)}; figures since then are unknown, not zero. Check the exporters and the path to the collector's sockets.</span></p>`;
+  return null;
 }
 
 function App() {
@@ -122,6 +139,7 @@ function App() {
   const theme = useTheme(params);
   const [dialog, open] = useState(null);
   const [known, know] = useState(Boolean(token.get()));
+  const age = useFreshness();
   const page = PAGES.find((one) => one.key === key);
 
   useEffect(() => {
@@ -142,17 +160,20 @@ function App() {
   }, [page]);
 
   return html`
-    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>to the content</a>
+    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to content</a>
     <header class="bar">
       <a class="brand" href=${link("overview")}><img src="/ui/icon.svg" alt="" width="22" height="22" />Penstock</a>
       <nav aria-label="pages">${PAGES.map((one) => html`<a key=${one.key} href=${link(one.key)} aria-current=${one.key === key ? "page" : undefined}>${one.name}</a>`)}</nav>
       <div class="tools">
-        <button type="button" aria-label=${`theme: ${theme}`} title="light or dark (t)" onClick=${() => flipTheme(params)}>${theme === "dark" ? "Light" : "Dark"}</button>
+        <${Age} state=${age} />
+        <button type="button" title="light or dark (t)" onClick=${() => flipTheme(params)}>${theme === "dark" ? "Light" : "Dark"}</button>
         <button type="button" class=${known ? "on" : ""} title="token: needed to change anything (k)" onClick=${() => open("token")}>${known ? "Token ✓" : "Read-only"}</button>
         <button type="button" aria-label="help" title="keys and pages (?)" onClick=${() => open("help")}>?</button>
       </div>
     </header>
     <main id="main" tabindex="-1" aria-label=${page?.name ?? "Not found"}>
+      <h1 class="unseen">${page?.name ?? "Not found"}</h1>
+      <${Announcement} state=${age} />
       ${page?.time && html`<${Time} params=${params} />`}
       ${page ? html`<${page.view} key=${key} params=${params} theme=${theme} />` : html`<${Empty} title="There is no such page."><a href=${link("overview")}>Go to the overview.</a><//>`}
     </main>

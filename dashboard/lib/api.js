@@ -35,7 +35,7 @@ async function refusal(response) {
   let text = `${response.status} ${response.statusText}`;
   try {
     const told = await response.json();
-    text = told.error ?? told.detail ?? text;
+    text = told.detail ?? told.error ?? text;
   } catch {
     // Not ours: the status says what there is to say.
   }
@@ -44,14 +44,15 @@ async function refusal(response) {
 
 /** The object that `path` gives. */
 export async function call(path, options = {}) {
-  const limit = AbortSignal.timeout(SECONDS_MAX * 1000);
+  const seconds = options.seconds ?? SECONDS_MAX;
+  const limit = AbortSignal.timeout(seconds * 1000);
   const signal = options.signal ? AbortSignal.any([options.signal, limit]) : limit;
   let response;
   try {
     response = await request(path, { ...options, signal });
   } catch (error) {
     if (options.signal?.aborted) throw error;
-    throw new ApiError(0, limit.aborted ? `no answer within ${SECONDS_MAX} s` : "this host does not answer: is `penstock serve` running, and is the way to it open?");
+    throw new ApiError(0, limit.aborted ? `no answer within ${seconds} s` : "this host does not answer: is `penstock serve` running, and is the path to it open?");
   }
   if (!response.ok) throw await refusal(response);
   return response.status === 204 ? null : response.json();
@@ -102,15 +103,36 @@ export function usePoll(path, seconds) {
 /**
  * Server-sent events of `path` until the returned function is called. `fetch` and not EventSource, which cannot show a
  * token. Broken streams are asked for again with the last id, after one second and then twice as long each time.
+ *
+ * A page that its reader leaves may be kept for the way back with its streams open, and browsers allow six connections to a
+ * host: a stream closes with its page and opens again if the page comes back.
  */
 export function stream(path, { onEvent, onState }) {
   const stop = new AbortController();
   let last = null;
   let pause = 1;
   let end = () => {};
+  let connection = new AbortController();
+  let returned = null;
+  const leave = () => {
+    if (!returned) {
+      let resolve = () => {};
+      const promise = new Promise((done) => (resolve = done));
+      returned = { promise, resolve };
+    }
+    connection.abort();
+  };
+  const comeBack = () => {
+    returned?.resolve();
+    returned = null;
+  };
+  addEventListener("pagehide", leave);
+  addEventListener("pageshow", comeBack);
   const read = async () => {
     const headers = { accept: "text/event-stream", ...(last === null ? {} : { "last-event-id": last }) };
-    const response = await request(path, { signal: stop.signal, headers });
+    connection = new AbortController();
+    const signal = AbortSignal.any([stop.signal, connection.signal]);
+    const response = await request(path, { signal, headers });
     if (!response.ok) throw await refusal(response);
     onState({ open: true, error: null });
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -146,6 +168,10 @@ export function stream(path, { onEvent, onState }) {
       } catch (error) {
         end();
         if (stop.signal.aborted) return;
+        if (returned) {
+          await returned.promise;
+          continue;
+        }
         onState({ open: false, error: error instanceof ApiError ? error : new ApiError(0, "the live feed broke; asking again") });
         // Refused: no use in asking again before a token is given.
         if (error.status === 401 || error.status === 403 || error.status === 404) return;
@@ -154,5 +180,10 @@ export function stream(path, { onEvent, onState }) {
       pause = Math.min(pause * 2, 30);
     }
   })();
-  return () => stop.abort();
+  return () => {
+    removeEventListener("pagehide", leave);
+    removeEventListener("pageshow", comeBack);
+    stop.abort();
+    comeBack();
+  };
 }

@@ -5,16 +5,31 @@
 // `page` is the word after #/, everything else a parameter. Those in SHARED go along from page to page.
 
 import { useEffect, useState } from "./html.js";
+import { setZone } from "./units.js";
 
-export const SHARED = ["range", "from", "to", "paused", "theme", "patterns"];
+export const DIMENSIONS = ["owner", "activity", "scitag", "vlan", "site", "site_pair", "host", "interface", "ip_version", "as", "prefix"];
 
-export const DIMENSIONS = ["owner", "activity", "scitag", "vlan", "site", "host", "interface", "ip_version", "as", "prefix"];
+/** Names of the dimensions. */
+export const NAMES = { owner: "Owner", activity: "Activity", scitag: "Scitag", vlan: "VLAN", site: "Site", site_pair: "Site pair", host: "Host", interface: "Interface", ip_version: "IP version", as: "AS", prefix: "Prefix" };
+
+/** Sums that the collector keeps apart: a filter of one kind says nothing about series of another. */
+const KINDS = { host: "host", prefix: "host", as: "as" };
+
+export const kindOf = (dimension) => KINDS[dimension] ?? "group";
+
+/** Dimensions of which a direction is that of the thing itself. */
+export const DIRECTED = ["interface", "site", "host", "prefix", "as"];
+
+/** Time, filters and looks go along from page to page. */
+export const SHARED = ["range", "from", "to", "paused", "tz", "theme", "patterns", "events", "direction", ...DIMENSIONS];
 
 export const RANGES = [
   { key: "live", name: "10 min", title: "the last 10 minutes, live", seconds: 600 },
   { key: "1h", name: "1 h", title: "the last hour", seconds: 3600 },
+  { key: "6h", name: "6 h", title: "the last 6 hours", seconds: 6 * 3600 },
   { key: "24h", name: "24 h", title: "the last day", seconds: 86400 },
   { key: "7d", name: "7 d", title: "the last week", seconds: 7 * 86400 },
+  { key: "30d", name: "30 d", title: "the last 30 days", seconds: 30 * 86400 },
   { key: "1y", name: "1 y", title: "the last year", seconds: 365 * 86400 },
 ];
 
@@ -23,6 +38,7 @@ export function read(hash = location.hash) {
   const cut = text.indexOf("?");
   const page = (cut < 0 ? text : text.slice(0, cut)) || "overview";
   const params = Object.fromEntries(new URLSearchParams(cut < 0 ? "" : text.slice(cut + 1)));
+  setZone(params.tz);
   return { page, params };
 }
 
@@ -79,7 +95,15 @@ export function windowOf(time, now = Date.now() / 1000) {
   return { from: end - time.range.seconds, to: end };
 }
 
+/** `from` and `to` of a request; a range that ends now is told as seconds before now, by the clock of the host. */
+export function spanOf(time) {
+  return time.zoomed || time.paused ? windowOf(time) : { from: -time.range.seconds, to: 0 };
+}
+
 /** Filters: parameters that name a dimension. */
 export function filtersOf(params) {
   return Object.fromEntries(DIMENSIONS.filter((name) => params[name] !== undefined).map((name) => [name, params[name]]));
 }
+
+/** Direction of the traffic: in, out, or none where the collector chooses. */
+export const directionOf = (params) => (params.direction === "in" || params.direction === "out" ? params.direction : undefined);

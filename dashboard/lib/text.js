@@ -5,7 +5,9 @@ import { html } from "./html.js";
 
 /** Longest name that is shown whole, in characters. */
 const SHOWN = 64;
-/** Longest that a tooltip tells. */
+/** Longest that has room in every cell: longer names have a tooltip. */
+const WHOLE = 16;
+/** Longest text of a tooltip. */
 const TOLD = 512;
 
 // Controls, marks of direction, zero widths, joiners, tags and unpaired surrogates.
@@ -24,7 +26,7 @@ export function clean(text, most = SHOWN) {
 export function Name({ text, most = SHOWN }) {
   const shown = clean(text, most);
   const more = clean(text, TOLD);
-  return html`<bdi class="name" title=${more === shown ? undefined : more}>${shown === "" ? "(no name)" : shown}</bdi>`;
+  return html`<bdi class="name" title=${more === shown && more.length <= WHOLE ? undefined : more}>${shown === "" ? "(no name)" : shown}</bdi>`;
 }
 
 /** A path, of which the end says most. */

@@ -5,11 +5,14 @@
 
 import { call, stream } from "./api.js";
 import { SPECIAL } from "./colours.js";
+import { recordSecond } from "./freshness.js";
 import { useEffect, useRef, useState } from "./html.js";
-import { filtersOf, windowOf } from "./route.js";
+import { directionOf, filtersOf, spanOf, windowOf } from "./route.js";
 
-/** Most series drawn one by one; the rest is one more, named for what it is. */
+/** Series that are asked for one by one; the collector sums the rest as other. */
 export const SERIES_MAX = 60;
+/** Series drawn one by one; the rest is one more, "Other". */
+export const DRAWN_MAX = 12;
 /** Seconds that a live plot keeps. */
 const LIVE_S = 600;
 /** After so many seconds what was live is read again: by then counters of interfaces have come, which make exact totals. */
@@ -26,6 +29,8 @@ export class Traffic {
     this.by = by;
     this.times = [];
     this.series = [];
+    /** Keys of those that are drawn, the greatest first. */
+    this.drawn = [];
     this.total = { values: [], errors: [], from: "samples" };
     this.step = 1;
     this.version = next();
@@ -45,29 +50,29 @@ export class Traffic {
     this.version = next();
   }
 
-  /** Those that were there before in their places, then the largest first, those that no one owns last. */
+  /** Those that were there before in their places, then the largest first, those without an owner last. */
   order(before) {
     const rank = (one) => (Object.hasOwn(SPECIAL, one.key) ? Object.keys(SPECIAL).indexOf(one.key) + 1 : 0);
     const place = (one) => before.get(one.key) ?? before.size;
     const sizes = new Map(this.series.map((one) => [one, sum(one.values)]));
     this.series.sort((a, b) => rank(a) - rank(b) || place(a) - place(b) || sizes.get(b) - sizes.get(a) || (a.key < b.key ? -1 : 1));
-    const own = this.series.filter((one) => rank(one) === 0);
-    if (own.length > SERIES_MAX) this.fold(own.slice(SERIES_MAX));
+    const greatest = this.series.filter((one) => one.key !== "other" && sizes.get(one) > 0).sort((a, b) => sizes.get(b) - sizes.get(a) || (a.key < b.key ? -1 : 1));
+    this.drawn = greatest.slice(0, DRAWN_MAX).map((one) => one.key);
   }
 
-  fold(small) {
-    let other = this.series.find((one) => one.key === "other");
-    if (!other) {
-      other = { key: "other", name: "other", values: this.times.map(() => 0), errors: this.times.map(() => 0) };
-      this.series.push(other);
-    }
-    for (const one of small) {
-      one.values.forEach((value, at) => {
-        other.values[at] = (other.values[at] ?? 0) + (value ?? 0);
-        other.errors[at] = Math.hypot(other.errors[at] ?? 0, one.errors[at] ?? 0);
-      });
-    }
-    this.series = this.series.filter((one) => !small.includes(one));
+  /** The greatest series, in their order when the range was read, and one for all others: what a plot has room for. */
+  top() {
+    const known = new Map(this.series.map((one) => [one.key, one]));
+    // Series that began since the range was read have the places that are left.
+    const late = this.series.filter((one) => one.key !== "other" && !this.drawn.includes(one.key)).sort((a, b) => sum(b.values) - sum(a.values));
+    const keys = [...this.drawn, ...late.map((one) => one.key)].slice(0, DRAWN_MAX);
+    const drawn = keys.map((key) => known.get(key)).filter((one) => one && one.values.some((value) => value > 0));
+    const rest = this.series.filter((one) => !drawn.includes(one) && one.values.some((value) => value > 0));
+    if (rest.length === 0) return drawn;
+    const values = this.times.map((_, at) => (this.total.values[at] === null ? null : rest.reduce((all, one) => all + (one.values[at] ?? 0), 0)));
+    const errors = this.times.map((_, at) => Math.hypot(...rest.map((one) => one.errors[at] ?? 0)));
+    const count = rest.filter((one) => one.key !== "other").length;
+    return [...drawn, { key: "other", name: "Other", count, more: rest.some((one) => one.key === "other"), values, errors }];
   }
 
   /** Adds one second: `{time, total: {bps, error_bps, from}, series: [{key, name, bps, error_bps}]}`. */
@@ -126,22 +131,29 @@ export function secondOf(event, by) {
 /** Points of a plot. */
 const POINTS = 600;
 
-/** What to ask for. A range that ends now is told as seconds before now, by the clock of the host and not of the reader. */
-export function seriesPath(by, time, filters) {
-  const { from, to } = time.zoomed || time.paused ? windowOf(time) : { from: -time.range.seconds, to: 0 };
+/** Path of the series by `by` for the time and the filters of the address. */
+export function seriesPath(by, time, filters, direction) {
+  const { from, to } = spanOf(time);
   const step = Math.max(1, Math.ceil((to - from) / POINTS));
   const query = new URLSearchParams({ by, from, to, step, top: SERIES_MAX, ...filters });
+  if (direction) query.set("direction", direction);
   return `/api/v1/telemetry/series?${query}`;
 }
 
-/** Traffic by `by` for the time and the filters of the address. */
+/** Traffic by `by` for the time and the filters of the address; none where `by` is null. */
 export function useTraffic(by, time, params) {
   const filters = filtersOf(params);
+  const direction = directionOf(params);
   const [state, change] = useState({ traffic: null, error: null, open: false, version: 0 });
   const held = useRef(null);
-  const identity = JSON.stringify([by, time.range.key, time.from, time.to, time.paused, filters]);
+  const identity = JSON.stringify([by, time.range.key, time.from, time.to, time.paused, filters, direction]);
   useEffect(() => {
-    const kind = JSON.stringify([by, filters]);
+    if (by === null) {
+      held.current = null;
+      change({ traffic: null, error: null, open: false, version: 0 });
+      return undefined;
+    }
+    const kind = JSON.stringify([by, filters, direction]);
     const before = held.current;
     // What is on the screen when it is held stays there: the host keeps seconds for ten minutes, and it does not.
     if (time.paused && !time.zoomed && before?.kind === kind && before.range === time.range.key && before.times.at(-1) > time.paused - 5 - 2 * before.step) {
@@ -164,10 +176,11 @@ export function useTraffic(by, time, params) {
     const load = async () => {
       clearTimeout(timer);
       try {
-        const answer = await call(seriesPath(by, time, filters), { signal: stop.signal });
+        const answer = await call(seriesPath(by, time, filters, direction), { signal: stop.signal });
         // Seconds that came while this was asked for are newer than it.
         const since = traffic.times.length > 0 ? traffic.last() : null;
         traffic.load(answer);
+        traffic.filters = answer.filters ?? [];
         if (since && since.time === traffic.times.at(-1) + 1) traffic.append(since);
         show();
       } catch (error) {
@@ -185,8 +198,9 @@ export function useTraffic(by, time, params) {
     };
     const follow = () => {
       following = true;
-      end = stream(`/api/v1/telemetry/live?${new URLSearchParams({ by, top: SERIES_MAX, ...filters })}`, {
+      end = stream(`/api/v1/telemetry/live?${new URLSearchParams({ by, top: SERIES_MAX, ...filters, ...(direction ? { direction } : {}) })}`, {
         onEvent: (event) => {
+          recordSecond(event.at_s + event.length_s);
           traffic.append(secondOf(event, by));
           show({ open: true });
         },
@@ -222,7 +236,13 @@ export function shownWindow(traffic, time) {
   return { from: Math.max(from, Math.min(first, to - 60)), to };
 }
 
-/** Figures of one series over the time shown: now, mean, greatest, volume in bytes, 95 % errors of now. */
+/** The value that 95 % of the points do not exceed (nearest rank); null where there are none. */
+export function percentile95(values) {
+  const known = values.filter((value) => value !== null && value !== undefined).sort((a, b) => a - b);
+  return known.length > 0 ? known[Math.ceil(known.length * 0.95) - 1] : null;
+}
+
+/** Figures of one series over the time shown: now, mean, 95th percentile, maximum, volume in bytes, 95 % error of now. */
 export function summary(values, errors, step) {
   let [all, known, greatest] = [0, 0, 0];
   for (const value of values) {

@@ -82,22 +82,72 @@ export function duration(seconds) {
   return `${Math.floor(total)} s`;
 }
 
-const two = (number) => String(number).padStart(2, "0");
+/** Time zone of all times that are shown; undefined is that of the browser. lib/route.js sets it from the address. */
+let zone;
+let format;
 
-/** "14:03:07", of the reader's time zone. */
+const OPTIONS = { hourCycle: "h23", year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" };
+
+/** Chooses the time zone, an IANA name such as Europe/Zurich or UTC; what is none is that of the browser. */
+export function setZone(name) {
+  if (format && name === zone) return;
+  try {
+    format = new Intl.DateTimeFormat("en-GB", { ...OPTIONS, timeZone: name });
+    zone = name;
+  } catch {
+    format = new Intl.DateTimeFormat("en-GB", OPTIONS);
+    zone = undefined;
+  }
+}
+setZone(undefined);
+
+/** Name of the time zone that is on. */
+export const zoneName = () => zone ?? format.resolvedOptions().timeZone;
+
+/** Year, month, day, hour, minute and second as text, in the time zone that is on. */
+export function partsOf(unixSeconds) {
+  const parts = {};
+  for (const { type, value } of format.formatToParts(new Date(unixSeconds * 1000))) parts[type] = value;
+  return parts;
+}
+
+/** "14:03:07". */
 export function clock(unixSeconds, withSeconds = true) {
-  const at = new Date(unixSeconds * 1000);
-  return `${two(at.getHours())}:${two(at.getMinutes())}${withSeconds ? `:${two(at.getSeconds())}` : ""}`;
+  if (!Number.isFinite(unixSeconds)) return "–";
+  const { hour, minute, second } = partsOf(unixSeconds);
+  return `${hour}:${minute}${withSeconds ? `:${second}` : ""}`;
 }
 
 /** "2025-11-17 14:03:07". */
 export function moment(unixSeconds) {
   if (!Number.isFinite(unixSeconds)) return "–";
-  const at = new Date(unixSeconds * 1000);
-  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock(unixSeconds)}`;
+  const { year, month, day } = partsOf(unixSeconds);
+  return `${year}-${month}-${day} ${clock(unixSeconds)}`;
+}
+
+/** Seconds since 1970 of a wall clock in the time zone that is on; null where `text` is no "YYYY-MM-DD HH:MM[:SS]". */
+export function parseMoment(text) {
+  const found = /^\s*(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2}):(\d{2})(?::(\d{2}))?)?\s*$/.exec(text);
+  if (!found) return null;
+  const [year, month, day, hour, minute, second] = found.slice(1).map((part) => Number(part ?? 0));
+  const wall = Date.UTC(year, month - 1, day, hour, minute, second) / 1000;
+  const back = new Date(wall * 1000);
+  // Fields that overflow, such as month 13, are no time.
+  if (back.getUTCMonth() !== month - 1 || back.getUTCDate() !== day || hour > 23 || minute > 59 || second > 59) return null;
+  // The offset depends on the time that is looked for: the second step settles it but in the hour that a change repeats.
+  let guess = wall;
+  for (let step = 0; step < 2; step += 1) {
+    const at = partsOf(guess);
+    const shown = Date.UTC(Number(at.year), Number(at.month) - 1, Number(at.day), Number(at.hour), Number(at.minute), Number(at.second)) / 1000;
+    guess += wall - shown;
+  }
+  return guess;
 }
 
 /** "12 s ago". */
 export function ago(unixSeconds) {
   return Number.isFinite(unixSeconds) ? `${duration(Math.max(0, Date.now() / 1000 - unixSeconds))} ago` : "never";
 }
+
+/** "1 link", "2 links". */
+export const plural = (number, word) => `${whole(number)} ${word}${number === 1 ? "" : "s"}`;

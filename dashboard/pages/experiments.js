@@ -1,4 +1,4 @@
-// Reports of experiments that this build was made with.
+// Reports of experiments that this build was made with, and their pictures.
 
 import { call } from "../lib/api.js";
 import { html, useEffect, useState } from "../lib/html.js";
@@ -20,13 +20,13 @@ export function Experiments({ params }) {
   }, []);
   const { reports, error } = state;
   const chosen = reports?.find((one) => one.name === params.report) ?? reports?.[0];
-  return html`<${Panel} id="reports" wide title="Experiments" note="published results, measured again">
+  return html`<${Panel} id="reports" wide title="Experiments" note="published results, reproduced with Penstock">
     <${Problem} error=${error} />
     ${!reports && !error && html`<${Loading} />`}
-    ${reports?.length === 0 && html`<${Empty} title="This build has no reports."><p>Measure one:</p><p><${Command}>penstock experiment --help<//></p><//>`}
+    ${reports?.length === 0 && html`<${Empty} title="This build has no reports."><p>Run an experiment:</p><p><${Command}>penstock experiment --help<//></p><//>`}
     ${chosen && html`<div class="split">
       <ul class="reports" aria-label="reports">${reports.map((one) => html`<li key=${one.name}><a href=${link("experiments", { report: one.name })} aria-current=${one === chosen ? "true" : undefined}><b>${clean(one.name, 40)}</b><span class="note">${clean(one.title, 120)}</span></a></li>`)}</ul>
-      <${Markdown} text=${chosen.text} />
+      <${Markdown} key=${chosen.name} text=${chosen.text} pictures=${chosen.pictures ?? []} folder=${`/ui/reports/${chosen.name}/`} />
     </div>`}
   <//>`;
 }

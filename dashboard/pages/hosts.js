@@ -1,108 +1,164 @@
-// Who sends telemetry and whether it can be believed: exporters, their interfaces, what was lost on the way.
+// Exporters and their interfaces, those with problems first, and the state of the collector itself.
 
 import { usePoll } from "../lib/api.js";
-import { html } from "../lib/html.js";
+import { html, useMemo } from "../lib/html.js";
+import { DIRECTED, filtersOf, link, NAMES, set } from "../lib/route.js";
 import { clean, Name } from "../lib/text.js";
 import { bytes, duration, moment, percent, rate, whole } from "../lib/units.js";
-import { Command, Empty, Loading, Meter, Panel, Problem } from "../parts/bits.js";
+import { Choice, Command, Empty, Filters, Loading, Meter, Panel, Problem } from "../parts/bits.js";
 import { Table } from "../parts/table.js";
 
-/** An exporter that says nothing for so long is told to be silent. */
+/** An exporter without a datagram for so long is silent. */
 const SILENT_S = 60;
+/** Loss of datagrams from which an exporter has a problem. */
+const LOSS = 0.01;
+/** Use of an interface from which it has a problem. */
+const FULL = 0.95;
 
 const T = "/api/v1/telemetry";
 
 export function Hosts({ params }) {
-  const seconds = Number(params.paused) > 0 ? 0 : 3;
+  const seconds = Number(params.paused) > 0 ? 0 : 5;
   const exporters = usePoll(`${T}/exporters`, seconds);
   const interfaces = usePoll(`${T}/interfaces`, seconds);
   const status = usePoll(`${T}/status`, seconds);
+  const now = status.data?.now_s ?? Date.now() / 1000;
+  const sites = useMemo(() => new Map((interfaces.data?.interfaces ?? []).map((one) => [one.exporter, one.site])), [interfaces.data]);
+  const filters = filtersOf(params);
+  // Of the filters those that an exporter or interface has.
+  const others = Object.keys(filters).filter((name) => !["site", "host", "interface"].includes(name));
+  const wanted = (exporter, host, key) => (!filters.site || sites.get(exporter) === filters.site) && (!filters.host || host === filters.host || exporter.split("/")[0] === filters.host) && (!filters.interface || key === undefined || key === filters.interface);
+  const all = (exporters.data?.exporters ?? []).filter((one) => wanted(one.key, one.name) && (!filters.interface || filters.interface.startsWith(`${one.key}:`))).map((one) => ({ ...one, ...exporterState(one, now) }));
+  const ports = (interfaces.data?.interfaces ?? []).filter((one) => wanted(one.exporter, one.host, one.key)).map((one) => ({ ...one, ...interfaceState(one) }));
+  const only = params.state === "problems";
+  const search = { search: params.search, onSearch: (text) => set({ search: text || undefined }) };
   const none = exporters.data && exporters.data.exporters.length === 0;
   return html`
-    <${Panel} id="exporters" wide title="Exporters" note="who sends sFlow, IPFIX or NetFlow">
+    <${Filters} params=${params} />
+    ${others.length > 0 && html`<p class="note wide">Exporters and interfaces have no ${others.map((name) => NAMES[name]).join(", ")}: that filter does not apply here.</p>`}
+    <${Panel} id="exporters" wide title="Exporters" note="sources of sFlow, IPFIX and NetFlow; problems first" tools=${all.length > 0 && html`<${Only} rows=${all} params=${params} />`}>
       <${Problem} error=${exporters.error} />
       ${!exporters.data && !exporters.error && html`<${Loading} />`}
-      ${none && html`<${Empty} title="No exporter was heard.">
+      ${none && html`<${Empty} title="No exporters yet.">
         <p>Start one on each host that sends data:</p><p><${Command}>penstock sample --collector ${clean(location.hostname || "HOST", 60)}:6343<//></p>
-        <p>Nothing arrives though it runs? Look at the firewall for 6343/udp, and with ${"`tcpdump -ni any udp port 6343`"} whether datagrams come.</p>
+        <p>Nothing arrives though it runs? Check the firewall for 6343/udp, and with ${"`tcpdump -ni any udp port 6343`"} whether datagrams arrive.</p>
       <//>`}
-      ${exporters.data && !none && html`<${Exporters} rows=${exporters.data.exporters} now=${status.data?.now_s ?? Date.now() / 1000} />`}
+      ${exporters.data && !none && html`<${Exporters} rows=${only ? all.filter((one) => one.rank > 0) : all} sites=${sites} now=${now} only=${only} search=${search} />`}
     <//>
-    ${interfaces.data?.interfaces.length > 0 && html`<${Panel} id="interfaces" wide title="Interfaces"><${Interfaces} rows=${interfaces.data.interfaces} /><//>`}
-    ${status.data && html`<${Panel} id="received" wide title="This collector"><${Status} data=${status.data} /><//>`}`;
+    ${interfaces.data?.interfaces.length > 0 && html`<${Panel} id="interfaces" wide title="Interfaces" note="now, by their counters; problems first" tools=${html`<${Only} rows=${ports} params=${params} />`}><${Interfaces} rows=${only ? ports.filter((one) => one.rank > 0) : ports} only=${only} search=${search} /><//>`}
+    ${status.data && html`<${Panel} id="received" wide title="Collector"><${Status} data=${status.data} /><//>`}`;
+}
+
+/** All rows, or those with a problem. */
+function Only({ rows, params }) {
+  const problems = rows.filter((one) => one.rank > 0).length;
+  const options = [
+    { key: "all", name: `All ${whole(rows.length)}` },
+    { key: "problems", name: `Problems ${whole(problems)}` },
+  ];
+  return html`<${Choice} small label="which rows" options=${options} value=${params.state === "problems" ? "problems" : "all"} onChange=${(key) => set({ state: key === "all" ? undefined : key })} />`;
+}
+
+const STATES = ["good", "warn", "bad"];
+const MARKS = ["○", "◆", "▲"];
+const State = ({ row }) => html`<span class=${`state ${STATES[row.rank]}`}>${MARKS[row.rank]} ${row.state}</span>`;
+
+/** State of an exporter and its rank: 0 good, 1 to be looked at, 2 bad. */
+function exporterState(one, now) {
+  if (now - one.last_heard_s > SILENT_S) return { rank: 2, order: 29, state: "silent" };
+  if (one.loss_share > LOSS) return { rank: 2, order: 20 + one.loss_share, state: "losing datagrams" };
+  if (one.loss_share > 0 || one.agent_drops + one.samples_lost > 0) return { rank: 1, state: "some loss" };
+  if (one.broken > 0) return { rank: 1, state: "malformed records" };
+  return { rank: 0, state: "ok" };
+}
+
+const faultsOf = (row) => (row.in.errors ?? 0) + (row.out.errors ?? 0) + (row.in.discards ?? 0) + (row.out.discards ?? 0);
+const useOf = (row) => (row.in.use_share === null && row.out.use_share === null ? null : Math.max(row.in.use_share ?? 0, row.out.use_share ?? 0));
+
+function interfaceState(row) {
+  if (row.up === false) return { rank: 2, order: 29, state: "down" };
+  if (useOf(row) > FULL) return { rank: 2, order: 20 + useOf(row), state: "full" };
+  if (row.in.disagrees || row.out.disagrees) return { rank: 1, state: "samples disagree" };
+  if (faultsOf(row) > 0) return { rank: 1, state: "errors" };
+  return { rank: 0, state: row.up === null ? "unknown" : "up" };
 }
 
 function loss(share) {
-  return html`<span class=${share > 0.01 ? "state bad" : share > 0 ? "state warn" : ""}>${percent(share ?? 0)}</span>`;
+  return html`<span class=${share > LOSS ? "state bad" : share > 0 ? "state warn" : ""}>${percent(share ?? 0)}</span>`;
 }
 
 /** `now` is the collector's, for the reader's clock may be another. */
-function Exporters({ rows, now }) {
-  const silent = (row) => now - row.last_heard_s > SILENT_S;
+function Exporters({ rows, sites, now, only, search }) {
   const columns = [
-    { key: "name", name: "Exporter", sort: (row) => row.name, cell: (row) => html`<${Name} text=${row.name} most=${40} />` },
-    { key: "from", name: "From", sort: (row) => row.from, cell: (row) => html`<${Name} text=${row.from} most=${40} />` },
-    { key: "dialect", name: "Speaks", sort: (row) => row.dialect, cell: (row) => clean(row.dialect, 16) },
-    { key: "heard", name: "Last heard", number: true, sort: (row) => row.last_heard_s, cell: (row) => html`<span class=${silent(row) ? "state bad" : ""} title=${moment(row.last_heard_s)}>${silent(row) ? "silent, " : ""}${duration(Math.max(0, now - row.last_heard_s))} ago</span>` },
-    { key: "datagrams", name: "Datagrams", number: true, sort: (row) => row.datagrams, cell: (row) => whole(row.datagrams) },
-    { key: "loss", name: "Lost", number: true, sort: (row) => row.loss_share, cell: (row) => loss(row.loss_share), title: "datagrams that are missing by their numbers" },
-    { key: "drops", name: "Samples lost", number: true, sort: (row) => row.agent_drops + row.samples_lost, cell: (row) => whole(row.agent_drops + row.samples_lost), title: "by the exporter itself, and on the way" },
-    { key: "restarts", name: "Restarts", number: true, sort: (row) => row.restarts, cell: (row) => whole(row.restarts) },
-    { key: "broken", name: "Broken", number: true, sort: (row) => row.broken, cell: (row) => whole(row.broken), title: "records that could not be read" },
-    { key: "unknown", name: "Unknown", number: true, sort: (row) => row.unknown, cell: (row) => whole(row.unknown), title: "samples or sets that are not known here" },
+    { key: "state", name: "State", down: true, sort: (row) => row.order ?? row.rank * 10, text: (row) => row.state, cell: (row) => html`<${State} row=${row} />` },
+    { key: "name", name: "Exporter", sort: (row) => row.name, text: (row) => `${row.name} ${row.key}`, cell: (row) => (row.host ? html`<a href=${link("overview", { ...clearing, by: "host", host: row.key.split("/")[0] })} title="traffic of this host"><${Name} text=${row.name} most=${44} /></a>` : html`<${Name} text=${row.name} most=${44} />`) },
+    { key: "site", name: "Site", sort: (row) => sites.get(row.key) ?? "", cell: (row) => html`<${Name} text=${sites.get(row.key) ?? "–"} most=${20} />` },
+    { key: "from", low: 9, name: "Address", sort: (row) => row.from, cell: (row) => html`<${Name} text=${row.from} most=${40} />` },
+    { key: "dialect", low: 7, name: "Protocol", sort: (row) => row.dialect, cell: (row) => clean(row.dialect, 16) },
+    { key: "heard", name: "Last datagram", number: true, sort: (row) => now - row.last_heard_s, cell: (row) => html`<span class=${now - row.last_heard_s > SILENT_S ? "state bad" : ""} title=${moment(row.last_heard_s)}>${duration(Math.max(0, now - row.last_heard_s))} ago</span>` },
+    { key: "datagrams", low: 5, name: "Datagrams", number: true, sort: (row) => row.datagrams, cell: (row) => whole(row.datagrams) },
+    { key: "loss", name: "Lost", number: true, sort: (row) => row.loss_share, cell: (row) => loss(row.loss_share), title: "datagrams that are missing by their sequence numbers" },
+    { key: "drops", low: 6, name: "Samples lost", number: true, sort: (row) => row.agent_drops + row.samples_lost, cell: (row) => whole(row.agent_drops + row.samples_lost), title: "by the exporter itself, and on the way" },
+    { key: "restarts", low: 8, name: "Restarts", number: true, sort: (row) => row.restarts, cell: (row) => whole(row.restarts) },
+    { key: "broken", low: 10, name: "Malformed", number: true, sort: (row) => row.broken, cell: (row) => whole(row.broken), title: "records that could not be decoded" },
+    { key: "unknown", low: 11, name: "Not decoded", number: true, sort: (row) => row.unknown, cell: (row) => whole(row.unknown), title: "samples or sets of a format that is not supported, or without a template" },
   ];
-  return html`<${Table} caption="Exporters" columns=${columns} rows=${rows} keyOf=${(row) => row.key} />`;
+  return html`<${Table} caption="Exporters" columns=${columns} rows=${rows} keyOf=${(row) => row.key} sort=${{ key: "state", down: true }} empty=${only ? "no exporter has a problem" : "none match the filter"} ...${search} />`;
 }
 
-/** What counters say by what samples say: 1 where they agree. */
+/** Counters by samples: 1 where they agree. */
 function Calibration({ row }) {
   const told = (one) => (one.calibration_last === null ? "–" : one.calibration.toFixed(2));
   const disagrees = row.in.disagrees || row.out.disagrees;
-  return html`<span class=${disagrees ? "state bad" : ""}>${told(row.in)} / ${told(row.out)}${disagrees ? " disagree" : ""}</span>`;
+  return html`<span class=${disagrees ? "state warn" : ""}>${told(row.in)} / ${told(row.out)}${disagrees ? " disagree" : ""}</span>`;
 }
 
-function Interfaces({ rows }) {
-  const use = (row) => (row.in.use_share === null && row.out.use_share === null ? null : Math.max(row.in.use_share ?? 0, row.out.use_share ?? 0));
-  const faults = (row) => (row.in.errors ?? 0) + (row.out.errors ?? 0) + (row.in.discards ?? 0) + (row.out.discards ?? 0);
+function Interfaces({ rows, only, search }) {
   const columns = [
-    { key: "host", name: "Host", sort: (row) => row.host, cell: (row) => html`<${Name} text=${row.host} most=${36} />` },
-    { key: "name", name: "Interface", sort: (row) => row.interface ?? `#${row.index}`, cell: (row) => html`<${Name} text=${row.interface || `#${row.index}`} most=${24} />${row.up === false ? html` <span class="state bad">down</span>` : ""}` },
-    { key: "site", name: "Site", sort: (row) => row.site, cell: (row) => html`<${Name} text=${row.site ?? "–"} most=${24} />` },
+    { key: "state", name: "State", down: true, sort: (row) => row.order ?? row.rank * 10, text: (row) => row.state, cell: (row) => html`<${State} row=${row} />` },
+    { key: "host", name: "Host", sort: (row) => row.host, text: (row) => `${row.host} ${row.exporter}`, cell: (row) => html`<${Name} text=${row.host} most=${36} />` },
+    { key: "name", name: "Interface", sort: (row) => row.interface ?? `#${row.index}`, cell: (row) => html`<a href=${link("overview", { ...clearing, by: "owner", interface: row.key })} title="traffic of this interface"><${Name} text=${row.interface || `#${row.index}`} most=${24} /></a>` },
+    { key: "site", name: "Site", sort: (row) => row.site ?? "", cell: (row) => html`<${Name} text=${row.site ?? "–"} most=${20} />` },
     { key: "in", name: "In", number: true, sort: (row) => row.in.counted_bps, cell: (row) => rate(row.in.counted_bps) },
     { key: "out", name: "Out", number: true, sort: (row) => row.out.counted_bps, cell: (row) => rate(row.out.counted_bps) },
-    { key: "speed", name: "Capacity", number: true, sort: (row) => row.speed_bps, cell: (row) => (row.speed_bps > 0 ? rate(row.speed_bps) : "–") },
-    { key: "use", name: "Use", sort: use, cell: (row) => (use(row) === null ? "–" : html`<${Meter} share=${use(row)} label=${`use of ${row.interface ?? row.index}`} kind=${use(row) > 0.95 ? "bad" : ""} />${percent(use(row))}`) },
-    { key: "sampling", name: "Sampled 1 of", number: true, sort: (row) => row.sampling_rate, cell: (row) => (row.sampling_rate ? html`<span title=${row.effective_sampling_rate ? `${whole(row.effective_sampling_rate)} with what was lost` : undefined}>${whole(row.sampling_rate)}</span>` : "–") },
-    { key: "faults", name: "Errors, discards", number: true, sort: faults, cell: (row) => html`<span class=${faults(row) > 0 ? "state warn" : ""}>${whole((row.in.errors ?? 0) + (row.out.errors ?? 0))}, ${whole((row.in.discards ?? 0) + (row.out.discards ?? 0))}</span>`, title: "packets, in the last interval of the counters" },
-    { key: "calibration", name: "Counters : samples", number: true, sort: (row) => row.out.calibration, cell: (row) => html`<${Calibration} row=${row} />`, title: "in / out: 1 where counters and samples say the same" },
+    { key: "speed", low: 1, name: "Capacity", number: true, sort: (row) => row.speed_bps, cell: (row) => (row.speed_bps > 0 ? rate(row.speed_bps) : "–") },
+    { key: "use", name: "Use", number: true, title: "of the fuller direction", sort: useOf, cell: (row) => (useOf(row) === null ? "–" : html`<${Meter} share=${useOf(row)} label=${`use of ${row.host} ${row.interface ?? row.index}`} kind=${useOf(row) > FULL ? "bad" : ""} />${percent(useOf(row))}`) },
+    { key: "sampling", low: 2, name: "Sampling rate", number: true, sort: (row) => row.sampling_rate, cell: (row) => (row.sampling_rate ? html`<span title=${row.effective_sampling_rate ? `1:${whole(row.effective_sampling_rate)} with what was lost` : undefined}>1:${whole(row.sampling_rate)}</span>` : "–") },
+    { key: "faults", low: 1, name: "Errors", number: true, sort: (row) => (row.in.errors ?? 0) + (row.out.errors ?? 0), cell: (row) => whole((row.in.errors ?? 0) + (row.out.errors ?? 0)), title: "packets, in the last interval of the counters" },
+    { key: "discards", low: 3, name: "Discards", number: true, sort: (row) => (row.in.discards ?? 0) + (row.out.discards ?? 0), cell: (row) => whole((row.in.discards ?? 0) + (row.out.discards ?? 0)), title: "packets, in the last interval of the counters" },
+    { key: "calibration", low: 4, name: "Counters / samples", number: true, sort: (row) => row.out.calibration, cell: (row) => html`<${Calibration} row=${row} />`, title: "in / out: 1 where counters and samples agree" },
   ];
-  return html`<${Table} caption="Interfaces" columns=${columns} rows=${rows} keyOf=${(row) => row.key} />`;
+  return html`<${Table} caption="Interfaces" columns=${columns} rows=${rows} keyOf=${(row) => row.key} sort=${{ key: "state", down: true }} empty=${only ? "no interface has a problem" : "none match the filter"} ...${search} />`;
 }
 
-/** What the collector tells of itself: its sockets, then every number, places in use with their limit. */
+/** Filters that a link to one thing takes away. */
+const clearing = Object.fromEntries([...DIRECTED, "owner", "activity", "scitag", "vlan", "site_pair", "ip_version", "search", "direction"].map((name) => [name, undefined]));
+
+/** State of the collector: its sockets, then every number, places in use with their limit. */
 function Status({ data }) {
   const plain = (words) => words.join(" ").replaceAll("_", " ");
   const rows = [];
   const walk = (value, path) => {
-    if (value === null || Array.isArray(value) || /(^| )(now|started) s$/.test(plain(path))) return;
-    if (typeof value !== "object") rows.push({ name: plain(path), text: typeof value === "number" ? whole(value) : clean(value, 80) });
-    else if (typeof value.used === "number" && typeof value.limit === "number") rows.push({ name: plain(path), text: `${whole(value.used)} of ${whole(value.limit)}`, share: value.used / value.limit });
+    if (value === null || Array.isArray(value)) return;
+    if (/(^| )(now|started|newest second|newest datagram|newest) s$/.test(plain(path))) rows.push({ name: plain(path).replace(/ s$/, ""), text: moment(value), value });
+    else if (typeof value !== "object") rows.push({ name: plain(path), text: typeof value === "number" ? whole(value) : clean(value, 80), value });
+    else if (typeof value.used === "number" && typeof value.limit === "number") rows.push({ name: plain(path), text: `${whole(value.used)} of ${whole(value.limit)}`, share: value.used / value.limit, value: value.used });
     else for (const [key, one] of Object.entries(value)) walk(one, [...path, key]);
   };
   walk(data, []);
   const inputs = [
-    { key: "format", name: "Input", cell: (row) => clean(row.format, 16) },
-    { key: "address", name: "Address", cell: (row) => html`<${Name} text=${row.address} />` },
-    { key: "datagrams", name: "Datagrams", number: true, cell: (row) => whole(row.datagrams) },
-    { key: "bytes", name: "Volume", number: true, cell: (row) => bytes(row.bytes) },
-    { key: "drops", name: "Dropped by the kernel", number: true, cell: (row) => html`<span class=${row.kernel_drops > 0 ? "state bad" : ""}>${whole(row.kernel_drops)}</span>` },
-    { key: "refused", name: "Refused", number: true, cell: (row) => whole(row.refused), title: "could not be read, or are not believed" },
+    { key: "format", name: "Input", sort: (row) => row.format, cell: (row) => clean(row.format, 16) },
+    { key: "address", name: "Address", sort: (row) => row.address, cell: (row) => html`<${Name} text=${row.address} />` },
+    { key: "datagrams", name: "Datagrams", number: true, sort: (row) => row.datagrams, cell: (row) => whole(row.datagrams) },
+    { key: "bytes", name: "Volume", number: true, sort: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
+    { key: "drops", name: "Dropped by the kernel", number: true, sort: (row) => row.kernel_drops, cell: (row) => html`<span class=${row.kernel_drops > 0 ? "state bad" : ""}>${whole(row.kernel_drops)}</span>` },
+    { key: "refused", name: "Refused", number: true, sort: (row) => row.refused, cell: (row) => whole(row.refused), title: "malformed, or not trusted" },
   ];
   const columns = [
-    { key: "name", name: "What", cell: (row) => row.name },
-    { key: "value", name: "Is", number: true, cell: (row) => html`<span class=${row.share > 0.9 ? "state bad" : ""}>${row.text}</span>` },
+    { key: "name", name: "Metric", sort: (row) => row.name, cell: (row) => row.name },
+    { key: "value", name: "Value", number: true, sort: (row) => row.value, cell: (row) => html`<span class=${row.share > 0.9 ? "state bad" : ""}>${row.text}</span>` },
   ];
   return html`${(data.missing ?? []).map((line) => html`<p class="problem" role="alert" key=${line}>${clean(line, 300)}</p>`)}
     <${Table} narrow caption="Inputs" columns=${inputs} rows=${data.inputs ?? []} keyOf=${(row) => `${row.format} ${row.address}`} empty="no input is open" />
-    <details><summary>All figures</summary><${Table} narrow caption="This collector" columns=${columns} rows=${rows} keyOf=${(row) => row.name} /></details>`;
+    <details><summary>All metrics</summary><${Table} narrow caption="Metrics of the collector" columns=${columns} rows=${rows} keyOf=${(row) => row.name} pageRows=${25} /></details>`;
 }

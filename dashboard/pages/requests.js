@@ -1,4 +1,4 @@
-// Requests of the controller: what was asked for, how far it is, and why each part of it has the rate that it has.
+// Requests of the controller: their progress, and the rate of each of their orders with its reason.
 
 import { call, token, usePoll } from "../lib/api.js";
 import { html, useEffect, useState } from "../lib/html.js";
@@ -18,16 +18,16 @@ const period = (params) => (Number(params.paused) > 0 ? 0 : 2);
 
 /** A state in words and colour, with what stands in its way. */
 function State({ of }) {
-  const words = [of.state, of.paused && !hasEnded(of) ? "paused" : "", of.cancelling ? "being cancelled" : "", of.open ? "open" : ""];
+  const words = [of.state, of.paused && !hasEnded(of) ? "paused" : "", of.cancelling ? "cancelling" : "", of.open ? "open" : ""];
   return html`<span class=${`state ${STATES[of.state] ?? ""}`}>${clean(words.filter(Boolean).join(", "), 40)}</span>`;
 }
 
-/** When it should be done, against when it will be. */
+/** The deadline, against the forecast. */
 function Deadline({ of }) {
   if (!of.deadline_unix_seconds) return "–";
   const left = of.deadline_unix_seconds - Date.now() / 1000;
   const late = hasEnded(of) ? of.ended_unix_seconds > of.deadline_unix_seconds : left < 0 || of.forecast_seconds > left;
-  const text = hasEnded(of) ? (late ? "missed" : "kept") : left < 0 ? `${duration(-left)} ago` : `in ${duration(left)}`;
+  const text = hasEnded(of) ? (late ? "missed" : "met") : left < 0 ? `${duration(-left)} ago` : `in ${duration(left)}`;
   return html`<span class=${late ? "state bad" : ""} title=${moment(of.deadline_unix_seconds)}>${text}${late && !hasEnded(of) ? " ⚠" : ""}</span>`;
 }
 
@@ -39,16 +39,16 @@ export function Requests({ params }) {
   const all = data?.requests ?? [];
   const shown = all.filter((one) => hasEnded(one) === (state === "ended"));
   const options = [
-    { key: "live", name: "Under way", title: "requests that have not ended" },
-    { key: "ended", name: "Ended", title: "done, failed, in part or cancelled" },
+    { key: "live", name: "Active", title: "requests that have not ended" },
+    { key: "ended", name: "Ended", title: "done, failed, partial or cancelled" },
   ];
   const tools = html`<${Choice} small label="which requests" options=${options} value=${state} onChange=${(key) => set({ state: key === "live" ? undefined : key })} />`;
   return html`
     <${Panel} id="requests" wide title="Requests" note=${data ? whole(shown.length) : ""} tools=${tools}>
       <${Problem} error=${error} />
       ${!data && !error && html`<${Loading} />`}
-      ${data && shown.length === 0 && html`<${Empty} title=${state === "live" ? "No request is under way." : "No request has ended yet."}>
-        <p>Ask for something to be moved:</p><p><${Command}>penstock submit SITE:/DIRECTORY SITE:/DIRECTORY --class CLASS<//></p>
+      ${data && shown.length === 0 && html`<${Empty} title=${state === "live" ? "No active requests." : "No request has ended yet."}>
+        <p>Submit one:</p><p><${Command}>penstock submit SITE:/DIRECTORY SITE:/DIRECTORY --class CLASS<//></p>
       <//>`}
       ${shown.length > 0 && html`<${List} rows=${shown} chosen=${chosen} />`}
     <//>
@@ -59,15 +59,15 @@ function List({ rows, chosen }) {
   const columns = [
     { key: "id", name: "Id", number: true, sort: (row) => row.id, cell: (row) => html`<button type="button" class="plain" aria-label=${`request ${row.id}`} aria-pressed=${String(row.id) === chosen ? "true" : "false"} onClick=${() => set({ request: String(row.id) === chosen ? undefined : row.id })}>${row.id}</button>` },
     { key: "state", name: "State", sort: (row) => row.state, cell: (row) => html`<${State} of=${row} />` },
-    { key: "class", name: "Class", sort: (row) => row.class, cell: (row) => html`<${Name} text=${row.class} most=${24} />` },
-    { key: "way", name: "From and to", sort: (row) => `${row.source} ${row.destination}`, cell: (row) => html`<span title=${clean(`${row.from} to ${row.to}`, 300)}><${Name} text=${row.source} most=${18} /> → <${Name} text=${row.destination} most=${18} /></span>` },
-    { key: "progress", name: "Files", sort: share, cell: (row) => html`<span title=${`${whole(row.files_active)} on their way, ${whole(row.files_failed)} failed`}><${Meter} share=${share(row)} label=${`progress of request ${row.id}`} />${whole(row.files_done)} of ${whole(row.files)}${row.files_failed ? html` <span class="state bad">${whole(row.files_failed)} failed</span>` : ""}</span>` },
+    { key: "class", low: 5, name: "Class", sort: (row) => row.class, cell: (row) => html`<${Name} text=${row.class} most=${24} />` },
+    { key: "way", name: "Source and destination", sort: (row) => `${row.source} ${row.destination}`, cell: (row) => html`<span title=${clean(`${row.from} to ${row.to}`, 300)}><${Name} text=${row.source} most=${18} /> → <${Name} text=${row.destination} most=${18} /></span>` },
+    { key: "progress", name: "Files", sort: share, cell: (row) => html`<span title=${`${whole(row.files_active)} active, ${whole(row.files_failed)} failed`}><${Meter} share=${share(row)} label=${`progress of request ${row.id}`} />${whole(row.files_done)} of ${whole(row.files)}${row.files_failed ? html` <span class="state bad">${whole(row.files_failed)} failed</span>` : ""}</span>` },
     { key: "bytes", name: "Volume", number: true, sort: (row) => row.bytes, cell: (row) => `${bytes(row.bytes_done)} of ${bytes(row.bytes)}` },
-    { key: "priority", name: "Priority", number: true, sort: (row) => row.priority, cell: (row) => row.priority },
+    { key: "priority", low: 7, name: "Priority", number: true, sort: (row) => row.priority, cell: (row) => row.priority },
     { key: "deadline", name: "Deadline", sort: (row) => row.deadline_unix_seconds, cell: (row) => html`<${Deadline} of=${row} />` },
-    { key: "client", name: "Who", sort: (row) => row.client, cell: (row) => html`<${Name} text=${row.client} most=${20} />` },
-    { key: "came", name: "Came", number: true, sort: (row) => row.submitted_unix_seconds, cell: (row) => html`<span title=${moment(row.submitted_unix_seconds)}>${ago(row.submitted_unix_seconds)}</span>` },
-    { key: "trouble", name: "Trouble", wrap: true, cell: (row) => (row.trouble ? clean(row.trouble, 120) : "") },
+    { key: "client", low: 8, name: "Submitted by", sort: (row) => row.client, cell: (row) => html`<${Name} text=${row.client} most=${20} />` },
+    { key: "came", low: 6, name: "Submitted", number: true, sort: (row) => row.submitted_unix_seconds, cell: (row) => html`<span title=${moment(row.submitted_unix_seconds)}>${ago(row.submitted_unix_seconds)}</span>` },
+    { key: "trouble", name: "Problem", wrap: true, text: (row) => row.trouble ?? "", cell: (row) => (row.trouble ? clean(row.trouble, 120) : "") },
   ];
   return html`<${Table} caption="Requests" columns=${columns} rows=${rows} keyOf=${(row) => row.id} onRow=${(row) => (String(row.id) === chosen ? "chosen" : "")} />`;
 }
@@ -94,10 +94,10 @@ function One({ id, params, onChange }) {
     <button type="button" class="danger" onClick=${() => ask("cancel")}>Cancel</button></span>`;
   const orders = why.data?.orders ?? [];
   return html`
-    <${Panel} id="why" wide title=${`Request ${id}: why it has this rate`} note=${data ? `${rate(data.bits_per_second ?? 0)}${data.forecast_seconds === null || hasEnded(data) ? "" : `, done in ${duration(data.forecast_seconds)}`}` : ""} tools=${tools}>
+    <${Panel} id="why" wide title=${`Request ${id}: rate and reasons`} note=${data ? `${rate(data.bits_per_second ?? 0)}${data.forecast_seconds === null || hasEnded(data) ? "" : `, done in ${duration(data.forecast_seconds)}`}` : ""} tools=${tools}>
       <${Problem} error=${error ?? why.error} />
       ${data?.trouble && html`<p class="note">${clean(data.trouble, 300)}</p>`}
-      ${why.data && orders.length === 0 && html`<${Empty} title="No order of it stands.">${data && hasEnded(data) ? "It has ended." : "It waits for its turn: for a place, for a host, or for the hours of its class."}<//>`}
+      ${why.data && orders.length === 0 && html`<${Empty} title="No active orders.">${data && hasEnded(data) ? "The request has ended." : "The request is queued: for a free slot, for a host, or for the time window of its class."}<//>`}
       ${orders.length > 0 && html`<${Orders} rows=${orders} />`}
     <//>
     <${Files} id=${id} seconds=${seconds} failed=${params.files === "failed"} />
@@ -109,14 +109,14 @@ export function Orders({ rows }) {
   const columns = [
     { key: "order", name: "Order", number: true, sort: (row) => row.order, cell: (row) => row.order },
     { key: "hosts", name: "Hosts", sort: (row) => row.from, cell: (row) => html`<${Name} text=${row.from} most=${20} /> ${row.to ? html`→ <${Name} text=${row.to} most=${20} />` : "lists"}` },
-    { key: "phase", name: "Phase", sort: (row) => row.phase, cell: (row) => html`<span title=${clean(row.waiting ?? "", 200)}>${clean(row.state === "ending" ? "being taken back" : row.phase, 20)}</span>` },
-    { key: "allotted", name: "Allotted", number: true, sort: (row) => row.rate_bps, cell: (row) => rate(row.rate_bps) },
-    { key: "measured", name: "Measured", number: true, sort: (row) => row.bits_per_second, cell: (row) => html`<span title=${row.applied_bps === null ? "the node has told no limit" : `limit in force: ${rate(row.applied_bps)}`}>${rate(row.bits_per_second)}</span>` },
-    { key: "reason", name: "Why", wrap: true, cell: (row) => clean(row.reason, 160) },
-    { key: "path", name: "Path", wrap: true, cell: (row) => html`${row.path.length > 0 ? clean(row.path.join(" · "), 120) : "–"}${row.off_path ? html` <span class="state bad">not seen on it</span>` : ""}` },
-    { key: "bound", name: "Bound by", sort: (row) => row.bound_by, cell: (row) => clean(row.bound_by, 40) },
+    { key: "phase", name: "Phase", sort: (row) => row.phase, cell: (row) => html`<span title=${clean(row.waiting ?? "", 200)}>${clean(row.state === "ending" ? "stopping" : row.phase, 20)}</span>` },
+    { key: "allotted", name: "Allocated", number: true, sort: (row) => row.rate_bps, cell: (row) => rate(row.rate_bps) },
+    { key: "measured", name: "Measured", number: true, sort: (row) => row.bits_per_second, cell: (row) => html`<span title=${row.applied_bps === null ? "the host has not reported a limit" : `limit in force: ${rate(row.applied_bps)}`}>${rate(row.bits_per_second)}</span>` },
+    { key: "reason", name: "Reason", wrap: true, text: (row) => row.reason, cell: (row) => clean(row.reason, 160) },
+    { key: "path", low: 2, name: "Path", wrap: true, cell: (row) => html`${row.path.length > 0 ? clean(row.path.join(" · "), 120) : "–"}${row.off_path ? html` <span class="state bad">not observed on this path</span>` : ""}` },
+    { key: "bound", low: 3, name: "Limited by", sort: (row) => row.bound_by, cell: (row) => clean(row.bound_by, 40) },
     { key: "files", name: "Files", number: true, sort: (row) => row.files_settled, cell: (row) => `${whole(row.files_settled)} of ${whole(row.files)}` },
-    { key: "moved", name: "Moved", number: true, sort: (row) => row.moved_bytes, cell: (row) => bytes(row.moved_bytes) },
+    { key: "moved", low: 4, name: "Moved", number: true, sort: (row) => row.moved_bytes, cell: (row) => bytes(row.moved_bytes) },
   ];
   return html`<${Table} caption="Orders of the request" columns=${columns} rows=${rows} keyOf=${(row) => row.order} />`;
 }
@@ -131,9 +131,9 @@ function Files({ id, seconds, failed }) {
     { key: "path", name: "Path", sort: (row) => row.path, cell: (row) => html`<${Path} text=${row.path} most=${60} />` },
     { key: "state", name: "State", sort: (row) => row.state, cell: (row) => html`<span class=${`state ${FILE_STATES[row.state] ?? ""}`}>${clean(row.state, 12)}</span>` },
     { key: "size", name: "Size", number: true, sort: (row) => row.size, cell: (row) => bytes(row.size) },
-    { key: "attempts", name: "Tried", number: true, sort: (row) => row.attempts, cell: (row) => `${whole(row.attempts)} ×` },
-    { key: "fault", name: "Fault", wrap: true, cell: (row) => (row.fault ? clean(row.fault, 160) : "") },
-    { key: "changed", name: "Changed", number: true, sort: (row) => row.changed_unix_seconds, cell: (row) => ago(row.changed_unix_seconds) },
+    { key: "attempts", name: "Attempts", number: true, sort: (row) => row.attempts, cell: (row) => whole(row.attempts) },
+    { key: "fault", name: "Error", wrap: true, text: (row) => row.fault ?? "", cell: (row) => (row.fault ? clean(row.fault, 160) : "") },
+    { key: "changed", low: 1, name: "Changed", number: true, sort: (row) => row.changed_unix_seconds, cell: (row) => ago(row.changed_unix_seconds) },
   ];
   const options = [
     { key: "all", name: "All" },
@@ -142,7 +142,7 @@ function Files({ id, seconds, failed }) {
   const tools = html`<${Choice} small label="which files" options=${options} value=${failed ? "failed" : "all"} onChange=${(key) => set({ files: key === "all" ? undefined : key })} />`;
   return html`<${Panel} id="files" wide title="Files" note=${data?.next === null || !data ? "" : `the first ${whole(rows.length)}`} tools=${tools}>
     <${Problem} error=${error} />
-    ${data && html`<${Table} caption="Files of the request" columns=${columns} rows=${rows} keyOf=${(row) => row.file} empty=${failed ? "none has failed" : "none is known yet"} />`}
+    ${data && html`<${Table} caption="Files of the request" columns=${columns} rows=${rows} keyOf=${(row) => row.file} empty=${failed ? "none failed" : "none yet"} />`}
   <//>`;
 }
 
@@ -150,26 +150,26 @@ function History({ id, seconds }) {
   const { data, error } = usePoll(`${PATH}/${id}/history?limit=200`, seconds);
   const rows = data?.events ?? [];
   const columns = [
-    { key: "when", name: "When", sort: (row) => row.id, cell: (row) => moment(row.unix_seconds) },
-    { key: "kind", name: "What", sort: (row) => row.kind, cell: (row) => clean(row.kind.replaceAll("_", " "), 24) },
-    { key: "text", name: "In words", wrap: true, cell: (row) => clean(row.text, 240) },
+    { key: "when", name: "Time", down: true, sort: (row) => row.id, cell: (row) => moment(row.unix_seconds) },
+    { key: "kind", name: "Event", sort: (row) => row.kind, cell: (row) => clean(row.kind.replaceAll("_", " "), 24) },
+    { key: "text", name: "Description", wrap: true, text: (row) => row.text, cell: (row) => clean(row.text, 240) },
   ];
   return html`<${Panel} id="history" wide title="History">
     <${Problem} error=${error} />
-    ${data && html`<${Table} caption="History of the request" columns=${columns} rows=${rows} keyOf=${(row) => row.id} sort=${{ key: "when", down: true }} empty="nothing yet" />`}
+    ${data && html`<${Table} caption="History of the request" columns=${columns} rows=${rows} keyOf=${(row) => row.id} sort=${{ key: "when", down: true }} empty="no events yet" />`}
   <//>`;
 }
 
-/** Pauses, resumes, re-prioritises or cancels, after it was asked once more. */
+/** Pauses, resumes, re-prioritises or cancels, after a confirmation. */
 function Change({ of, what, onClose, onDone }) {
   const [error, fail] = useState(null);
   const [busy, wait] = useState(false);
-  // Kept here: news of the request must not undo what is being typed.
+  // Kept here: an update of the request must not undo what is being typed.
   const [priority, choose] = useState(String(of.priority));
   const words = {
-    paused: of.paused ? ["Resume", "It goes on from where it was."] : ["Pause", "What runs is stopped; what is in place stays, and it goes on from there later."],
-    priority: ["Change the priority of", "5 is the most urgent; it counts among requests of its class."],
-    cancel: ["Cancel", "What is in place stays; the rest is not moved."],
+    paused: of.paused ? ["Resume", "The request continues from where it was."] : ["Pause", "Running transfers stop; files that arrived stay, and the request continues from there later."],
+    priority: ["Change the priority of", "5 is the most urgent, among requests of the same class."],
+    cancel: ["Cancel", "Files that arrived stay; the others are not transferred."],
   };
   const [verb, told] = words[what];
   const submit = async (event) => {
@@ -190,7 +190,7 @@ function Change({ of, what, onClose, onDone }) {
     <form onSubmit=${submit}>
       <p>${told}</p>
       ${what === "priority" && html`<label>Priority, 1 to 5 <input name="priority" type="number" min="1" max="5" required value=${priority} onInput=${(event) => choose(event.target.value)} autofocus /></label>`}
-      <div class="buttons"><button type="button" onClick=${onClose}>Leave it</button><button type="submit" class=${what === "cancel" ? "danger" : "main"} disabled=${busy}>${title}</button></div>
+      <div class="buttons"><button type="button" onClick=${onClose}>Close</button><button type="submit" class=${what === "cancel" ? "danger" : "main"} disabled=${busy}>${title}</button></div>
     </form>
     <${Problem} error=${error} />
   <//>`;

@@ -1,4 +1,4 @@
-// Transfers of this agent: how far, how fast, what bounds them. With the token they can be changed and cancelled.
+// Transfers of this agent: progress, rate and bottleneck. With the token they can be changed and cancelled.
 
 import { call, token, usePoll } from "../lib/api.js";
 import { html, useEffect, useState } from "../lib/html.js";
@@ -13,7 +13,7 @@ const runs = (one) => one.state === "running" || one.state === "waiting";
 const share = (one) => (one.announced_bytes > 0 ? Math.min(1, Math.max(one.bytes, one.moved_bytes + one.resumed_bytes) / one.announced_bytes) : 0);
 const mean = (one) => (one.seconds > 0 ? (one.moved_bytes * 8) / one.seconds : 0);
 
-/** Seconds to go at the rate of now; nothing is promised while it stands still. */
+/** Seconds left at the current rate; none are promised while it stands still. */
 function remaining(one) {
   const left = one.announced_bytes - Math.max(one.bytes, one.moved_bytes + one.resumed_bytes);
   return one.bits_per_second > 0 && left > 0 ? (left * 8) / one.bits_per_second : left <= 0 ? 0 : null;
@@ -39,41 +39,41 @@ export function Transfers({ params }) {
       <${Problem} error=${error} />
       ${!data && !error && html`<${Loading} />`}
       ${data && running.length === 0 && html`<${Empty} title="No transfer is running.">
-        <p>Copy something here:</p><p><${Command}>penstock cp -r DATA penstock://${location.hostname || "HOST"}/<//></p>
+        <p>Copy something to this host:</p><p><${Command}>penstock cp -r DATA penstock://${location.hostname || "HOST"}/<//></p>
       <//>`}
       ${running.length > 0 && html`<${Running} rows=${running} known=${known} onChange=${(id) => choose({ id, what: "change" })} onCancel=${(id) => choose({ id, what: "cancel" })} />`}
     <//>
-    ${ended.length > 0 && html`<${Panel} id="ended" wide title="Ended" note="lately"><${Ended} rows=${ended} /><//>`}
+    ${ended.length > 0 && html`<${Panel} id="ended" wide title="Recently ended"><${Ended} rows=${ended} /><//>`}
     ${chosen && html`<${Steer} transfer=${all.find((one) => one.id === chosen.id)} what=${chosen.what} onClose=${() => choose(null)} onDone=${() => { choose(null); again(); }} />`}
   `;
 }
 
 const direction = (one) => (one.direction === "send" ? "→" : "←");
 
-const what = [
+const files = [
   { key: "id", name: "Id", number: true, sort: (row) => row.id, cell: (row) => row.id },
   { key: "path", name: "Path", sort: (row) => row.path, cell: (row) => html`<${Path} text=${row.path} most=${34} />` },
 ];
-const who = [
-  { key: "peer", name: "Other end", sort: (row) => row.peer, cell: (row) => html`<span title=${row.direction === "send" ? "sends to" : "receives from"}>${direction(row)}</span> <${Name} text=${row.peer} most=${42} />` },
-  { key: "caller", name: "Who", sort: (row) => row.caller, cell: (row) => html`<${Name} text=${row.caller} most=${20} />` },
+const peers = [
+  { key: "peer", name: "Peer", sort: (row) => row.peer, cell: (row) => html`<span title=${row.direction === "send" ? "sends to" : "receives from"}>${direction(row)}</span> <${Name} text=${row.peer} most=${42} />` },
+  { key: "caller", low: 5, name: "Started by", sort: (row) => row.caller, cell: (row) => html`<${Name} text=${row.caller} most=${20} />` },
 ];
 /** A column for the scitag, where any has one. */
 const tagOf = (rows) => (rows.some((row) => row.scitag) ? [tag] : []);
 const owned = (row) => (row.owner ? `${row.owner}/${row.activity}` : String(row.scitag ?? ""));
-const tag = { key: "scitag", name: "Whose", sort: owned, cell: (row) => (row.scitag ? html`<span title=${`scitag ${row.scitag}`}><${Name} text=${owned(row)} most=${28} /></span>` : html`<span class="note">–</span>`) };
+const tag = { key: "scitag", name: "Owner/activity", sort: owned, cell: (row) => (row.scitag ? html`<span title=${`scitag ${row.scitag}`}><${Name} text=${owned(row)} most=${28} /></span>` : html`<span class="note">–</span>`) };
 
 function Running({ rows, known, onChange, onCancel }) {
   const columns = [
-    ...what,
-    { key: "progress", name: "Progress", sort: share, cell: (row) => html`<span title=${`${bytes(Math.max(row.bytes, row.moved_bytes + row.resumed_bytes))} of ${bytes(row.announced_bytes)}, ${whole(row.files)} files in place${row.failed ? `, ${row.failed} failed` : ""}`}><${Meter} share=${share(row)} label=${`progress of transfer ${row.id}`} />${percent(share(row))}</span>` },
-    { key: "bytes", name: "Of", number: true, sort: (row) => row.announced_bytes, cell: (row) => bytes(row.announced_bytes) },
-    { key: "rate", name: "Rate now", number: true, sort: (row) => row.bits_per_second, cell: (row) => html`<span title=${row.rate_bps ? `limited to ${rate(row.rate_bps)}` : "no limit"}>${rate(row.bits_per_second)}${row.rate_bps ? " ⊤" : ""}</span>` },
-    { key: "mean", name: "Mean", number: true, sort: mean, cell: (row) => rate(mean(row)) },
-    { key: "left", name: "To go", number: true, sort: remaining, cell: (row) => duration(remaining(row)) },
-    { key: "bound", name: "Bound by", sort: (row) => row.bound_by, cell: (row) => clean(row.state === "waiting" ? "waiting for a place" : row.bound_by, 40) },
-    { key: "streams", name: "Streams", number: true, sort: (row) => row.streams, cell: (row) => row.streams },
-    ...who,
+    ...files,
+    { key: "progress", name: "Progress", sort: share, cell: (row) => html`<span title=${`${bytes(Math.max(row.bytes, row.moved_bytes + row.resumed_bytes))} of ${bytes(row.announced_bytes)}, ${whole(row.files)} files done${row.failed ? `, ${row.failed} failed` : ""}`}><${Meter} share=${share(row)} label=${`progress of transfer ${row.id}`} />${percent(share(row))}</span>` },
+    { key: "bytes", low: 3, name: "Size", number: true, sort: (row) => row.announced_bytes, cell: (row) => bytes(row.announced_bytes) },
+    { key: "rate", name: "Rate", number: true, sort: (row) => row.bits_per_second, cell: (row) => html`<span title=${row.rate_bps ? `limited to ${rate(row.rate_bps)}` : "no limit"}>${rate(row.bits_per_second)}${row.rate_bps ? " ⊤" : ""}</span>` },
+    { key: "mean", low: 4, name: "Mean rate", number: true, sort: mean, cell: (row) => rate(mean(row)) },
+    { key: "left", name: "Time left", number: true, sort: remaining, cell: (row) => duration(remaining(row)) },
+    { key: "bound", name: "Limited by", sort: (row) => row.bound_by, cell: (row) => clean(row.state === "waiting" ? "queued" : row.bound_by, 40) },
+    { key: "streams", low: 6, name: "Streams", number: true, sort: (row) => row.streams, cell: (row) => row.streams },
+    ...peers,
     ...tagOf(rows),
   ];
   if (known) {
@@ -90,26 +90,26 @@ const STATES = { done: "good", failed: "bad", cancelled: "warn" };
 
 function Ended({ rows }) {
   const columns = [
-    ...what,
+    ...files,
     { key: "state", name: "Outcome", sort: (row) => row.state, cell: (row) => html`<span class=${`state ${STATES[row.state] ?? ""}`}>${clean(row.state, 12)}</span>${row.failed ? html` <span class="state bad">${whole(row.failed)} files failed</span>` : ""}` },
-    { key: "files", name: "Files", number: true, sort: (row) => row.files, cell: (row) => whole(row.files) },
+    { key: "files", low: 1, name: "Files", number: true, sort: (row) => row.files, cell: (row) => whole(row.files) },
     { key: "bytes", name: "Volume", number: true, sort: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
     { key: "mean", name: "Mean rate", number: true, sort: (row) => row.bits_per_second, cell: (row) => rate(row.bits_per_second) },
-    { key: "bound", name: "Bound by", sort: (row) => row.bound_by, cell: (row) => clean(row.bound_by, 40) },
-    { key: "took", name: "Took", number: true, sort: (row) => row.seconds, cell: (row) => duration(row.seconds) },
+    { key: "bound", name: "Limited by", sort: (row) => row.bound_by, cell: (row) => clean(row.bound_by, 40) },
+    { key: "took", low: 2, name: "Duration", number: true, sort: (row) => row.seconds, cell: (row) => duration(row.seconds) },
     { key: "end", name: "Ended", number: true, sort: (row) => row.started_unix_seconds + row.seconds, cell: (row) => html`<span title=${moment(row.started_unix_seconds + row.seconds)}>${ago(row.started_unix_seconds + row.seconds)}</span>` },
-    ...who,
+    ...peers,
     ...tagOf(rows),
   ];
   return html`<${Table} caption="Ended transfers" columns=${columns} rows=${rows} keyOf=${(row) => row.id} />`;
 }
 
-/** Changes one transfer, or asks once more before it is cancelled. */
+/** Changes one transfer, or asks for confirmation before it is cancelled. */
 function Steer({ transfer, what, onClose, onDone }) {
   const [error, fail] = useState(null);
   const [busy, wait] = useState(false);
   if (!transfer || !runs(transfer)) {
-    return html`<${Dialog} title="It is over" onClose=${onClose}><p>This transfer has ended.</p><div class="buttons"><button type="button" onClick=${onClose}>Close</button></div><//>`;
+    return html`<${Dialog} title="Transfer ended" onClose=${onClose}><p>This transfer has ended.</p><div class="buttons"><button type="button" onClick=${onClose}>Close</button></div><//>`;
   }
   const submit = async (event) => {
     event.preventDefault();
@@ -136,10 +136,10 @@ function Steer({ transfer, what, onClose, onDone }) {
     <p><${Path} text=${transfer.path} /> ${direction(transfer)} <${Name} text=${transfer.peer} /></p>
     <form onSubmit=${submit}>
       ${what === "cancel"
-        ? html`<p>What has arrived stays; the same copy can go on later.</p>`
-        : html`<label>Limit on its rate, such as 2G or 500M; 0 for none <input name="rate" maxlength="20" autocomplete="off" placeholder=${transfer.rate_bps ? rate(transfer.rate_bps) : "no limit"} autofocus /></label>
+        ? html`<p>What has arrived stays; the same command resumes later.</p>`
+        : html`<label>Rate limit, such as 2G or 500M; 0 for none <input name="rate" maxlength="20" autocomplete="off" placeholder=${transfer.rate_bps ? rate(transfer.rate_bps) : "no limit"} autofocus /></label>
             <label>Streams <input name="streams" type="number" min="1" max="65535" value=${transfer.streams} /></label>`}
-      <div class="buttons"><button type="button" onClick=${onClose}>${what === "cancel" ? "Let it run" : "Leave it"}</button><button type="submit" class=${what === "cancel" ? "danger" : "main"} disabled=${busy}>${title}</button></div>
+      <div class="buttons"><button type="button" onClick=${onClose}>${what === "cancel" ? "Keep running" : "Close"}</button><button type="submit" class=${what === "cancel" ? "danger" : "main"} disabled=${busy}>${title}</button></div>
     </form>
     <${Problem} error=${error} />
   <//>`;

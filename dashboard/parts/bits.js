@@ -2,7 +2,8 @@
 
 import { token } from "../lib/api.js";
 import { html, useLayoutEffect, useRef } from "../lib/html.js";
-import { clean } from "../lib/text.js";
+import { filtersOf, NAMES, set } from "../lib/route.js";
+import { clean, Name } from "../lib/text.js";
 import { percent } from "../lib/units.js";
 
 /** A titled part of a page. */
@@ -11,6 +12,14 @@ export function Panel({ title, note, tools, children, id, wide }) {
     <header><h2 id=${id}>${title}</h2>${note && html`<span class="note">${note}</span>`}<div class="tools">${tools}</div></header>
     ${children}
   </section>`;
+}
+
+/** Filters that are on, each with a button that removes it; `names` has the names of keys by dimension. */
+export function Filters({ params, names = {} }) {
+  const filters = filtersOf(params);
+  const keys = Object.keys(filters);
+  if (keys.length === 0) return null;
+  return html`<p class="filters"><span>Filter</span> ${keys.map((by) => html`<button type="button" key=${by} title="remove this filter" onClick=${() => set({ [by]: undefined })}>${(names[by] ?? "").startsWith(NAMES[by]) ? "" : `${NAMES[by]} `}<${Name} text=${names[by] ?? filters[by]} most=${40} /> <span aria-hidden="true">✕</span></button>`)}</p>`;
 }
 
 /** Nothing is there, and what to do about it. */
@@ -25,17 +34,17 @@ export function Problem({ error, onToken }) {
   if (!error) return null;
   if (error.status === 401 || error.status === 403) {
     return html`<div class="problem" role="alert">
-      <strong>${token.get() ? "The token is not taken." : "A token is needed."}</strong>
+      <strong>${token.get() ? "The token was refused." : "A token is needed."}</strong>
       <span>${clean(error.message, 300)}</span>
       <button type="button" onClick=${onToken ?? askToken}>Enter the token</button>
     </div>`;
   }
-  const what = error.status === 404 ? "This host does not offer these figures." : error.status === 0 ? "No connection." : `The host answered ${error.status}.`;
+  const what = error.status === 404 ? "This host has no such data." : error.status === 0 ? "No connection." : `The host answered ${error.status}.`;
   return html`<div class="problem" role="alert"><strong>${what}</strong> <span>${clean(error.message, 300)}</span></div>`;
 }
 
-/** A host that shares no networks and takes no requests, and what to do about it. */
-export const NoController = () => html`<${Empty} title="This host is no controller.">
+/** A host without the role controller, and what to do about it. */
+export const NoController = () => html`<${Empty} title="This host is not a controller.">
   <p>Open the dashboard of the host that is, or make this one a controller in its configuration (docs/controller.md):</p>
   <p><${Command}>[controller]\ntopology = "network.toml"<//></p>
 <//>`;
@@ -48,10 +57,15 @@ export const Loading = () => html`<p class="waiting" role="status">Loading…</p
 export function Choice({ label, options, value, onChange, small }) {
   return html`<div class=${`choice${small ? " small" : ""}`} role="group" aria-label=${label}>
     ${options.map(
-      (one) => html`<button type="button" key=${one.key} aria-pressed=${one.key === value ? "true" : "false"} title=${one.title} onClick=${() => onChange(one.key)}>${one.name}</button>`,
+      (one) => html`<button type="button" key=${one.key} aria-pressed=${one.key === value ? "true" : "false"} disabled=${one.disabled} title=${one.title} onClick=${() => onChange(one.key)}>${one.name}</button>`,
     )}
   </div>`;
 }
+
+/** Severities, the most urgent first, and how they look. */
+export const SEVERITIES = { critical: { rank: 0, look: "bad", mark: "▲" }, warning: { rank: 1, look: "warn", mark: "◆" }, info: { rank: 2, look: "", mark: "○" } };
+
+export const Severity = ({ of }) => html`<span class=${`state ${SEVERITIES[of]?.look ?? ""}`}><span aria-hidden="true">${SEVERITIES[of]?.mark ?? "○"}</span> ${clean(of, 12)}</span>`;
 
 /** A share as a bar; its text says the same. */
 export function Meter({ share, label, kind = "" }) {
@@ -75,7 +89,7 @@ export function Tile({ title, value, note, kind = "", children, href }) {
 /** A dialog of the browser's own: focus stays in it, Escape closes it. */
 export function Dialog({ title, onClose, children }) {
   const box = useRef(null);
-  // It ends by being taken away: close() would tell so later, when another may be open.
+  // It ends when it is removed: close() would report so later, when another may be open.
   useLayoutEffect(() => box.current.showModal(), []);
   return html`<dialog ref=${box} aria-label=${title} onClose=${onClose} onClick=${(event) => event.target === box.current && onClose()}>
     <div class="inside"><header><h2>${title}</h2><button type="button" class="plain" aria-label="Close" onClick=${onClose}>✕</button></header>${children}</div>

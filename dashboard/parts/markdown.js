@@ -1,13 +1,14 @@
-// The part of Markdown that reports use (headings, paragraphs, lists, tables, code, bold), as elements and never as HTML.
+// The part of Markdown that reports use (headings, paragraphs, lists, tables, code, bold, pictures), as elements and never
+// as HTML. A picture that a paragraph links to stands below it.
 
-import { html } from "../lib/html.js";
+import { html, useLayoutEffect, useRef, useState } from "../lib/html.js";
 
 /** Bold, code and links within a line; links show their text alone, for a report may name files that are not served. */
 function words(text) {
-  return text.split(/(\*\*[^*]+\*\*|`[^`]+`|\[[^\]]+\]\([^)]+\))/).map((part) => {
+  return text.split(/(\*\*[^*]+\*\*|`[^`]+`|!?\[[^\]]*\]\([^)]+\))/).map((part) => {
     if (part.startsWith("**") && part.endsWith("**") && part.length > 4) return html`<b>${part.slice(2, -2)}</b>`;
     if (part.startsWith("`") && part.endsWith("`") && part.length > 2) return html`<code>${part.slice(1, -1)}</code>`;
-    const link = /^\[([^\]]+)\]\(([^)]+)\)$/.exec(part);
+    const link = /^!?\[([^\]]*)\]\(([^)]+)\)$/.exec(part);
     if (link) return /^https:\/\//.test(link[2]) ? html`<a href=${link[2]} rel="noreferrer noopener" target="_blank">${link[1]}</a>` : link[1];
     return part;
   });
@@ -16,19 +17,54 @@ function words(text) {
 const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
 const isNumber = (text) => /^[-–]?$|^[-+]?[\d.,\s]+(%|[kMGT]?b\/s|ms|s)?$/.test(text);
 
-function table(lines) {
+/** A table; its rows are cards where it has no room. */
+function Grid({ lines }) {
   const [head, , ...body] = lines.map(cells);
+  const place = useRef(null);
+  const [narrow, change] = useState(false);
+  useLayoutEffect(() => {
+    let before = place.current.clientWidth;
+    const size = new ResizeObserver(() => {
+      const width = place.current?.clientWidth ?? before;
+      if (Math.abs(width - before) < 2) return;
+      before = width;
+      change(false);
+    });
+    size.observe(place.current);
+    return () => size.disconnect();
+  }, []);
+  useLayoutEffect(() => {
+    if (!narrow && place.current.scrollWidth > place.current.clientWidth + 1) change(true);
+  });
   const numbers = head.map((_, at) => body.length > 0 && body.every((row) => isNumber(row[at] ?? "")));
   const kind = (at) => (numbers[at] ? "number" : "");
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${`table: ${head.join(", ")}`}><table>
-    <thead><tr>${head.map((text, at) => html`<th scope="col" class=${kind(at)}>${words(text)}</th>`)}</tr></thead>
-    <tbody>${body.map((row) => html`<tr>${row.map((text, at) => html`<td class=${kind(at)}>${words(text)}</td>`)}</tr>`)}</tbody>
-  </table></div>`;
+  return html`<div class=${narrow ? "table cards" : "table"}><div class="scroll" ref=${place} tabindex="0" role="region" aria-label=${`table: ${head.join(", ")}`}><table role="table">
+    <thead role="rowgroup"><tr role="row">${head.map((text, at) => html`<th role="columnheader" scope="col" class=${kind(at)}>${words(text)}</th>`)}</tr></thead>
+    <tbody role="rowgroup">${body.map((row) => html`<tr role="row">${row.map((text, at) => html`<td role="cell" data-name=${head[at] ?? ""} class=${kind(at)}>${words(text)}</td>`)}</tr>`)}</tbody>
+  </table></div></div>`;
 }
 
-/** A report as elements. */
-export function Markdown({ text }) {
+/** Pictures that `text` links to, of those that there are: {name, title}. */
+function linked(text, pictures) {
+  return [...text.matchAll(/!?\[([^\]]*)\]\(([^)\s]+)\)/g)].map(([, title, file]) => ({ title, name: file.replace(/^\.\//, "") })).filter((one) => pictures.includes(one.name));
+}
+
+/** A picture with its name below it; a click opens it by itself. */
+function Picture({ folder, name, title }) {
+  const words = title || name.replace(/\.[a-z]+$/, "").replaceAll("-", " ");
+  return html`<figure class="picture"><a href=${`${folder}${name}`} target="_blank" rel="noopener" title="open the picture by itself"><img src=${`${folder}${name}`} alt=${words} loading="lazy" /></a><figcaption>${words}</figcaption></figure>`;
+}
+
+/** A report as elements; `pictures` are the names of files in `folder`. */
+export function Markdown({ text, pictures = [], folder = "" }) {
   const blocks = [];
+  const shown = new Set();
+  const show = (source) => {
+    const found = linked(source, pictures).filter((one) => !shown.has(one.name));
+    if (found.length === 0) return;
+    for (const one of found) shown.add(one.name);
+    blocks.push(html`<div class="pictures">${found.map((one) => html`<${Picture} key=${one.name} folder=${folder} name=${one.name} title=${one.title} />`)}</div>`);
+  };
   const lines = text.split(/\r?\n/);
   let at = 0;
   const take = (test) => {
@@ -48,7 +84,7 @@ export function Markdown({ text }) {
       const code = take((one) => !one.startsWith("```"));
       at += 1;
       blocks.push(html`<pre class="command">${code.join("\n")}</pre>`);
-    } else if (line.startsWith("|") && /^\|[\s:|-]+$/.test(lines[at + 1] ?? "")) blocks.push(table(take((one) => one.startsWith("|"))));
+    } else if (line.startsWith("|") && /^\|[\s:|-]+$/.test(lines[at + 1] ?? "")) blocks.push(html`<${Grid} key=${at} lines=${take((one) => one.startsWith("|"))} />`);
     else if (/^[-*] /.test(line)) {
       const items = [];
       while (at < lines.length && /^[-*] /.test(lines[at])) {
@@ -57,6 +93,7 @@ export function Markdown({ text }) {
         items.push([first, ...take((one) => /^\s+\S/.test(one))].join(" "));
       }
       blocks.push(html`<ul>${items.map((item) => html`<li>${words(item)}</li>`)}</ul>`);
+      show(items.join(" "));
     } else {
       const paragraph = take((one) => one.trim() !== "" && !/^(#|\||```|[-*] )/.test(one));
       // A line that looks like the start of something and is not.
@@ -65,7 +102,10 @@ export function Markdown({ text }) {
         at += 1;
       }
       blocks.push(html`<p>${words(paragraph.join(" "))}</p>`);
+      show(paragraph.join(" "));
     }
   }
+  // Those that the text does not name.
+  show(pictures.map((name) => `[](${name})`).join(" "));
   return html`<article class="report">${blocks}</article>`;
 }

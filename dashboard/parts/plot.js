@@ -5,26 +5,47 @@ import uPlot from "../vendor/uplot.js";
 import { css, fill, resolve } from "../lib/colours.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib/html.js";
 import { clean } from "../lib/text.js";
-import { clock, moment, percent, rate, rateWithError } from "../lib/units.js";
+import { KINDS } from "../lib/events.js";
+import { clock, moment, partsOf, percent, rate, rateWithError, zoneName } from "../lib/units.js";
 
 /** A capacity further away than this times the traffic is told and not drawn: the traffic would be a flat line. */
 const CAPACITY_FAR = 5;
 /** Rows of a tooltip. */
-const TOLD_MAX = 12;
+const TOLD_MAX = 13;
+/** Marks of events closer than this share one; the cursor this close shows what they are. */
+const MARK_PX = 9;
+/** Events in a tooltip. */
+const EVENTS_MAX = 5;
+const MARK_COLOURS = { critical: "var(--bad)", warning: "var(--warn)", info: "var(--text-2)" };
 const FONT = "12px system-ui, sans-serif";
 
 /** Times of uPlot's ticks, the day only where it changes. */
 function ticks(values, step) {
   let day = "";
   return values.map((value) => {
-    const at = new Date(value * 1000);
-    const date = `${at.getFullYear()}-${String(at.getMonth() + 1).padStart(2, "0")}-${String(at.getDate()).padStart(2, "0")}`;
+    const { year, month, day: number, hour, minute, second } = partsOf(value);
+    const date = `${year}-${month}-${number}`;
     if (step >= 86400) return step >= 28 * 86400 ? date.slice(0, 7) : date.slice(5);
-    const midnight = at.getHours() === 0 && at.getMinutes() === 0 && at.getSeconds() === 0;
+    const midnight = hour === "00" && minute === "00" && second === "00";
     const text = midnight && date !== day ? date.slice(5) : clock(value, step < 60);
     day = date;
     return text;
   });
+}
+
+/** Events of the time that is drawn, those close to each other as one: {at, x, events, severity}. */
+function marksOf(events, u) {
+  const marks = [];
+  for (const event of [...events].sort((a, b) => a.at_s - b.at_s)) {
+    if (event.at_s < u.scales.x.min || event.at_s > u.scales.x.max) continue;
+    const x = u.valToPos(event.at_s, "x");
+    const last = marks.at(-1);
+    if (last && x - last.x < MARK_PX) last.events.push(event);
+    else marks.push({ x, events: [event] });
+  }
+  const rank = (event) => ["critical", "warning", "info"].indexOf(event.severity);
+  for (const mark of marks) mark.severity = mark.events.reduce((worst, one) => (rank(one) < rank(worst) ? one : worst)).severity;
+  return marks;
 }
 
 /** Rows for uPlot: times, one of each series, the total, the capacity. */
@@ -58,7 +79,7 @@ function greatest(data) {
   return most;
 }
 
-export function Plot({ times, series, total, capacity, kind = "stack", height = 320, from, to, label, onZoom, onReset, theme, version }) {
+export function Plot({ times, series, total, capacity, kind = "stack", height = 320, from, to, label, onZoom, onReset, theme, version, events = [] }) {
   const place = useRef(null);
   const plot = useRef(null);
   const now = useRef({});
@@ -66,9 +87,9 @@ export function Plot({ times, series, total, capacity, kind = "stack", height = 
 
   const top = Math.max(greatest(rows({ times, series, total, kind })), 0);
   const near = capacity && capacity <= top * CAPACITY_FAR ? capacity : null;
-  now.current = { times, series, total, near, kind, from, to, top, onZoom, onReset };
+  now.current = { times, series, total, near, kind, from, to, top, onZoom, onReset, events };
   // Other series, another look or another kind make another plot; new values do not.
-  const identity = JSON.stringify([kind, theme, Boolean(total), Boolean(near), height, series.map((one) => [one.key, one.look])]);
+  const identity = JSON.stringify([kind, theme, zoneName(), Boolean(total), Boolean(near), height, series.map((one) => [one.key, one.look])]);
 
   useLayoutEffect(() => {
     const colours = { text: resolve("var(--text-2)"), grid: resolve("var(--line)"), ground: resolve("var(--ground)"), strong: resolve("var(--text)") };
@@ -98,6 +119,7 @@ export function Plot({ times, series, total, capacity, kind = "stack", height = 
       height,
       padding: [10, 26, 0, 0],
       legend: { show: false },
+      tzDate: (time) => wallDate(time),
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
       scales: {
         x: { time: true, range: () => [now.current.from, now.current.to] },
@@ -141,7 +163,7 @@ export function Plot({ times, series, total, capacity, kind = "stack", height = 
 
   useEffect(() => {
     plot.current?.setData(rows({ ...now.current, capacity: near }), true);
-  }, [version, from, to, near, identity]);
+  }, [version, from, to, near, identity, events.length, events[0]?.id]);
 
   const keys = (event) => {
     const u = plot.current;
@@ -157,13 +179,52 @@ export function Plot({ times, series, total, capacity, kind = "stack", height = 
 
   return html`<div class="plot" tabindex="0" role="figure" aria-label=${label} onKeyDown=${keys} onBlur=${() => point(null)}>
     <div class="canvas" ref=${place} style=${{ height: `${height}px` }}></div>
-    ${capacity && !near && top > 0 ? html`<p class="far">Capacity ${rate(capacity)} lies above this scale: ${percent(top / capacity)} of it is used at most.</p>` : null}
-    ${hover && hover.idx < times.length && html`<${Told} hover=${hover} times=${times} series=${series} total=${total} capacity=${capacity} />`}
+    ${capacity && !near && top > 0 ? html`<p class="far">Capacity ${rate(capacity)} is above this scale; the maximum is ${percent(top / capacity)} of it.</p>` : null}
+    ${hover && hover.idx < times.length && html`<${Told} hover=${hover} times=${times} series=${series} total=${total} capacity=${capacity} events=${plot.current ? eventsAt(events, plot.current, hover, times) : []} />`}
   </div>`;
 }
 
+/** Date whose local fields are the wall clock of the time zone that is on: uPlot places ticks by them. */
+function wallDate(time) {
+  const { year, month, day, hour, minute, second } = partsOf(time);
+  return new Date(Number(year), Number(month) - 1, Number(day), Number(hour), Number(minute), Number(second));
+}
+
+/** Events at the cursor. */
+function eventsAt(events, u, hover, times) {
+  const x = u.valToPos(times[hover.idx], "x");
+  return marksOf(events, u).filter((mark) => Math.abs(mark.x - x) < MARK_PX).flatMap((mark) => mark.events);
+}
+
+/** Marks of events: a line, and a triangle whose colour is that of the severity. */
+function drawEvents(u, events) {
+  const { ctx, bbox } = u;
+  const scale = devicePixelRatio;
+  ctx.save();
+  for (const { x, events: many, severity } of marksOf(events, u)) {
+    const at = bbox.left + x * scale;
+    ctx.strokeStyle = ctx.fillStyle = resolve(MARK_COLOURS[severity] ?? MARK_COLOURS.info);
+    ctx.lineWidth = scale;
+    ctx.setLineDash([3 * scale, 3 * scale]);
+    ctx.beginPath();
+    ctx.moveTo(at, bbox.top);
+    ctx.lineTo(at, bbox.top + bbox.height);
+    ctx.stroke();
+    ctx.setLineDash([]);
+    const size = (many.length > 1 ? 6 : 5) * scale;
+    ctx.beginPath();
+    ctx.moveTo(at - size, bbox.top);
+    ctx.lineTo(at + size, bbox.top);
+    ctx.lineTo(at, bbox.top + 1.6 * size);
+    ctx.closePath();
+    ctx.fill();
+  }
+  ctx.restore();
+}
+
 /** Names on the areas that have room for one, and what the line of the capacity is. */
-function write(u, { series, near, kind }, colours) {
+function write(u, { series, near, kind, events }, colours) {
+  drawEvents(u, events);
   const { ctx, bbox } = u;
   const scale = devicePixelRatio;
   ctx.save();
@@ -197,13 +258,13 @@ function write(u, { series, near, kind }, colours) {
   ctx.restore();
 }
 
-function Told({ hover, times, series, total, capacity }) {
+function Told({ hover, times, series, total, capacity, events }) {
   const at = hover.idx;
   const all = total?.values[at] ?? series.reduce((sum, one) => sum + (one.values[at] ?? 0), 0);
   const told = series.map((one) => ({ one, value: one.values[at] })).filter((row) => row.value > 0).sort((a, b) => b.value - a.value);
   const side = hover.left > hover.width / 2 ? { right: `${hover.width - hover.left + 14}px` } : { left: `${hover.left + 14}px` };
   return html`<div class="told" style=${side} aria-live="polite">
-    <p class="when">${moment(times[at])}</p>
+    <p class="when">${moment(times[at])} ${zoneName()}</p>
     <table>
       ${total && html`<tr class="all"><th scope="row">total</th><td>${rateWithError(total.values[at], total.errors[at])}</td><td>${capacity ? percent((total.values[at] ?? 0) / capacity) : ""}</td></tr>`}
       ${told.slice(0, TOLD_MAX).map(
@@ -211,5 +272,7 @@ function Told({ hover, times, series, total, capacity }) {
       )}
       ${told.length > TOLD_MAX && html`<tr><th scope="row">${told.length - TOLD_MAX} more</th><td>${rate(told.slice(TOLD_MAX).reduce((sum, row) => sum + row.value, 0))}</td><td></td></tr>`}
     </table>
+    ${events.slice(0, EVENTS_MAX).map((event) => html`<p key=${event.id} class="event"><b>${KINDS[event.kind] ?? clean(event.kind, 24)}</b> ${clean(event.subject && event.kind.startsWith("alert") ? `${event.subject}: ${event.text}` : event.text, 120)}</p>`)}
+    ${events.length > EVENTS_MAX && html`<p class="event">and ${events.length - EVENTS_MAX} more events</p>`}
   </div>`;
 }

@@ -1,9 +1,11 @@
 // Traffic of one dimension in the way that was chosen: areas in a stack, lines, a small plot for each, or a table.
 
-import { looks, PATTERNS } from "../lib/colours.js";
-import { html, useMemo } from "../lib/html.js";
+import { css, looks, PATTERNS } from "../lib/colours.js";
+import { plotPicture, savePng, saveCsv, seriesRows } from "../lib/export.js";
+import { html, useMemo, useState } from "../lib/html.js";
+import { NAMES } from "../lib/route.js";
 import { Name } from "../lib/text.js";
-import { summary } from "../lib/traffic.js";
+import { percentile95, SERIES_MAX, summary } from "../lib/traffic.js";
 import { bytes, percent, rate, rateWithError } from "../lib/units.js";
 import { Swatch } from "./bits.js";
 import { Plot } from "./plot.js";
@@ -16,70 +18,104 @@ export const VIEWS = [
   { key: "table", name: "Table", title: "the same as numbers" },
 ];
 
-/** Small plots on a page. */
-const PANELS_MAX = 12;
+/** Small plots on a page: twelve series and the others; fewer at first where the screen is narrower than this. */
+const PANELS_MAX = 13;
+const PANELS_FEW = 6;
+const NARROW_PX = 640;
 
-/** Series of `traffic` with the look of each. */
-export function useLooks(traffic, version, patterns) {
+/** Series of `traffic` with the look of each: those that a plot has room for, or all. */
+export function useLooks(traffic, version, patterns, all = false) {
   return useMemo(() => {
     if (!traffic) return [];
-    const given = looks(traffic.series.map((one) => one.key), traffic.by);
-    return traffic.series.map((one, at) => {
+    const series = all ? traffic.series : traffic.top();
+    const given = looks(series.map((one) => one.key), traffic.by);
+    return series.map((one, at) => {
       const look = given.get(one.key);
       return { ...one, look: patterns && look.pattern === "plain" ? { ...look, pattern: PATTERNS[(at + 1) % PATTERNS.length] } : look };
     });
-  }, [traffic, version, patterns]);
+  }, [traffic, version, patterns, all]);
 }
 
-export function Series({ traffic, version, series, view, window, capacity, theme, onZoom, onReset, onPick, by }) {
+/** Name of a series; "Other" says how many it has. */
+export const nameOf = (one) => (one.key === "other" ? (one.count > 0 ? `Other (${one.count}${one.more ? "+" : ""})` : "Other") : one.name);
+
+/** Buttons that save what is shown; `panel` is the id of the panel. */
+export function Saves({ traffic, series, panel, title }) {
+  const picture = () => {
+    const element = document.querySelector(`[aria-labelledby="${panel}"]`);
+    savePng(title, plotPicture(element, title, series.map((one) => ({ name: nameOf(one), colour: css(one.look) }))));
+  };
+  return html`<span class="saves">
+    <button type="button" class="small" title="save the numbers as CSV" onClick=${() => saveCsv(title, seriesRows(traffic))}>CSV</button>
+    <button type="button" class="small" title="save the plot as PNG" onClick=${picture}>PNG</button>
+  </span>`;
+}
+
+export function Series({ traffic, version, series, view, window, capacity, theme, onZoom, onReset, onPick, by, events = [] }) {
   const { times, total, step } = traffic;
-  const shared = { times, from: window.from, to: window.to, theme, onZoom, onReset, version };
+  const shared = { times, from: window.from, to: window.to, theme, onZoom, onReset, version, events };
   const now = summary(total.values, total.errors, step);
   const label = `Traffic by ${by.replace("_", " ")}: ${rate(now.now)} in total${capacity ? ` of ${rate(capacity)}` : ""}. The view Table has the numbers.`;
   if (view === "table") return html`<${Figures} traffic=${traffic} series=${series} capacity=${capacity} by=${by} onPick=${onPick} />`;
-  if (view === "panels") {
-    const all = { key: "total", name: "total", values: total.values, errors: total.errors, look: { colour: 9, pattern: "plain" } };
-    return html`<div class="panels">
-      <figure><figcaption>total <b>${rate(now.now)}</b></figcaption><${Plot} ...${shared} kind="band" series=${[all]} capacity=${capacity} height=${190} label=${label} /></figure>
-      ${series.slice(0, PANELS_MAX - 1).map((one) => {
-        const figures = summary(one.values, one.errors, step);
-        return html`<figure key=${one.key}><figcaption><${Name} text=${one.name} most=${30} /> <b>${rateWithError(figures.now, figures.error)}</b></figcaption>
-          <${Plot} ...${shared} kind="band" series=${[one]} height=${190} label=${`${one.name}: ${rate(figures.now)}`} /></figure>`;
-      })}
-      ${series.length >= PANELS_MAX && html`<p class="note">${series.length - PANELS_MAX + 1} more: see the table.</p>`}
-    </div>`;
-  }
+  if (view === "panels") return html`<${Panels} shared=${shared} traffic=${traffic} series=${series} capacity=${capacity} label=${label} />`;
   return html`<div class="with-legend">
     <${Plot} ...${shared} kind=${view === "lines" ? "lines" : "stack"} series=${series} total=${total} capacity=${capacity} label=${label} />
-    <${Legend} series=${series} step=${step} total=${now.now} view=${view} onPick=${onPick} />
+    <${Legend} series=${series} step=${step} total=${total} once=${by === "interface"} onPick=${onPick} />
   </div>`;
 }
 
-function Legend({ series, step, total, view, onPick }) {
-  // In the order of the stack as it is seen: the last is on top.
-  const shown = view === "stack" ? series.slice().reverse() : series;
-  return html`<ul class="legend" aria-label="what is shown">
-    ${shown.map((one) => {
-      const now = summary(one.values, one.errors, step);
-      return html`<li key=${one.key}><button type="button" title=${onPick ? "show only this" : undefined} disabled=${!onPick} onClick=${() => onPick?.(one.key)}>
-        <${Swatch} look=${one.look} /><${Name} text=${one.name} most=${26} /><span class="figure">${rate(now.now)}</span><span class="share">${total > 0 ? percent((now.now ?? 0) / total) : ""}</span>
-      </button></li>`;
+/** A small plot for the total and for each series; on a narrow screen a few, until all are asked for. */
+function Panels({ shared, traffic, series, capacity, label }) {
+  const [all, show] = useState(false);
+  const { total, step } = traffic;
+  const few = !all && innerWidth < NARROW_PX && series.length > PANELS_FEW;
+  const whole = { key: "total", name: "Total", values: total.values, errors: total.errors, look: { colour: 9, pattern: "plain" } };
+  return html`<div class="panels">
+    <figure><figcaption>Total <b>${rate(summary(total.values, total.errors, step).now)}</b></figcaption><${Plot} ...${shared} kind="band" series=${[whole]} capacity=${capacity} height=${190} label=${label} /></figure>
+    ${series.slice(0, few ? PANELS_FEW : PANELS_MAX).map((one) => {
+      const figures = summary(one.values, one.errors, step);
+      return html`<figure key=${one.key}><figcaption><${Name} text=${nameOf(one)} most=${30} /> <b>${rateWithError(figures.now, figures.error)}</b></figcaption>
+        <${Plot} ...${shared} kind="band" series=${[one]} height=${190} label=${`${nameOf(one)}: ${rate(figures.now)}`} /></figure>`;
     })}
-  </ul>`;
+    ${few && html`<p><button type="button" onClick=${() => show(true)}>All ${series.length}</button></p>`}
+  </div>`;
+}
+
+/** Names beside the plot, the highest mean rate first; what is summed as other is last. */
+export function Legend({ series, step, total, once, onPick }) {
+  const figures = (values, errors) => ({ ...summary(values, errors, step), p95: percentile95(values) });
+  const rows = series.map((one) => ({ one, ...figures(one.values, one.errors) }));
+  rows.sort((a, b) => (a.one.key === "other") - (b.one.key === "other") || (b.mean ?? 0) - (a.mean ?? 0));
+  const all = total ? figures(total.values, total.errors) : null;
+  const figuresOf = (row) => html`<span class="figure now">${rate(row.now)}</span><span class="figure">${rate(row.mean)}</span><span class="figure p95">${rate(row.p95)}</span>`;
+  const share = (row) => (all?.mean > 0 ? `, ${percent((row.mean ?? 0) / all.mean)} of the total` : "");
+  return html`<div class="legend" role="group" aria-label="legend">
+    <p class="legend-head"><span></span><span>Name</span><span class="figure now">Now</span><span class="figure">Mean ▾</span><span class="figure p95" title="95th percentile of the points of this time">95th</span></p>
+    <ul>
+      ${rows.map((row) => {
+        const pick = onPick && row.one.key !== "other";
+        return html`<li key=${row.one.key}><button type="button" title=${`${nameOf(row.one)}${share(row)}${pick ? ": click to filter" : ""}`} disabled=${!pick} onClick=${() => onPick?.(row.one.key)}>
+          <${Swatch} look=${row.one.look} /><${Name} text=${nameOf(row.one)} most=${32} />${figuresOf(row)}
+        </button></li>`;
+      })}
+    </ul>
+    ${all && html`<p class="legend-head sum"><span></span><span title=${once ? "each packet once, though it passes several interfaces" : undefined}>${once ? "Total, once each" : "Total"}</span>${figuresOf(all)}</p>`}
+  </div>`;
 }
 
 function Figures({ traffic, series, capacity, by, onPick }) {
-  const rows = series.map((one) => ({ ...one, ...summary(one.values, one.errors, traffic.step) }));
-  const all = summary(traffic.total.values, traffic.total.errors, traffic.step);
-  rows.push({ key: " total", name: "total", isTotal: true, look: null, ...all });
+  const figures = (values, errors) => ({ ...summary(values, errors, traffic.step), p95: percentile95(values) });
+  const rows = series.map((one) => ({ ...one, ...figures(one.values, one.errors) }));
+  const all = figures(traffic.total.values, traffic.total.errors);
   const columns = [
-    { key: "name", name: by.replace("_", " "), sort: (row) => row.name, cell: (row) => (row.isTotal ? html`<b>total</b>` : html`<button type="button" class="link" title="show only this" onClick=${() => onPick?.(row.key)}><${Swatch} look=${row.look} /><${Name} text=${row.name} /></button>`) },
+    { key: "name", name: NAMES[by] ?? by, sort: (row) => row.name, text: (row) => `${row.name} ${row.key}`, cell: (row) => html`<button type="button" class="link" title="show only this" disabled=${row.key === "other"} onClick=${() => onPick?.(row.key)}><${Swatch} look=${row.look} /><${Name} text=${nameOf(row)} /></button>` },
     { key: "now", name: "Now ± 95 %", number: true, sort: (row) => row.now, cell: (row) => rateWithError(row.now, row.error) },
-    { key: "share", name: "Share", number: true, sort: (row) => row.now, cell: (row) => percent(all.now > 0 ? (row.now ?? 0) / all.now : 0) },
-    { key: "mean", name: "Mean", number: true, sort: (row) => row.mean, cell: (row) => rate(row.mean) },
-    { key: "greatest", name: "Greatest", number: true, sort: (row) => row.greatest, cell: (row) => rate(row.greatest) },
+    { key: "share", name: "Share", number: true, sort: (row) => (all.now > 0 ? (row.now ?? 0) / all.now : 0), cell: (row) => percent(all.now > 0 ? (row.now ?? 0) / all.now : 0) },
+    { key: "mean", name: "Mean", number: true, sort: (row) => (row.key === "other" ? -1 : row.mean), cell: (row) => rate(row.mean) },
+    { key: "p95", name: "95th percentile", number: true, sort: (row) => row.p95, cell: (row) => rate(row.p95) },
+    { key: "greatest", name: "Max", number: true, sort: (row) => row.greatest, cell: (row) => rate(row.greatest) },
     { key: "bytes", name: "Volume", number: true, sort: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
   ];
-  return html`<${Table} caption=${`Traffic by ${by}`} columns=${columns} rows=${rows} keyOf=${(row) => row.key} onRow=${(row) => (row.isTotal ? "sum" : "")} />
-    ${capacity ? html`<p class="note">Capacity ${rate(capacity)}. Total from ${traffic.total.from}; shares from samples, errors are half-widths of 95 % intervals.</p>` : null}`;
+  return html`<p class="note">Total now ${rateWithError(all.now, all.error)}, mean ${rate(all.mean)}, 95th percentile ${rate(all.p95)}, max ${rate(all.greatest)}, volume ${bytes(all.bytes)}${capacity ? `; capacity ${rate(capacity)}` : ""}. Points of ${traffic.step} s; total from ${traffic.total.from}; ± is the half-width of the 95 % interval.${rows.some((row) => row.key === "other") ? ` The ${SERIES_MAX} with the highest rates; Other is the sum of the rest.` : ""}</p>
+    <${Table} caption=${`Traffic by ${by.replace("_", " ")}`} columns=${columns} rows=${rows} keyOf=${(row) => row.key} sort=${{ key: "mean", down: true }} />`;
 }

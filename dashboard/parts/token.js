@@ -28,7 +28,7 @@ export function TokenDialog({ onClose }) {
     wait(false);
   };
   return html`<${Dialog} title="Token" onClose=${onClose}>
-    <p>With the agent's own token transfers can be changed and cancelled here. It is in the file <code>token</code> of the state directory:</p>
+    <p>With the agent's own token transfers and requests can be changed, and alerts acknowledged. It is in the file <code>token</code> of the state directory:</p>
     <p><${Command}>sudo cat /var/lib/penstock/token<//></p>
     <form onSubmit=${submit}>
       <label>Token <input name="token" type="password" autocomplete="off" spellcheck=${false} maxlength="4096" autofocus /></label>
@@ -38,6 +38,6 @@ export function TokenDialog({ onClose }) {
       </div>
     </form>
     <${Problem} error=${error} />
-    <p class="note">It is kept until this tab is closed, and sent to this host alone.</p>
+    <p class="note">The token is kept until this tab is closed, and sent to this host alone.</p>
   <//>`;
 }

@@ -330,7 +330,11 @@ impl Browser {
         let elsewhere: Vec<_> = self
             .requests
             .iter()
-            .filter(|url| !["http://127.0.0.1:", "about:"].iter().any(|own| url.starts_with(own)))
+            .filter(|url| {
+                !["http://127.0.0.1:", "blob:http://127.0.0.1:", "about:"]
+                    .iter()
+                    .any(|own| url.starts_with(own))
+            })
             .collect();
         assert!(elsewhere.is_empty(), "{elsewhere:?}");
         assert!(self.requests.len() > 10, "{:?}", self.requests);

@@ -5,12 +5,15 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod alerts;
 mod browser;
+mod federation;
 mod feed;
 mod frame;
 mod hostile;
 mod operations;
 mod pictures;
+mod scale;
 mod speed;
 mod traffic;
 mod transfers;
@@ -34,12 +37,17 @@ pub(crate) const TOPOLOGY: &str =
 impl Node {
     /// With more in the table `[collector]`.
     pub(crate) fn start(more: &str) -> Self {
+        Self::start_with_marking("2001:db8:1::/48", more)
+    }
+
+    /// The same where hosts of this network are listed as marking.
+    pub(crate) fn start_with_marking(marking: &str, more: &str) -> Self {
         let house = House::new();
         let config = house.path("penstock.toml");
         let text = format!(
             "[agent]\nlisten = [\"127.0.0.1:0\"]\nhttp = [\"127.0.0.1:0\"]\n\
              [[export]]\nname = \"/data\"\npath = {root:?}\nmode = \"read-write\"\nwho = [\"*\"]\n\
-             [collector]\nsflow = [\"127.0.0.1:0\"]\nipfix = []\nfireflies = []\nmarking = [\"2001:db8:1::/48\"]\n{more}",
+             [collector]\nsflow = [\"127.0.0.1:0\"]\nipfix = []\nfireflies = []\nmarking = [\"{marking}\"]\n{more}",
             root = house.root,
         );
         fs::write(&config, text).unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::browser::{Browser, WITHIN};
 use crate::common::site::Operations;
-use crate::common::{Random, until, write_file};
+use crate::common::{Random, run, until, write_file};
 
 /// So slow that what is asked for runs for as long as it is looked at.
 const CLASSES: &str = r#"
@@ -92,12 +92,12 @@ fn requests_and_classes_are_shown_and_with_the_token_changed() {
     // What it has stands against its marks, and the words say the same.
     browser.until(
         "[...document.querySelectorAll('[aria-labelledby=classes] .marks')].every((one) => \
-         /measured .*, allotted [1-9].*, .*cap [24]/.test(one.getAttribute('aria-label')))",
+         /measured .*, allocated [1-9].*, .*cap [24]/.test(one.getAttribute('aria-label')))",
     );
     browser.until("document.querySelectorAll('[aria-labelledby=over-time] canvas').length > 0");
     browser.until("document.querySelectorAll('[aria-labelledby=links] tbody tr').length === 3");
     browser.until("document.querySelectorAll('[aria-labelledby=rounds] tbody tr').length > 0");
-    browser.sees("nothing is reserved");
+    browser.sees("no reservations");
     browser.picture("classes");
 
     browser.open(&page(&format!("requests?request={second}")));
@@ -108,5 +108,9 @@ fn requests_and_classes_are_shown_and_with_the_token_changed() {
         let facts = operations.facts(second);
         (facts["cancelling"] == true || facts["state"] == "cancelled").then_some(())
     });
-    browser.assert_clean(&[]);
+    // A drain is an event, in the history of events and in the plot of classes.
+    run(operations.ask(&["drain", "dtn-c", "--reason", "new <i>disks</i>"])).good();
+    browser.open(&page("alerts"));
+    browser.until("[...document.querySelectorAll('[aria-labelledby=events] tbody tr')].some((one) => /Drain/.test(one.innerText) && one.innerText.includes('dtn-c is drained: new <i>disks</i>'))");
+    browser.assert_clean(&["/api/v1/telemetry"]);
 }

@@ -31,3 +31,13 @@ fn pictures_of_the_documents() {
         browser.document(name);
     }
 }
+
+/// Serves a federation of 500 hosts for an hour, to look at the page while it is changed: prints its address.
+#[test]
+#[ignore = "runs for an hour; for development of the page"]
+fn federation_for_development() {
+    let federation = crate::federation::Federation::start();
+    let node = &federation.node;
+    println!("http://{} token {}", node.agent.http, node.token());
+    std::thread::sleep(Duration::from_secs(7200));
+}

@@ -87,7 +87,7 @@ fn transfers_are_shown_and_with_the_token_steered() {
 
     browser.click(&format!("cancel transfer {two}"));
     browser.sees("What has arrived stays");
-    browser.click("Let it run");
+    browser.click("Keep running");
     browser.until("document.querySelector('dialog') === null");
     browser.click(&format!("cancel transfer {two}"));
     browser.click(&format!("Cancel transfer {two}"));

@@ -14,6 +14,13 @@ macro_rules! reports {
     };
 }
 
+/// Bytes of each picture of `experiments/`.
+macro_rules! pictures {
+    ($($path:literal),* $(,)?) => {
+        &[$(($path, include_bytes!(concat!("../../../experiments/", $path)).as_slice())),*]
+    };
+}
+
 /// Path below `dashboard/`, and bytes.
 pub(crate) const FILES: &[(&str, &[u8])] = files![
     "app.js",
@@ -21,6 +28,10 @@ pub(crate) const FILES: &[(&str, &[u8])] = files![
     "index.html",
     "lib/api.js",
     "lib/colours.js",
+    "lib/events.js",
+    "lib/export.js",
+    "lib/freshness.js",
+    "lib/geo.js",
     "lib/html.js",
     "lib/route.js",
     "lib/text.js",
@@ -39,9 +50,11 @@ pub(crate) const FILES: &[(&str, &[u8])] = files![
     "parts/bits.js",
     "parts/help.js",
     "parts/markdown.js",
+    "parts/netmap.js",
     "parts/plot.js",
     "parts/series.js",
     "parts/table.js",
+    "parts/time.js",
     "parts/token.js",
     "style.css",
     "vendor/LICENSES.txt",
@@ -65,4 +78,14 @@ pub(crate) const REPORTS: &[(&str, &str)] = reports![
     "sc23-streams",
     "sc25-scitags",
     "ten-sites"
+];
+
+/// Path of each picture below `experiments/`, in order, and bytes.
+pub(crate) const PICTURES: &[(&str, &[u8])] = pictures![
+    "consistent-ops/allotted.svg",
+    "consistent-ops/measured.svg",
+    "sc25-scitags/scitags-iperf3.svg",
+    "sc25-scitags/scitags-nettest.svg",
+    "sc25-scitags/senders-iperf3.svg",
+    "sc25-scitags/senders-nettest.svg",
 ];

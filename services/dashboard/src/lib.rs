@@ -24,11 +24,18 @@ use axum::routing::get;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::files::{FILES, REPORTS};
+use crate::files::{FILES, PICTURES, REPORTS};
 
 /// What a browser lets the page do: run its own modules and ask its own host. No script or style within the page, no
-/// `eval`, no frame, no form, nothing from elsewhere. (Styles that scripts set on elements are not inline styles.)
-pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// `eval`, no frame, no form, nothing from elsewhere. (Styles that scripts set on elements are not inline styles. Only
+/// scripts of the page make `blob:` addresses: it draws the map into a picture through one.)
+pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// What a browser lets a picture do that is opened by itself: have styles of its own, and nothing else.
+const PICTURE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; sandbox";
+
+/// Below this path of `/ui/` are pictures of experiments.
+const PICTURES_PATH: &str = "reports/";
 
 /// Where modules to load early are named in the page, so that they come at once and not one after the other.
 const MODULES: &str = "<!--modules-->";
@@ -44,13 +51,14 @@ struct Asset {
 }
 
 /// By path below `/ui/`; the page itself is `index.html`.
-static ASSETS: LazyLock<BTreeMap<&'static str, Asset>> = LazyLock::new(|| {
-    let mut assets: BTreeMap<_, _> = FILES
-        .iter()
-        .map(|(path, bytes)| (*path, Asset::new(path, Bytes::from_static(bytes))))
-        .collect();
-    assets.insert("index.html", Asset::new("index.html", page().into()));
-    assets.insert("reports.json", Asset::new("reports.json", reports().into()));
+static ASSETS: LazyLock<BTreeMap<String, Asset>> = LazyLock::new(|| {
+    let asset = |path: String, bytes| (path.clone(), Asset::new(&path, Bytes::from_static(bytes)));
+    let files = FILES.iter().map(|(path, bytes)| asset((*path).to_owned(), bytes));
+    let pictures =
+        PICTURES.iter().map(|(path, bytes)| asset(format!("{PICTURES_PATH}{path}"), bytes));
+    let mut assets: BTreeMap<_, _> = files.chain(pictures).collect();
+    assets.insert("index.html".to_owned(), Asset::new("index.html", page().into()));
+    assets.insert("reports.json".to_owned(), Asset::new("reports.json", reports().into()));
     assets
 });
 
@@ -76,6 +84,9 @@ fn kind(path: &str) -> &'static str {
         Some("js") => "text/javascript; charset=utf-8",
         Some("css") => "text/css; charset=utf-8",
         Some("svg") => "image/svg+xml",
+        Some("png") => "image/png",
+        Some("webp") => "image/webp",
+        Some("jpg") => "image/jpeg",
         Some("json") => "application/json",
         _ => "text/plain; charset=utf-8",
     }
@@ -92,13 +103,18 @@ fn page() -> String {
     String::from_utf8_lossy(page).replace(MODULES, modules.trim_end())
 }
 
-/// `{"reports": [{"name", "title", "text"}]}`; the title is the first heading.
+/// `{"reports": [{"name", "title", "text", "pictures"}]}`; the title is the first heading, pictures are names of files
+/// below `/ui/reports/NAME/`.
 fn reports() -> String {
     let reports: Vec<_> = REPORTS
         .iter()
         .map(|(name, text)| {
             let title = text.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or(name);
-            serde_json::json!({ "name": name, "title": title, "text": text })
+            let pictures: Vec<&str> = PICTURES
+                .iter()
+                .filter_map(|(path, _)| path.strip_prefix(name)?.strip_prefix('/'))
+                .collect();
+            serde_json::json!({ "name": name, "title": title, "text": text, "pictures": pictures })
         })
         .collect();
     serde_json::json!({ "reports": reports }).to_string()
@@ -129,7 +145,10 @@ fn answer(path: &str, asked: &HeaderMap) -> Response {
     let mut headers = HeaderMap::new();
     for (name, value) in [
         (header::CONTENT_TYPE, asset.kind),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (
+            header::CONTENT_SECURITY_POLICY,
+            if path.starts_with(PICTURES_PATH) { PICTURE_POLICY } else { POLICY },
+        ),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
         // Kept, and asked for again each time: a new build is seen at once.
@@ -222,6 +241,29 @@ mod tests {
         reports.sort();
         let known: Vec<_> = REPORTS.iter().map(|report| report.0).collect();
         assert_eq!(known, reports, "list the reports in services/dashboard/src/files.rs, by name");
+
+        let mut pictures = Vec::new();
+        walk(&root().join("experiments"), "", &mut pictures);
+        let kinds = [".svg", ".png", ".webp", ".jpg"];
+        pictures.retain(|path| kinds.iter().any(|kind| path.ends_with(kind)));
+        pictures.sort();
+        let known: Vec<_> = PICTURES.iter().map(|picture| picture.0).collect();
+        assert_eq!(known, pictures, "list the pictures in services/dashboard/src/files.rs");
+    }
+
+    #[tokio::test]
+    async fn pictures_of_experiments_are_served() {
+        for (path, bytes) in PICTURES {
+            let (status, headers, body) = get(&format!("/ui/reports/{path}"), &[]).await;
+            assert_eq!((status, body.as_slice()), (StatusCode::OK, *bytes), "{path}");
+            assert_eq!(headers[header::CONTENT_TYPE], "image/svg+xml");
+            assert_eq!(headers[header::CONTENT_SECURITY_POLICY], PICTURE_POLICY);
+        }
+        let (_, _, body) = get("/ui/reports.json", &[]).await;
+        let reports: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let told = reports["reports"].as_array().unwrap().iter();
+        let told = told.map(|report| report["pictures"].as_array().unwrap().len()).sum::<usize>();
+        assert_eq!(told, PICTURES.len(), "each picture belongs to a report");
     }
 
     #[test]
