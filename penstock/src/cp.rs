@@ -46,7 +46,7 @@ pub(crate) struct CpArgs {
     /// The paths in the list have NUL bytes between them, as find -print0 writes them
     #[arg(short = '0', long, requires = "files_from")]
     pub null: bool,
-    /// Print one JSON object at the end, and no progress
+    /// Print one JSON object at the end, and no progress; docs/json.md has its fields
     #[arg(long)]
     pub json: bool,
     /// Say nothing but errors

@@ -12,11 +12,13 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, anyhow};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::Value;
 
 use crate::exit::{Code, Failure, OrExit, say};
-use crate::lab::{Contention, Labs, Played, Report, play};
+use crate::json::experiment::{Listed, Listing, Measured, Row};
+use crate::json::lab::{Played, Report};
+use crate::lab::{Contention, Labs, play};
 
 mod embedded;
 
@@ -45,7 +47,7 @@ enum What {
     List {
         /// The folder
         folder: Option<PathBuf>,
-        /// Print one JSON object
+        /// Print one JSON object; docs/json.md has its fields
         #[arg(long)]
         json: bool,
     },
@@ -68,7 +70,7 @@ enum What {
         #[arg(long, value_name = "N", default_value_t = 1)]
         #[arg(value_parser = clap::value_parser!(u8).range(1..=99))]
         tries: u8,
-        /// Print one JSON object
+        /// Print one JSON object; docs/json.md has its fields
         #[arg(long)]
         json: bool,
     },
@@ -129,23 +131,6 @@ struct Case {
     /// What a figure may be at most.
     #[serde(default)]
     bounds: BTreeMap<String, f64>,
-}
-
-/// A case and what it gave.
-#[derive(Debug, Serialize)]
-struct Row {
-    case: String,
-    title: Option<String>,
-    /// By column: the median of valid plays, of all where none was; none where no play gave one.
-    measured: Vec<Option<f64>>,
-    published: Vec<Option<f64>>,
-    expected: Vec<Option<f64>>,
-    bounds: Vec<Option<f64>>,
-    /// Columns whose figure is above its bound.
-    above_bounds: Vec<String>,
-    /// Plays whose links were on time on a machine that others left alone, of all.
-    valid_plays: usize,
-    plays: usize,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
@@ -232,11 +217,11 @@ fn parse(file: &Path, bytes: Vec<u8>) -> Result<Experiment, Failure> {
 fn list(folder: Option<&Path>, json: bool) -> Result<Code, Failure> {
     let mut all = Vec::new();
     let mut add = |folder: String, experiment: &Experiment| {
-        all.push(json!({
-            "folder": folder,
-            "title": experiment.title,
-            "cases": experiment.case.iter().map(|case| case.name.as_str()).collect::<Vec<_>>(),
-        }));
+        all.push(Listed {
+            folder,
+            title: experiment.title.clone(),
+            cases: experiment.case.iter().map(|case| case.name.clone()).collect(),
+        });
     };
     match folder {
         Some(folder) => {
@@ -260,12 +245,10 @@ fn list(folder: Option<&Path>, json: bool) -> Result<Code, Failure> {
         }
     }
     if json {
-        return print(&format!("{}\n", json!({ "experiments": all })));
+        crate::json::print(&Listing { experiments: all })?;
+        return Ok(Code::Done);
     }
-    let line = |one: &Value| {
-        let word = |key: &str| one[key].as_str().unwrap_or_default().to_owned();
-        format!("{}: {}\n", word("folder"), word("title"))
-    };
+    let line = |one: &Listed| format!("{}: {}\n", one.folder, one.title);
     print(&all.iter().map(line).collect::<String>())
 }
 
@@ -337,18 +320,15 @@ fn measure(
         rows.push(row);
     }
     if json {
-        let columns: Vec<&str> =
-            experiment.column.iter().map(|column| column.name.as_str()).collect();
-        let value = json!({
-            "title": experiment.title,
-            "source": experiment.source,
-            "note": experiment.note,
-            "kernel": penstock_sys::machine::kernel_release(),
-            "cores": penstock_sys::machine::cores(),
-            "columns": columns,
-            "rows": rows,
-        });
-        print(&format!("{value}\n"))?;
+        crate::json::print(&Measured {
+            columns: experiment.column.iter().map(|column| column.name.clone()).collect(),
+            title: experiment.title,
+            source: experiment.source,
+            note: experiment.note,
+            kernel: penstock_sys::machine::kernel_release(),
+            cores: penstock_sys::machine::cores(),
+            rows,
+        })?;
     } else {
         print(&markdown(&experiment, &rows))?;
     }

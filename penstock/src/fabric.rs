@@ -3,6 +3,7 @@
 //! Each subcommand is a file below this one; the simulator is `penstock-fabric`.
 
 use crate::exit::{Code, Failure};
+use crate::json::fabric::{Parameter, Parameters};
 use crate::table::table;
 
 mod failing;
@@ -45,7 +46,7 @@ Examples:
     --grid cc=dcqcn,hpcc,dctcp --grid seed=1,2,3
   penstock fabric parameters")]
 pub(crate) struct Args {
-    /// Print one JSON object
+    /// Print one JSON object; docs/json.md has its fields
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -71,19 +72,14 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
 fn parameters(json: bool) -> Result<Code, Failure> {
     let rows = penstock_fabric::Parameters::default().rows();
     if json {
-        let rows: Vec<_> = rows
-            .iter()
-            .map(|row| {
-                serde_json::json!({
-                    "name": row.name,
-                    "default": row.value,
-                    "form": row.form,
-                    "meaning": row.meaning,
-                    "source": row.source,
-                })
-            })
-            .collect();
-        show::print(&format!("{}\n", serde_json::json!({ "parameters": rows })))?;
+        let parameters = rows.into_iter().map(|row| Parameter {
+            name: row.name,
+            default: row.value,
+            form: row.form,
+            meaning: row.meaning,
+            source: row.source,
+        });
+        crate::json::print(&Parameters { parameters: parameters.collect() })?;
     } else {
         let cell = |text: &str| text.to_owned();
         let mut cells = vec![["parameter", "default", "meaning", "source"].map(cell).to_vec()];

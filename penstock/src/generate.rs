@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::CommandFactory;
 use clap_complete::Shell;
-use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure};
+use crate::json::node::{Completions, ManPages};
+use crate::json::{self, reference};
 
 mod man;
 
@@ -17,9 +18,10 @@ mod man;
 #[command(after_help = "\
 Examples:
   penstock generate man /usr/share/man/man1
-  penstock generate completions bash > /etc/bash_completion.d/penstock")]
+  penstock generate completions bash > /etc/bash_completion.d/penstock
+  penstock generate json > json.md")]
 pub(crate) struct Args {
-    /// Print one JSON object: {"files": [...]} for man pages, {"shell": ..., "text": ...} for completions
+    /// Print one JSON object: files of man pages, or shell and text; docs/json.md has its fields
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -33,6 +35,8 @@ enum What {
         /// The directory; made when it is not there
         directory: PathBuf,
     },
+    /// Print the reference of every object that --json prints, as Markdown
+    Json,
     /// Print the completions for a shell
     Completions {
         /// The shell
@@ -56,23 +60,20 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
                     }
                 }
                 files.sort();
-                print_json(&json!({ "files": files }))?;
+                json::print(&ManPages { files })?;
             }
         }
+        What::Json => io::Write::write_all(&mut io::stdout(), reference::page().as_bytes())?,
         What::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut command, "penstock", &mut text);
             if args.json {
-                let text = String::from_utf8_lossy(&text);
-                print_json(&json!({ "shell": shell.to_string(), "text": text }))?;
+                let text = String::from_utf8_lossy(&text).into_owned();
+                json::print(&Completions { shell: shell.to_string(), text })?;
             } else {
                 io::Write::write_all(&mut io::stdout(), &text)?;
             }
         }
     }
     Ok(Code::Done)
-}
-
-fn print_json(value: &Value) -> io::Result<()> {
-    io::Write::write_all(&mut io::stdout(), format!("{value}\n").as_bytes())
 }

@@ -36,7 +36,7 @@ Examples:
   penstock host explain tcp-wmem
   penstock host facts > dtn7.json")]
 pub(crate) struct Args {
-    /// Print one JSON object
+    /// Print one JSON object; docs/json.md has its fields
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -210,11 +210,14 @@ fn goal_line(goal: &Goal) -> String {
 }
 
 /// The goal as an object.
-fn goal_object(goal: &Goal) -> serde_json::Value {
-    serde_json::json!({
-        "rate_bits_per_second": goal.rate_bps,
-        "rtt_seconds": goal.rtt.as_secs_f64(),
-        "streams": goal.streams,
-        "role": match goal.role { Role::Dtn => "dtn", Role::Test => "test" },
-    })
+fn goal_object(goal: &Goal) -> crate::json::host::Goal {
+    crate::json::host::Goal {
+        rate_bits_per_second: goal.rate_bps,
+        rtt_seconds: goal.rtt.as_secs_f64(),
+        streams: goal.streams,
+        role: match goal.role {
+            Role::Dtn => "dtn",
+            Role::Test => "test",
+        },
+    }
 }

@@ -14,9 +14,10 @@ use penstock_lab::keeper;
 use penstock_units::BitRate;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::exit::{Code, Failure, OrExit};
+use crate::json::lab::{self as shown, Calibration, Down};
 
 mod enter;
 mod play;
@@ -24,7 +25,7 @@ mod show;
 mod up;
 
 pub(crate) use penstock_lab::contention::Contention;
-pub(crate) use play::{Played, Report, play};
+pub(crate) use play::play;
 pub(crate) use show::print;
 
 /// Bring a topology to life on this machine: hosts and switches as network namespaces, links with rate, delay and loss
@@ -44,7 +45,7 @@ Examples:
   penstock lab status
   penstock lab down")]
 pub(crate) struct Args {
-    /// Print one JSON object
+    /// Print one JSON object; docs/json.md has its fields
     #[arg(long, global = true)]
     json: bool,
     /// Which lab, where several are up
@@ -202,7 +203,9 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
         What::Calibrate { links } => {
             let request = Request::Calibrate { links: links.clone() };
             let measured: Vec<Measured> = labs.ask(args.name.as_deref(), &request)?;
-            output(args.json, &json!({ "links": &measured }), |_| show::calibration(&measured))?;
+            output(args.json, &Calibration { links: measured }, |all| {
+                show::calibration(&all.links)
+            })?;
         }
     }
     Ok(Code::Done)
@@ -218,7 +221,14 @@ fn down(args: &Args, labs: &Labs) -> Result<Code, Failure> {
     if keeper::has_died(&directory)
         && let Some(ended) = keeper::end_dead(&directory).with_context(|| format!("lab {name}"))?
     {
-        let removed = json!({ "down": name, "died": true, "processes_ended": ended });
+        let removed = Down {
+            down: name.clone(),
+            died: true,
+            hosts: None,
+            switches: None,
+            links: None,
+            processes_ended: ended,
+        };
         output(args.json, &removed, |_| {
             let left = match ended {
                 0 => "nothing of it still ran".to_owned(),
@@ -232,14 +242,14 @@ fn down(args: &Args, labs: &Labs) -> Result<Code, Failure> {
         return Ok(Code::Done);
     }
     let ended: Ended = labs.ask(Some(&name), &Request::Down)?;
-    let removed = json!({
-        "down": name,
-        "died": false,
-        "hosts": ended.hosts,
-        "switches": ended.switches,
-        "links": ended.links,
-        "processes_ended": ended.processes,
-    });
+    let removed = Down {
+        down: name.clone(),
+        died: false,
+        hosts: Some(ended.hosts),
+        switches: Some(ended.switches),
+        links: Some(ended.links),
+        processes_ended: ended.processes,
+    };
     output(args.json, &removed, |_| show::ended(&name, &ended))?;
     Ok(Code::Done)
 }
@@ -251,7 +261,8 @@ fn status(args: &Args, labs: &Labs) -> Result<Code, Failure> {
     let notes = || died.iter().map(|name| format!("{}\n", died_as(name))).collect::<String>();
     if args.name.is_none() && all.len() != 1 {
         let up: Vec<String> = names(&all);
-        output(args.json, &json!({ "labs": up, "died": died }), |_| {
+        let labs = shown::Labs { labs: up, died: died.clone() };
+        output(args.json, &labs, |shown::Labs { labs: up, .. }| {
             let text = match up.len() {
                 0 => "no lab is up: penstock lab up FILE\n".to_owned(),
                 _ => up.iter().map(|name| format!("{name}\n")).collect(),
@@ -261,9 +272,7 @@ fn status(args: &Args, labs: &Labs) -> Result<Code, Failure> {
         return Ok(Code::Done);
     }
     let status: Status = labs.ask(args.name.as_deref(), &Request::Status)?;
-    let mut object = serde_json::to_value(&status).map_err(anyhow::Error::from)?;
-    object["labs"] = json!(names(&all));
-    object["died"] = json!(died);
+    let object = shown::LabStatus { status: status.clone(), labs: names(&all), died: died.clone() };
     let others = if args.name.is_none() { notes() } else { String::new() };
     output(args.json, &object, |_| show::status(&status) + &others)?;
     Ok(Code::Done)

@@ -14,10 +14,10 @@ use penstock_mover::contact::{Contact, CopyError};
 use penstock_mover::dial::TcpDial;
 use penstock_mover::identity::Fingerprint;
 use penstock_protocol::open::{Protection, Refusal, RefusalKind};
-use serde_json::json;
 
 use crate::credentials::{self, Address, Known, Own};
 use crate::exit::{Code, Failure, OrExit, say};
+use crate::json::node::LoggedIn;
 
 /// How long whoever may be there has to take a connection.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// SHA-256 of the agent's certificate, as SHA256: and 64 hexadecimal digits
     #[arg(long, value_name = "SHA256:HEX")]
     fingerprint: Fingerprint,
-    /// Print one JSON object with address, known_as (null when nobody answered) and error
+    /// Print one JSON object with address, known_as (null when nobody answered) and error; docs/json.md has its fields
     #[arg(long)]
     json: bool,
 }
@@ -245,8 +245,11 @@ fn refused(address: &Address, known: &Known, error: &CopyError) -> Failure {
 }
 
 fn print_json(address: &Address, name: Option<&str>, error: Option<&str>) -> anyhow::Result<()> {
-    let facts = json!({"address": address.to_string(), "known_as": name, "error": error});
-    Ok(writeln!(std::io::stdout(), "{facts}")?)
+    Ok(crate::json::print(&LoggedIn {
+        address: address.to_string(),
+        known_as: name.map(str::to_owned),
+        error: error.map(str::to_owned),
+    })?)
 }
 
 fn read_token(file: &Path) -> anyhow::Result<String> {

@@ -25,6 +25,7 @@ mod fabric;
 mod generate;
 mod host;
 mod input;
+mod json;
 mod lab;
 mod limits;
 mod log;
@@ -48,7 +49,9 @@ Exit codes: 0 done; 1 failed; 2 usage; 3 done in part; 4 integrity check failed;
 (identity or permission).
 
 Environment: PENSTOCK_STATE is the directory for keys, tokens and journals (else /var/lib/penstock as \
-root, else $XDG_STATE_HOME/penstock); PENSTOCK_LOG says what is logged (warn, info, debug).";
+root, else $XDG_STATE_HOME/penstock); PENSTOCK_LOG says what is logged (warn, info, debug).
+
+Fields of the objects of --json, with units and meanings: docs/json.md, or penstock generate json.";
 
 /// Moves data sets between data transfer nodes: fast, intact, resumable.
 #[derive(Debug, Parser)]

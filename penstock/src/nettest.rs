@@ -16,15 +16,14 @@ use penstock_mover::nettest::{
     Sweep, SweepOptions, SweepPoint, Target, TestParams,
 };
 use penstock_units::{BitRate, ByteCount, parse_duration};
-use serde_json::json;
 
 use crate::cp::Labels;
+use crate::json::nettest::{Listening, Swept, Tested};
 
 mod show;
 
 use show::{
-    Told, advice, log_json, log_line, print_interval, print_json, print_point, print_report,
-    print_sweep,
+    advice, log_json, log_line, print_interval, print_json, print_point, print_report, print_sweep,
 };
 
 const EXAMPLES: &str = "\
@@ -133,7 +132,7 @@ pub(crate) struct NettestArgs {
     #[arg(long, default_value_t = 3.0, value_name = "PERCENT", requires = "sweep")]
     sweep_within: f64,
 
-    /// Print one JSON object.
+    /// Print one JSON object; docs/json.md has its fields.
     #[arg(short = 'J', long)]
     json: bool,
 }
@@ -328,9 +327,10 @@ fn test(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
         return Err(error.into());
     }
     if args.json {
-        print_json(&Told { report: &report, advice: advice(&report) })?
+        let advice = advice(&report);
+        print_json(&Tested { report, advice })?;
     } else {
-        print_report(&report)?
+        print_report(&report)?;
     }
     Ok(())
 }
@@ -379,15 +379,19 @@ fn sweep(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
         return Ok(());
     };
     if args.json {
-        let object = json!({
-            "peer": last.peer, "direction": last.direction, "congestion": last.congestion,
-            "path": last.path, "seconds_each": params.seconds,
-            "label": last.flows.first().map(|flow| &flow.label),
-            "label_note": last.flows.first().map(|flow| &flow.label_note),
-            "other_tests": other_tests,
-            "bits_per_second": found.best_bits_per_second, "sweep": found,
-        });
-        print_json(&object)?;
+        let flow = last.flows.first();
+        print_json(&Swept {
+            peer: last.peer.clone(),
+            direction: last.direction,
+            congestion: last.congestion.clone(),
+            path: last.path.clone(),
+            seconds_each: params.seconds,
+            label: flow.and_then(|flow| flow.label.clone()),
+            label_note: flow.and_then(|flow| flow.label_note.clone()),
+            other_tests,
+            bits_per_second: found.best_bits_per_second,
+            sweep: found,
+        })?;
     } else {
         print_sweep(&found, &last, other_tests)?;
     }
@@ -415,7 +419,7 @@ fn listen(
     let address = listener.local_addr();
     // One write, so that a reader of the first line alone does not break the pipe for the second.
     let hello = if args.json {
-        format!("{}\n", json!({ "listening": address.to_string(), "open": true }))
+        format!("{}\n", serde_json::json!(Listening { listening: address.to_string(), open: true }))
     } else {
         format!(
             "listening on {address}\n\

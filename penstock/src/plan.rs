@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use penstock_plan::{Loads, Model, Plan, chart, forecast};
 use penstock_topology::{Scale, Topology, draw};
 use penstock_units::{BitRate, ByteCount, display_duration};
-use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure, OrExit};
+use crate::json::plan as shown;
 use crate::table::table;
 use crate::topology::{Input, text_of};
 
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// This year alone; the first for a picture of links
     #[arg(long)]
     year: Option<u16>,
-    /// Print one JSON object
+    /// Print one JSON object; docs/json.md has its fields
     #[arg(long, conflicts_with = "svg")]
     json: bool,
     /// Draw: links by their use with --topology, else the need of each year, or of one with --year
@@ -83,7 +83,11 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
     let printed = if args.svg {
         picture(&plan, network.as_ref(), &years)
     } else if args.json {
-        format!("{}\n", object(&plan, network.as_ref(), &years))
+        format!(
+            "{}\n",
+            serde_json::to_string(&object(&plan, network.as_ref(), &years))
+                .context("plain data")?
+        )
     } else {
         tables(&plan, network.as_ref(), &years)
     };
@@ -211,76 +215,75 @@ fn link_table(
     table(&rows)
 }
 
-fn object(plan: &Plan, network: Option<&Network>, years: &[u16]) -> Value {
-    let site = |site: usize| plan.sites[site].name.as_str();
+fn object(plan: &Plan, network: Option<&Network>, years: &[u16]) -> shown::CapacityPlan {
+    let site = |site: usize| plan.sites[site].name.clone();
     let experiments = plan.experiments.iter().map(|experiment| {
         let flows = experiment.flows.iter().map(|flow| {
-            json!({
-                "name": flow.name,
-                "from": site(flow.from),
-                "to": flow.split(flow.rate).map(|(to, rate)| json!({
-                    "site": site(to),
-                    "rate_bits_per_second": rate.0,
-                })).collect::<Vec<_>>(),
-                "rate_bits_per_second": flow.rate.0,
-                "data_bytes": flow.data.map(|(bytes, _)| bytes.0),
-                "within_seconds": flow.data.map(|(_, time)| time.as_secs_f64()),
-                "growth_per_year": flow.growth_permille as f64 / 1000.0,
-            })
+            let shares = flow.split(flow.rate);
+            let shares = shares
+                .map(|(to, rate)| shown::Share { site: site(to), rate_bits_per_second: rate.0 });
+            shown::Flow {
+                name: flow.name.clone(),
+                from: site(flow.from),
+                to: shares.collect(),
+                rate_bits_per_second: flow.rate.0,
+                data_bytes: flow.data.map(|(bytes, _)| bytes.0),
+                within_seconds: flow.data.map(|(_, time)| time.as_secs_f64()),
+                growth_per_year: flow.growth_permille as f64 / 1000.0,
+            }
         });
-        json!({
-            "name": experiment.name,
-            "title": experiment.title,
-            "flows": flows.collect::<Vec<_>>(),
-        })
+        shown::Experiment {
+            name: experiment.name.clone(),
+            title: experiment.title.clone(),
+            flows: flows.collect(),
+        }
     });
     let models = plan.models.iter().enumerate().map(|(number, model)| {
-        let factors = model
-            .factors
-            .iter()
-            .map(|factor| json!({ "name": factor.name, "times": factor.permille as f64 / 1000.0 }));
-        let by_year = years.iter().map(|year| year_object(plan, model, *year));
+        let factors = model.factors.iter().map(|factor| shown::Factor {
+            name: factor.name.clone(),
+            times: factor.permille as f64 / 1000.0,
+        });
         let links = network.map(|network| {
             let all = network.loads[number].links.iter();
-            all.map(|load| link_object(plan, &network.topology, load, years)).collect::<Vec<_>>()
+            all.map(|load| link_object(plan, &network.topology, load, years)).collect()
         });
-        json!({
-            "name": model.name,
-            "title": model.title,
-            "factors": factors.collect::<Vec<_>>(),
-            "years": by_year.collect::<Vec<_>>(),
-            "links": links,
-        })
+        shown::Model {
+            name: model.name.clone(),
+            title: model.title.clone(),
+            factors: factors.collect(),
+            years: years.iter().map(|year| year_object(plan, model, *year)).collect(),
+            links,
+        }
     });
-    json!({
-        "name": plan.name,
-        "title": plan.title,
-        "source": plan.source,
-        "topology": network.map(|network| &network.topology.name),
-        "experiments": experiments.collect::<Vec<_>>(),
-        "models": models.collect::<Vec<_>>(),
-    })
+    shown::CapacityPlan {
+        name: plan.name.clone(),
+        title: plan.title.clone(),
+        source: plan.source.clone(),
+        topology: network.map(|network| network.topology.name.clone()),
+        experiments: experiments.collect(),
+        models: models.collect(),
+    }
 }
 
-fn year_object(plan: &Plan, model: &Model, year: u16) -> Value {
-    let experiments = plan.experiments.iter().map(|one| {
-        let rate = forecast::of_experiment(plan, one, model, year);
-        json!({ "name": one.name, "rate_bits_per_second": rate.0 })
+fn year_object(plan: &Plan, model: &Model, year: u16) -> shown::Year {
+    let experiments = plan.experiments.iter().map(|one| shown::ExperimentNeed {
+        name: one.name.clone(),
+        rate_bits_per_second: forecast::of_experiment(plan, one, model, year).0,
     });
     let sites = plan.sites.iter().enumerate().map(|(number, site)| {
         let [into, out] = forecast::of_site(plan, number, model, year);
-        json!({
-            "name": site.name,
-            "in_bits_per_second": into.0,
-            "out_bits_per_second": out.0,
-        })
+        shown::SiteNeed {
+            name: site.name.clone(),
+            in_bits_per_second: into.0,
+            out_bits_per_second: out.0,
+        }
     });
-    json!({
-        "year": year,
-        "rate_bits_per_second": forecast::total(plan, model, year).0,
-        "experiments": experiments.collect::<Vec<_>>(),
-        "sites": sites.collect::<Vec<_>>(),
-    })
+    shown::Year {
+        year,
+        rate_bits_per_second: forecast::total(plan, model, year).0,
+        experiments: experiments.collect(),
+        sites: sites.collect(),
+    }
 }
 
 fn link_object(
@@ -288,17 +291,17 @@ fn link_object(
     topology: &Topology,
     load: &penstock_plan::LinkLoad,
     years: &[u16],
-) -> Value {
+) -> shown::Link {
     let link = &topology.links[load.link.0];
     let by_year = years.iter().map(|year| {
         let [there, back] = load.rates[usize::from(year - plan.years.start())];
-        json!({ "year": year, "rates_bits_per_second": [there.0, back.0] })
+        shown::LinkYear { year: *year, rates_bits_per_second: [there.0, back.0] }
     });
-    json!({
-        "name": link.name,
-        "ends": link.ends.map(|end| topology.show_end(end)),
-        "rate_bits_per_second": link.rate.0,
-        "years": by_year.collect::<Vec<_>>(),
-        "overflows": load.overflows,
-    })
+    shown::Link {
+        name: link.name.clone(),
+        ends: link.ends.map(|end| topology.show_end(end)),
+        rate_bits_per_second: link.rate.0,
+        years: by_year.collect(),
+        overflows: load.overflows,
+    }
 }

@@ -21,6 +21,7 @@ use penstock_units::{BitRate, ByteCount, parse_duration};
 use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure, OrExit};
+use crate::json::rehearsal as result;
 use crate::table::table;
 use crate::topology::text_of;
 
@@ -76,7 +77,7 @@ pub(crate) struct Args {
     /// Write report.html and result.json into this folder
     #[arg(long, value_name = "FOLDER")]
     output: Option<PathBuf>,
-    /// Print one JSON object
+    /// Print one JSON object; docs/json.md has its fields
     #[arg(long)]
     json: bool,
 }
@@ -155,7 +156,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
             outcome
         }
     };
-    let object = object(&mut outcome);
+    let object = json!(object(&mut outcome));
     if let Some(folder) = &args.output {
         let cannot = || format!("cannot write into {}", folder.display());
         std::fs::create_dir_all(folder).with_context(cannot)?;
@@ -307,65 +308,70 @@ fn play(
 }
 
 /// p50, p99 and the longest, in seconds.
-fn times(times: &Times) -> Value {
-    json!({
-        "count": times.count(), "p50_seconds": times.quantile(0.5), "p99_seconds": times.quantile(0.99),
-        "max_seconds": times.quantile(1.0),
-    })
+fn times(times: &Times) -> result::Times {
+    result::Times {
+        count: times.count(),
+        p50_seconds: times.quantile(0.5),
+        p99_seconds: times.quantile(0.99),
+        max_seconds: times.quantile(1.0),
+    }
 }
 
-fn object(outcome: &mut Outcome) -> Value {
-    let classes: serde_json::Map<String, Value> = outcome
-        .ended
-        .iter()
-        .map(|(class, ended)| {
-            let mut all = Times::default();
-            ended.seconds.iter().for_each(|seconds| all.note(f64::from(*seconds)));
-            let value = json!({
-                "files_done": ended.done, "files_failed": ended.failed, "requests": ended.seconds.len(),
-                "request_p50_seconds": all.quantile(0.5), "request_p99_seconds": all.quantile(0.99),
-            });
-            (class.clone(), value)
-        })
-        .collect();
-    let held = outcome.held.as_ref().map(|held| {
+fn object(outcome: &mut Outcome) -> result::Rehearsal {
+    let classes = outcome.ended.iter().map(|(class, ended)| {
+        let mut all = Times::default();
+        ended.seconds.iter().for_each(|seconds| all.note(f64::from(*seconds)));
+        let of_class = result::Class {
+            files_done: ended.done,
+            files_failed: ended.failed,
+            requests: ended.seconds.len(),
+            request_p50_seconds: all.quantile(0.5),
+            request_p99_seconds: all.quantile(0.99),
+        };
+        (class.clone(), of_class)
+    });
+    let classes = classes.collect();
+    let database = outcome.held.as_ref().map(|held| {
         let of_files = held.tables.get("file").copied().unwrap_or(0);
-        json!({
-            "requests": held.requests, "files": held.files, "bytes": held.bytes, "tables_bytes": held.tables,
-            "bytes_per_file": of_files as f64 / held.files.max(1) as f64,
-            "bytes_per_request": (held.bytes - of_files) as f64 / held.requests.max(1) as f64,
-        })
+        result::Database {
+            requests: held.requests,
+            files: held.files,
+            bytes: held.bytes,
+            tables_bytes: held.tables.clone(),
+            bytes_per_file: of_files as f64 / held.files.max(1) as f64,
+            bytes_per_request: (held.bytes - of_files) as f64 / held.requests.max(1) as f64,
+        }
     });
     let points = outcome.figures.points().to_vec();
     let contended = points.iter().filter_map(|point| point.jain);
     let (count, worst) =
         contended.fold((0_u32, f64::INFINITY), |(count, worst), x| (count + 1, worst.min(x)));
-    json!({
-        "name": outcome.name,
-        "controller": outcome.kept,
-        "begin": clock(outcome.begin),
-        "arriving_seconds": outcome.arriving,
-        "virtual_seconds": outcome.played,
-        "wall_seconds": outcome.wall.as_secs_f64(),
-        "requests_submitted": outcome.asked.0,
-        "files_submitted": outcome.asked.1,
-        "files_submitted_per_second": outcome.asked.1 as f64 / f64::from(outcome.arriving),
-        "files_done": outcome.moved.1,
-        "bytes_moved": outcome.moved.0,
-        "bits_per_second": outcome.moved.0 as f64 * 8.0 / f64::from(outcome.played.max(1)),
-        "finish_seconds": outcome.finish,
-        "requests_open": outcome.open,
-        "plan": times(&outcome.figures.round_times),
-        "round": times(&outcome.rounds),
-        "reports": times(&outcome.reports),
-        "transfers_at_once_max": outcome.figures.most.0,
-        "batches_waiting_max": outcome.figures.most.1,
-        "jain": outcome.figures.fairness(),
-        "jain_worst_5_minutes": (count > 0).then_some(worst),
-        "contended_5_minutes": count,
-        "classes": classes,
-        "database": held,
-    })
+    result::Rehearsal {
+        name: outcome.name.clone(),
+        controller: outcome.kept.clone(),
+        begin: clock(outcome.begin),
+        arriving_seconds: outcome.arriving,
+        virtual_seconds: outcome.played,
+        wall_seconds: outcome.wall.as_secs_f64(),
+        requests_submitted: outcome.asked.0,
+        files_submitted: outcome.asked.1,
+        files_submitted_per_second: outcome.asked.1 as f64 / f64::from(outcome.arriving),
+        files_done: outcome.moved.1,
+        bytes_moved: outcome.moved.0,
+        bits_per_second: outcome.moved.0 as f64 * 8.0 / f64::from(outcome.played.max(1)),
+        finish_seconds: outcome.finish,
+        requests_open: outcome.open,
+        plan: times(&outcome.figures.round_times),
+        round: times(&outcome.rounds),
+        reports: times(&outcome.reports),
+        transfers_at_once_max: outcome.figures.most.0,
+        batches_waiting_max: outcome.figures.most.1,
+        jain: outcome.figures.fairness(),
+        jain_worst_5_minutes: (count > 0).then_some(worst),
+        contended_5_minutes: count,
+        classes,
+        database,
+    }
 }
 
 /// The same for people.

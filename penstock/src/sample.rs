@@ -14,11 +14,11 @@ use penstock_sampler::{
 use penstock_sys::event::Event;
 use penstock_sys::fs::describe;
 use penstock_units::ByteCount;
-use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::exit::{Code, Failure, OrExit};
+use crate::json::sample as json;
 use crate::tag::kernel_code;
 
 /// UDP port of collectors.
@@ -78,7 +78,7 @@ pub(crate) struct Args {
     /// How programs get to interfaces: auto, tcx (Linux 6.6), clsact
     #[arg(long, value_name = "HOW", default_value = "auto")]
     attach: Attach,
-    /// Print a JSON object for each event
+    /// Print a JSON object for each event; docs/json.md has its fields
     #[arg(long)]
     json: bool,
 }
@@ -158,11 +158,13 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
             tracing::warn!("interface {name} is gone: start again to sample another of this name")
         }
         Notice::Counters(error) => tracing::warn!("cannot read the counters: {}", describe(&error)),
-        Notice::Counted(status) => print(&event("status", &status), as_json, String::new),
+        Notice::Counted(status) => {
+            print(&json::Event::Status(counted(&status)), as_json, String::new)
+        }
     });
     let status = sampler.status();
     drop(sampler);
-    print(&event("ended", &status), as_json, || ended_lines(&status));
+    print(&json::Event::Ended(counted(&status)), as_json, || ended_lines(&status));
     ran?;
     Ok(Code::Done)
 }
@@ -177,32 +179,33 @@ fn failure(error: SamplerError) -> Failure {
 }
 
 /// To standard output, at once. Nobody reading it does not end a service.
-fn print(object: &Value, as_json: bool, lines: impl FnOnce() -> String) {
+fn print(event: &json::Event, as_json: bool, lines: impl FnOnce() -> String) {
     let mut output = io::stdout();
-    let text = if as_json { format!("{object}\n") } else { lines() };
+    let text = if as_json { format!("{}\n", serde_json::json!(event)) } else { lines() };
     if let Err(error) = output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
         tracing::debug!("cannot print: {error}");
     }
 }
 
-fn started(sampler: &Sampler, config: &Config) -> Value {
+fn started(sampler: &Sampler, config: &Config) -> json::Event {
     let status = sampler.status();
-    let attached: Vec<Value> = sampler
-        .attached()
-        .iter()
-        .map(|one| {
-            let of = status.interfaces.iter().find(|of| of.name == one.interface);
-            json!({
-                "interface": one.interface, "ifindex": of.map(|of| of.index),
-                "direction": one.direction.as_str(), "by": one.by, "rate": of.map(|of| of.rate),
-            })
-        })
-        .collect();
-    let collectors: Vec<String> = config.collectors.iter().map(ToString::to_string).collect();
-    json!({
-        "event": "started", "agent": sampler.agent().to_string(), "sub_agent": config.sub_agent,
-        "polling_s": config.polling.as_secs_f64(), "ring_bytes": config.ring_bytes,
-        "attached": attached, "collectors": collectors,
+    let attached = sampler.attached().iter().map(|one| {
+        let of = status.interfaces.iter().find(|of| of.name == one.interface);
+        json::Attached {
+            interface: one.interface.clone(),
+            ifindex: of.map(|of| of.index),
+            direction: one.direction.as_str(),
+            by: one.by,
+            rate: of.map(|of| of.rate),
+        }
+    });
+    json::Event::Started(json::Started {
+        agent: sampler.agent().to_string(),
+        sub_agent: config.sub_agent,
+        polling_s: config.polling.as_secs_f64(),
+        ring_bytes: config.ring_bytes,
+        attached: attached.collect(),
+        collectors: config.collectors.iter().map(ToString::to_string).collect(),
     })
 }
 
@@ -221,37 +224,35 @@ fn started_lines(sampler: &Sampler) -> String {
     attached.chain(to).collect()
 }
 
-fn event(name: &str, status: &Status) -> Value {
-    let interfaces: Vec<Value> = status
-        .interfaces
-        .iter()
-        .map(|one| {
-            json!({
-                "interface": one.name, "ifindex": one.index, "rate": one.rate,
-                "packets": one.packets, "samples": one.samples, "drops": one.drops,
-            })
-        })
-        .collect();
-    let collectors: Vec<Value> = status
-        .collectors
-        .iter()
-        .map(|one| {
-            json!({
-                "collector": one.address.to_string(), "datagrams": one.datagrams,
-                "bytes": one.bytes, "send_errors": one.errors,
-            })
-        })
-        .collect();
+fn counted(status: &Status) -> json::Status {
+    let interfaces = status.interfaces.iter().map(|one| json::Interface {
+        interface: one.name.clone(),
+        ifindex: one.index,
+        rate: one.rate,
+        packets: one.packets,
+        samples: one.samples,
+        drops: one.drops,
+    });
+    let collectors = status.collectors.iter().map(|one| json::Collector {
+        collector: one.address.to_string(),
+        datagrams: one.datagrams,
+        bytes: one.bytes,
+        send_errors: one.errors,
+    });
     let sum = |of: fn(&penstock_sampler::InterfaceStatus) -> u64| {
         status.interfaces.iter().map(of).sum::<u64>()
     };
-    json!({
-        "event": name, "uptime_s": status.uptime.as_secs_f64(),
-        "packets": sum(|one| one.packets), "samples": sum(|one| one.samples),
-        "drops": sum(|one| one.drops), "datagrams": status.datagrams,
-        "send_errors": status.collectors.iter().map(|one| one.errors).sum::<u64>(),
-        "too_long": status.too_long, "interfaces": interfaces, "collectors": collectors,
-    })
+    json::Status {
+        uptime_s: status.uptime.as_secs_f64(),
+        packets: sum(|one| one.packets),
+        samples: sum(|one| one.samples),
+        drops: sum(|one| one.drops),
+        datagrams: status.datagrams,
+        send_errors: status.collectors.iter().map(|one| one.errors).sum(),
+        too_long: status.too_long,
+        interfaces: interfaces.collect(),
+        collectors: collectors.collect(),
+    }
 }
 
 fn ended_lines(status: &Status) -> String {

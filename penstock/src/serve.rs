@@ -1,5 +1,6 @@
 //! `penstock serve`: runs this machine's agent until it is told to stop.
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::num::{NonZeroU16, NonZeroUsize};
@@ -13,9 +14,9 @@ use penstock_collector::{Collector, config as collector};
 use penstock_controller::{Controller, config as controller};
 use penstock_host::placement::Wish;
 use penstock_units::{BitRate, ByteCount};
-use serde_json::json;
 
 use crate::exit::{Code, Failure, OrExit};
+use crate::json::node::Ready;
 
 /// Run this machine's daemon: files for many clients, a collector of telemetry, an HTTP API, metrics
 #[derive(Debug, clap::Args)]
@@ -77,7 +78,7 @@ pub(crate) struct Args {
     /// Run on these processors, such as 0-3,8, or carry data near the interface, else the disk, that is used (auto)
     #[arg(long, value_name = "LIST")]
     cpu: Option<Wish>,
-    /// Print one JSON object with listen, http, telemetry and fingerprint when it runs
+    /// Print one JSON object with listen, http, telemetry and fingerprint when it runs; docs/json.md has its fields
     #[arg(long)]
     json: bool,
 }
@@ -200,18 +201,17 @@ fn print_json(server: &Server, inputs: &Inputs, mut output: impl Write) -> io::R
     let text = |addresses: &[SocketAddr]| -> Vec<String> {
         addresses.iter().map(ToString::to_string).collect()
     };
-    let mut taken = serde_json::Map::new();
+    let mut telemetry = BTreeMap::<String, Vec<String>>::new();
     for (format, address) in inputs {
-        let list = taken.entry(*format).or_insert_with(|| json!([]));
-        list.as_array_mut().expect("it was made a list").push(json!(address.to_string()));
+        telemetry.entry((*format).to_owned()).or_default().push(address.to_string());
     }
-    let facts = json!({
-        "telemetry": taken,
-        "listen": text(&server.addresses()),
-        "http": text(server.http()),
-        "fingerprint": server.fingerprint().to_string(),
-    });
-    writeln!(output, "{facts}")?;
+    let ready = Ready {
+        telemetry,
+        listen: text(&server.addresses()),
+        http: text(server.http()),
+        fingerprint: server.fingerprint().to_string(),
+    };
+    writeln!(output, "{}", serde_json::to_string(&ready)?)?;
     output.flush()
 }
 

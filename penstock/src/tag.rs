@@ -19,6 +19,9 @@ mod run;
 mod show;
 mod status;
 
+pub(crate) use decode::Decoded;
+pub(crate) use encode::Encoded;
+pub(crate) use registry::Registered;
 pub(crate) use run::kernel_code;
 
 /// Translate scitags (owner and activity of a flow), keep their registry, label packets
@@ -38,7 +41,7 @@ Examples:
   penstock tag run --config tags.toml --interface eth0
   penstock tag status")]
 pub(crate) struct Args {
-    /// Print one JSON object
+    /// Print one JSON object; docs/json.md has its fields
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]

@@ -9,10 +9,10 @@ use anyhow::{Context, anyhow};
 use penstock_topology::paths::{Disjoint, Path as Way, best_disjoint};
 use penstock_topology::{DelaySource, FILE_BYTES_MAX, Kind, Node, NodeId, Scale, Topology, draw};
 use penstock_units::display_latency;
-use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure, OrExit, say};
 use crate::input;
+use crate::json::topology as shown;
 
 /// Check, show and draw the description of a network, and find ways through it
 #[derive(Debug, clap::Args)]
@@ -29,7 +29,7 @@ Examples:
   penstock topology show experiments/topologies/heps.toml \\
     --scale 1/1000 --json")]
 pub(crate) struct Args {
-    /// Print one JSON object
+    /// Print one JSON object; docs/json.md has its fields
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -208,13 +208,15 @@ fn check(files: &[PathBuf], json: bool) -> Result<Code, Failure> {
                 say(format!("{name}:{fault}"));
             }
         }
-        let faults = faults
-            .iter()
-            .map(|fault| json!({"line": fault.line, "column": fault.column, "text": fault.text}));
-        results.push(json!({"file": name, "faults": faults.collect::<Vec<_>>()}));
+        let faults = faults.iter().map(|fault| shown::Fault {
+            line: fault.line,
+            column: fault.column,
+            text: fault.text.clone(),
+        });
+        results.push(shown::CheckedFile { file: name, faults: faults.collect() });
     }
     if json {
-        print(&line(&json!({ "files": results })))?;
+        crate::json::print(&shown::Checked { files: results })?;
     }
     Ok(code)
 }
@@ -223,8 +225,8 @@ fn print(text: &str) -> io::Result<()> {
     io::stdout().write_all(text.as_bytes())
 }
 
-fn line(value: &Value) -> String {
-    format!("{value}\n")
+fn line(value: &impl serde::Serialize) -> String {
+    format!("{}\n", serde_json::to_string(value).expect("plain data"))
 }
 
 fn summary(topology: &Topology) -> String {
@@ -293,62 +295,56 @@ fn interfaces(node: &Node) -> String {
     text
 }
 
-fn object(topology: &Topology) -> Value {
-    let sites = topology.sites.iter().map(|site| {
-        json!({
-            "name": site.name,
-            "title": site.title,
-            "latitude": site.position.map(|at| at.latitude),
-            "longitude": site.position.map(|at| at.longitude),
-        })
+fn object(topology: &Topology) -> shown::Network {
+    let sites = topology.sites.iter().map(|site| shown::Site {
+        name: site.name.clone(),
+        title: site.title.clone(),
+        latitude: site.position.map(|at| at.latitude),
+        longitude: site.position.map(|at| at.longitude),
     });
     let nodes = topology.nodes.iter().map(|node| {
-        let interfaces = node.interfaces.iter().map(|interface| {
-            json!({
-                "name": interface.name,
-                "rate_bits_per_second": interface.rate.map(|rate| rate.0),
-                "mtu_bytes": interface.mtu,
-                "numa_node": interface.numa_node,
-            })
+        let interfaces = node.interfaces.iter().map(|interface| shown::Interface {
+            name: interface.name.clone(),
+            rate_bits_per_second: interface.rate.map(|rate| rate.0),
+            mtu_bytes: interface.mtu,
+            numa_node: interface.numa_node,
         });
-        json!({
-            "name": node.name,
-            "kind": if node.kind == Kind::Host { "host" } else { "switch" },
-            "site": node.site.map(|site| &topology.sites[site.0].name),
-            "buffer_bytes": node.buffer.map(|buffer| buffer.0),
-            "interfaces": interfaces.collect::<Vec<_>>(),
-        })
+        shown::Node {
+            name: node.name.clone(),
+            kind: if node.kind == Kind::Host { "host" } else { "switch" },
+            site: node.site.map(|site| topology.sites[site.0].name.clone()),
+            buffer_bytes: node.buffer.map(|buffer| buffer.0),
+            interfaces: interfaces.collect(),
+        }
     });
-    let links = topology.links.iter().map(|link| {
-        json!({
-            "name": link.name,
-            "ends": link.ends.map(|end| topology.show_end(end)),
-            "rate_bits_per_second": link.rate.0,
-            "delay_seconds": link.delay.as_secs_f64(),
-            "delay_source": match link.delay_source {
-                DelaySource::Given => "given",
-                DelaySource::Fibre => "fibre",
-                DelaySource::GreatCircle => "great_circle",
-                DelaySource::None => "none",
-            },
-            "jitter_seconds": link.jitter.as_secs_f64(),
-            "loss": link.loss,
-            "loss_burst_packets": link.loss_burst,
-            "queue_bytes": link.queue.map(|queue| queue.0),
-            "mark_bytes": link.mark.map(|mark| mark.0),
-            "vlan": link.vlan,
-            "risk_groups": link.risk_groups,
-            "operator": link.operator,
-        })
+    let links = topology.links.iter().map(|link| shown::Link {
+        name: link.name.clone(),
+        ends: link.ends.map(|end| topology.show_end(end)),
+        rate_bits_per_second: link.rate.0,
+        delay_seconds: link.delay.as_secs_f64(),
+        delay_source: match link.delay_source {
+            DelaySource::Given => "given",
+            DelaySource::Fibre => "fibre",
+            DelaySource::GreatCircle => "great_circle",
+            DelaySource::None => "none",
+        },
+        jitter_seconds: link.jitter.as_secs_f64(),
+        loss: link.loss,
+        loss_burst_packets: link.loss_burst,
+        queue_bytes: link.queue.map(|queue| queue.0),
+        mark_bytes: link.mark.map(|mark| mark.0),
+        vlan: link.vlan,
+        risk_groups: link.risk_groups.clone(),
+        operator: link.operator.clone(),
     });
-    json!({
-        "name": topology.name,
-        "title": topology.title,
-        "source": topology.source,
-        "sites": sites.collect::<Vec<_>>(),
-        "nodes": nodes.collect::<Vec<_>>(),
-        "links": links.collect::<Vec<_>>(),
-    })
+    shown::Network {
+        name: topology.name.clone(),
+        title: topology.title.clone(),
+        source: topology.source.clone(),
+        sites: sites.collect(),
+        nodes: nodes.collect(),
+        links: links.collect(),
+    }
 }
 
 fn paths(
@@ -368,10 +364,13 @@ fn paths(
         return Err(anyhow!("no way leads from '{}' to '{}'", name(from), name(to)).into());
     }
     if json {
-        let ways: Vec<Value> = ways.iter().map(|way| way_object(topology, way)).collect();
-        return Ok(line(
-            &json!({"from": name(from), "to": name(to), "paths": ways, "best": are_best}),
-        ));
+        let paths = shown::Paths {
+            from: name(from).to_owned(),
+            to: name(to).to_owned(),
+            paths: ways.iter().map(|way| path(topology, way)).collect(),
+            best: are_best,
+        };
+        return Ok(line(&paths));
     }
     let mut text = String::new();
     for way in &ways {
@@ -393,15 +392,15 @@ fn paths(
     Ok(text)
 }
 
-fn way_object(topology: &Topology, way: &Way) -> Value {
-    let links = way.links.iter().map(|link| topology.links[link.0].name.as_str());
-    let nodes = way.nodes.iter().map(|node| topology.nodes[node.0].name.as_str());
-    json!({
-        "nodes": nodes.collect::<Vec<_>>(),
-        "links": links.collect::<Vec<_>>(),
-        "rate_bits_per_second": way.rate(topology).map(|rate| rate.0),
-        "delay_seconds": way.delay(topology).as_secs_f64(),
-        "loss": way.loss(topology),
-        "risk_groups": way.risks(topology),
-    })
+fn path(topology: &Topology, way: &Way) -> shown::Path {
+    let links = way.links.iter().map(|link| topology.links[link.0].name.clone());
+    let nodes = way.nodes.iter().map(|node| topology.nodes[node.0].name.clone());
+    shown::Path {
+        nodes: nodes.collect(),
+        links: links.collect(),
+        rate_bits_per_second: way.rate(topology).map(|rate| rate.0),
+        delay_seconds: way.delay(topology).as_secs_f64(),
+        loss: way.loss(topology),
+        risk_groups: way.risks(topology).into_iter().map(str::to_owned).collect(),
+    }
 }

@@ -10,11 +10,11 @@ use penstock_agent::client::{Client, ClientError};
 use penstock_agent::config::HTTP_PORT;
 use penstock_agent::http::api::{Change, ControllerFacts, Transfer};
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
-use serde_json::Value;
 
 use crate::copies::{self, Ask};
 use crate::credentials::{self, Address, Service};
 use crate::exit::{Code, Failure, OrExit, say};
+use crate::json::copy::{Changed, Copy, Listing};
 use crate::numbers;
 use crate::table::table;
 use crate::terminal::{self, printable};
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// Address of the agent's HTTP API [default: PENSTOCK_HTTP, else 127.0.0.1:8621]
     #[arg(long, global = true, value_name = "ADDR:PORT")]
     http: Option<String>,
-    /// Print JSON: {"transfers": [...], "copies": [...]}, or the one that was changed
+    /// Print JSON: {"transfers": [...], "copies": [...]}, or the one that was changed; docs/json.md has its fields
     #[arg(long, global = true)]
     json: bool,
     /// Print again every second, until interrupted
@@ -204,23 +204,13 @@ impl Row {
         Self { id: format!("cp{}", transfer.id), transfer }
     }
 
-    /// As JSON, with the id that `set` and `cancel` take: `cp4711` for a copy.
-    fn json(&self) -> anyhow::Result<Value> {
-        let mut facts = serde_json::to_value(&self.transfer).context("plain data")?;
+    fn into_json(self) -> Changed {
         if self.id.starts_with("cp") {
-            facts["id"] = Value::from(self.id.clone());
+            Changed::Copy(Copy(self.transfer))
+        } else {
+            Changed::Transfer(self.transfer)
         }
-        Ok(facts)
     }
-}
-
-/// Everything that is listed, as JSON.
-#[derive(serde::Serialize)]
-struct Listing {
-    transfers: Vec<Transfer>,
-    copies: Vec<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    controller: Option<ControllerFacts>,
 }
 
 /// What is listed, and a warning where an agent gave nothing to it.
@@ -237,8 +227,7 @@ fn listing(http: Option<&str>, json: bool) -> Result<(String, Option<String>), F
         Err(failure) => return Err(failure),
     };
     if json {
-        let copies = copies.into_iter().map(|copy| Row::of_copy(copy).json());
-        let copies = copies.collect::<anyhow::Result<_>>()?;
+        let copies = copies.into_iter().map(Copy).collect();
         let all = Listing { transfers, copies, controller };
         let text = serde_json::to_string(&all).context("plain data")?;
         return Ok((format!("{text}\n"), warning));
@@ -284,7 +273,7 @@ fn watch(http: Option<&str>, json: bool, mut output: impl Write) -> Result<Code,
 
 fn print_one(row: Row, json: bool, mut output: impl Write) -> Result<Code, Failure> {
     if json {
-        writeln!(output, "{}", row.json()?)?;
+        writeln!(output, "{}", serde_json::to_string(&row.into_json()).context("plain data")?)?;
     } else {
         output.write_all(listed(&[row]).as_bytes())?;
     }

@@ -17,10 +17,10 @@ use penstock_mover::exchange::random;
 use penstock_mover::identity::Fingerprint;
 use penstock_topology::Topology;
 use penstock_units::BitRate;
-use serde_json::json;
 
 use crate::credentials::{self, Address, Known};
 use crate::exit::{Code, Failure, OrExit};
+use crate::json::node::{Initialized, InitializedHost};
 
 /// Name of the controller's configuration, and of that of each agent.
 const CONFIG: &str = "penstock.toml";
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// Rate of each host's interface
     #[arg(long, value_name = "RATE", default_value = "10G")]
     rate: BitRate,
-    /// Print one JSON object: directory, controller, fingerprint, hosts, commands
+    /// Print one JSON object: directory, controller, fingerprint, hosts, commands; docs/json.md has its fields
     #[arg(long)]
     json: bool,
 }
@@ -318,17 +318,18 @@ impl Setup<'_> {
         let commands = self.commands();
         let mut output = io::stdout();
         if args.json {
-            let hosts = args.hosts.iter().map(|host| {
-                json!({ "name": host.name, "site": host.site, "directory": args.directory.join(&host.name) })
+            let hosts = args.hosts.iter().map(|host| InitializedHost {
+                name: host.name.clone(),
+                site: host.site.clone(),
+                directory: args.directory.join(&host.name),
             });
-            let facts = json!({
-                "directory": args.directory,
-                "controller": args.listen.to_string(),
-                "fingerprint": fingerprint.to_string(),
-                "hosts": hosts.collect::<Vec<_>>(),
-                "commands": commands,
-            });
-            writeln!(output, "{facts}")?;
+            crate::json::print(&Initialized {
+                directory: args.directory.clone(),
+                controller: args.listen.to_string(),
+                fingerprint: fingerprint.to_string(),
+                hosts: hosts.collect(),
+                commands,
+            })?;
             return Ok(());
         }
         writeln!(output, "start each of these, and keep it running:")?;

@@ -10,20 +10,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::CpArgs;
+use super::far_end::Started;
+use super::plan::{Running, StartError};
+use super::steer::Steering;
+use crate::exit::{Code, Failure, say};
+use crate::json::copy::{Copied, FileError};
+use crate::limits::Ceiling;
 use anyhow::anyhow;
 use penstock_mover::client::Snapshot;
 use penstock_mover::contact::CopyError;
 use penstock_protocol::control::{FailureKind, Placed};
 use penstock_protocol::open::RefusalKind;
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
-use serde_json::{Map, Value, json};
 
-use super::CpArgs;
-use super::far_end::Started;
-use super::plan::{Running, StartError};
-use super::steer::Steering;
-use crate::exit::{Code, Failure, say};
-use crate::limits::Ceiling;
 use crate::terminal;
 
 /// Digests that the JSON object lists at most; a sum file has them all.
@@ -533,7 +533,7 @@ fn json_of(
     seconds: f64,
     error: Option<&CopyError>,
     bound: &str,
-) -> Value {
+) -> Copied {
     let tally = &snapshot.tally;
     let errors: Vec<_> = tally
         .errors
@@ -546,7 +546,7 @@ fn json_of(
                 FailureKind::Integrity => "integrity",
                 FailureKind::Refused => "refused",
             };
-            json!({"path": error.path, "kind": kind, "error": error.failure.text})
+            FileError { path: error.path.clone(), kind, error: error.failure.text.clone() }
         })
         .collect();
     let engine = match (&*snapshot.engines.0, &*snapshot.engines.1) {
@@ -554,56 +554,63 @@ fn json_of(
         ("", other) => other.to_owned(),
         (one, other) => format!("{one} / {other}"),
     };
-    json!({
-        "ok": error.is_none() && tally.failed == 0,
-        "error": error.map(ToString::to_string),
-        "bytes": tally.bytes,
-        "files": tally.files,
-        "seconds": seconds,
-        "bits_per_second": tally.moved_bytes as f64 * 8.0 / seconds.max(1e-9),
-        "moved_bytes": tally.moved_bytes,
-        "network_bytes": snapshot.network_bytes,
-        "resumed_bytes": tally.resumed_bytes,
-        "skipped_bytes": tally.skipped_bytes,
-        "verified_bytes": tally.resumed_bytes.saturating_sub(tally.skipped_bytes),
-        "rejected_bytes": tally.rejected_bytes,
-        "skipped_files": tally.skipped_files,
-        "failed": tally.failed,
-        "warnings": tally.warned,
-        "retransmits": snapshot.retransmits,
-        "streams": snapshot.streams_peak,
-        "streams_lost": snapshot.streams_lost,
-        "blocks_repeated": snapshot.repeated,
-        "sessions": snapshot.sessions,
-        "engine": engine,
-        "engine_local": snapshot.engines.0,
-        "engine_remote": snapshot.engines.1,
-        "bound_by": bound,
-        "rtt_seconds": snapshot.rtt.map(|rtt| rtt.as_secs_f64()),
-        "stream_ceiling_bits_per_second": snapshot.rtt.and_then(Ceiling::here).map(|ceiling| ceiling.bps),
-        "protect": shown.protect,
-        "scitag": snapshot.mark.map(|mark| mark.scitag),
-        "label": snapshot.label.split(':').next().filter(|label| !label.is_empty()),
-        "label_note": snapshot.label.split_once(": ").map(|(_, why)| why),
-        "checksum": shown.checksum,
-        "cpu_local_seconds": snapshot.cpu_us.0 as f64 / 1e6,
-        "cpu_remote_seconds": snapshot.cpu_us.1 as f64 / 1e6,
-        "memory_peak_bytes": penstock_sys::machine::peak_resident_bytes(),
-        "paths_dropped": snapshot.dropped,
-        "digests": digests.iter().map(|(path, digest)| (path.clone(), Value::from(digest.clone()))).collect::<Map<_, _>>(),
-        "digests_truncated": digests.len() >= DIGESTS_MAX,
-        "errors": errors,
-    })
+    Copied {
+        ok: error.is_none() && tally.failed == 0,
+        error: error.map(ToString::to_string),
+        bytes: tally.bytes,
+        files: tally.files,
+        seconds,
+        bits_per_second: tally.moved_bytes as f64 * 8.0 / seconds.max(1e-9),
+        moved_bytes: tally.moved_bytes,
+        network_bytes: snapshot.network_bytes,
+        resumed_bytes: tally.resumed_bytes,
+        skipped_bytes: tally.skipped_bytes,
+        verified_bytes: tally.resumed_bytes.saturating_sub(tally.skipped_bytes),
+        rejected_bytes: tally.rejected_bytes,
+        skipped_files: tally.skipped_files,
+        failed: tally.failed,
+        warnings: tally.warned,
+        retransmits: snapshot.retransmits,
+        streams: snapshot.streams_peak,
+        streams_lost: snapshot.streams_lost,
+        blocks_repeated: snapshot.repeated,
+        sessions: snapshot.sessions,
+        engine,
+        engine_local: snapshot.engines.0.clone(),
+        engine_remote: snapshot.engines.1.clone(),
+        bound_by: bound.to_owned(),
+        rtt_seconds: snapshot.rtt.map(|rtt| rtt.as_secs_f64()),
+        stream_ceiling_bits_per_second: snapshot
+            .rtt
+            .and_then(Ceiling::here)
+            .map(|ceiling| ceiling.bps),
+        protect: shown.protect,
+        scitag: snapshot.mark.map(|mark| mark.scitag),
+        label: snapshot
+            .label
+            .split(':')
+            .next()
+            .filter(|label| !label.is_empty())
+            .map(str::to_owned),
+        label_note: snapshot.label.split_once(": ").map(|(_, why)| why.to_owned()),
+        checksum: shown.checksum.clone(),
+        cpu_local_seconds: snapshot.cpu_us.0 as f64 / 1e6,
+        cpu_remote_seconds: snapshot.cpu_us.1 as f64 / 1e6,
+        memory_peak_bytes: penstock_sys::machine::peak_resident_bytes(),
+        paths_dropped: snapshot.dropped.clone(),
+        digests: digests.clone(),
+        digests_truncated: digests.len() >= DIGESTS_MAX,
+        errors,
+    }
 }
 
 /// The object is the result for whoever asked for it: lost, even to a closed pipe, it is a failure.
-fn print_json(value: &Value) -> Result<(), Failure> {
+fn print_json(copied: &Copied) -> Result<(), Failure> {
     let lost = |error: io::Error| {
         let why = penstock_sys::fs::describe(&error);
         anyhow!("the JSON object cannot be written: {why}; what was copied is there")
     };
-    let mut out = io::stdout().lock();
-    writeln!(out, "{value}").and_then(|()| out.flush()).map_err(|error| lost(error).into())
+    crate::json::print(copied).map_err(|error| lost(error).into())
 }
 
 #[cfg(test)]

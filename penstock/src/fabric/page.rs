@@ -8,13 +8,13 @@ use anyhow::Context;
 use penstock_fabric::report::{Quantiles, Summary};
 use penstock_fabric::{Simulation, hpcc, time};
 use penstock_units::{BitRate, ByteCount};
-use serde_json::Value;
 
 use super::parquet;
 use super::show::utilisation;
 use super::timeline::Timeline;
 use crate::chart::{self, Axis, Line, Quantity, escaped, with_unit};
 use crate::exit::Failure;
+use crate::json::fabric::Run;
 
 /// Ports whose use is shown.
 const PORTS_SHOWN: usize = 20;
@@ -28,12 +28,12 @@ pub(crate) fn write(
     name: &str,
     simulation: &Simulation,
     summary: &Summary,
-    object: &Value,
+    object: &Run,
     timeline: &Timeline,
 ) -> Result<(), Failure> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut files = vec![
-        ("result.json", format!("{object:#}\n")),
+        ("result.json", format!("{:#}\n", serde_json::json!(object))),
         ("flows.csv", flows(simulation)),
         ("ports.csv", ports(simulation, summary)),
         ("fct.txt", hpcc::completions(simulation)),
@@ -118,7 +118,7 @@ fn page(
     name: &str,
     simulation: &Simulation,
     summary: &Summary,
-    object: &Value,
+    object: &Run,
     timeline: &Timeline,
 ) -> String {
     let title = escaped(name);
@@ -153,7 +153,7 @@ fn page(
     )
 }
 
-fn figures(simulation: &Simulation, summary: &Summary, object: &Value) -> String {
+fn figures(simulation: &Simulation, summary: &Summary, object: &Run) -> String {
     let counts = simulation.counts();
     let flows = simulation.flows().len();
     let rows = [
@@ -201,10 +201,7 @@ fn figures(simulation: &Simulation, summary: &Summary, object: &Value) -> String
             "run",
             format!(
                 "{:.6} s simulated in {:.2} s, on {} threads, which change no result; digest {}",
-                summary.seconds,
-                object["wall_seconds"].as_f64().unwrap_or(0.0),
-                object["threads"],
-                object["digest"].as_str().unwrap_or_default()
+                summary.seconds, object.wall_seconds, object.threads, object.digest
             ),
         ),
     ];
@@ -213,8 +210,8 @@ fn figures(simulation: &Simulation, summary: &Summary, object: &Value) -> String
         let _ = writeln!(text, "<tr><th>{what}</th><td>{}</td></tr>", escaped(&value));
     }
     text += "</table>\n";
-    for warning in object["warnings"].as_array().into_iter().flatten() {
-        let warning = escaped(warning.as_str().unwrap_or_default());
+    for warning in &object.warnings {
+        let warning = escaped(warning);
         let _ = writeln!(text, "<p class=\"note\">Note: {warning}.</p>");
     }
     text

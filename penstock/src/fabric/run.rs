@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use penstock_fabric::{Network, Parameters, Progress, Simulation, report, time};
 use penstock_units::{display_duration, parse_duration};
-use serde_json::{Value, json};
 
 use super::failing::Failing;
 use super::network::Choice;
@@ -173,19 +172,17 @@ fn finish(
     let threads = args.threads.of(&simulation);
     let summary = report::summarise(&simulation);
     let mut object = show::object(name, &simulation, &summary);
-    if let Some(warnings) = object["warnings"].as_array_mut() {
-        warnings.extend(notes.iter().map(|note| json!(note)));
-    }
-    object["threads"] = json!(threads);
-    object["wall_seconds"] = json!(wall.as_secs_f64());
-    object["events_per_second"] = json!(rate(simulation.counts().events, wall));
-    object["hops_per_second"] = json!(rate(simulation.counts().arrivals, wall));
-    object["memory_peak_bytes"] = json!(memory_peak_bytes());
+    object.warnings.extend(notes.iter().map(ToString::to_string));
+    object.threads = threads;
+    object.wall_seconds = wall.as_secs_f64();
+    object.events_per_second = rate(simulation.counts().events, wall);
+    object.hops_per_second = rate(simulation.counts().arrivals, wall);
+    object.memory_peak_bytes = memory_peak_bytes();
     if let (Some(folder), Some(timeline)) = (&args.out, &timeline) {
         page::write(folder, name, &simulation, &summary, &object, timeline)?;
     }
     if json {
-        show::print(&format!("{object}\n"))?;
+        crate::json::print(&object)?;
     } else {
         show::print(&show::text(name, &simulation, &summary, wall, threads))?;
     }
@@ -268,7 +265,6 @@ fn place(simulation: &Simulation, until_ps: u64, total: u64, elapsed: Duration) 
 }
 
 /// A value that a sweep keeps of a run.
-pub(crate) fn kept(simulation: &Simulation) -> Value {
-    let summary = report::summarise(simulation);
-    show::summary_object(&summary)
+pub(crate) fn kept(simulation: &Simulation) -> crate::json::fabric::Summary {
+    (&report::summarise(simulation)).into()
 }

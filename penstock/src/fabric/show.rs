@@ -7,11 +7,11 @@ use std::time::Duration;
 use penstock_fabric::report::{Quantiles, Summary};
 use penstock_fabric::{PortResult, Simulation, time};
 use penstock_units::{BitRate, ByteCount, display_latency};
-use serde_json::{Value, json};
 
 use super::run::{code, rate};
 use super::threads::Threads;
 use crate::exit::{Code, Failure};
+use crate::json::fabric as shown;
 use crate::table::table;
 
 /// Ports that a table shows: those that waited, paused or dropped most.
@@ -21,118 +21,63 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     io::stdout().write_all(text.as_bytes())
 }
 
-fn quantiles(value: Option<Quantiles>, scale: f64) -> Value {
-    value.map_or(Value::Null, |q| {
-        json!({
-            "mean": q.mean * scale,
-            "p50": q.p50 * scale,
-            "p95": q.p95 * scale,
-            "p99": q.p99 * scale,
-            "p999": q.p999 * scale,
-            "max": q.max * scale,
-        })
-    })
-}
-
-/// The sums of a run.
-pub(crate) fn summary_object(summary: &Summary) -> Value {
-    let bins = summary.by_size.iter().map(|bin| {
-        json!({
-            "bytes_max": bin.bytes_max,
-            "flows": bin.flows,
-            "slowdown": quantiles(Some(bin.slowdown), 1.0),
-        })
-    });
-    json!({
-        "simulated_seconds": summary.seconds,
-        "active_seconds": summary.active_seconds,
-        "flows_finished": summary.finished,
-        "flows_failed": summary.failed,
-        "flows_unfinished": summary.unfinished,
-        "delivered_bytes": summary.delivered_bytes,
-        "goodput_bits_per_second": summary.goodput_bps,
-        "flow_goodput_bits_per_second": quantiles(summary.flow_goodput_bps, 1.0),
-        "completion_seconds": quantiles(summary.completion_seconds, 1.0),
-        "slowdown": quantiles(summary.slowdown, 1.0),
-        "slowdown_by_size": bins.collect::<Vec<_>>(),
-        "fairness": summary.fairness,
-        "packets_sent_again": summary.packets_again,
-        "timeouts": summary.timeouts,
-        "marks": summary.marks,
-        "pauses": summary.pauses,
-        "paused_seconds_max": summary.paused_seconds_max,
-        "queue_bytes_max": summary.queue_bytes_max,
-        "buffer_bytes_max": summary.buffer_bytes_max,
-        "watchdog": summary.watchdog,
-        "stalled_seconds_max": summary.stalled_seconds_max,
-    })
-}
-
-/// Everything about a run but what the wall clock says.
-pub(crate) fn object(name: &str, simulation: &Simulation, summary: &Summary) -> Value {
+/// Everything about a run; the wall clock is counted by its caller.
+pub(crate) fn object(name: &str, simulation: &Simulation, summary: &Summary) -> shown::Run {
     let network = simulation.network();
     let counts = simulation.counts();
     let ports = (0..network.ports.len() as u32).map(|port| {
         let result = simulation.port_result(port);
-        json!({
-            "port": network.show_port(port),
-            "sent_packets": result.sent_packets,
-            "sent_bytes": result.sent_bytes,
-            "utilisation": utilisation(&result, summary),
-            "marked": result.marked,
-            "dropped": result.dropped,
-            "lost": result.lost,
-            "queue_bytes_max": result.queue_bytes_max,
-            "pauses_sent": result.pauses_sent,
-            "paused_seconds": time::seconds(result.paused_ps),
-            "watchdog": result.watchdog,
-            "watchdog_dropped": result.watchdog_dropped,
-        })
+        shown::Port {
+            port: network.show_port(port),
+            sent_packets: result.sent_packets,
+            sent_bytes: result.sent_bytes,
+            utilisation: utilisation(&result, summary),
+            marked: result.marked,
+            dropped: result.dropped,
+            lost: result.lost,
+            queue_bytes_max: result.queue_bytes_max,
+            pauses_sent: result.pauses_sent,
+            paused_seconds: time::seconds(result.paused_ps),
+            watchdog: result.watchdog,
+            watchdog_dropped: result.watchdog_dropped,
+        }
     });
     let switches = (0..network.nodes.len() as u32).filter_map(|node| {
         let result = simulation.switch_result(node)?;
-        Some(json!({
-            "switch": network.nodes[node as usize].name,
-            "buffer_bytes": result.buffer_bytes,
-            "used_bytes_max": result.used_bytes_max,
-        }))
-    });
-    let parameters: serde_json::Map<String, Value> = simulation
-        .parameters()
-        .rows()
-        .into_iter()
-        .map(|row| (row.name.to_owned(), Value::String(row.value)))
-        .collect();
-    let mut object = summary_object(summary);
-    object["network"] = json!(name);
-    object["flows"] = json!(simulation.flows().len());
-    object["base_round_trip_seconds"] = json!(time::seconds(simulation.base_rtt_ps()));
-    object["events"] = json!(counts.events);
-    object["packet_hops"] = json!(counts.arrivals);
-    object["dropped"] = json!(counts.dropped);
-    object["lost"] = json!(counts.lost);
-    object["digest"] = json!(format!("{:016x}", simulation.digest()));
-    object["warnings"] = json!(warnings(simulation));
-    object["cyclic_waits"] = json!(cyclic_waits(simulation));
-    object["parameters"] = Value::Object(parameters);
-    object["switches"] = json!(switches.collect::<Vec<_>>());
-    object["ports"] = json!(ports.collect::<Vec<_>>());
-    object
-}
-
-/// Queues that waited for each other.
-fn cyclic_waits(simulation: &Simulation) -> Vec<Value> {
-    let network = simulation.network();
-    let waits = simulation.cyclic_waits().iter().map(|wait| {
-        let ports: Vec<String> = wait.ports.iter().map(|port| network.show_port(*port)).collect();
-        json!({
-            "found_seconds": time::seconds(wait.found_ps),
-            "ended_seconds": wait.ended_ps.map(time::seconds),
-            "priority": wait.priority,
-            "ports": ports,
+        Some(shown::Switch {
+            switch: network.nodes[node as usize].name.clone(),
+            buffer_bytes: result.buffer_bytes,
+            used_bytes_max: result.used_bytes_max,
         })
     });
-    waits.collect()
+    let parameters = simulation.parameters().rows().into_iter();
+    let waits = simulation.cyclic_waits().iter().map(|wait| shown::CyclicWait {
+        found_seconds: time::seconds(wait.found_ps),
+        ended_seconds: wait.ended_ps.map(time::seconds),
+        priority: wait.priority,
+        ports: wait.ports.iter().map(|port| network.show_port(*port)).collect(),
+    });
+    shown::Run {
+        network: name.to_owned(),
+        flows: simulation.flows().len(),
+        summary: summary.into(),
+        base_round_trip_seconds: time::seconds(simulation.base_rtt_ps()),
+        events: counts.events,
+        packet_hops: counts.arrivals,
+        dropped: counts.dropped,
+        lost: counts.lost,
+        digest: format!("{:016x}", simulation.digest()),
+        warnings: warnings(simulation),
+        cyclic_waits: waits.collect(),
+        parameters: parameters.map(|row| (row.name.to_owned(), row.value)).collect(),
+        switches: switches.collect(),
+        ports: ports.collect(),
+        threads: 0,
+        wall_seconds: 0.0,
+        events_per_second: 0.0,
+        hops_per_second: 0.0,
+        memory_peak_bytes: None,
+    }
 }
 
 /// What a reader should know before believing the numbers.
@@ -350,24 +295,23 @@ pub(crate) fn perftest(
     if json {
         let rows = runs.iter().map(|(simulation, row, wall)| {
             let counts = simulation.counts();
-            json!({
-                "bytes": row.bytes,
-                "iterations": row.iterations,
-                "average_gigabits_per_second": row.average.filter(|_| !is_latency),
-                "average_microseconds": row.average.filter(|_| is_latency),
-                "messages_per_second": row.messages_per_second,
-                "dropped": counts.dropped,
-                "lost": counts.lost,
-                "timeouts": simulation.flow_result(0).timeouts,
-                "packet_hops": counts.arrivals,
-                "threads": threads.of(simulation),
-                "wall_seconds": wall.as_secs_f64(),
-                "digest": format!("{:016x}", simulation.digest()),
-                "warnings": warnings(simulation),
-            })
+            shown::PerftestRow {
+                bytes: row.bytes,
+                iterations: row.iterations,
+                average_gigabits_per_second: row.average.filter(|_| !is_latency),
+                average_microseconds: row.average.filter(|_| is_latency),
+                messages_per_second: row.messages_per_second,
+                dropped: counts.dropped,
+                lost: counts.lost,
+                timeouts: simulation.flow_result(0).timeouts,
+                packet_hops: counts.arrivals,
+                threads: threads.of(simulation),
+                wall_seconds: wall.as_secs_f64(),
+                digest: format!("{:016x}", simulation.digest()),
+                warnings: warnings(simulation),
+            }
         });
-        let rows: Vec<Value> = rows.collect();
-        print(&format!("{}\n", json!({ "network": name, "rows": rows })))?;
+        crate::json::print(&shown::Perftest { network: name.to_owned(), rows: rows.collect() })?;
         return Ok(worst);
     }
     let average = if is_latency { "t_avg[usec]" } else { "BW average[Gb/sec]" };

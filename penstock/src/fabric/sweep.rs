@@ -20,6 +20,7 @@ use super::run::{EVENTS, Settings, kept};
 use super::show;
 use super::traffic::Traffic;
 use crate::exit::{Code, Failure, OrExit, say};
+use crate::json::fabric::{Sweep, SweepRow};
 use crate::progress::Progress as ProgressLine;
 use crate::table::table;
 
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
     let done = args.out.as_deref().map(finished).transpose()?.unwrap_or_default();
     let open: Vec<&Point> = points
         .iter()
-        .filter(|point| !done.iter().any(|row| row["point"] == object(point)))
+        .filter(|point| !done.iter().any(|row| row["point"] == json!(object(point))))
         .collect();
     if open.len() < points.len() {
         say(format!("{} of {} runs are there already", points.len() - open.len(), points.len()));
@@ -67,7 +68,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
     let rows = args.runs(&name, &network, &base, &open)?;
     let all = || done.iter().chain(&rows);
     if json {
-        show::print(&format!("{}\n", json!({ "rows": all().collect::<Vec<_>>() })))?;
+        crate::json::print(&Sweep { rows: all().cloned().collect() })?;
     } else {
         show::print(&text(&points, &all().collect::<Vec<_>>()))?;
     }
@@ -156,12 +157,14 @@ impl Args {
         simulation.audit().map_err(|fault| {
             anyhow!("the simulator miscounted, which is a fault of it: {fault}")
         })?;
-        let mut row = kept(&simulation);
-        row["network"] = json!(name);
-        row["point"] = object(point);
-        row["dropped"] = json!(simulation.counts().dropped);
-        row["digest"] = json!(format!("{:016x}", simulation.digest()));
-        Ok(row)
+        let row = SweepRow {
+            network: name.to_owned(),
+            point: object(point),
+            summary: kept(&simulation),
+            dropped: simulation.counts().dropped,
+            digest: format!("{:016x}", simulation.digest()),
+        };
+        Ok(json!(row))
     }
 }
 
@@ -209,12 +212,8 @@ impl Rows {
     }
 }
 
-fn object(point: &Point) -> Value {
-    point
-        .iter()
-        .map(|(name, value)| (name.clone(), json!(value)))
-        .collect::<serde_json::Map<_, _>>()
-        .into()
+fn object(point: &Point) -> BTreeMap<String, String> {
+    point.iter().cloned().collect()
 }
 
 /// All combinations, the last name changing fastest.

@@ -6,10 +6,10 @@ use penstock_host::facts::Facts;
 use penstock_host::report::{Report, report};
 use penstock_host::rules::{Case, Finding, Verdict, judge};
 use penstock_units::{BitRate, display_latency};
-use serde_json::json;
 
 use super::{Wanted, goal_line, goal_object, print, table};
 use crate::exit::{Code, Failure, say};
+use crate::json::host::Checked;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
@@ -32,14 +32,13 @@ pub(super) fn run(args: &CheckArgs, json: bool) -> Result<Code, Failure> {
     let findings = judge(&case);
     let report = report(&facts, &case.goal, &findings);
     if json {
-        let object = json!({
-            "goal": goal_object(&case.goal),
-            "machine": describe(&facts),
-            "interfaces": case.nics.iter().map(|nic| &nic.name).collect::<Vec<_>>(),
-            "report": report,
-            "findings": findings,
-        });
-        print(&format!("{object}\n"))?;
+        crate::json::print(&Checked {
+            goal: goal_object(&case.goal),
+            machine: describe(&facts),
+            interfaces: case.nics.iter().map(|nic| nic.name.clone()).collect(),
+            report: report.clone(),
+            findings,
+        })?;
     } else {
         print(&text(&facts, &case, &report, &findings, args.all))?;
     }

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use penstock_host::rules::{self, Finding, Rule, all};
-use serde_json::json;
 
 use super::{Wanted, check, print, table};
 use crate::exit::{Code, Failure};
+use crate::json::host::{self as json, Explained, Rules};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
@@ -25,17 +25,16 @@ pub(super) fn run(args: &ExplainArgs, json: bool) -> Result<Code, Failure> {
     let case = args.wanted.case(&facts)?;
     let findings = rules::judge_by(rule, &case);
     if json {
-        let mut object = object(rule);
-        object["findings"] = json!(findings);
-        return print(&format!("{object}\n"));
+        crate::json::print(&Explained { rule: object(rule), findings })?;
+        return Ok(Code::Done);
     }
     print(&text(rule, &findings))
 }
 
 fn list(json: bool) -> Result<Code, Failure> {
     if json {
-        let rules: Vec<_> = all().into_iter().map(object).collect();
-        return print(&format!("{}\n", json!({ "rules": rules })));
+        crate::json::print(&Rules { rules: all().into_iter().map(object).collect() })?;
+        return Ok(Code::Done);
     }
     let rows: Vec<Vec<String>> = all()
         .into_iter()
@@ -44,19 +43,19 @@ fn list(json: bool) -> Result<Code, Failure> {
     print(&table(&rows))
 }
 
-fn object(rule: &rules::Rule) -> serde_json::Value {
-    json!({
-        "rule": rule.name,
-        "weight": rule.weight,
-        "reads": rule.reads,
-        "wants": rule.wants,
-        "why": rule.why,
-        "risk": rule.risk,
-        "interrupts": rule.interrupts,
-        "only_if_named": rule.only_if_named,
-        "contradicted": rule.contradicted,
-        "sources": rule.sources,
-    })
+fn object(rule: &rules::Rule) -> json::Rule {
+    json::Rule {
+        rule: rule.name,
+        weight: rule.weight,
+        reads: rule.reads,
+        wants: rule.wants,
+        why: rule.why,
+        risk: rule.risk,
+        interrupts: rule.interrupts,
+        only_if_named: rule.only_if_named,
+        contradicted: rule.contradicted.to_vec(),
+        sources: rule.sources.to_vec(),
+    }
 }
 
 fn text(rule: &rules::Rule, findings: &[Finding]) -> String {

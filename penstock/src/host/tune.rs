@@ -16,11 +16,11 @@ use penstock_host::plan::{Plan, Selection, plan};
 use penstock_host::restore::{Restored, restore as put_back};
 use penstock_host::rules::judge;
 use penstock_units::{display_duration, parse_duration};
-use serde_json::json;
 
 use super::{Wanted, check, goal_object, print, table};
 use crate::exit::{Code, Failure, OrExit, say};
 use crate::input;
+use crate::json::host::{self as json, Confirmed, Tuned};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct TuneArgs {
@@ -93,7 +93,6 @@ pub(super) fn run(args: &TuneArgs, json: bool) -> Result<Code, Failure> {
     let facts = args.wanted.facts()?;
     let case = args.wanted.case(&facts)?;
     let plan = plan(&judge(&case), &selection);
-    let mut object = json!({ "goal": goal_object(&case.goal), "plan": plan });
     if !json {
         let mut text = format!("{}\n{}\n\n", check::describe(&facts), super::goal_line(&case.goal));
         text += &plan_text(&plan, !args.apply);
@@ -102,20 +101,22 @@ pub(super) fn run(args: &TuneArgs, json: bool) -> Result<Code, Failure> {
     // What was applied before may still have to be kept.
     if !args.apply || (plan.steps.is_empty() && !args.persist) {
         if json {
-            print(&format!("{object}\n"))?;
+            crate::json::print(&Tuned { goal: goal_object(&case.goal), plan, applied: None })?;
         }
         return Ok(Code::Done);
     }
     let session = carry_out(args, &plan, selection.rules(), json)?;
     let code = session.code(plan.steps.len());
     if json {
-        object["id"] = json!(session.id);
-        object["outcomes"] = json!(session.outcomes);
-        object["files"] = json!(session.lasting.files);
-        object["kept"] = json!(session.lasting.settings);
-        object["overruled_by"] = json!(session.lasting.overruled_by);
-        object["revert_after_seconds"] = json!(args.revert_after.map(|after| after.as_secs_f64()));
-        print(&format!("{object}\n"))?;
+        let applied = Some(json::Applied {
+            id: session.id,
+            outcomes: session.outcomes,
+            files: session.lasting.files,
+            kept: session.lasting.settings,
+            overruled_by: session.lasting.overruled_by,
+            revert_after_seconds: args.revert_after.map(|after| after.as_secs_f64()),
+        });
+        crate::json::print(&Tuned { goal: goal_object(&case.goal), plan, applied })?;
     } else {
         print(&session.text(args))?;
     }
@@ -391,13 +392,13 @@ fn confirm(json: bool) -> Result<Code, Failure> {
         })
     })?;
     if json {
-        let object = json!({
-            "confirmed": settings,
-            "files": lasting.files,
-            "kept": lasting.settings,
-            "overruled_by": lasting.overruled_by,
-        });
-        return print(&format!("{object}\n"));
+        crate::json::print(&Confirmed {
+            confirmed: settings,
+            files: lasting.files,
+            kept: lasting.settings,
+            overruled_by: lasting.overruled_by,
+        })?;
+        return Ok(Code::Done);
     }
     print(&format!("{settings} settings stay\n{}", lasting_text(&lasting)))
 }
@@ -408,7 +409,7 @@ pub(super) fn restore(json: bool) -> Result<Code, Failure> {
     journal.forget_ended(&boot);
     let restored = put_back(&journal, &boot, None, &mut Machine).map_err(anyhow::Error::from)?;
     if json {
-        print(&format!("{}\n", json!(restored)))?;
+        crate::json::print(&restored)?;
     } else {
         let mut text = restored_text(&restored);
         if restored.plans == 0 {

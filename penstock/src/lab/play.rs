@@ -14,12 +14,12 @@ use penstock_lab::control::{Directions, LinkReport, Request, Status, ask};
 use penstock_lab::plan::Plan;
 use penstock_lab::scenario::{Action, FILE_BYTES_MAX, Scenario, Step};
 use penstock_topology::Scale;
-use serde::Serialize;
 use serde_json::Value;
 
 use super::up::{self, Choice};
 use super::{Labs, show};
 use crate::exit::{Code, Failure, OrExit, say};
+use crate::json::lab::{Played, Report, Sample};
 use crate::progress::Progress;
 
 /// Of what a program prints this much is kept.
@@ -41,25 +41,6 @@ pub(crate) struct RunArgs {
     report: Option<PathBuf>,
 }
 
-/// What happened.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Report {
-    pub(crate) scenario: String,
-    pub(crate) kernel: String,
-    pub(crate) backend: String,
-    pub(crate) seconds: f64,
-    /// Whether no link was so late, and no other program took so much of the processors, that what was measured does not
-    /// hold.
-    pub(crate) valid: bool,
-    pub(crate) disturbed_links: Vec<String>,
-    pub(crate) processors: Contention,
-    pub(crate) programs: Vec<Played>,
-    pub(crate) links: Vec<LinkReport>,
-    pub(crate) samples: Vec<Sample>,
-    /// Numbers of steps, from 1, whose time had not come when the last program ended.
-    pub(crate) steps_left: Vec<usize>,
-}
-
 impl Report {
     /// Why what was measured does not hold; nothing where it does.
     pub(crate) fn invalid_because(&self) -> Vec<String> {
@@ -77,28 +58,6 @@ impl Report {
         }
         reasons
     }
-}
-
-/// A program that ran.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Played {
-    pub(crate) name: String,
-    pub(crate) host: String,
-    pub(crate) command: Vec<String>,
-    pub(crate) began_seconds: f64,
-    pub(crate) ended_seconds: Option<f64>,
-    /// None for what ran on until the play ended, and what a signal ended.
-    pub(crate) exit: Option<i32>,
-    /// As JSON where it is.
-    pub(crate) output: Value,
-    pub(crate) errors: String,
-}
-
-/// Links at a moment: bits per second on the wire since the sample before.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Sample {
-    pub(crate) seconds: f64,
-    pub(crate) bits_per_second: BTreeMap<String, [f64; 2]>,
 }
 
 pub(crate) fn run(

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use super::play::Report;
+use crate::json::lab::Report;
 use crate::table::table;
 use penstock_lab::control::{CircuitReport, DirectionReport, Ended, LinkReport, Measured, Status};
 use penstock_units::{BitRate, ByteCount, display_latency};

@@ -14,12 +14,12 @@ use penstock_lab::plan::Plan;
 use penstock_sys::event::Event;
 use penstock_sys::{machine, namespace};
 use penstock_topology::{Scale, Topology};
-use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::{Labs, show};
 use crate::exit::{Code, Failure, OrExit, say};
+use crate::json::lab::Up;
 use crate::topology::{Input, text_of};
 
 /// A lab of more links is calibrated when asked.
@@ -118,7 +118,7 @@ pub(crate) fn run(
         ask(&directory, &Request::Calibrate { links: Vec::new() })?
     };
     if json {
-        show::print(&format!("{}\n", json!({ "lab": status, "calibration": measured })))?;
+        crate::json::print(&Up { lab: status, calibration: measured })?;
         return Ok(Code::Done);
     }
     show::print(&show::began(&status))?;

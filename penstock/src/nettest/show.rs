@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use penstock_mover::nettest::{Flow, Interval, ListenerEvent, Report, SweepPoint, SweepReport};
 use penstock_units::{BitRate, ByteCount, display_count};
-use serde_json::json;
 
+use crate::json::nettest::Event;
 use crate::limits::Ceiling;
 
 pub(super) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
@@ -83,14 +83,6 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
         writeln!(out, "a faster path was not available: {reason}")?;
     }
     out.flush()
-}
-
-/// A report, and what is to be said of it.
-#[derive(Debug, serde::Serialize)]
-pub(super) struct Told<'a> {
-    #[serde(flatten)]
-    pub(super) report: &'a Report,
-    pub(super) advice: Option<String>,
 }
 
 /// What buffers let through, where they are what bounds a direction, or may be.
@@ -193,22 +185,24 @@ pub(super) fn log_line(event: &ListenerEvent<'_>) {
 
 /// The same as JSON objects.
 pub(super) fn log_json(event: &ListenerEvent<'_>) {
-    let object = match event {
+    let event = match event {
         ListenerEvent::Started { peer, params } => {
-            json!({ "event": "started", "peer": peer.to_string(), "params": params })
+            Event::Started { peer: peer.to_string(), params: (*params).clone() }
         }
-        ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds } => json!({
-            "event": "finished", "peer": peer.to_string(), "bytes_sent": bytes_sent,
-            "bytes_received": bytes_received, "seconds": seconds,
-        }),
+        ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds } => Event::Finished {
+            peer: peer.to_string(),
+            bytes_sent: *bytes_sent,
+            bytes_received: *bytes_received,
+            seconds: *seconds,
+        },
         ListenerEvent::Failed { peer, reason } => {
-            json!({ "event": "failed", "peer": peer.to_string(), "reason": reason })
+            Event::Failed { peer: peer.to_string(), reason: reason.to_string() }
         }
         ListenerEvent::Dropped { peer, reason } => {
-            json!({ "event": "dropped", "peer": peer.to_string(), "reason": reason })
+            Event::Dropped { peer: peer.to_string(), reason: reason.to_string() }
         }
     };
-    let _ = writeln!(io::stderr(), "{object}");
+    let _ = writeln!(io::stderr(), "{}", serde_json::json!(event));
 }
 
 fn show_rate(bits_per_second: f64) -> String {

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Why, for people
     #[arg(long, value_name = "TEXT", requires = "name")]
     reason: Option<String>,
-    /// Print one JSON object: {"hosts": [...]}, or name and draining
+    /// Print one JSON object: {"hosts": [...]}, or name and draining; docs/json.md has its fields
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Print again every second, until interrupted
     #[arg(long)]
     watch: bool,
-    /// Print one JSON object with requests and next (for --before)
+    /// Print one JSON object with requests and next (for --before); docs/json.md has its fields
     #[arg(long)]
     json: bool,
     #[command(flatten)]

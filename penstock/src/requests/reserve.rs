@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// Give this reservation back
     #[arg(long, value_name = "ID", conflicts_with = "from")]
     cancel: Option<u64>,
-    /// Print one JSON object: the reservation, or {"reservations": [...]}
+    /// Print one JSON object: the reservation, or {"reservations": [...]}; docs/json.md has its fields
     #[arg(long)]
     json: bool,
     #[command(flatten)]

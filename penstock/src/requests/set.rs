@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Let it go on
     #[arg(long)]
     resume: bool,
-    /// Print the request as one JSON object
+    /// Print the request as one JSON object; docs/json.md has its fields
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -79,7 +79,7 @@ pub(crate) struct CancelArgs {
     /// Numbers of the requests
     #[arg(required = true)]
     ids: Vec<u64>,
-    /// Print each request as one JSON object
+    /// Print each request as one JSON object; docs/json.md has its fields
     #[arg(long)]
     json: bool,
     #[command(flatten)]

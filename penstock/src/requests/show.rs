@@ -4,12 +4,12 @@ use std::fmt::Write;
 
 use penstock_controller::api::objects::{Files, History, Orders, RequestFacts};
 use penstock_units::{BitRate, ByteCount};
-use serde_json::json;
 
 use super::{
     Controller, Place, code, duration, is_over, now, print_json, printable, progress, state, watch,
 };
 use crate::exit::{Code, Failure};
+use crate::json::copy::RequestDetails;
 use crate::table::table;
 
 /// Show a request of a controller: how it goes, its orders and why they have their rates
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// Print again every second, until it has ended
     #[arg(long)]
     watch: bool,
-    /// Print one JSON object with request, orders, and files and events where they are asked for
+    /// Print one JSON object with request, orders, and, if asked for, files and events; docs/json.md has its fields
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -70,20 +70,20 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
         std::thread::sleep(super::WATCH_EVERY);
         request = controller.request(args.id)?;
     }
+    let end = if args.watch { code(&request) } else { Code::Done };
     if args.json {
         let orders: Orders = controller.get(&format!("/api/v1/requests/{}/why", args.id))?;
-        let mut value = json!({ "request": request, "orders": orders.orders });
-        if let Some(state) = &args.files {
-            value["files"] = json!(files(&controller, args.id, state)?);
-        }
-        if args.history {
-            value["events"] = json!(events(&controller, args.id)?);
-        }
-        print_json(&value)?;
-    } else {
-        print!("{}", text(args, &controller, &request)?);
+        let of_state = args.files.as_ref();
+        print_json(&RequestDetails {
+            request,
+            orders: orders.orders,
+            files: of_state.map(|state| files(&controller, args.id, state)).transpose()?,
+            events: args.history.then(|| events(&controller, args.id)).transpose()?,
+        })?;
+        return Ok(end);
     }
-    Ok(if args.watch { code(&request) } else { Code::Done })
+    print!("{}", text(args, &controller, &request)?);
+    Ok(end)
 }
 
 fn files(

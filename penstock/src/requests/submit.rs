@@ -71,7 +71,7 @@ pub(crate) struct Args {
     /// Say every second how it goes, until it has ended
     #[arg(long)]
     watch: bool,
-    /// Print the request as one JSON object; with --watch at its end
+    /// Print the request as one JSON object; with --watch at its end; docs/json.md has its fields
     #[arg(long)]
     json: bool,
     #[command(flatten)]

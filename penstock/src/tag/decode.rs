@@ -8,6 +8,7 @@ use penstock_scitags::firefly::{self, Protocol, Received};
 use penstock_scitags::option::{self, Encoding, Mark, OptionError};
 use penstock_scitags::{FlowLabel, Registry, Scitag, carry};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::show::{Pair, Rows, hex};
 use crate::exit::{Code, Failure, OrExit};
@@ -34,37 +35,64 @@ pub(super) struct Args {
     value: String,
 }
 
-#[derive(Debug, Serialize)]
-struct Decoded {
+/// A value that was read.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Decoded {
+    /// Form of the value: `scitag`, `flow_label`, `option`, `url`, `header` or `firefly`.
     read_as: &'static str,
+    /// The pair.
     #[serde(flatten)]
     pair: Pair,
+    /// Five bits of a flow label that tell flows of a pair apart.
     entropy: Option<u8>,
+    /// Flow label in hexadecimal, where the value is or holds one.
     flow_label: Option<String>,
+    /// Encoding of an option.
     encoding: Option<&'static str>,
+    /// Bytes of an option in hexadecimal.
     option_bytes: Option<String>,
+    /// Remarks on the value.
     notes: Vec<String>,
+    /// Facts of a firefly; null where the value is none.
     firefly: Option<Report>,
 }
 
-/// A firefly's facts; what it does not tell is null.
-#[derive(Debug, Serialize)]
-struct Report {
+/// Facts of a firefly; null where it does not tell them.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Firefly)]
+pub(crate) struct Report {
+    /// State of the flow: `start`, `ongoing` or `end`.
     state: &'static str,
+    /// Transport protocol: `tcp` or `udp`.
+    #[schema(value_type = String)]
     protocol: Protocol,
+    /// Source address and port.
     source: String,
+    /// Destination address and port.
     destination: String,
+    /// RFC 3339 time of the start of the flow.
     started: Option<String>,
+    /// RFC 3339 time of the firefly.
     now: Option<String>,
+    /// RFC 3339 time of the end of the flow.
     ended: Option<String>,
+    /// Application that moves the data.
     application: Option<String>,
+    /// Bytes sent by the source.
     sent_bytes: Option<u64>,
+    /// Bytes received by the source.
     received_bytes: Option<u64>,
+    /// Packets sent by the source.
     sent_packets: Option<u64>,
+    /// Packets received by the source.
     received_packets: Option<u64>,
+    /// Round-trip time.
     rtt_ms: Option<f64>,
+    /// Time in the syslog line that carries the firefly, as written there.
     logged: Option<String>,
+    /// Host in the syslog line that carries the firefly.
     host: Option<String>,
+    /// Program in the syslog line that carries the firefly.
     program: Option<String>,
 }
 

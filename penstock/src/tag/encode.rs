@@ -6,6 +6,7 @@ use anyhow::Context;
 use penstock_scitags::label::{ENTROPY_MAX, FlowLabel, PAYLOAD_MASK};
 use penstock_scitags::{Scitag, carry, option};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::show::{Pair, Rows, hex};
 use crate::exit::{Code, Failure, OrExit};
@@ -29,25 +30,40 @@ pub(super) struct Args {
     entropy: u8,
 }
 
-#[derive(Serialize)]
-struct Encoded {
+/// A pair in all its forms.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Encoded {
+    /// The pair.
     #[serde(flatten)]
     pair: Pair,
+    /// True where the owner's number is too large for packets: only fireflies tell of it.
     fireflies_only: bool,
+    /// IPv6 flow label; null where only fireflies tell of the pair.
     flow_label: Option<Label>,
+    /// Bytes of the IPv6 option in hexadecimal; null where only fireflies tell of the pair.
     option_bytes: Option<String>,
+    /// Parameter of a URL's query.
     url_parameter: String,
+    /// Header of an HTTP request.
     header: String,
 }
 
-#[derive(Serialize)]
-struct Label {
+/// A flow label.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Label {
+    /// Flow label.
     value: u32,
+    /// Flow label in hexadecimal.
     hex: String,
+    /// Five bits that tell flows of a pair apart.
     entropy: u8,
+    /// Flow label with the five bits of `entropy` zero.
     without_entropy: u32,
+    /// `without_entropy` in hexadecimal.
     without_entropy_hex: String,
+    /// Mask of the bits that carry the pair.
     mask: u32,
+    /// `mask` in hexadecimal.
     mask_hex: String,
 }
 

@@ -8,10 +8,11 @@ use penstock_agent::registry::{self, Current, Update};
 use penstock_http::fetch::Url;
 use penstock_scitags::{FlowLabel, Registry};
 use serde::Serialize;
-use serde_json::json;
+use utoipa::ToSchema;
 
 use crate::credentials;
 use crate::exit::{Code, Failure, OrExit};
+use crate::json::tag::RegistryUpdate;
 
 /// List owners and activities, or renew the registry they come from
 #[derive(Debug, clap::Args)]
@@ -51,27 +52,42 @@ Examples:
     },
 }
 
-#[derive(Serialize)]
-struct Shown<'a> {
+/// The registry of owners and activities.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Registered {
+    /// RFC 3339 time of the last change of the registry; null where the registry has none.
     modified: Option<String>,
-    source: &'a str,
+    /// File or address of the registry.
+    source: String,
+    /// True for the registry that is compiled in.
     builtin: bool,
+    /// RFC 3339 time at which the source was last asked; null for the built-in copy.
     checked: Option<String>,
-    owners: Vec<Owner<'a>>,
+    /// Owners by their numbers.
+    owners: Vec<Owner>,
 }
 
-#[derive(Serialize)]
-struct Owner<'a> {
+/// An owner.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Owner {
+    /// Number of the owner.
     owner_id: u16,
-    owner: &'a str,
-    activities: Vec<Activity<'a>>,
+    /// Name of the owner in the registry.
+    owner: String,
+    /// Activities of the owner.
+    activities: Vec<Activity>,
 }
 
-#[derive(Serialize)]
-struct Activity<'a> {
+/// An activity.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Activity {
+    /// Number of the activity.
     activity_id: u8,
-    activity: &'a str,
+    /// Name of the activity in the registry.
+    activity: String,
+    /// Owner and activity, as `cms/default`.
     name: String,
+    /// Owner and activity as one number.
     scitag: u32,
 }
 
@@ -126,37 +142,37 @@ fn update_text(update: &Update) -> String {
 
 fn update_json(update: &Update) -> String {
     let (owners, activities) = size(&update.current.registry);
-    let facts = json!({
-        "changed": update.changed,
-        "modified": update.current.registry.modified().map(|time| time.to_string()),
-        "source": update.current.source,
-        "checked": update.current.checked.map(|time| time.to_string()),
-        "owners": owners,
-        "activities": activities,
-        "left_out": update.left_out,
-    });
-    format!("{facts}\n")
+    let facts = RegistryUpdate {
+        changed: update.changed,
+        modified: update.current.registry.modified().map(|time| time.to_string()),
+        source: update.current.source.clone(),
+        checked: update.current.checked.map(|time| time.to_string()),
+        owners,
+        activities,
+        left_out: update.left_out.iter().map(ToString::to_string).collect(),
+    };
+    format!("{}\n", serde_json::json!(facts))
 }
 
 fn listing_json(current: &Current) -> anyhow::Result<String> {
     let registry = &current.registry;
     let owners = registry.owners().iter().map(|(id, owner)| Owner {
         owner_id: *id,
-        owner: &owner.name,
+        owner: owner.name.clone(),
         activities: registry
             .tags()
             .filter(|tag| tag.owner() == *id)
             .map(|tag| Activity {
                 activity_id: tag.activity(),
-                activity: &owner.activities[&tag.activity()],
+                activity: owner.activities[&tag.activity()].clone(),
                 name: registry.name(tag),
                 scitag: tag.number(),
             })
             .collect(),
     });
-    let shown = Shown {
+    let shown = Registered {
         modified: registry.modified().map(|time| time.to_string()),
-        source: &current.source,
+        source: current.source.clone(),
         builtin: current.is_builtin(),
         checked: current.checked.map(|time| time.to_string()),
         owners: owners.collect(),

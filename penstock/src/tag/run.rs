@@ -11,6 +11,7 @@ use penstock_marker::{Attach, DEFAULT_PIN, KernelError, MarkerError, remove};
 use serde_json::json;
 
 use crate::exit::{Code, Failure};
+use crate::json::tag::{Running, Stopped};
 
 /// Label the IPv6 packets of other programs by rules, in the kernel
 #[derive(Debug, clap::Args)]
@@ -99,7 +100,11 @@ pub(super) fn run(args: Args, as_json: bool) -> Result<Code, Failure> {
 pub(super) fn stop(args: &StopArgs, as_json: bool) -> Result<Code, Failure> {
     let removed = remove(&args.pin).map_err(|error| failure(error.into()))?;
     if as_json {
-        writeln!(io::stdout(), "{}", json!({ "detached": removed }))?;
+        writeln!(
+            io::stdout(),
+            "{}",
+            json!(Stopped { detached: removed.iter().map(ToString::to_string).collect() })
+        )?;
     } else {
         for one in removed {
             writeln!(io::stdout(), "detached from {one}")?;
@@ -133,12 +138,12 @@ pub(super) fn failure(error: MarkingError) -> Failure {
 }
 
 fn print_json(service: &Service, output: &mut impl Write) -> io::Result<()> {
-    let attached = service.attached().iter();
-    let attached: Vec<_> = attached
-        .map(|one| json!({"interface": one.interface, "direction": one.direction, "by": one.by}))
-        .collect();
-    let http: Vec<String> = service.http().iter().map(ToString::to_string).collect();
-    writeln!(output, "{}", json!({"attached": attached, "rules": service.rules(), "http": http}))?;
+    let running = Running {
+        attached: service.attached().iter().map(Into::into).collect(),
+        rules: service.rules(),
+        http: service.http().iter().map(ToString::to_string).collect(),
+    };
+    writeln!(output, "{}", json!(running))?;
     output.flush()
 }
 

@@ -4,16 +4,24 @@ use std::fmt::Write as _;
 
 use penstock_scitags::{Registry, Scitag};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// A pair as JSON: names are null where the registry has none.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Pair {
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct Pair {
+    /// Owner and activity, as `cms/analysis-input`.
     name: String,
+    /// Number of the owner.
     owner_id: u64,
+    /// Name of the owner in the registry.
     owner: Option<String>,
+    /// Number of the activity.
     activity_id: u64,
+    /// Name of the activity in the registry.
     activity: Option<String>,
+    /// True where the registry has the pair.
     registered: bool,
+    /// Owner and activity as one number; null where they are out of bounds.
     scitag: Option<u32>,
 }
 

@@ -8,10 +8,10 @@ use penstock_agent::marking::{describe, describe_rule};
 use penstock_marker::DEFAULT_PIN;
 use penstock_marker::status::{self, REASONS, Status};
 use penstock_scitags::Registry;
-use serde_json::json;
 
 use super::run::failure;
 use crate::exit::{Code, Failure};
+use crate::json::tag as json;
 
 /// Show what the marker labels: interfaces, rules, packets and bytes of each tag
 #[derive(Debug, clap::Args)]
@@ -35,25 +35,31 @@ pub(super) fn run(args: &Args, as_json: bool) -> Result<Code, Failure> {
     let facts = status::read(&args.pin).map_err(|error| failure(error.into()))?;
     let registry = super::current().registry;
     let text = if as_json {
-        let mut object = describe(&facts, &registry);
-        if args.rules {
-            object["address_rules"] = facts
-                .rules
-                .iter()
-                .map(|(rule, entry)| describe_rule(rule, entry, None, &registry))
-                .collect();
-            object["cgroup_rules"] = facts
-                .cgroups
-                .iter()
-                .map(|(id, action)| json!({"cgroup_id": id, "scitag": registry.name(action.tag()), "label": action.method().as_str()}))
-                .collect();
-            object["process_rules"] = facts
-                .programs
-                .iter()
-                .map(|(name, action)| json!({"process": name, "scitag": registry.name(action.tag()), "label": action.method().as_str()}))
-                .collect();
-        }
-        format!("{object}\n")
+        let rules = |wanted: bool| wanted.then_some(&facts);
+        let object = json::Status {
+            marker: describe(&facts, &registry),
+            address_rules: rules(args.rules).map(|facts| {
+                let all = facts.rules.iter();
+                all.map(|(rule, entry)| describe_rule(rule, entry, None, &registry)).collect()
+            }),
+            cgroup_rules: rules(args.rules).map(|facts| {
+                let all = facts.cgroups.iter().map(|(id, action)| json::CgroupRule {
+                    cgroup_id: *id,
+                    scitag: registry.name(action.tag()),
+                    label: action.method().as_str(),
+                });
+                all.collect()
+            }),
+            process_rules: rules(args.rules).map(|facts| {
+                let all = facts.programs.iter().map(|(name, action)| json::ProcessRule {
+                    process: name.clone(),
+                    scitag: registry.name(action.tag()),
+                    label: action.method().as_str(),
+                });
+                all.collect()
+            }),
+        };
+        format!("{}\n", serde_json::json!(object))
     } else {
         text(&facts, &registry, args.rules)
     };

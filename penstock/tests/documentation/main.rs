@@ -9,6 +9,7 @@
 mod common;
 #[allow(dead_code, reason = "the unit tests of the binary use the rest")]
 mod extract;
+mod json;
 mod sandbox;
 mod setup;
 

@@ -28,7 +28,7 @@ mod metrics;
 pub mod pipe;
 pub mod privilege;
 
-pub use api::{describe, describe_rule};
+pub use api::{AddressRule, AttachedProgram, MarkerFacts, describe, describe_rule};
 pub use engine::Engine;
 
 /// How often flows that never ended are looked for.

@@ -10,6 +10,7 @@ use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::change::{Change, Knob};
 use crate::journal::{Journal, JournalError, Keep, Record};
@@ -45,14 +46,15 @@ impl Settings for Machine {
 }
 
 /// What became of a rule.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Outcome {
-    /// The rule.
+    /// Name of the rule.
     pub rule: String,
-    /// How many settings were changed and read back.
+    /// Settings that were changed and read back.
     pub changed: usize,
-    /// Why none was.
+    /// Reason why no setting was changed; left out where all were.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub error: Option<String>,
 }
 

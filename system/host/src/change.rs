@@ -14,60 +14,61 @@ use penstock_sys::net::device::{
 };
 use penstock_sys::net::ethtool::Ethtool;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::facts::{chosen, nics, sysctls};
 
 /// A setting.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Knob {
-    /// A setting of the kernel, by its dotted name.
+    /// A sysctl.
     Sysctl {
-        /// As `net.ipv4.tcp_rmem`.
+        /// Name of a sysctl, as `net.ipv4.tcp_rmem`.
         key: String,
     },
-    /// A number of a network device.
+    /// A setting of a network device.
     Device {
-        /// The device.
+        /// Network device.
         device: String,
         /// `mtu`, `tx-queue-packets`, `gso-max-bytes`, `gso-ipv4-max-bytes`, `gro-max-bytes`, `gro-ipv4-max-bytes`.
         setting: String,
     },
-    /// A number or switch of its driver.
+    /// A setting of the driver of a network device.
     Driver {
-        /// The device.
+        /// Network device.
         device: String,
-        /// As [`nics::word`] gives it.
+        /// Name of the setting, as docs/host.md lists them.
         setting: String,
     },
     /// An offload: `on` or `off`.
     Feature {
-        /// The device.
+        /// Network device.
         device: String,
-        /// As `rx-gro`.
+        /// Name of an offload, as `rx-gro`.
         feature: String,
     },
-    /// The discipline at a device's root: a kind, or `default` for what the kernel puts there.
+    /// The queueing discipline at the root of a network device; `default` for that of the kernel.
     Qdisc {
-        /// The device.
+        /// Network device.
         device: String,
     },
     /// A file of sysfs, or of an interrupt.
     File {
-        /// Its path.
+        /// Path of a file of sysfs or procfs.
         path: String,
     },
 }
 
 /// A setting, what it is, and what it is to be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// The setting.
+    /// Setting that is changed.
     pub knob: Knob,
-    /// Before.
+    /// Value before the change.
     pub from: String,
-    /// After.
+    /// Value after the change.
     pub to: String,
 }
 

@@ -3,6 +3,7 @@
 //! Pure: from findings to a list. Nothing that is not in it is ever changed.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::change::Change;
 use crate::rules::{Finding, Rule, Verdict, all};
@@ -40,37 +41,37 @@ impl Selection {
 }
 
 /// Changes, in the order in which they are made.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Plan {
-    /// One for each rule that has any.
+    /// Changes by rule, in the order in which they are made.
     pub steps: Vec<Step>,
-    /// What is not as it should be and is not changed.
+    /// Findings that the plan does not change.
     pub left: Vec<Left>,
 }
 
 /// All changes of a rule: made together or not at all.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Step {
-    /// The rule.
+    /// Name of the rule.
     pub rule: &'static str,
-    /// Its changes.
+    /// Changes, made together or not at all.
     pub changes: Vec<Change>,
-    /// Whether links may go down for a moment.
+    /// True where links may go down for a moment.
     pub interrupts: bool,
 }
 
 /// What people have to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Left {
-    /// The rule.
+    /// Name of the rule.
     pub rule: &'static str,
-    /// Where.
+    /// Object that was judged: `host`, a network device or a disk.
     pub object: String,
-    /// What it is, and what it should be.
+    /// Present value.
     pub have: String,
-    /// What it should be.
+    /// Wanted value.
     pub want: String,
-    /// Why it is not changed.
+    /// Reason why it is not changed.
     pub why: String,
 }
 

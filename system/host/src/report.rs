@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::facts::Facts;
 use crate::facts::sysctls::WINDOW_BYTES_MAX;
@@ -16,26 +17,25 @@ use crate::rules::{Finding, Verdict, all};
 pub const TOP: usize = 3;
 
 /// A host against a goal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Report {
-    /// 0 to 100; none where nothing could be judged.
+    /// Score, 0 to 100; null where no rule could be judged.
     pub score: Option<u32>,
-    /// Rules that are kept, broken, and that could not be judged.
+    /// Rules that the host keeps.
     pub rules_ok: usize,
-    /// Rules that something breaks.
+    /// Rules that the host breaks.
     pub rules_bad: usize,
-    /// Rules that say nothing here.
+    /// Rules that could not be judged.
     pub rules_without: usize,
-    /// The rules that matter most of those that are broken, the weightiest first.
+    /// Up to three broken rules with the largest weights.
     pub top: Vec<&'static str>,
-    /// What one stream can carry with the buffers as they are, in bits per second, if the other end is set alike.
+    /// Rate that the socket buffers allow one stream, where the other end has the same.
     pub stream_ceiling_bits_per_second: Option<u64>,
-    /// What one stream can carry with any buffers.
+    /// Rate that TCP's largest window allows one stream.
     pub window_ceiling_bits_per_second: Option<u64>,
-    /// What the goal's streams can carry together with any buffers.
+    /// Rate that TCP's largest window allows the goal's streams together.
     pub streams_ceiling_bits_per_second: Option<u64>,
-    /// The fewest streams that carry the goal's rate, where it has less. It is no fault of the host and no part of
-    /// the score.
+    /// Fewest streams that can reach the goal's rate; null where the goal has as many. Not part of the score.
     pub streams_needed: Option<u32>,
 }
 

@@ -10,35 +10,39 @@ use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::apply::{Back, Settings, put_back};
 use crate::change::{Change, Knob};
 use crate::journal::{Journal, JournalError, Kept, Record, Session};
 
 /// What was put back.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Restored {
-    /// Settings that were changed and are as they were.
+    /// Settings that were restored.
     pub put_back: Vec<String>,
-    /// Settings that were so already.
+    /// Settings that had their former values already.
     pub unchanged: usize,
-    /// Settings that somebody else had changed since, and to what; they are as they were before the plan.
+    /// Settings that another program had changed since, each with that value; they were restored too.
+    #[schema(value_type = Vec<Vec<String>>)]
     pub changed_by_others: Vec<(String, String)>,
-    /// Settings whose device is not there any more.
+    /// Settings of devices that do not exist any more.
     pub gone: Vec<String>,
-    /// Settings and files that could not be put back, and why.
+    /// Settings and files that could not be restored, each with the reason.
+    #[schema(value_type = Vec<Vec<String>>)]
     pub failed: Vec<(String, String)>,
-    /// Files that are as they were.
+    /// Files that were restored.
     pub files: Vec<String>,
-    /// Copies of those of them that somebody else had changed since.
+    /// Copies of files that another program had changed since.
     pub files_saved: Vec<String>,
     /// Plans whose changes ended with a restart of the machine.
     pub ended_with_boot: usize,
-    /// Bytes at the end of the journal that could not be read: what they announced was not done.
+    /// Bytes at the end of the journal that were cut off by a crash.
     pub journal_cut_bytes: u64,
-    /// Lines of the journal that are damaged: what they announced may still be so.
+    /// Damaged lines of the journal: their changes may still be in effect.
     pub journal_damaged_lines: usize,
     /// Where that journal is now.
+    #[schema(value_type = Option<String>)]
     pub journal_aside: Option<PathBuf>,
     /// Plans that there were.
     pub plans: usize,

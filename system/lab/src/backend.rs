@@ -17,6 +17,7 @@ use penstock_sys::namespace::NetworkNamespace;
 use penstock_sys::net::{Configurator, Netem, PacketQueue, Tap, divert};
 use penstock_units::BitRate;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::direction::Counters;
 use crate::lateness::Counted;
@@ -32,7 +33,7 @@ mod tag;
 mod tap;
 
 /// Which way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
     /// Delayed verdicts over NFQUEUE.

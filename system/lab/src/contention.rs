@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Ticks of a second in `/proc` (USER_HZ).
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -23,14 +24,13 @@ const WAITING_SHARE_MAX: f64 = 0.10;
 const PF_KTHREAD: u64 = 0x0020_0000;
 
 /// What others took of the machine while something was measured.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Contention {
-    /// Time of processors that went to programs outside the play, and to other virtual machines, as a share of all
-    /// processors' time.
+    /// Share of all processors' time that programs outside the scenario and other virtual machines took [ratio].
     pub foreign_share: f64,
-    /// Share of the time in which some task waited for a processor.
+    /// Share of the time in which some task waited for a processor [ratio].
     pub waiting_share: f64,
-    /// What was measured does not hold.
+    /// True where the measurements do not hold.
     pub disturbed: bool,
 }
 

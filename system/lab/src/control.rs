@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::backend::Backend;
 use crate::calibrate::Calibration;
@@ -110,21 +111,22 @@ pub enum Request {
 }
 
 /// A lab that runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
-    /// Its name.
+    /// Name of the lab.
     pub name: String,
-    /// Of its topology.
+    /// Name of the topology.
     pub topology: String,
-    /// By what its links do what they do.
+    /// Emulation of the links: `nfqueue`, `tap` or `netem`.
     pub backend: Backend,
-    /// Of its random numbers.
+    /// Seed of losses and jitter.
     pub seed: u64,
-    /// The process that holds it.
+    /// Process that holds the lab.
     pub pid: u32,
-    /// The user namespace that it is in, where that is one of its own.
+    /// File of the lab's user namespace; null where it has none of its own.
+    #[schema(value_type = Option<String>)]
     pub user_namespace: Option<PathBuf>,
-    /// What its links cannot do here.
+    /// Features that the links lack on this machine.
     pub notes: Vec<String>,
     /// Hosts and switches.
     pub nodes: Vec<NodeStatus>,
@@ -132,6 +134,7 @@ pub struct Status {
     pub links: Vec<LinkReport>,
     /// Circuits.
     #[serde(default)]
+    #[schema(required)]
     pub circuits: Vec<CircuitReport>,
 }
 
@@ -149,101 +152,105 @@ pub struct Ended {
 }
 
 /// A circuit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CircuitReport {
-    /// Its name.
+    /// Name of the circuit.
     pub name: String,
-    /// Bits per second on the wire that it has of each link.
+    /// Rate on the wire that the circuit has on each link.
     pub rate_bps: u64,
-    /// By host, the address that is for it alone.
+    /// IPv6 address of each host at its ends that leads over the circuit.
+    #[schema(value_type = BTreeMap<String, String>)]
     pub addresses: BTreeMap<String, std::net::Ipv6Addr>,
-    /// Links, from its begin on.
+    /// Links of the circuit, from its first end on.
     pub links: Vec<CircuitLink>,
 }
 
 /// A link of a circuit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CircuitLink {
-    /// Its name.
+    /// Name of the link.
     pub link: String,
-    /// Whether it is cut.
+    /// True where the link is cut.
     pub is_cut: bool,
-    /// What of the circuit's packets went along it.
+    /// Packets of the circuit from its first end to its second.
     pub forward: Counters,
-    /// And back.
+    /// Packets of the circuit back.
     pub back: Counters,
 }
 
 /// A host or a switch.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NodeStatus {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Whether it is a host.
+    /// True for a host, false for a switch.
     pub host: bool,
-    /// The file that stands for its network namespace.
+    /// File of its network namespace.
+    #[schema(value_type = String)]
     pub namespace: PathBuf,
-    /// Its devices.
+    /// Network devices.
     pub interfaces: Vec<InterfaceStatus>,
 }
 
 /// A device of a node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InterfaceStatus {
-    /// Its name.
+    /// Name of the device.
     pub device: String,
-    /// The link that it is at.
+    /// Link that it belongs to.
     pub link: String,
-    /// Its IPv6 address.
+    /// IPv6 address.
+    #[schema(value_type = String)]
     pub ipv6: std::net::Ipv6Addr,
-    /// Its IPv4 address.
+    /// IPv4 address.
+    #[schema(value_type = String)]
     pub ipv4: std::net::Ipv4Addr,
-    /// Its longest packet.
+    /// Largest IP packet [B].
     pub mtu: u32,
 }
 
 /// A link.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LinkReport {
-    /// Its name.
+    /// Name of the link.
     pub name: String,
-    /// Its directions.
+    /// Both directions.
     pub directions: [DirectionReport; 2],
 }
 
 /// A direction of a link.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DirectionReport {
-    /// The node it comes from.
+    /// Node that sends.
     pub from: String,
-    /// The node it goes to.
+    /// Node that receives.
     pub to: String,
-    /// Bits per second; none is as fast as the machine.
+    /// Emulated rate; null where the machine is the limit.
     pub rate_bps: Option<u64>,
-    /// One way.
+    /// Delay one way.
     pub delay_seconds: f64,
-    /// Standard deviation of that.
+    /// Standard deviation of the delay.
     pub jitter_seconds: f64,
-    /// Share of packets lost.
+    /// Share of packets lost, 0 to 1.
     pub loss: f64,
-    /// Packets lost together, in the mean.
+    /// Mean number of packets lost together.
     pub loss_burst_packets: f64,
     /// Bytes that may wait.
     pub queue_bytes: u64,
-    /// Bytes waiting from which packets are marked.
+    /// Bytes waiting from which packets capable of ECN are marked; null for none.
     pub mark_bytes: Option<u64>,
-    /// Whether it is cut.
+    /// True where the direction is cut.
     pub is_cut: bool,
-    /// What became of packets.
+    /// Packets.
     #[serde(flatten)]
     pub counters: Counters,
-    /// How late packets were: half of them at most this.
+    /// Median lateness of packets against the emulated delay; null where none was measured.
     pub late_p50_seconds: Option<f64>,
-    /// 99 of 100.
+    /// 99th percentile of the lateness.
     pub late_p99_seconds: Option<f64>,
-    /// All.
+    /// Largest lateness.
     pub late_max_seconds: Option<f64>,
-    /// Whether what was measured over it does not hold.
+    /// True where packets were so late that measurements over this direction do not hold.
     pub disturbed: bool,
 }
 
@@ -272,23 +279,23 @@ impl DirectionReport {
 }
 
 /// What a link was measured to do.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Measured {
-    /// The link.
+    /// Name of the link.
     pub link: String,
-    /// Its round trip as it should be.
+    /// Emulated round-trip time.
     pub rtt_wanted_seconds: f64,
-    /// The median of twenty; none when all were lost.
+    /// Measured round-trip time: median of twenty; null where all were lost.
     pub rtt_seconds: Option<f64>,
-    /// The slowest but one.
+    /// Measured 95th percentile of the round-trip time.
     pub rtt_p95_seconds: Option<f64>,
-    /// Its rate as it should be; none is as fast as the machine.
+    /// Emulated rate; null where the machine is the limit.
     pub rate_wanted_bps: Option<u64>,
-    /// That at which datagrams arrived.
+    /// Measured rate of datagrams.
     pub rate_bps: Option<u64>,
-    /// Whether the two are near enough.
+    /// True where the measurements agree with the emulated values.
     pub good: bool,
-    /// Whether it is too slow to be measured.
+    /// True where the link is too slow to be measured.
     pub too_slow: bool,
 }
 

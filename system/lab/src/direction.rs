@@ -6,24 +6,25 @@ use std::time::Duration;
 
 use penstock_sys::event::Event;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::lateness::Lateness;
 use crate::line::{Fate, Impairment, Packet};
 
 /// What became of the packets of a direction. A super-packet counts once, with the bytes of all its segments.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Counters {
     /// Packets that arrived.
     pub packets: u64,
-    /// Their bytes on the wire.
+    /// Bytes of these packets on the wire.
     pub wire_bytes: u64,
-    /// Packets that were lost on the way.
+    /// Packets lost by the emulated loss.
     pub lost: u64,
-    /// Packets that found no room in the queue.
+    /// Packets dropped by a full queue.
     pub overflowed: u64,
-    /// Packets that came to a cut.
+    /// Packets lost as the link was cut.
     pub cut: u64,
-    /// Of those that arrived, packets marked as having met congestion.
+    /// Packets that arrived with a congestion mark (ECN CE) of this link.
     pub marked: u64,
 }
 

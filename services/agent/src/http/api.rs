@@ -27,29 +27,29 @@ use crate::registry::Current;
 /// A transfer that runs or ended lately.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Transfer {
-    /// Its number at this agent.
+    /// Number of the transfer at this agent.
     pub id: u64,
-    /// Who asked for it: the name of a token, or cert: and a fingerprint.
+    /// Requester: name of a token, or `cert:` and the fingerprint of a certificate.
     pub caller: String,
     /// Address of the other end.
     pub peer: String,
-    /// receive or send, as this agent sees it.
+    /// `receive` or `send`, as this agent sees it.
     pub direction: String,
-    /// The agent's path that it reads or writes.
+    /// Path at this agent that is read or written.
     pub path: String,
-    /// running, waiting, done, failed or cancelled.
+    /// `running`, `waiting`, `done`, `failed` or `cancelled`.
     pub state: String,
-    /// When it began, in seconds since 1970.
+    /// Start of the transfer.
     pub started_unix_seconds: f64,
-    /// How long it has run.
+    /// Duration so far, or in all once it has ended.
     pub seconds: f64,
     /// Bytes of files in place.
     pub bytes: u64,
-    /// Bytes that crossed the network, of unfinished files too.
+    /// Bytes of file contents on the network, of unfinished files too.
     pub moved_bytes: u64,
-    /// Bytes that were there before and were not sent again.
+    /// Bytes that the destination had before and that were not sent again.
     pub resumed_bytes: u64,
-    /// Bytes of all files announced so far.
+    /// Bytes of all files that the sender has announced so far.
     pub announced_bytes: u64,
     /// Files in place.
     pub files: u64,
@@ -61,23 +61,25 @@ pub struct Transfer {
     pub readers: u16,
     /// Writer threads per device.
     pub writers: u16,
-    /// Limit on its rate; null for none.
+    /// Limit on the rate; null for none.
     pub rate_bps: Option<u64>,
-    /// Its rate now; over all its time once it has ended.
+    /// Present rate; the mean rate once it has ended.
     pub bits_per_second: u64,
-    /// What holds it back, as measured; what did for most of the time once it has ended, "-" where nothing moved.
+    /// Resource that limits the rate, as measured, or for most of the time once it has ended: `rate limit`, `sender
+    /// CPU`, `receiver CPU`, `source storage`, `destination storage`, `receiver` (its window), `send buffer` or
+    /// `network`; `starting` before it is measured, `-` where nothing moved.
     pub bound_by: String,
     /// Storage engine of this end.
     pub engine: String,
-    /// TCP segments sent again.
+    /// TCP segments that were retransmitted.
     pub retransmits: u64,
-    /// Whose data it is, owner and activity as one number; null where nobody said.
+    /// Scitag of the packets: owner and activity as one number; null where none was given.
     #[serde(default)]
     pub scitag: Option<u16>,
-    /// Its owner's name; the number where the registry has none.
+    /// Owner of the scitag: name in the registry, or the number where the registry has none.
     #[serde(default)]
     pub owner: Option<String>,
-    /// Its activity's name, likewise.
+    /// Activity of the scitag: name in the registry, or the number where the registry has none.
     #[serde(default)]
     pub activity: Option<String>,
 }
@@ -131,9 +133,9 @@ fn name_owners(api: &Api, transfers: &mut [Transfer]) {
 /// All transfers that run or ended lately.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Transfers {
-    /// By number.
+    /// Transfers by number.
     pub transfers: Vec<Transfer>,
-    /// Who gives this agent orders; absent where nobody does.
+    /// Link to the controller; left out where the agent has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<ControllerFacts>,
 }
@@ -142,29 +144,29 @@ pub struct Transfers {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = AgentController)]
 pub struct ControllerFacts {
-    /// Where it is.
+    /// URL of the controller.
     pub url: String,
-    /// What it calls this host.
+    /// Name of this host at the controller.
     pub host: String,
-    /// connected or away.
+    /// `connected` or `away`.
     pub state: String,
-    /// Since when, in seconds since 1970.
+    /// Time of the last change of `state`.
     pub since_unix_seconds: f64,
-    /// Why it is away; null while it is not.
+    /// Reason why the controller is away; null while it is connected.
     pub error: Option<String>,
-    /// Whether its lease is over, so that transfers run at the safe rate.
+    /// True where the controller's lease has ended, so that transfers run at the safe rate.
     pub lapsed: bool,
-    /// Reports that it answered.
+    /// Reports that the controller answered.
     pub reports: u64,
-    /// Attempts that failed.
+    /// Attempts to report that failed.
     pub failures: u64,
-    /// Orders that it wants to stand.
+    /// Orders that the controller wants this agent to carry out.
     pub orders: usize,
-    /// Of those that are carried, how many wait.
+    /// Orders that this agent has and that wait.
     pub orders_waiting: usize,
-    /// How many run.
+    /// Orders that run.
     pub orders_running: usize,
-    /// Outcomes that it has not acknowledged.
+    /// Results of orders that the controller has not acknowledged.
     pub untold: usize,
 }
 

@@ -10,6 +10,7 @@
 //!
 //! Statuses and errors are those of [`crate::http`]; 409 for a rule that cannot be now.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,8 +24,9 @@ use axum::{Json, Router};
 use penstock_marker::status;
 use penstock_marker::table::{Entry, Origin};
 use penstock_marker::{AddressMatch, MarkerError, Protocol};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::file::RuleTable;
 use super::{Engine, locked, metrics};
@@ -79,70 +81,151 @@ fn failed(error: &MarkerError) -> ApiError {
     ApiError::new(status, error.to_string())
 }
 
-async fn show(State(api): State<Arc<Api>>) -> Result<Json<Value>, ApiError> {
+async fn show(State(api): State<Arc<Api>>) -> Result<Json<MarkerFacts>, ApiError> {
     let facts = status::read(&api.pin).map_err(|error| failed(&error))?;
     let engine = locked(&api.engine);
     Ok(Json(describe(&facts, engine.registry())))
 }
 
-/// A marker's state as JSON.
-pub fn describe(facts: &status::Status, registry: &penstock_scitags::Registry) -> Value {
-    let attached: Vec<Value> = facts
-        .attached
-        .iter()
-        .map(|one| json!({"interface": one.interface, "direction": one.direction, "by": one.by}))
-        .collect();
-    let labelled: Vec<Value> = facts
-        .labelled
-        .iter()
-        .map(|((tag, method), count)| {
-            json!({
-                "name": registry.name(*tag), "scitag": tag.number(), "label": method.as_str(),
-                "packets": count.packets, "bytes": count.bytes,
-            })
-        })
-        .collect();
-    let passed: serde_json::Map<String, Value> = status::REASONS
-        .iter()
-        .zip(&facts.passed)
-        .map(|((name, _), count)| {
-            ((*name).to_owned(), json!({"packets": count.packets, "bytes": count.bytes}))
-        })
-        .collect();
-    json!({
-        "attached": attached,
-        "rules": {
-            "addresses": facts.rules.len(), "shapes": facts.shapes,
-            "cgroups": facts.cgroups.len(), "processes": facts.programs.len(),
-        },
-        "labelled": labelled,
-        "not_labelled": passed,
-    })
+/// State and counters of a marker.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct MarkerFacts {
+    /// Programs that are attached.
+    pub attached: Vec<AttachedProgram>,
+    /// Numbers of the rules in force.
+    pub rules: RuleCounts,
+    /// Packets that were labelled, by scitag and label.
+    pub labelled: Vec<Labelled>,
+    /// Packets that were not labelled, by the reason.
+    pub not_labelled: BTreeMap<String, Count>,
 }
 
-/// An address rule as JSON.
+/// A program at an interface.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct AttachedProgram {
+    /// Name of the interface.
+    pub interface: String,
+    /// `ingress` or `egress`.
+    pub direction: &'static str,
+    /// Hook: `tcx` or `clsact`.
+    pub by: &'static str,
+}
+
+impl From<&penstock_marker::Attached> for AttachedProgram {
+    fn from(one: &penstock_marker::Attached) -> Self {
+        Self { interface: one.interface.clone(), direction: one.direction, by: one.by }
+    }
+}
+
+/// Numbers of rules.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct RuleCounts {
+    /// Rules by addresses.
+    pub addresses: usize,
+    /// Combinations of prefix lengths, ports and protocol among them.
+    pub shapes: usize,
+    /// Rules by cgroup.
+    pub cgroups: usize,
+    /// Rules by process.
+    pub processes: usize,
+}
+
+/// Packets of a scitag with a label.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Labelled {
+    /// Owner and activity, as `cms/default`.
+    pub name: String,
+    /// Owner and activity as one number.
+    pub scitag: u32,
+    /// Place of the scitag in the packets: `flow`, `destination` or `both`.
+    pub label: &'static str,
+    /// Packets on the wire, each segment of a super-packet counted.
+    pub packets: u64,
+    /// Bytes of the packets, Ethernet headers included.
+    pub bytes: u64,
+}
+
+/// Packets and their bytes.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = MarkerCount)]
+pub struct Count {
+    /// Packets on the wire, each segment of a super-packet counted.
+    pub packets: u64,
+    /// Bytes of the packets, Ethernet headers included.
+    pub bytes: u64,
+}
+
+/// A rule by addresses.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct AddressRule {
+    /// Name of the rule in the configuration; null for rules of the pipe and of HTTP.
+    pub name: Option<String>,
+    /// Owner and activity, as `cms/default`.
+    pub scitag: String,
+    /// Place of the scitag in the packets: `flow`, `destination`, `both` or `none`.
+    pub label: &'static str,
+    /// Prefix of source addresses.
+    pub source: String,
+    /// Prefix of destination addresses.
+    pub destination: String,
+    /// Source port; null for any.
+    pub source_port: Option<u16>,
+    /// Destination port; null for any.
+    pub destination_port: Option<u16>,
+    /// `tcp`, `udp` or `sctp`; null for any.
+    pub protocol: Option<&'static str>,
+    /// Origin of the rule: `file`, `pipe` or `api`.
+    pub origin: &'static str,
+}
+
+/// State and counters of a marker, by what its maps hold.
+pub fn describe(facts: &status::Status, registry: &penstock_scitags::Registry) -> MarkerFacts {
+    let labelled = facts.labelled.iter().map(|((tag, method), count)| Labelled {
+        name: registry.name(*tag),
+        scitag: tag.number(),
+        label: method.as_str(),
+        packets: count.packets,
+        bytes: count.bytes,
+    });
+    let passed = status::REASONS.iter().zip(&facts.passed).map(|((name, _), count)| {
+        ((*name).to_owned(), Count { packets: count.packets, bytes: count.bytes })
+    });
+    MarkerFacts {
+        attached: facts.attached.iter().map(Into::into).collect(),
+        rules: RuleCounts {
+            addresses: facts.rules.len(),
+            shapes: facts.shapes,
+            cgroups: facts.cgroups.len(),
+            processes: facts.programs.len(),
+        },
+        labelled: labelled.collect(),
+        not_labelled: passed.collect(),
+    }
+}
+
+/// A rule by addresses, with the name that the configuration gives it.
 pub fn describe_rule(
     rule: &AddressMatch,
     entry: &Entry,
     name: Option<&str>,
     registry: &penstock_scitags::Registry,
-) -> Value {
-    json!({
-        "name": name,
-        "scitag": registry.name(entry.action.tag()),
-        "label": entry.action.method().as_str(),
-        "source": rule.source.to_string(),
-        "destination": rule.destination.to_string(),
-        "source_port": rule.source_port,
-        "destination_port": rule.destination_port,
-        "protocol": rule.protocol.map(Protocol::as_str),
-        "origin": entry.origin.as_str(),
-    })
+) -> AddressRule {
+    AddressRule {
+        name: name.map(str::to_owned),
+        scitag: registry.name(entry.action.tag()),
+        label: entry.action.method().as_str(),
+        source: rule.source.to_string(),
+        destination: rule.destination.to_string(),
+        source_port: rule.source_port,
+        destination_port: rule.destination_port,
+        protocol: rule.protocol.map(Protocol::as_str),
+        origin: entry.origin.as_str(),
+    }
 }
 
 async fn rules(State(api): State<Arc<Api>>) -> Json<Value> {
     let engine = locked(&api.engine);
-    let rules: Vec<Value> = engine
+    let rules: Vec<AddressRule> = engine
         .rules()
         .iter()
         .map(|(rule, entry)| describe_rule(rule, entry, engine.name(rule), engine.registry()))
@@ -158,7 +241,7 @@ struct Wanted {
     rule: serde_json::Map<String, Value>,
 }
 
-async fn put(State(api): State<Arc<Api>>, body: String) -> Result<Json<Value>, ApiError> {
+async fn put(State(api): State<Arc<Api>>, body: String) -> Result<Json<AddressRule>, ApiError> {
     let bad = |error: &dyn std::fmt::Display| ApiError::bad_request(format!("no rule: {error}"));
     let wanted: Wanted = serde_json::from_str(&body).map_err(|error| bad(&error))?;
     let rule: RuleTable =

@@ -145,42 +145,42 @@ pub(super) async fn classes(
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = ControllerHost)]
 pub struct HostFacts {
-    /// Its name.
+    /// Name of the host.
     pub name: String,
-    /// Its site.
+    /// Site of the host.
     pub site: Option<String>,
-    /// up, silent, or never where it never reported.
+    /// `up`, `silent`, or `never` where it has never reported.
     pub state: String,
-    /// Nothing new begins there.
+    /// True where no new transfer begins at the host.
     pub draining: bool,
-    /// Why, and who said so.
+    /// Reason of the drain, with the name of the token that asked for it; null where the host does not drain.
     pub drain_reason: Option<String>,
-    /// When it reported last, in seconds since 1970.
+    /// Time of the last report; null where it has never reported.
     pub seen_unix_seconds: Option<f64>,
-    /// Version of its software.
+    /// Version of Penstock on the host; null where it has never reported.
     pub version: Option<String>,
-    /// Addresses of its mover.
+    /// Addresses and ports for transfers.
     pub addresses: Vec<String>,
-    /// Rate of its interfaces, or the limit of its operator.
+    /// Rate of the interfaces, or the operator's limit; null where it is not known.
     pub network_bps: Option<u64>,
-    /// Rate at which it reads.
+    /// Rate at which the host reads files; null where it is not known.
     pub read_bps: Option<u64>,
-    /// Rate at which it writes.
+    /// Rate at which the host writes files; null where it is not known.
     pub write_bps: Option<u64>,
-    /// Transfers at once.
+    /// Largest number of transfers at a time; null where it is not known.
     pub transfers_max: Option<u32>,
-    /// What its interfaces send.
+    /// Present rate that the interfaces send; 0 where the host is silent.
     pub sent_bps: u64,
-    /// What its interfaces receive.
+    /// Present rate that the interfaces receive; 0 where the host is silent.
     pub received_bps: u64,
-    /// Orders that stand at it.
+    /// Orders at the host.
     pub orders: i64,
 }
 
 /// Hosts.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Hosts {
-    /// In the order of the topology.
+    /// Hosts, in the order of the topology.
     pub hosts: Vec<HostFacts>,
 }
 
@@ -282,9 +282,9 @@ pub struct DrainBody {
 /// What was done.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Drained {
-    /// The host or site.
+    /// Name of the host or site.
     pub name: String,
-    /// Nothing new begins there.
+    /// True where no new transfer begins there.
     pub draining: bool,
 }
 

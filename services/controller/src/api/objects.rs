@@ -110,66 +110,67 @@ pub struct ChangeBody {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Request)]
 pub struct RequestFacts {
-    /// Its number.
+    /// Number of the request.
     pub id: i64,
-    /// submitted, staged, active, done, failed, partial or cancelled.
+    /// `submitted`, `staged`, `active`, `done`, `failed`, `partial` or `cancelled`.
     pub state: String,
-    /// It is paused.
+    /// True where the request is paused.
     pub paused: bool,
-    /// It was cancelled; its files are on their way to be.
+    /// True where the request was cancelled and files of it are still being stopped.
     pub cancelling: bool,
-    /// More files may come.
+    /// True where more files may be appended.
     pub open: bool,
-    /// Name of the token that it came with.
+    /// Name of the token that submitted the request.
     pub client: String,
-    /// The client's own name for it.
+    /// The client's own name for the request; null where it gave none.
     pub key: Option<String>,
-    /// Its class.
+    /// Class of work.
     pub class: String,
-    /// The site where the files are.
+    /// Site that sends.
     pub source: String,
-    /// The site where they go.
+    /// Site that receives.
     pub destination: String,
-    /// The directory there.
+    /// Directory at the sending site.
     pub from: String,
-    /// The directory where they go.
+    /// Directory at the receiving site.
     pub to: String,
-    /// 1 to 5.
+    /// Priority, 1 to 5; 5 is the most urgent.
     pub priority: i64,
-    /// When it should be done, in seconds since 1970.
+    /// Time by which the request should be done; null for no deadline.
     pub deadline_unix_seconds: Option<i64>,
-    /// Files that are known.
+    /// Files that are known so far.
     pub files: u64,
-    /// Those in orders.
+    /// Files in orders.
     pub files_active: u64,
-    /// Those in place.
+    /// Files in place.
     pub files_done: u64,
-    /// Those that failed.
+    /// Files that failed.
     pub files_failed: u64,
-    /// Those that were cancelled.
+    /// Files that were cancelled.
     pub files_cancelled: u64,
     /// Bytes of the files whose size is known.
     pub bytes: i64,
     /// Bytes of files in place.
     pub bytes_done: i64,
-    /// When it came, in seconds since 1970.
+    /// Time of submission.
     pub submitted_unix_seconds: f64,
-    /// When it changed last.
+    /// Time of the last change.
     pub changed_unix_seconds: f64,
-    /// When it ended.
+    /// End of the request; null where it has not ended.
     pub ended_unix_seconds: Option<f64>,
-    /// What went wrong last.
+    /// Description of the last failure; null where there was none.
     pub trouble: Option<String>,
-    /// Its rate now, by the hosts that report, where it was asked for alone.
+    /// Present rate, as reported by the hosts that are up; null in lists, after a change and once the request has
+    /// ended.
     #[serde(default)]
     pub bits_per_second: Option<u64>,
-    /// Seconds until it is done; null where that cannot be told, and where it was not asked for alone.
+    /// Time left until the request is done; null where it cannot be told, in lists and after a change.
     #[serde(default)]
     pub forecast_seconds: Option<u64>,
-    /// Why nothing of it moves; null where something does, and where it is over.
+    /// Reason why nothing of the request moves; null where something moves, and once it has ended.
     #[serde(default)]
     pub waiting: Option<String>,
-    /// Why its deadline cannot be met, as far as that is known; null otherwise. Where it was asked for alone.
+    /// Reason why the deadline cannot be met, as far as known; null otherwise, and in lists.
     #[serde(default)]
     pub deadline_problem: Option<String>,
 }
@@ -253,9 +254,9 @@ impl RequestFacts {
 /// A part of a list.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Requests {
-    /// The newest first.
+    /// Requests, the newest first.
     pub requests: Vec<RequestFacts>,
-    /// Give this as `before` for the next part; null where there is none.
+    /// Value of `before` that lists the next part; null where there is none.
     pub next: Option<i64>,
 }
 
@@ -263,21 +264,21 @@ pub struct Requests {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = RequestFile)]
 pub struct FileFacts {
-    /// Its number in the request, from 0.
+    /// Number of the file in the request, from 0.
     pub file: i64,
-    /// Below both directories.
+    /// Path below the directories of the request.
     pub path: String,
-    /// Its size, where it is known.
+    /// Size of the file; null where it is not known.
     pub size: Option<i64>,
-    /// Its digest, where one was given or made.
+    /// Digest as `algorithm:hexadecimal`; null where none was given or computed.
     pub digest: Option<String>,
-    /// queued, active, done, failed or cancelled.
+    /// `queued`, `active`, `done`, `failed` or `cancelled`.
     pub state: String,
-    /// How often it was tried.
+    /// Attempts so far.
     pub attempts: i64,
-    /// Why it is not in place, or was not at first.
+    /// Reason why the file is not in place, or was not after an earlier attempt; null where there was none.
     pub fault: Option<String>,
-    /// When that changed last, in seconds since 1970.
+    /// Time of the last change.
     pub changed_unix_seconds: f64,
 }
 
@@ -309,17 +310,18 @@ pub struct Files {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = ControllerEvent)]
 pub struct EventFacts {
-    /// Its number: events come in this order.
+    /// Number of the event: later events have larger numbers.
     pub id: i64,
-    /// When, in seconds since 1970.
+    /// Time of the event.
     pub unix_seconds: f64,
-    /// To which request.
+    /// Request that the event concerns; null for none.
     pub request: Option<i64>,
-    /// Of which class.
+    /// Class of work that the event concerns; null for none.
     pub class: Option<String>,
-    /// A state of a request, order, order_ended, paused, resumed, changed, host_lost, link or drain.
+    /// State that a request reached, or `order`, `order_ended`, `paused`, `resumed`, `changed`, `host_lost`, `link`
+    /// or `drain`.
     pub kind: String,
-    /// In words.
+    /// Description of the event.
     pub text: String,
 }
 
@@ -349,51 +351,54 @@ pub struct History {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = ControllerOrder)]
 pub struct OrderFacts {
-    /// Its number at the node that sends; the next one is that at the node that receives.
+    /// Number of the order at the node that sends; the node that receives has the next number.
     pub order: i64,
-    /// copy or list.
+    /// `copy` or `list`.
     pub kind: String,
-    /// standing, or ending where it is being taken back.
+    /// `standing`, or `ending` where the controller withdraws it.
     pub state: String,
-    /// waiting, running or ended, as the sending node says.
+    /// `waiting`, `running` or `ended`, as reported by the node that sends.
     pub phase: String,
-    /// Its class.
+    /// Class of work.
     pub class: String,
-    /// The host that sends.
+    /// Host that sends.
     pub from: String,
-    /// The host that receives; null for a list.
+    /// Host that receives; null for a list.
     pub to: Option<String>,
-    /// Files in it.
+    /// Files of the order.
     pub files: i64,
-    /// Files of it that are settled.
+    /// Files of the order that are done or have failed.
     pub files_settled: i64,
-    /// Their bytes, as far as they are known.
+    /// Bytes of the files of the order whose size is known.
     pub bytes: i64,
-    /// Bytes that crossed the network.
+    /// Bytes of file contents on the network.
     pub moved_bytes: i64,
-    /// The rate that it was allotted; null for none yet.
+    /// Rate that the controller allotted; null where it has not yet.
     pub rate_bps: Option<i64>,
-    /// The limit that the node says is in force.
+    /// Limit that is in force at the node; null for none.
     pub applied_bps: Option<i64>,
-    /// The rate as measured; 0 where its node does not report any more.
+    /// Measured rate; 0 where the node that sends is silent.
     pub bits_per_second: i64,
-    /// Why it has this rate.
+    /// Reason for the allotted rate.
     pub reason: String,
-    /// Links of its path.
+    /// Names of the links of the path.
     pub path: Vec<String>,
-    /// What it moves does not show at the interface of its path.
+    /// True where the traffic does not appear at the interfaces of the path.
     pub off_path: bool,
-    /// What holds it back, as measured.
+    /// Resource that limits the rate, as measured: `rate` (the allotted one), `sender CPU`, `receiver CPU`, `source storage`,
+    /// `destination storage`, `receiver` (its window), `send buffer` or `network`; `starting` before it is measured,
+    /// empty before the node reports it.
     pub bound_by: String,
-    /// How its packets are labelled.
+    /// Place of the scitag in the packets, with the reason where it is not the wanted one; empty where it is not
+    /// known.
     pub label: String,
-    /// Streams.
+    /// Data streams.
     pub streams: i64,
-    /// Why it waits, or was taken back.
+    /// Reason why the order waits or was withdrawn; null for none.
     pub waiting: Option<String>,
-    /// When it was given, in seconds since 1970.
+    /// Time at which the controller gave the order.
     pub started_unix_seconds: f64,
-    /// When the sending node spoke of it last.
+    /// Time of the last report on the order by the node that sends.
     pub seen_unix_seconds: f64,
 }
 

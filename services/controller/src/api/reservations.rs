@@ -48,19 +48,19 @@ pub struct ReserveBody {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = Circuit)]
 pub struct CircuitFacts {
-    /// booked, up, broken (it should stand and is tried again), or released.
+    /// `booked`, `up`, `broken` (the controller tries to set it up again) or `released`.
     pub state: String,
-    /// Since when, in seconds since 1970.
+    /// Time of the last change of `state`.
     pub since_unix_seconds: f64,
-    /// Why it is broken.
+    /// Reason why the circuit is broken; null for none.
     pub reason: Option<String>,
-    /// By host, the address that leads over it.
+    /// Address of each host, by its name, that leads over the circuit.
     pub addresses: BTreeMap<String, String>,
-    /// What its counters showed last, on its links.
+    /// Rate of the last measurement, by the counters of the circuit on its links.
     pub measured_bps: i64,
-    /// When they were read, in seconds since 1970.
+    /// Time of the last measurement; null where there was none.
     pub checked_unix_seconds: Option<f64>,
-    /// What orders say that they move shows there; null while they move little.
+    /// True where the counters agree with the rates that orders report; null while these are too low to tell.
     pub verified: Option<bool>,
 }
 
@@ -68,34 +68,34 @@ pub struct CircuitFacts {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = Reservation)]
 pub struct ReservationFacts {
-    /// Its number.
+    /// Number of the reservation.
     pub id: i64,
-    /// Name of the token that it was made with.
+    /// Name of the token that made the reservation.
     pub client: String,
-    /// For this class of work.
+    /// Class of work that the rate is reserved for; null for none.
     pub class: Option<String>,
-    /// The site where files are.
+    /// Site that sends.
     pub source: String,
-    /// The site where they go.
+    /// Site that receives.
     pub destination: String,
-    /// How much.
+    /// Reserved rate.
     pub rate_bps: i64,
-    /// From when on, in seconds since 1970.
+    /// Begin of the reservation.
     pub begin_unix_seconds: f64,
-    /// Until when.
+    /// End of the reservation.
     pub end_unix_seconds: f64,
-    /// The links that it is counted on.
+    /// Names of the links on which the rate is reserved.
     pub path: Vec<String>,
-    /// It holds now.
+    /// True from begin to end.
     pub active: bool,
-    /// The circuit that carries it; null where none was asked for.
+    /// Circuit that carries the traffic; null where none was asked for.
     pub circuit: Option<CircuitFacts>,
 }
 
 /// Reservations.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Reservations {
-    /// Those that have not ended, by their begin.
+    /// Reservations that have not ended, by their begin.
     pub reservations: Vec<ReservationFacts>,
 }
 

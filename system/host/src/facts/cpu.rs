@@ -4,62 +4,73 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use penstock_sys::machine::{display_cpus, parse_cpus};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Tree;
 
 const CPU: &str = "/sys/devices/system/cpu";
 
 /// Processors.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cpu {
-    /// As it calls itself.
+    /// Model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub model: Option<String>,
     /// Logical processors that are on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub online: Option<usize>,
     /// NUMA nodes and their processors, as `0-17,36-53`.
     #[serde(default)]
+    #[schema(required)]
     pub nodes: Vec<Node>,
-    /// `on`, `off`, `notsupported`; none where there is no such control.
+    /// Simultaneous multithreading: `on`, `off`, `notsupported`; left out where there is no such control.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub smt: Option<String>,
-    /// Governors of speed, each with its processors as `0-17,36-53`; empty where the machine has no such control.
+    /// Frequency governors, each with its processors as `0-17,36-53`; empty where the machine has no such control.
     #[serde(default)]
+    #[schema(required)]
     pub governors: BTreeMap<String, String>,
-    /// What drives speed, as `intel_pstate`.
+    /// Frequency driver, as `intel_pstate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub speed_driver: Option<String>,
     /// Preferences between energy and performance, each with its processors.
     #[serde(default)]
+    #[schema(required)]
     pub energy_preferences: BTreeMap<String, String>,
-    /// Whether it may run above its nominal speed for a while.
+    /// True where processors may run above their nominal frequency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub boost: Option<bool>,
-    /// What drives sleep, as `intel_idle`.
+    /// Idle driver, as `intel_idle`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub idle_driver: Option<String>,
-    /// Sleeping states that are not turned off, with the time to wake.
+    /// Idle states that are enabled.
     #[serde(default)]
+    #[schema(required)]
     pub idle_states: Vec<IdleState>,
 }
 
 /// A NUMA node.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
-    /// Its number.
+    /// Number of the node.
     pub number: usize,
-    /// Its processors.
+    /// Processors of the node.
     pub cpus: String,
 }
 
 /// A state in which a processor sleeps.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IdleState {
-    /// As `C6`.
+    /// Name, as `C6`.
     pub name: String,
     /// Time to wake from it.
     pub latency_us: u32,

@@ -1,6 +1,7 @@
 //! Block devices and the file systems that may hold data.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{Tree, chosen};
 
@@ -16,56 +17,67 @@ const DATA: [&str; 12] = [
 ];
 
 /// A block device.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
-    /// As `nvme0n1`.
+    /// Name, as `nvme0n1`.
     pub name: String,
-    /// As it calls itself.
+    /// Model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub model: Option<String>,
-    /// Whether it has spinning parts.
+    /// True for a disk with spinning parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub rotational: Option<bool>,
-    /// Which scheduler orders its requests.
+    /// I/O scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub scheduler: Option<String>,
-    /// Those that it could have.
+    /// I/O schedulers that it could have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schedulers: Vec<String>,
-    /// What is read ahead of a sequential reader.
+    /// Read-ahead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub read_ahead_kib: Option<u64>,
     /// Requests that may wait in each of its queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub requests: Option<u64>,
-    /// What one of an array's disks takes before the next has its turn; a block of a disk alone.
+    /// Minimum I/O size: the chunk of an array, the block of a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub minimum_io_bytes: Option<u64>,
-    /// A row of those over all of an array's disks; 0 where it does not tell.
+    /// Optimal I/O size: the stripe of an array; 0 where it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub optimal_io_bytes: Option<u64>,
-    /// Where a request completes: 0 anywhere, 1 in the group, 2 on the processor that asked.
+    /// Processor on which a request completes: 0 any, 1 one of its group, 2 the one that asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub completion_affinity: Option<u8>,
-    /// The NUMA node it is attached to.
+    /// NUMA node that it is attached to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub numa_node: Option<usize>,
 }
 
 /// A file system.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mount {
-    /// Where it is mounted.
+    /// Mount point.
     pub path: String,
-    /// As `xfs`.
+    /// Type, as `xfs`.
     pub kind: String,
-    /// Its options.
+    /// Mount options.
     #[serde(default)]
+    #[schema(required)]
     pub options: String,
-    /// The disk or array that it is on, as in `disks`; none where it is on no disk of this machine.
+    /// Disk or array that it is on, as in `disks`; left out where that is no disk of this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub disk: Option<String>,
 }
 

@@ -5,6 +5,7 @@ use std::io::Read;
 
 use flate2::read::GzDecoder;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Tree;
 
@@ -23,20 +24,24 @@ const OPTIONS: [&str; 7] = [
 ];
 
 /// The kernel.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Kernel {
-    /// As `uname -r` gives it.
+    /// Release, as `uname -r` prints it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub release: Option<String>,
-    /// What it was started with.
+    /// Command line of the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub command_line: Option<String>,
     /// Build options that rules read: `y`, `m`, `n` or a number; empty where no list of them is found.
     #[serde(default)]
+    #[schema(required)]
     pub options: BTreeMap<String, String>,
-    /// Types of itself that it describes to eBPF programs (BTF).
+    /// True where the kernel has type information for eBPF (BTF).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub btf: Option<bool>,
 }
 

@@ -1,36 +1,44 @@
 //! What kind of machine this is: hardware, a virtual machine, a container, a network namespace that is not the first.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{Tree, chosen};
 
 /// The machine.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// What its maker calls it.
+    /// Product name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub product: Option<String>,
-    /// Whether processors run under a hypervisor.
+    /// True in a virtual machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub virtual_machine: Option<bool>,
-    /// Which kind of container this process is in, as `docker`.
+    /// Kind of the container around this process, as `docker`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub container: Option<String>,
-    /// Whether this is the network namespace that the machine started with. Others see only part of the settings.
+    /// True in the network namespace that the machine started with; others see only some settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub first_network_namespace: Option<bool>,
-    /// What the kernel reads time from.
+    /// Clock source of the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub clock_source: Option<String>,
-    /// Those that it could read instead.
+    /// Clock sources that it could use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clock_sources: Vec<String>,
-    /// Whether an IOMMU is in use.
+    /// True where an IOMMU is in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub iommu: Option<bool>,
-    /// Whether a transparent huge page may serve any memory: `always`, `madvise` or `never`.
+    /// Mode of transparent huge pages: `always`, `madvise` or `never`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub transparent_huge_pages: Option<String>,
 }
 

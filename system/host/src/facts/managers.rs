@@ -1,6 +1,7 @@
 //! Other programs that tune this machine, with which a change would fight.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Tree;
 
@@ -8,20 +9,24 @@ use super::Tree;
 const PROCESSES_MAX: usize = 65_536;
 
 /// Other programs that tune.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Managers {
-    /// The active profile of TuneD; none where it does not run.
+    /// Active profile of TuneD; left out where it does not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub tuned_profile: Option<String>,
-    /// Whether irqbalance runs.
+    /// True where irqbalance runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub irqbalance: Option<bool>,
-    /// Whether NetworkManager runs.
+    /// True where NetworkManager runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub network_manager: Option<bool>,
-    /// Whether bpftune runs.
+    /// True where bpftune runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub bpftune: Option<bool>,
 }
 

@@ -1,40 +1,47 @@
 //! Memory: how much there is, how much this process may have, and what receiving dropped for want of time.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Tree;
 
 /// Memory.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
-    /// Of the machine.
+    /// Memory of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub total_bytes: Option<u64>,
-    /// The least limit of this process's control groups; none where there is no limit.
+    /// The least limit of this process's control groups; left out where there is no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub limit_bytes: Option<u64>,
-    /// A page.
+    /// Size of a page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub page_bytes: Option<u64>,
     /// Huge pages that are set aside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub huge_pages: Option<u64>,
-    /// Of each of them.
+    /// Size of a huge page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub huge_page_bytes: Option<u64>,
-    /// Memory that this process may lock, as for registering with a device; none where it is not limited.
+    /// Memory that this process may lock, as for registering with a device; left out where it is not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub lock_limit_bytes: Option<u64>,
 }
 
 /// What all processors did not get to when packets arrived, since boot.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Softnet {
     /// Packets dropped because the queue of a processor was full.
     pub dropped_packets: u64,
-    /// Rounds of receiving that ended with packets left.
+    /// Rounds of receiving that ended with packets left [count].
     pub squeezed_rounds: u64,
 }
 

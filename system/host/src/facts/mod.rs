@@ -21,6 +21,7 @@ mod tree;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 pub use self::cpu::Cpu;
 pub use self::disks::{Disk, Mount};
@@ -47,43 +48,54 @@ const IRQS_MAX: usize = 4096;
 const DISKS_MAX: usize = 65_536;
 
 /// A machine. Every part is empty where nothing is known.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Facts {
-    /// [`FACTS_VERSION`]
+    /// Version of this format.
     pub version: u32,
-    /// For people: which machine, and where the facts are from.
+    /// Remark for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub note: Option<String>,
     /// The kernel.
     #[serde(default)]
+    #[schema(required)]
     pub kernel: Kernel,
-    /// What kind of machine.
+    /// Kind of machine.
     #[serde(default)]
+    #[schema(required)]
     pub machine: Machine,
     /// Processors.
     #[serde(default)]
+    #[schema(required)]
     pub cpu: Cpu,
     /// Memory.
     #[serde(default)]
+    #[schema(required)]
     pub memory: Memory,
     /// Settings of the kernel.
     #[serde(default)]
+    #[schema(required)]
     pub sysctls: Sysctls,
-    /// What receiving has dropped or put off.
+    /// Counters of the receive path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub softnet: Option<Softnet>,
     /// Network devices.
     #[serde(default)]
+    #[schema(required)]
     pub nics: Vec<Nic>,
     /// Block devices.
     #[serde(default)]
+    #[schema(required)]
     pub disks: Vec<Disk>,
     /// File systems that may hold data.
     #[serde(default)]
+    #[schema(required)]
     pub mounts: Vec<Mount>,
     /// Other programs that tune this machine.
     #[serde(default)]
+    #[schema(required)]
     pub managers: Managers,
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use penstock_sys::net::device::{Device, Qdisc, devices, qdiscs};
 use penstock_sys::net::ethtool::{Ethtool, Knob, Setting};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Tree;
 
@@ -16,125 +17,150 @@ use super::Tree;
 const IRQS_MAX: usize = 4096;
 
 /// A network device.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Nic {
-    /// Its name.
+    /// Name of the device.
     pub name: String,
-    /// As `mlx5_core`.
+    /// Driver, as `mlx5_core`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub driver: Option<String>,
-    /// What software device it is (`veth`, `vlan`, `bond`); none for hardware.
+    /// Kind of a software device (`veth`, `vlan`, `bond`); left out for hardware.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub kind: Option<String>,
-    /// The device that it is stacked on.
+    /// Device that it is stacked on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub lower: Option<String>,
     /// Bus and address, as `pci 0000:17:00.0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub bus: Option<String>,
     /// Maker and product of a PCI card, as `15b3:1021`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub device_id: Option<String>,
-    /// Whether it has a carrier.
+    /// True where the device has a carrier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub carrier: Option<bool>,
-    /// Rate of its link.
+    /// Rate of the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub speed_mbps: Option<u32>,
-    /// Longest packet.
+    /// Largest IP packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub mtu_bytes: Option<u32>,
-    /// Longest packet that it can be set to.
+    /// Largest value of `mtu_bytes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub mtu_bytes_max: Option<u32>,
-    /// Packets that its queue may hold, where its discipline asks.
+    /// Length of the transmit queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub tx_queue_packets: Option<u32>,
-    /// Queues for sending.
+    /// Transmit queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub tx_queues: Option<u32>,
-    /// Its queueing disciplines.
+    /// Queueing disciplines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub qdisc: Option<RootQdisc>,
-    /// Longest packets that segmentation and reassembly handle.
+    /// Largest packets of segmentation and reassembly offload.
     #[serde(default, skip_serializing_if = "Segments::is_unknown")]
     pub segments: Segments,
     /// Descriptors, channels, interrupt moderation and pause frames, by the words of `docs/host.md`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, Bounded>,
-    /// Queues to which it spreads what it receives (RSS).
+    /// Receive queues of receive-side scaling (RSS).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub rss_queues: Option<u32>,
     /// Offloads by the kernel's names: `on`, `off`, or either with ` fixed`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub features: BTreeMap<String, String>,
-    /// The NUMA node it is attached to.
+    /// NUMA node that it is attached to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub numa_node: Option<usize>,
-    /// The processors near it, as `0-17,36-53`.
+    /// Processors near it, as `0-17,36-53`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub local_cpus: Option<String>,
-    /// Its slot.
+    /// PCIe slot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub pcie: Option<Pcie>,
-    /// Its interrupts.
+    /// Interrupts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub irqs: Vec<Irq>,
     /// Queues with receive packet steering, and with transmit packet steering.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub steering: Option<Steering>,
-    /// Its own filter against forged addresses: 0 off, 1 strict, 2 loose. Of this and that of all devices
+    /// Reverse path filter of the device: 0 off, 1 strict, 2 loose. Of this and that of all devices
     /// (`net.ipv4.conf.all.rp_filter`) the larger holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub rp_filter: Option<u8>,
-    /// Packets it had no room for.
+    /// Packets that were dropped for want of receive buffers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub rx_missed_packets: Option<u64>,
 }
 
-/// A number and the most it can be.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Present and largest value of a setting.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bounded {
-    /// The number.
+    /// Present value [number].
     pub value: u32,
-    /// The most that the driver takes.
+    /// Largest value that the driver takes [number].
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub max: Option<u32>,
 }
 
 /// The discipline at the root, and those below it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RootQdisc {
-    /// As `mq`.
+    /// Discipline at the root, as `mq`.
     pub kind: String,
-    /// Whether the kernel put it there itself; somebody's own has options that we do not know.
+    /// True where the kernel made it itself.
     pub default: bool,
-    /// What is below it, each kind once.
+    /// Disciplines below it, each kind once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub below: Vec<String>,
 }
 
 /// Longest super-packets, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Segments {
-    /// Sent, IPv6.
+    /// Largest packet sent, IPv6.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub gso_max_bytes: Option<u32>,
-    /// Sent, IPv4.
+    /// Largest packet sent, IPv4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub gso_ipv4_max_bytes: Option<u32>,
-    /// Received, IPv6.
+    /// Largest packet received, IPv6.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub gro_max_bytes: Option<u32>,
-    /// Received, IPv4.
+    /// Largest packet received, IPv4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub gro_ipv4_max_bytes: Option<u32>,
-    /// What the hardware segments.
+    /// Largest packet that the hardware segments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub tso_max_bytes: Option<u32>,
 }
 
@@ -145,54 +171,58 @@ impl Segments {
 }
 
 /// A PCI Express slot: transfers a second of a lane, in GT/s, and lanes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Pcie {
-    /// As it runs.
+    /// Present speed of a lane.
     pub speed_gts: f64,
-    /// As it runs.
+    /// Present number of lanes.
     pub width: u32,
-    /// As card and slot could.
+    /// Largest speed of a lane that card and slot support.
     pub speed_gts_max: f64,
-    /// As card and slot could.
+    /// Largest number of lanes that card and slot support.
     pub width_max: u32,
-    /// The most that the card asks memory for at once (MaxReadReq).
+    /// Largest read request of the card (MaxReadReq).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub max_read_request_bytes: Option<u32>,
-    /// The most that it sends at once (MaxPayload).
+    /// Largest payload of a packet of the card (MaxPayload).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub max_payload_bytes: Option<u32>,
-    /// The most that both it and the port above it could.
+    /// Largest payload that the card and the port above it support.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub max_payload_bytes_max: Option<u32>,
 }
 
 impl Eq for Pcie {}
 
 /// An interrupt and the processors it goes to.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Irq {
-    /// Its number.
+    /// Number of the interrupt.
     pub number: u32,
-    /// Those it may go to.
+    /// Processors that it may go to.
     pub cpus: String,
-    /// Those it does go to.
+    /// Processors that it goes to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub effective_cpus: Option<String>,
 }
 
 /// How many queues steer packets to processors.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Steering {
-    /// Queues for receiving.
+    /// Receive queues.
     pub rx_queues: u32,
-    /// Of them with RPS.
+    /// Receive queues with receive packet steering.
     pub rps_queues: u32,
-    /// Queues for sending.
+    /// Transmit queues.
     pub tx_queues: u32,
-    /// Of them with XPS.
+    /// Transmit queues with transmit packet steering.
     pub xps_queues: u32,
 }
 

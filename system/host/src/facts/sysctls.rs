@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Tree;
 
@@ -58,14 +59,16 @@ pub const KEYS: &[&str] = &[
 ];
 
 /// Settings by name.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sysctls {
-    /// Values, with single spaces between several numbers.
+    /// Values by name, with single spaces between several numbers.
     #[serde(default)]
+    #[schema(required)]
     pub values: BTreeMap<String, String>,
-    /// Those that nobody can write here: what a network namespace only shows.
+    /// Names of those that cannot be written in this network namespace.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[schema(value_type = Vec<String>)]
     pub read_only: BTreeSet<String>,
 }
 

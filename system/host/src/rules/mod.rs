@@ -16,6 +16,7 @@ mod storage;
 mod tcp;
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::change::{Change, Knob};
 use crate::facts::{Facts, Nic};
@@ -75,71 +76,71 @@ pub struct Case<'a> {
 }
 
 /// What a rule says of one object.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Finding {
-    /// The rule.
+    /// Name of the rule.
     pub rule: &'static str,
-    /// `host`, or a device or disk.
+    /// Object that was judged: `host`, a network device or a disk.
     pub object: String,
-    /// What it says.
+    /// Result.
     #[serde(flatten)]
     pub verdict: Verdict,
 }
 
 /// What a rule says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
-    /// It is as it should be.
+    /// The setting is as wanted.
     Ok {
-        /// What it is.
+        /// Present value.
         have: String,
     },
-    /// It is not, and here is what to change; nothing where only people can.
+    /// The setting differs; `changes` is empty where only a person can change it.
     Differs {
-        /// What it is.
+        /// Present value.
         have: String,
-        /// What it should be.
+        /// Wanted value.
         want: String,
-        /// The way there.
+        /// Changes that a plan makes.
         changes: Vec<Change>,
     },
-    /// It does nothing on this kernel, whatever it is set to.
+    /// The setting has no effect on this kernel.
     NoOp {
-        /// Since when, or for want of what.
+        /// Reason.
         why: String,
     },
-    /// This machine does not have what the rule is about.
+    /// The machine does not have the object of the rule.
     NotApplicable {
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// It is not as it should be, and takes effect when the machine starts.
+    /// The setting differs, and a change takes effect after a restart of the machine.
     NeedsReboot {
-        /// What it is.
+        /// Present value.
         have: String,
-        /// What it should be.
+        /// Wanted value.
         want: String,
     },
-    /// It is not as it should be, and cannot be set from this container or network namespace.
+    /// The setting differs, and cannot be set from this container or network namespace.
     NeedsHost {
-        /// What it is, where that can be seen.
+        /// Present value.
         have: String,
-        /// What it should be.
+        /// Wanted value.
         want: String,
     },
-    /// Another program has it in hand.
+    /// The setting differs, and another program controls it.
     Conflict {
-        /// What it is.
+        /// Present value.
         have: String,
-        /// What it should be.
+        /// Wanted value.
         want: String,
-        /// Which program, and what to do there.
+        /// Name of the other program, and what to change there.
         with: String,
     },
-    /// It cannot be read.
+    /// The setting cannot be read.
     Unknown {
-        /// Why.
+        /// Reason.
         why: String,
     },
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use penstock_protocol::open::{Label, Mark};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use utoipa::ToSchema;
 
 /// Most streams in one direction of a test.
 pub const STREAMS_MAX: u32 = 256;
@@ -14,7 +15,7 @@ pub const SECONDS_MAX: f64 = 86_400.0;
 pub const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
 
 /// Which way the bytes go, seen from the client.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
     /// Client to listener.
@@ -39,7 +40,7 @@ impl Direction {
 }
 
 /// How a sender hands its bytes to the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SendPath {
     /// The fastest that works.
@@ -54,39 +55,45 @@ pub enum SendPath {
 }
 
 /// A test.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct TestParams {
-    /// Which way.
+    /// `forward` (client to listener), `reverse` or `bidir`.
+    #[schema(required)]
     pub direction: Direction,
     /// Streams in each direction.
+    #[schema(required)]
     pub streams: u32,
-    /// How long to send after the omitted start; without `bytes`, always set.
+    /// Duration after the omitted start; null where `bytes` is set.
     pub seconds: Option<f64>,
-    /// How much to send in each direction, exactly.
+    /// Bytes to send in each direction.
     pub bytes: Option<u64>,
-    /// Limit of each direction in bits per second.
+    /// Limit on the rate of each direction.
     pub rate_bps: Option<u64>,
     /// Congestion control of both ends.
     pub congestion: Option<String>,
-    /// Fixed socket buffers of both ends.
+    /// Fixed socket buffer size of both ends.
     pub window_bytes: Option<u32>,
-    /// Bytes handed to the kernel at once.
+    /// Bytes for each system call.
     pub block_bytes: Option<u32>,
-    /// How to send.
+    /// System call by which to send: `auto`, `vmsplice`, `sendfile` or `write`.
+    #[schema(required)]
     pub path: SendPath,
-    /// Time between interval reports.
+    /// Length of an interval.
+    #[schema(required)]
     pub interval_seconds: f64,
-    /// Start of the test that is not counted.
+    /// Duration of the start that is not counted.
+    #[schema(required)]
     pub omit_seconds: f64,
-    /// Whose traffic the packets of the senders say that it is, as a scitag number.
+    /// Scitag of the packets: owner and activity as one number.
     pub scitag: Option<u16>,
-    /// How they say so.
+    /// Place of the scitag in the packets: `flow`, `destination` or `none`.
+    #[schema(required)]
     pub label: LabelBy,
 }
 
 /// How packets say whose traffic they are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LabelBy {
     /// In the IPv6 flow label.

@@ -1,29 +1,30 @@
 //! The result of a test: both ends' counts brought together. Pure.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::message::{Role, StreamReport};
 use super::params::TestParams;
 use super::session::Outcome;
 
 /// What passed at this end between two ticks.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct Interval {
-    /// Its number, from 0.
+    /// Number of the interval, from 0.
     pub index: u32,
-    /// Its start, from the test's.
+    /// Start, from the start of the test.
     pub start_seconds: f64,
-    /// Its end.
+    /// End, from the start of the test.
     pub end_seconds: f64,
     /// Bytes this end's senders handed to the kernel.
     pub bytes_sent: u64,
     /// Bytes this end's receivers took.
     pub bytes_received: u64,
-    /// Segments sent again by this end.
+    /// TCP segments that this end retransmitted.
     pub retransmits: u64,
-    /// Round-trip time, averaged over this end's senders.
+    /// Mean round-trip time of this end's senders.
     pub rtt_us: Option<u32>,
-    /// Whether it belongs to the start that is not counted.
+    /// True where it belongs to the start that is not counted.
     pub omitted: bool,
 }
 
@@ -42,90 +43,90 @@ impl Interval {
 }
 
 /// One stream as both ends saw it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct StreamResult {
-    /// Its number.
+    /// Number of the stream, from 0.
     pub index: u32,
     /// `forward` or `reverse`.
     pub direction: &'static str,
-    /// Bytes the receiver took.
+    /// Bytes that the receiver read.
     pub bytes: u64,
-    /// From its first byte to its last at the receiver.
+    /// Time from the first byte to the last at the receiver.
     pub seconds: f64,
     /// Rate at the receiver.
     pub bits_per_second: f64,
-    /// Segments sent again.
+    /// TCP segments that were retransmitted.
     pub retransmits: u32,
-    /// Average round-trip time at the sender.
+    /// Mean round-trip time at the sender.
     pub rtt_us: u32,
     /// Smallest round-trip time at the sender.
     pub rtt_min_us: u32,
-    /// Largest segment of the sender.
+    /// Maximum segment size of the sender [B].
     pub mss: u32,
-    /// CPU of the sending thread; 100 is one core.
+    /// CPU use of the sending thread; 100 is one core.
     pub cpu_sender_percent: f64,
-    /// CPU of the receiving thread.
+    /// CPU use of the receiving thread; 100 is one core.
     pub cpu_receiver_percent: f64,
 }
 
 /// All streams of one direction.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Flow {
     /// `forward` or `reverse`.
     pub direction: &'static str,
-    /// Bytes the receivers took.
+    /// Bytes that the receivers read.
     pub bytes: u64,
-    /// From the first byte to the last at the receivers.
+    /// Time from the first byte to the last at the receivers.
     pub seconds: f64,
     /// Rate at the receivers.
     pub bits_per_second: f64,
-    /// Segments sent again.
+    /// TCP segments that were retransmitted.
     pub retransmits: u64,
-    /// What kept it from being faster, most of the time: `rate limit`, `sender CPU`, `receiver CPU`, `receive buffer`,
+    /// Resource that limited the rate for most of the time: `rate limit`, `sender CPU`, `receiver CPU`, `receive buffer`,
     /// `send buffer` or `network`.
     pub bound_by: &'static str,
-    /// `flow`, `destination` or `none`: how its packets say whose they are, where somebody asked.
+    /// Place of the scitag in the packets: `flow`, `destination` or `none`; null where none was asked for.
     pub label: Option<String>,
-    /// Why that is another than was asked for.
+    /// Reason for another place than the one that was asked for.
     pub label_note: Option<String>,
 }
 
 /// The whole test.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Report {
-    /// The listener's address.
+    /// Address of the listener.
     pub peer: String,
     /// `forward`, `reverse` or `bidir`.
     pub direction: &'static str,
-    /// Bytes the receivers took, all directions.
+    /// Bytes that the receivers read, in all directions.
     pub bytes: u64,
-    /// Time they took, of the longest direction.
+    /// Duration of the longest direction.
     pub seconds: f64,
     /// Sum of the directions' rates.
     pub bits_per_second: f64,
-    /// Segments sent again.
+    /// TCP segments that were retransmitted.
     pub retransmits: u64,
     /// Congestion control in force at the senders.
     pub congestion: String,
-    /// Largest segment.
+    /// Maximum segment size [B].
     pub mss: u32,
-    /// CPU of this end's stream threads; 100 is one core.
+    /// CPU use of this end's stream threads; 100 is one core.
     pub cpu_local_percent: f64,
-    /// CPU of the other end's.
+    /// CPU use of the other end's stream threads; 100 is one core.
     pub cpu_remote_percent: f64,
-    /// How the senders handed their bytes to the kernel.
+    /// System call by which the senders sent: `vmsplice`, `sendfile` or `write`.
     pub path: String,
-    /// Why that was not a faster path.
+    /// Reason why that was not a faster one.
     pub path_reason: Option<String>,
-    /// Whether the user of either end ended it early.
+    /// True where a user ended the test early.
     pub interrupted: bool,
-    /// Most other tests that the listener ran at the same time: they shared its network and processors.
+    /// Largest number of other tests that the listener ran at the same time: they shared its network and processors.
     pub other_tests: u32,
-    /// One entry for each direction.
+    /// Results by direction.
     pub flows: Vec<Flow>,
-    /// One entry for each stream.
+    /// Results by stream.
     pub streams: Vec<StreamResult>,
-    /// What passed at this end.
+    /// Intervals, as this end counted them.
     pub intervals: Vec<Interval>,
 }
 

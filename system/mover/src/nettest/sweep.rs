@@ -7,6 +7,7 @@
 //! found by halving the gap between the largest number below that and the smallest within it.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// When to stop.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,36 +27,36 @@ impl Default for SweepOptions {
 }
 
 /// One measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
 pub struct SweepPoint {
-    /// Streams.
+    /// Data streams.
     pub streams: u32,
-    /// What they reached together.
+    /// Rate of all streams together.
     pub bits_per_second: f64,
-    /// Segments sent again.
+    /// TCP segments that were retransmitted.
     pub retransmits: u64,
-    /// CPU of this end; 100 is one core.
+    /// CPU use of this end; 100 is one core.
     pub cpu_local_percent: f64,
-    /// CPU of the other end.
+    /// CPU use of the other end; 100 is one core.
     pub cpu_remote_percent: f64,
 }
 
 /// What a sweep found.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct SweepReport {
-    /// The fewest streams that are enough.
+    /// Fewest streams whose rate is within `knee_percent` of the best.
     pub knee_streams: u32,
-    /// What they reach.
+    /// Rate with that many streams.
     pub knee_bits_per_second: f64,
-    /// The number that reached most.
+    /// Streams with the highest rate.
     pub best_streams: u32,
-    /// What it reached.
+    /// Highest rate.
     pub best_bits_per_second: f64,
-    /// How far below the best counts as enough.
+    /// Distance below the best rate that counts as enough.
     pub knee_percent: f64,
-    /// Whether the rate was still rising at the most streams tried.
+    /// True where the rate was still rising at the largest number of streams tried.
     pub still_rising: bool,
-    /// Every measurement, by streams.
+    /// Measurements by the number of streams.
     pub points: Vec<SweepPoint>,
 }
 

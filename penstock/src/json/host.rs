@@ -1,0 +1,124 @@
+//! `penstock host`: `facts` prints the facts themselves.
+
+use std::path::PathBuf;
+
+use penstock_host::apply::Outcome;
+use penstock_host::plan::Plan;
+use penstock_host::report::Report;
+use penstock_host::rules::Finding;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// A goal.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Goal {
+    /// Rate that the host is to reach.
+    pub(crate) rate_bits_per_second: u64,
+    /// Round-trip time to the other end.
+    pub(crate) rtt_seconds: f64,
+    /// Data streams.
+    pub(crate) streams: u32,
+    /// `dtn` (files) or `test` (memory to memory).
+    pub(crate) role: &'static str,
+}
+
+/// A host against a goal.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Checked {
+    /// Goal that the host was judged by.
+    pub(crate) goal: Goal,
+    /// Kernel, processors and memory in words.
+    pub(crate) machine: String,
+    /// Network interfaces that were judged.
+    pub(crate) interfaces: Vec<String>,
+    /// Score and ceilings.
+    pub(crate) report: Report,
+    /// Result of every rule for each object that it judges.
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// A plan, and what was applied of it.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Tuned {
+    /// Goal of the plan.
+    pub(crate) goal: Goal,
+    /// Changes that lead to the goal.
+    pub(crate) plan: Plan,
+    /// With `--apply`: what was done.
+    #[serde(flatten)]
+    pub(crate) applied: Option<Applied>,
+}
+
+/// A plan that was applied: these fields are left out without `--apply`.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Applied {
+    /// Number of this plan in the journal.
+    pub(crate) id: String,
+    /// Result of each rule.
+    pub(crate) outcomes: Vec<Outcome>,
+    /// Files that keep settings over restarts.
+    #[schema(value_type = Vec<String>)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Settings that are kept over restarts.
+    pub(crate) kept: Vec<String>,
+    /// Lines of other files that set the same settings later to other values.
+    pub(crate) overruled_by: Vec<String>,
+    /// Time after which the settings are restored unless they are confirmed; null where they are not.
+    pub(crate) revert_after_seconds: Option<f64>,
+}
+
+/// A plan that was confirmed.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Confirmed {
+    /// Settings that stay.
+    pub(crate) confirmed: usize,
+    /// Files that keep settings over restarts.
+    #[schema(value_type = Vec<String>)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Settings that are kept over restarts.
+    pub(crate) kept: Vec<String>,
+    /// Lines of other files that set the same settings later to other values.
+    pub(crate) overruled_by: Vec<String>,
+}
+
+/// All rules.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Rules {
+    /// Rules, by their names.
+    pub(crate) rules: Vec<Rule>,
+}
+
+/// A rule.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Rule {
+    /// Name of the rule.
+    pub(crate) rule: &'static str,
+    /// Weight in the score, 1 to 10 [weight].
+    pub(crate) weight: u32,
+    /// Settings that it reads.
+    pub(crate) reads: &'static str,
+    /// State that it asks for.
+    pub(crate) wants: &'static str,
+    /// Reason.
+    pub(crate) why: &'static str,
+    /// Risk of the change.
+    pub(crate) risk: &'static str,
+    /// True where the link may go down for a moment while it changes.
+    pub(crate) interrupts: bool,
+    /// Reason why a plan has it only with `--also`; null where plans have it.
+    pub(crate) only_if_named: Option<&'static str>,
+    /// Sources that say otherwise.
+    pub(crate) contradicted: Vec<&'static str>,
+    /// Sources.
+    pub(crate) sources: Vec<&'static str>,
+}
+
+/// A rule with what it says of this host.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Explained {
+    /// The rule.
+    #[serde(flatten)]
+    pub(crate) rule: Rule,
+    /// Result for each object that it judges.
+    pub(crate) findings: Vec<Finding>,
+}

@@ -1,0 +1,101 @@
+//! `penstock sample`: one object a line.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// Line of a sampler.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(crate) enum Event {
+    /// First line.
+    Started(Started),
+    /// After each polling interval.
+    Status(Status),
+    /// Last line.
+    Ended(Status),
+}
+
+/// Sampler that started.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Started {
+    /// Address by which collectors know this host.
+    pub(crate) agent: String,
+    /// Number that tells several samplers of a host apart.
+    pub(crate) sub_agent: u32,
+    /// Time between two datagrams of counters.
+    pub(crate) polling_s: f64,
+    /// Size of the ring between the kernel and the sampler.
+    pub(crate) ring_bytes: u32,
+    /// Programs that were attached.
+    pub(crate) attached: Vec<Attached>,
+    /// Addresses of the collectors.
+    pub(crate) collectors: Vec<String>,
+}
+
+/// A program at an interface.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Attached {
+    /// Name of the interface.
+    pub(crate) interface: String,
+    /// Index of the interface.
+    pub(crate) ifindex: Option<u32>,
+    /// `ingress` or `egress`.
+    pub(crate) direction: &'static str,
+    /// Hook: `tcx` or `clsact`.
+    pub(crate) by: &'static str,
+    /// N of one packet in N that is sampled.
+    pub(crate) rate: Option<u32>,
+}
+
+/// Counters since the sampler started.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Status {
+    /// Time since the start.
+    pub(crate) uptime_s: f64,
+    /// Packets that passed.
+    pub(crate) packets: u64,
+    /// Packets that were sampled.
+    pub(crate) samples: u64,
+    /// Samples that were lost because the ring was full.
+    pub(crate) drops: u64,
+    /// sFlow datagrams made.
+    pub(crate) datagrams: u64,
+    /// Datagrams that could not be sent.
+    pub(crate) send_errors: u64,
+    /// Samples that fit into no datagram.
+    pub(crate) too_long: u64,
+    /// Counters by interface.
+    pub(crate) interfaces: Vec<Interface>,
+    /// Datagrams by collector.
+    pub(crate) collectors: Vec<Collector>,
+}
+
+/// Counters of an interface.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Interface {
+    /// Name of the interface.
+    pub(crate) interface: String,
+    /// Index of the interface.
+    pub(crate) ifindex: u32,
+    /// N of one packet in N that is sampled.
+    pub(crate) rate: u32,
+    /// Packets that passed.
+    pub(crate) packets: u64,
+    /// Packets that were sampled.
+    pub(crate) samples: u64,
+    /// Samples that were lost because the ring was full.
+    pub(crate) drops: u64,
+}
+
+/// Datagrams to a collector.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Collector {
+    /// Address and port of the collector.
+    pub(crate) collector: String,
+    /// Datagrams sent.
+    pub(crate) datagrams: u64,
+    /// Bytes of the datagrams sent.
+    pub(crate) bytes: u64,
+    /// Datagrams that could not be sent.
+    pub(crate) send_errors: u64,
+}

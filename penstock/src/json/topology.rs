@@ -1,0 +1,150 @@
+//! `penstock topology`.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// Files that were checked.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Checked {
+    /// Results, in the order of the arguments.
+    pub(crate) files: Vec<CheckedFile>,
+}
+
+/// A file that was checked.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct CheckedFile {
+    /// Name of the file as given.
+    pub(crate) file: String,
+    /// All faults of the file; none where it is good.
+    pub(crate) faults: Vec<Fault>,
+}
+
+/// A fault of a topology file.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Fault {
+    /// Line of the fault, from 1.
+    pub(crate) line: usize,
+    /// Column of that line, from 1.
+    pub(crate) column: usize,
+    /// Description of the fault.
+    pub(crate) text: String,
+}
+
+/// A topology.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Network {
+    /// Name of the topology.
+    pub(crate) name: String,
+    /// Title for people.
+    pub(crate) title: Option<String>,
+    /// Origin of the facts.
+    pub(crate) source: Option<String>,
+    /// Sites.
+    pub(crate) sites: Vec<Site>,
+    /// Hosts and switches.
+    pub(crate) nodes: Vec<Node>,
+    /// Links.
+    pub(crate) links: Vec<Link>,
+}
+
+/// A place.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Site {
+    /// Name of the site.
+    pub(crate) name: String,
+    /// Title for people.
+    pub(crate) title: Option<String>,
+    /// Latitude, north positive [degrees].
+    pub(crate) latitude: Option<f64>,
+    /// Longitude, east positive [degrees].
+    pub(crate) longitude: Option<f64>,
+}
+
+/// A host or a switch.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Node {
+    /// Name of the node.
+    pub(crate) name: String,
+    /// `host` or `switch`.
+    pub(crate) kind: &'static str,
+    /// Name of its site.
+    pub(crate) site: Option<String>,
+    /// Packet memory of a switch.
+    pub(crate) buffer_bytes: Option<u64>,
+    /// Interfaces of a host.
+    pub(crate) interfaces: Vec<Interface>,
+}
+
+/// An interface of a host.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Interface {
+    /// Name of the interface.
+    pub(crate) name: String,
+    /// Line rate.
+    pub(crate) rate_bits_per_second: Option<u64>,
+    /// Largest IP packet.
+    pub(crate) mtu_bytes: u32,
+    /// NUMA node that it is attached to.
+    pub(crate) numa_node: Option<u32>,
+}
+
+/// A link, alike in both directions.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Link {
+    /// Name of the link.
+    pub(crate) name: String,
+    /// Both ends, as `host:interface` or the name of a node.
+    pub(crate) ends: [String; 2],
+    /// Rate of each direction.
+    pub(crate) rate_bits_per_second: u64,
+    /// Delay one way.
+    pub(crate) delay_seconds: f64,
+    /// Origin of the delay: `given`, `fibre` (from the length), `great_circle` (a lower bound) or `none` (0).
+    pub(crate) delay_source: &'static str,
+    /// Standard deviation of the delay.
+    pub(crate) jitter_seconds: f64,
+    /// Share of packets lost, 0 to 1.
+    pub(crate) loss: f64,
+    /// Mean number of packets lost together.
+    pub(crate) loss_burst_packets: f64,
+    /// Bytes that may wait at each end.
+    pub(crate) queue_bytes: Option<u64>,
+    /// Bytes waiting from which packets capable of ECN are marked.
+    pub(crate) mark_bytes: Option<u64>,
+    /// IEEE 802.1Q tag.
+    pub(crate) vlan: Option<u16>,
+    /// Names of the risks that it shares with other links.
+    pub(crate) risk_groups: Vec<String>,
+    /// Operator of the link.
+    pub(crate) operator: Option<String>,
+}
+
+/// Paths between two nodes.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Paths {
+    /// Node where the paths begin.
+    pub(crate) from: String,
+    /// Node where the paths end.
+    pub(crate) to: String,
+    /// Disjoint paths with the least delay in all, the shortest first.
+    pub(crate) paths: Vec<Path>,
+    /// True where no better set of paths exists; false where the search was given up.
+    pub(crate) best: bool,
+}
+
+/// A path.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Path {
+    /// Nodes from one end to the other.
+    pub(crate) nodes: Vec<String>,
+    /// Links between them.
+    pub(crate) links: Vec<String>,
+    /// Rate of the slowest link.
+    pub(crate) rate_bits_per_second: Option<u64>,
+    /// Delay one way.
+    pub(crate) delay_seconds: f64,
+    /// Share of packets lost on the whole path, 0 to 1.
+    pub(crate) loss: f64,
+    /// Risks of all its links.
+    pub(crate) risk_groups: Vec<String>,
+}
