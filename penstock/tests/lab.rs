@@ -654,10 +654,10 @@ fn what_buffers_let_through_is_named() {
         name = "play"
         topology = "two.toml"
         [sysctl]
-        "net.ipv4.tcp_wmem" = "4096 16384 65536"
+        "net.ipv4.tcp_wmem" = "4096 16384 32768"
         [[step]]
         set = "wan"
-        to = ["delay=20ms"]
+        to = ["delay=50ms"]
         [[step]]
         name = "server"
         host = "b"
