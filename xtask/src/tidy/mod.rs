@@ -1,9 +1,10 @@
 //! The rules of the house that no compiler checks, as one list of faults.
 //!
-//! `floors` reads the manifests, `source` the Rust files, `text` the documents. Each takes the root of a checkout, so
+//! `floors` reads the manifests, `source` the Rust files, `language` their names and comments, `text` the documents. Each takes the root of a checkout, so
 //! the tests can show that a broken checkout is noticed. A fault names the file, what is wrong and what mends it.
 
 mod floors;
+mod language;
 mod source;
 mod text;
 
@@ -11,6 +12,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+
+pub use language::{list, lower, rules};
 
 /// One broken rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +41,7 @@ pub fn check(root: &Path) -> Result<Vec<Fault>> {
     let mut faults = floors::check(root)?;
     faults.extend(source::check(root, &files)?);
     faults.extend(text::check(root, &files)?);
+    faults.extend(language::check(root, &files)?);
     faults.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     Ok(faults)
 }
