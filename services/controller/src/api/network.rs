@@ -161,13 +161,13 @@ pub struct HostFacts {
     pub version: Option<String>,
     /// Addresses and ports for transfers.
     pub addresses: Vec<String>,
-    /// Rate of the interfaces, or the operator's limit; null where it is not known.
+    /// Rate of the interfaces, or the limit in the agent's configuration; null where it is not known.
     pub network_bps: Option<u64>,
-    /// Rate at which the host reads files; null where it is not known.
+    /// Rate at which the host reads files, by the agent's configuration; null where that gives none.
     pub read_bps: Option<u64>,
-    /// Rate at which the host writes files; null where it is not known.
+    /// Rate at which the host writes files, by the agent's configuration; null where that gives none.
     pub write_bps: Option<u64>,
-    /// Largest number of transfers at a time; null where it is not known.
+    /// Largest number of transfers at a time, by the agent's configuration; null where the host has never reported.
     pub transfers_max: Option<u32>,
     /// Present rate that the interfaces send; 0 where the host is silent.
     pub sent_bps: u64,

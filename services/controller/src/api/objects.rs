@@ -160,17 +160,18 @@ pub struct RequestFacts {
     pub ended_unix_seconds: Option<f64>,
     /// Description of the last failure; null where there was none.
     pub trouble: Option<String>,
-    /// Present rate, as reported by the hosts that are up; null in lists, after a change and once the request has
-    /// ended.
+    /// Present rate, as reported by the hosts that are up; null in lists, after a submission or change, and once the
+    /// request has ended.
     #[serde(default)]
     pub bits_per_second: Option<u64>,
-    /// Time left until the request is done; null where it cannot be told, in lists and after a change.
+    /// Time left until the request is done; null where it cannot be told, in lists, and after a submission or change.
     #[serde(default)]
     pub forecast_seconds: Option<u64>,
-    /// Reason why nothing of the request moves; null where something moves, and once it has ended.
+    /// Reason why nothing of the request moves; null where something moves, after a submission or change, and once it
+    /// has ended.
     #[serde(default)]
     pub waiting: Option<String>,
-    /// Reason why the deadline cannot be met, as far as known; null otherwise, and in lists.
+    /// Reason why the deadline cannot be met; null where none is known, and in lists.
     #[serde(default)]
     pub deadline_problem: Option<String>,
 }
