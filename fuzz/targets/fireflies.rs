@@ -5,8 +5,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use penstock_scitags::Registry;
-use penstock_scitags::firefly::read::State;
-use penstock_scitags::firefly::{self, DATAGRAM_BYTES_MAX, Firefly, Flow, Phase, Received};
+use penstock_scitags::firefly::read::FlowState;
+use penstock_scitags::firefly::{self, DATAGRAM_BYTES_MAX, Firefly, FireflyFlow, FlowPhase, ReceivedFirefly};
 use penstock_scitags::time::UtcTime;
 
 const REGISTRY: &[u8] = include_bytes!("../../core/scitags/data/registry.json");
@@ -39,17 +39,17 @@ fn registry(json: &[u8], text: &str) {
     }
 }
 
-fn written(received: &Received) -> Option<Firefly> {
+fn written(received: &ReceivedFirefly) -> Option<Firefly> {
     let never = UtcTime::new(0, 0);
     Some(Firefly {
         phase: match received.state {
-            State::Start => Phase::Start,
-            State::Ongoing => Phase::Ongoing,
-            State::End => Phase::End(received.ended.unwrap_or(never)),
+            FlowState::Start => FlowPhase::Start,
+            FlowState::Ongoing => FlowPhase::Ongoing,
+            FlowState::End => FlowPhase::End(received.ended.unwrap_or(never)),
         },
         started: received.started.unwrap_or(never),
         now: received.now.unwrap_or(never),
-        flow: Flow::new(received.source, received.destination, received.protocol).ok()?,
+        flow: FireflyFlow::new(received.source, received.destination, received.protocol).ok()?,
         tag: received.tag().ok()?,
         application: received.application.clone().unwrap_or_default(),
         bytes: received.bytes,

@@ -98,7 +98,7 @@ fn a_pair_in_every_form_and_back() {
 }
 
 #[test]
-fn owners_beyond_nine_bits_have_fireflies_only() {
+fn large_owners_have_fireflies_only() {
     let house = House::new();
     let done = tag(&house.state, &["encode", "600/3", "--json"]).good();
     assert_eq!(done.json["fireflies_only"], true);

@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use penstock_scitags::firefly::{self, FireflyError, Received};
+use penstock_scitags::firefly::{self, FireflyError, ReceivedFirefly};
 
 use crate::aggregate::{Aggregates, Aggregator};
 use crate::export::LastTotals;
@@ -53,7 +53,7 @@ pub trait Sink {
     }
 
     /// A firefly that is believed.
-    fn firefly(&mut self, firefly: &Received) {
+    fn firefly(&mut self, firefly: &ReceivedFirefly) {
         let _ = firefly;
     }
 }
@@ -197,7 +197,7 @@ impl Intake {
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), FireflyRefused> {
-        let mut hear = || -> Result<Received, FireflyRefused> {
+        let mut hear = || -> Result<ReceivedFirefly, FireflyRefused> {
             let firefly = firefly::read(bytes)?;
             self.trust.hear(now, from.ip(), &firefly)?;
             Ok(firefly)

@@ -24,7 +24,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use penstock_scitags::firefly::{Protocol, Received, read::State};
+use penstock_scitags::firefly::{ReceivedFirefly, TransportProtocol, read::FlowState};
 use penstock_scitags::{FlowLabel, Registry, Scitag};
 
 use crate::bounded::Generations;
@@ -182,7 +182,7 @@ impl Trust {
         &mut self,
         now: Duration,
         sender: IpAddr,
-        firefly: &Received,
+        firefly: &ReceivedFirefly,
     ) -> Result<(), Disbelief> {
         let address = Address::from(sender);
         if self.hosts.find(address).is_none() && self.relays.find(address).is_none() {
@@ -191,8 +191,8 @@ impl Trust {
         let tag = firefly.tag().ok().filter(|tag| self.has(*tag));
         let tag = tag.ok_or(Disbelief::Pair(firefly.owner, firefly.activity))?;
         let keep = match firefly.state {
-            State::End => FIREFLY_LINGER,
-            State::Start | State::Ongoing => FIREFLY_SILENCE_MAX,
+            FlowState::End => FIREFLY_LINGER,
+            FlowState::Start | FlowState::Ongoing => FIREFLY_SILENCE_MAX,
         };
         let key = flow_of(firefly.source, firefly.destination, firefly.protocol);
         self.flows.put(canonical(key), Told { tag, until: now.saturating_add(keep) });
@@ -270,15 +270,15 @@ fn canonical(key: FlowKey) -> FlowKey {
     }
 }
 
-fn flow_of(source: SocketAddr, destination: SocketAddr, protocol: Protocol) -> FlowKey {
+fn flow_of(source: SocketAddr, destination: SocketAddr, protocol: TransportProtocol) -> FlowKey {
     FlowKey {
         source: source.ip().into(),
         destination: destination.ip().into(),
         source_port: source.port(),
         destination_port: destination.port(),
         protocol: match protocol {
-            Protocol::Tcp => 6,
-            Protocol::Udp => 17,
+            TransportProtocol::Tcp => 6,
+            TransportProtocol::Udp => 17,
         },
     }
 }

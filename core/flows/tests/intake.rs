@@ -19,7 +19,7 @@ use penstock_flows::sflow::record::{
 };
 use penstock_flows::sflow::xdr::{Mac, Opaque, Reader};
 use penstock_flows::sflow::{Encoder, FlowRecord, Interface, Source};
-use penstock_scitags::firefly::{Firefly, Flow, Phase, Protocol};
+use penstock_scitags::firefly::{Firefly, FireflyFlow, FlowPhase, TransportProtocol};
 use penstock_scitags::time::UtcTime;
 use penstock_scitags::{FlowLabel, Registry, Scitag, option};
 
@@ -165,7 +165,7 @@ fn firefly(
     destination: Ipv6Addr,
     port: u16,
     tag: Scitag,
-    phase: Phase,
+    phase: FlowPhase,
 ) -> Vec<u8> {
     let time = UtcTime::new(1_700_000_000, 0);
     let ends =
@@ -174,7 +174,7 @@ fn firefly(
         phase,
         started: time,
         now: time,
-        flow: Flow::new(ends.0, ends.1, Protocol::Tcp).unwrap(),
+        flow: FireflyFlow::new(ends.0, ends.1, TransportProtocol::Tcp).unwrap(),
         tag,
         application: "test".to_owned(),
         bytes: None,
@@ -217,7 +217,7 @@ fn a_firefly_confirms_and_names_what_has_no_mark() {
     let (mut intake, mut agent) = (intake(), Agent::new(1));
     let (a, b) = (host(ELSEWHERE, 1), host(FNAL, 1));
     let relay = SocketAddr::from(([192, 0, 2, 53], 10514));
-    let start = firefly(a, b, 7, cms(), Phase::Start);
+    let start = firefly(a, b, 7, cms(), FlowPhase::Start);
     // Anyone can write one: that of a stranger is not believed, whatever it says.
     let refused = intake.firefly(NOW, from(), &start, &mut ()).unwrap_err().to_string();
     assert_eq!(
@@ -248,7 +248,7 @@ fn a_firefly_confirms_and_names_what_has_no_mark() {
     back[ports..ports + 4].copy_from_slice(&[0x14, 0x51, 0x9C, 0x47]);
     assert_eq!(verdict(&mut intake, &mut agent, &back, NOW), by_firefly);
     // After its end it is remembered for a while.
-    let end = firefly(a, b, 7, cms(), Phase::End(UtcTime::new(1_700_000_001, 0)));
+    let end = firefly(a, b, 7, cms(), FlowPhase::End(UtcTime::new(1_700_000_001, 0)));
     intake.firefly(NOW, relay, &end, &mut ()).unwrap();
     let later = NOW + FIREFLY_LINGER;
     assert_eq!(

@@ -1,34 +1,34 @@
-//! The scitag number where clients hand it to storages: in a URL, in an HTTP header.
+//! The scitag number as clients pass it to storages: in a URL or an HTTP header.
 //!
-//! XRootD and dCache read the same two places. They differ in what a bad number does: XRootD takes it as
-//! "tagged with 0", dCache sends no firefly. Here it is an error, and the caller decides.
+//! XRootD and dCache read the same two places. They differ in how they treat an invalid number: XRootD
+//! takes it as "tagged with 0", dCache sends no firefly. Here it is an error, and the caller decides.
 
 use crate::tag::{Scitag, TagError};
 
 /// The key in a URL's query.
 pub const URL_KEY: &str = "scitag.flow";
 
-/// The request header.
+/// Request header of a tagged transfer.
 pub const HEADER: &str = "SciTag";
 
-/// The request header that a third-party copy passes on as [`HEADER`] to the other storage.
+/// Request header that a third-party copy forwards as [`HEADER`] to the other storage.
 pub const TRANSFER_HEADER: &str = "TransferHeaderSciTag";
 
-/// Why a URL or a header has no scitag that can be used.
+/// Error of reading a scitag from a URL or a header.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CarryError {
     /// Not a decimal number.
     #[error("'{0}' is no scitag: give a decimal number such as 206")]
     NotANumber(String),
-    /// A number that is none.
+    /// The number is out of range.
     #[error(transparent)]
     Tag(#[from] TagError),
-    /// The key stands there more than once.
+    /// The key occurs twice with different numbers.
     #[error("{URL_KEY} is given as {0} and as {1}: give it once")]
     Twice(u32, u32),
 }
 
-/// Reads the value of [`HEADER`] or of [`URL_KEY`]; blanks around it do not count.
+/// Parses the value of [`HEADER`] or of [`URL_KEY`]; surrounding blanks are ignored.
 ///
 /// # Errors
 /// When it is not a decimal number, or out of range.
@@ -42,11 +42,11 @@ pub fn from_value(text: &str) -> Result<Scitag, CarryError> {
     Ok(Scitag::from_number(number)?)
 }
 
-/// Reads the scitag of a URL, `None` where it has none. What stands after `#` does not count, and the
-/// same number twice counts once.
+/// Parses the scitag of a URL; `None` if the key is absent. Ignores the fragment and a repetition of the
+/// same number.
 ///
 /// # Errors
-/// When the number is none, or two differ.
+/// When the number is invalid, or two differ.
 pub fn from_url(url: &str) -> Result<Option<Scitag>, CarryError> {
     let url = url.split('#').next().unwrap_or_default();
     let Some((_, query)) = url.split_once('?') else { return Ok(None) };
@@ -65,13 +65,13 @@ pub fn from_url(url: &str) -> Result<Option<Scitag>, CarryError> {
     Ok(found)
 }
 
-/// The pair for a URL's query: `scitag.flow=206`.
+/// Formats the parameter of a URL's query: `scitag.flow=206`.
 #[must_use]
 pub fn url_parameter(tag: Scitag) -> String {
     format!("{URL_KEY}={}", tag.number())
 }
 
-/// The header line: `SciTag: 206`.
+/// Formats the header line: `SciTag: 206`.
 #[must_use]
 pub fn header_line(tag: Scitag) -> String {
     format!("{HEADER}: {}", tag.number())
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_numbers_are_told() {
+    fn malformed_numbers_are_errors() {
         assert_eq!(from_value(" 65 "), Ok(tag(1, 1)));
         assert_eq!(from_value("65536"), Err(TagError::Number(65_536).into()));
         assert_eq!(from_value("64"), Err(TagError::Number(64).into()));

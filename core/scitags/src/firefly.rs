@@ -6,14 +6,15 @@
 //! <134>1 2026-03-01T10:00:00.000000+00:00 dtn1.example.org penstock - firefly-json - {"version":1, ...}
 //! ```
 //!
-//! What is written here passes the published schema (v1.0.0) and the reference collector, which drops
-//! what does not match its pattern: a time is always there, in UTC with microseconds; a host name that
-//! the pattern would refuse is `-`. The schema allows no further keys in `flow-lifecycle`, `flow-id`,
-//! `usage` and `context`. So packets are counted in `packets` beside `usage`, and facts of TCP stand in
-//! the free object `netlink`, with flowd's names.
+//! Output passes the published schema (v1.0.0) and the reference collector, which drops all that
+//! does not match its pattern: the time is always present, in UTC with microseconds; a host name
+//! that the pattern refuses becomes `-`. The schema allows no further keys in `flow-lifecycle`,
+//! `flow-id`, `usage` and `context`. So packets are counted in `packets` beside `usage`, and TCP
+//! statistics stand in the free object `netlink`, with flowd's names.
 //!
-//! Source is the end that supplies data, whichever of them opened the connection. The port is
-//! [`PORT`], at the flow's destination and at collectors. [`read`](mod@read) takes the fireflies of other programs.
+//! The source is the end that supplies data, no matter which end opened the connection. The port is
+//! [`FIREFLY_PORT`], at the flow's destination and at collectors. [`read`](mod@read) parses the
+//! fireflies of other programs.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -24,62 +25,62 @@ use crate::time::UtcTime;
 
 pub mod read;
 
-pub use read::{FireflyError, Received, read};
+pub use read::{FireflyError, ReceivedFirefly, read};
 
-/// UDP port of fireflies.
-pub const PORT: u16 = 10514;
+/// UDP port of firefly receivers.
+pub const FIREFLY_PORT: u16 = 10514;
 
-/// Longest datagram that is written: a frame of 1500 bytes without the headers of IPv6 and UDP.
+/// Longest datagram that is sent: a frame of 1500 bytes without the headers of IPv6 and UDP.
 pub const DATAGRAM_BYTES_MAX: usize = 1500 - 40 - 8;
 
-/// Longest name of a program in `context`; what is longer is cut.
+/// Longest program name in `context`; longer names are cut.
 pub const APPLICATION_BYTES_MAX: usize = 64;
 
 /// local0.info: 16 * 8 + 6.
-const PRIORITY: u8 = 134;
+const SYSLOG_PRIORITY: u8 = 134;
 
-/// Where a flow is in its life.
+/// FlowPhase of a flow that a firefly reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// It starts.
+pub enum FlowPhase {
+    /// The flow starts.
     Start,
-    /// It runs.
+    /// The flow goes on.
     Ongoing,
-    /// It ended then.
+    /// The flow ended at this time.
     End(UtcTime),
 }
 
-/// The transport of a flow.
+/// Transport protocol of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Protocol {
+pub enum TransportProtocol {
     /// TCP.
     Tcp,
     /// UDP.
     Udp,
 }
 
-/// A flow, from the end that supplies data to the other. Both addresses are of one family, IPv4 ones
-/// never written as IPv6, and no port is zero.
+/// A flow from the end that supplies data to the other. Both addresses are of one family
+/// (IPv4-mapped ones are IPv4), and no port is zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Flow {
+pub struct FireflyFlow {
     source: SocketAddr,
     destination: SocketAddr,
-    protocol: Protocol,
+    protocol: TransportProtocol,
 }
 
-/// Addresses that belong to no flow.
+/// Error of building a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FlowError {
-    /// One is IPv4 and the other IPv6.
+    /// One address is IPv4 and the other IPv6.
     #[error("{0} and {1} are not of one family")]
     Families(IpAddr, IpAddr),
-    /// A port is zero.
+    /// A port is 0.
     #[error("port 0 is no port of a flow")]
     Port,
 }
 
-impl Flow {
+impl FireflyFlow {
     /// The flow from `source`, which supplies data, to `destination`.
     ///
     /// # Errors
@@ -87,9 +88,9 @@ impl Flow {
     pub fn new(
         source: SocketAddr,
         destination: SocketAddr,
-        protocol: Protocol,
+        protocol: TransportProtocol,
     ) -> Result<Self, FlowError> {
-        // A scope or a flow label is no part of an address in a firefly.
+        // A firefly has no scope and no flow label.
         let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
         let (source, destination) = (plain(source), plain(destination));
         if source.is_ipv4() != destination.is_ipv4() {
@@ -101,39 +102,39 @@ impl Flow {
         Ok(Self { source, destination, protocol })
     }
 
-    /// The end that supplies data.
+    /// Returns the end that supplies data.
     #[must_use]
     pub fn source(self) -> SocketAddr {
         self.source
     }
 
-    /// The other end.
+    /// Returns the end that receives data.
     #[must_use]
     pub fn destination(self) -> SocketAddr {
         self.destination
     }
 
-    /// TCP or UDP.
+    /// Returns the transport protocol.
     #[must_use]
-    pub fn protocol(self) -> Protocol {
+    pub fn protocol(self) -> TransportProtocol {
         self.protocol
     }
 }
 
-/// How much went each way, seen from the source: bytes or packets.
+/// Bytes or packets in both directions, as the source counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Count {
-    /// Received by the source.
+pub struct DirectionCounts {
+    /// ReceivedFirefly by the source.
     pub received: u64,
     /// Sent by the source.
     pub sent: u64,
 }
 
-/// Facts of a TCP connection (`struct tcp_info`), in the kernel's units. `None` for a value that was not read: a
-/// firefly leaves it out, because 0 would be a measurement.
+/// Statistics of a TCP connection (`struct tcp_info`), in the kernel's units. `None` for a value
+/// that was not read: a firefly omits it, because 0 would be a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the names are the kernel's")]
-pub struct TcpInfo {
+pub struct TcpStats {
     pub rtt_us: Option<u32>,
     pub rttvar_us: Option<u32>,
     pub min_rtt_us: Option<u32>,
@@ -152,57 +153,57 @@ pub struct TcpInfo {
     pub data_segs_out: Option<u32>,
     pub bytes_acked: Option<u64>,
     pub bytes_received: Option<u64>,
-    /// Bytes per second.
+    /// Delivery rate in bytes per second.
     pub delivery_rate: Option<u64>,
-    /// Bytes per second.
+    /// Pacing rate in bytes per second.
     pub pacing_rate: Option<u64>,
     pub busy_time_us: Option<u64>,
     pub rwnd_limited_us: Option<u64>,
     pub sndbuf_limited_us: Option<u64>,
 }
 
-/// One firefly, before it is a datagram.
+/// Content of a firefly before it is serialised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Firefly {
-    /// Where in the flow's life.
-    pub phase: Phase,
-    /// When the flow started.
+    /// FlowPhase of the flow.
+    pub phase: FlowPhase,
+    /// Start of the flow.
     pub started: UtcTime,
-    /// When this is written.
+    /// Time at which the firefly is sent.
     pub now: UtcTime,
-    /// Which flow.
-    pub flow: Flow,
-    /// Whose, and what for.
+    /// Addresses, ports and protocol.
+    pub flow: FireflyFlow,
+    /// Owner and activity.
     pub tag: Scitag,
     /// Name and version of the program that moves the data.
     pub application: String,
-    /// Bytes, if they are known; the collector computes rates from those at the end.
-    pub bytes: Option<Count>,
-    /// Packets, if they are known.
-    pub packets: Option<Count>,
-    /// Facts of TCP, if there are any.
-    pub tcp: Option<TcpInfo>,
+    /// Bytes, if known; collectors compute rates from those at the end.
+    pub bytes: Option<DirectionCounts>,
+    /// Packets, if known.
+    pub packets: Option<DirectionCounts>,
+    /// TCP statistics, if any.
+    pub tcp: Option<TcpStats>,
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct FireflyObject<'a> {
     version: u8,
     #[serde(rename = "flow-lifecycle")]
-    lifecycle: Lifecycle,
+    lifecycle: LifecycleObject,
     #[serde(rename = "flow-id")]
-    flow: FlowId,
+    flow: FlowIdObject,
     #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Count>,
+    usage: Option<DirectionCounts>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    packets: Option<Count>,
+    packets: Option<DirectionCounts>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    netlink: Option<Netlink>,
-    context: Context<'a>,
+    netlink: Option<NetlinkObject>,
+    context: ContextObject<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
-struct Lifecycle {
+struct LifecycleObject {
     state: &'static str,
     start_time: UtcTime,
     current_time: UtcTime,
@@ -212,18 +213,18 @@ struct Lifecycle {
 
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
-struct FlowId {
+struct FlowIdObject {
     afi: &'static str,
     src_ip: IpAddr,
     dst_ip: IpAddr,
-    protocol: Protocol,
+    protocol: TransportProtocol,
     src_port: u16,
     dst_port: u16,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
-struct Context<'a> {
+struct ContextObject<'a> {
     experiment_id: u16,
     activity_id: u8,
     application: &'a str,
@@ -232,7 +233,7 @@ struct Context<'a> {
 /// Names and units of flowd: `rtt` and `rttvar` in milliseconds, `min_rtt` and the times that bound in
 /// microseconds.
 #[derive(Debug, Default, Serialize)]
-struct Netlink {
+struct NetlinkObject {
     #[serde(skip_serializing_if = "Option::is_none")]
     rtt: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -282,14 +283,14 @@ struct Netlink {
 }
 
 impl Firefly {
-    /// The datagram: `host` is this machine's name, `program` the name in the log line. At most
+    /// Serialises the datagram: `host` is this machine's name, `program` the name in the log line. At most
     /// [`DATAGRAM_BYTES_MAX`] bytes; of [`Self::tcp`] only the round-trip time is sent where all of it
     /// would not fit.
     #[must_use]
     pub fn datagram(&self, host: &str, program: &str) -> Vec<u8> {
-        let whole = self.line(host, program, true);
-        if whole.len() <= DATAGRAM_BYTES_MAX {
-            return whole.into_bytes();
+        let full = self.line(host, program, true);
+        if full.len() <= DATAGRAM_BYTES_MAX {
+            return full.into_bytes();
         }
         self.line(host, program, false).into_bytes()
     }
@@ -298,25 +299,25 @@ impl Firefly {
         let json = serde_json::to_string(&self.document(all, &plain(&self.application)))
             .expect("plain data");
         let (now, host, program) = (self.now, host_field(host), program_field(program));
-        format!("<{PRIORITY}>1 {now} {host} {program} - firefly-json - {json}")
+        format!("<{SYSLOG_PRIORITY}>1 {now} {host} {program} - firefly-json - {json}")
     }
 
-    fn document<'a>(&self, all: bool, application: &'a str) -> Document<'a> {
+    fn document<'a>(&self, all: bool, application: &'a str) -> FireflyObject<'a> {
         let (state, end_time) = match self.phase {
-            Phase::Start => ("start", None),
-            Phase::Ongoing => ("ongoing", None),
-            Phase::End(at) => ("end", Some(at)),
+            FlowPhase::Start => ("start", None),
+            FlowPhase::Ongoing => ("ongoing", None),
+            FlowPhase::End(at) => ("end", Some(at)),
         };
         let (source, destination) = (self.flow.source, self.flow.destination);
-        Document {
+        FireflyObject {
             version: 1,
-            lifecycle: Lifecycle {
+            lifecycle: LifecycleObject {
                 state,
                 start_time: self.started,
                 current_time: self.now,
                 end_time,
             },
-            flow: FlowId {
+            flow: FlowIdObject {
                 afi: if source.is_ipv4() { "ipv4" } else { "ipv6" },
                 src_ip: source.ip(),
                 dst_ip: destination.ip(),
@@ -327,7 +328,7 @@ impl Firefly {
             usage: self.bytes,
             packets: self.packets,
             netlink: self.tcp.and_then(|tcp| netlink(&tcp, all)),
-            context: Context {
+            context: ContextObject {
                 experiment_id: self.tag.owner(),
                 activity_id: self.tag.activity(),
                 application,
@@ -336,17 +337,17 @@ impl Firefly {
     }
 }
 
-/// `None` where nothing was read: an object without members says nothing.
-fn netlink(tcp: &TcpInfo, all: bool) -> Option<Netlink> {
-    if *tcp == TcpInfo::default() {
+/// Returns `None` if no value was read, to omit an empty object.
+fn netlink(tcp: &TcpStats, all: bool) -> Option<NetlinkObject> {
+    if *tcp == TcpStats::default() {
         return None;
     }
     let milliseconds = |micros: Option<u32>| micros.map(|micros| f64::from(micros) / 1000.0);
     let rtt = milliseconds(tcp.rtt_us);
     if !all {
-        return rtt.map(|rtt| Netlink { rtt: Some(rtt), ..Netlink::default() });
+        return rtt.map(|rtt| NetlinkObject { rtt: Some(rtt), ..NetlinkObject::default() });
     }
-    Some(Netlink {
+    Some(NetlinkObject {
         rtt,
         rttvar: milliseconds(tcp.rttvar_us),
         min_rtt: tcp.min_rtt_us,
@@ -373,13 +374,13 @@ fn netlink(tcp: &TcpInfo, all: bool) -> Option<Netlink> {
     })
 }
 
-/// ASCII without quotes and backslashes, so that JSON makes no byte of it longer.
+/// Replaces all but printable ASCII without quotes and backslashes, so that no byte needs escaping in JSON.
 fn plain(text: &str) -> String {
     let good = |c: char| c == ' ' || c.is_ascii_graphic() && !"\"\\".contains(c);
     text.chars().take(APPLICATION_BYTES_MAX).map(|c| if good(c) { c } else { '?' }).collect()
 }
 
-/// A name that the collector's pattern takes as a host, else `-`.
+/// Returns the name if the collector's pattern accepts it as a host, else `-`.
 fn host_field(host: &str) -> &str {
     let host = host.strip_suffix('.').unwrap_or(host);
     let label = |label: &str| {

@@ -1,4 +1,4 @@
-//! The IPv6 flow label that carries a scitag: 15 bits with a meaning, 5 bits of entropy.
+//! The IPv6 flow label that carries a scitag: 15 bits of payload, 5 bits of entropy.
 //!
 //! ```text
 //! bit   19 18 | 17 16 15 14 13 12 11 10  9 |  8 |  7  6  5  4  3  2 |  1  0
@@ -6,23 +6,23 @@
 //! ```
 //!
 //! Parallel streams of one transfer take distinct entropy, so that routers that balance by label spread
-//! them. Ordinary hosts put random labels on every flow: a label means something only where its pair is
-//! in the registry, and even then by chance in a few of a thousand.
+//! them. Ordinary hosts put random labels on every flow: a label counts as a scitag only if its pair is
+//! in the registry, and a few of a thousand random labels match by chance.
 
 use std::fmt;
 
 use crate::tag::{FirefliesOnly, Scitag};
 
-/// The bits of entropy.
+/// Mask of the 5 entropy bits.
 pub const ENTROPY_MASK: u32 = 0xC0103;
 
-/// The bits with a meaning; 261884 in sFlow-RT's flow keys.
+/// Mask of the 15 payload bits; 261884 in sFlow-RT's flow keys.
 pub const PAYLOAD_MASK: u32 = 0x3FEFC;
 
-/// Greatest label: 20 bits.
+/// Highest label: 20 bits.
 pub const LABEL_MAX: u32 = 0xFFFFF;
 
-/// Greatest entropy index: 5 bits.
+/// Highest entropy index: 5 bits.
 pub const ENTROPY_MAX: u8 = 31;
 
 const OWNER_BITS: u32 = 9;
@@ -32,7 +32,7 @@ const OWNER_BITS: u32 = 9;
 pub struct FlowLabel(u32);
 
 impl FlowLabel {
-    /// The label of `tag` whose entropy bits are the low five bits of `entropy`, highest first.
+    /// Encodes `tag` with the low five bits of `entropy`, highest first.
     ///
     /// # Errors
     /// When the owner does not fit: see [`Scitag::fits_on_packets`].
@@ -44,39 +44,39 @@ impl FlowLabel {
         Ok(Self(owner << 9 | u32::from(tag.activity()) << 2 | scattered))
     }
 
-    /// The label with this value; `None` beyond 20 bits.
+    /// Returns the label of this value, or `None` if it exceeds 20 bits.
     #[must_use]
     pub fn from_value(value: u32) -> Option<Self> {
         (value <= LABEL_MAX).then_some(Self(value))
     }
 
-    /// Its value.
+    /// Value of the label, at most [`LABEL_MAX`].
     #[must_use]
     pub fn value(self) -> u32 {
         self.0
     }
 
-    /// The pair it carries; `None` where owner or activity is zero, which no marker writes.
+    /// Decodes the pair; `None` if owner or activity is zero, which no marker writes.
     #[must_use]
     pub fn scitag(self) -> Option<Scitag> {
         let owner = reverse_owner(self.0 >> 9 & 0x1FF);
         Scitag::new(owner.into(), (self.0 >> 2 & 0x3F).into()).ok()
     }
 
-    /// Its entropy index, 0..=31.
+    /// Entropy index, 0..=31.
     #[must_use]
     pub fn entropy(self) -> u8 {
         (self.0 >> 15 & 0b11000 | self.0 >> 6 & 0b100 | self.0 & 0b11) as u8
     }
 
-    /// The same label with all entropy bits zero: what flow collectors match on.
+    /// Clears the entropy bits, for flow collectors that match on the payload.
     #[must_use]
     pub fn without_entropy(self) -> Self {
         Self(self.0 & PAYLOAD_MASK)
     }
 }
 
-/// As tools print it: `0x30038`.
+/// Prints five hexadecimal digits: `0x30038`.
 impl fmt::Display for FlowLabel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "0x{:05X}", self.0)
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masks_cover_the_label_and_do_not_overlap() {
+    fn masks_partition_the_label() {
         assert_eq!(ENTROPY_MASK | PAYLOAD_MASK, LABEL_MAX);
         assert_eq!(ENTROPY_MASK & PAYLOAD_MASK, 0);
         assert_eq!((PAYLOAD_MASK, PAYLOAD_MASK.count_ones()), (261_884, 15));
@@ -109,7 +109,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn labels_go_there_and_back(owner in 1_u64..=1023, activity in 1_u64..=63, entropy in 0_u8..=31) {
+        fn labels_round_trip(owner in 1_u64..=1023, activity in 1_u64..=63, entropy in 0_u8..=31) {
             let tag = Scitag::new(owner, activity).unwrap();
             let label = FlowLabel::new(tag, entropy);
             if owner > 511 {
@@ -124,7 +124,7 @@ mod tests {
         }
 
         #[test]
-        fn every_label_reads_as_what_it_was_made_of(value in 0..=LABEL_MAX) {
+        fn decoded_label_encodes_to_itself(value in 0..=LABEL_MAX) {
             let label = FlowLabel::from_value(value).unwrap();
             if let Some(tag) = label.scitag() {
                 prop_assert_eq!(FlowLabel::new(tag, label.entropy()), Ok(label));

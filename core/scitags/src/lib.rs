@@ -1,4 +1,4 @@
-//! Scitags: whose traffic a flow is and what it is for, in every form that the network and storages know.
+//! Scitags: the owner and activity of a flow, in every form that networks and storages use.
 //!
 //! A [`Scitag`] is an owner (the registry says "experiment") and an activity. It travels as:
 //!
@@ -14,8 +14,8 @@
 //! Three different numbers name one pair: 206, 0x30038 and `00 03 0E` are all cms/analysis-input. Each
 //! is a type of its own here.
 //!
-//! Nothing here opens a socket or a file or reads a clock: times come in as [`time::UtcTime`]. Every
-//! reader takes what a stranger sends: it is bounded, gives errors and never panics.
+//! Nothing here opens a socket or a file or reads a clock: callers pass times as [`time::UtcTime`]. Every
+//! parser takes untrusted input: it is bounded, returns errors and never panics.
 
 #![forbid(unsafe_code)]
 

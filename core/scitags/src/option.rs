@@ -17,19 +17,19 @@ use crate::label::FlowLabel;
 use crate::registry::Registry;
 use crate::tag::{FirefliesOnly, Scitag};
 
-/// Type of the option.
-pub const TYPE: u8 = 0x1E;
+/// Option type: skip if unknown, does not change en route, experimental.
+pub const OPTION_TYPE: u8 = 0x1E;
 
-/// Type of the option in the first releases of flowd-go.
-pub const FIRST_TYPE: u8 = 0x1F;
+/// Option type of the first releases of flowd-go.
+pub const LEGACY_OPTION_TYPE: u8 = 0x1F;
 
 const DATA_BYTES: u8 = 3;
-const FIRST_DATA_BYTES: u8 = 4;
+const LEGACY_DATA_BYTES: u8 = 4;
 
 /// RFC 8200 4.2: the option without length and data.
-const PAD1: u8 = 0;
+const IPV6_TLV_PAD1: u8 = 0;
 
-/// How an option says its pair.
+/// Encoding of owner and activity in the data of the option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// Owner and activity in plain: flowd-go 2.3 (November 2025) and later, and this crate.
@@ -41,7 +41,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// In a few words.
+    /// Name for reports, with the programs that write it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -61,18 +61,18 @@ pub enum Mark {
     First([u8; 4]),
 }
 
-/// What a [`Mark`] means.
+/// A [`Mark`] decoded with the help of a registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reading {
-    /// By which rule.
+pub struct DecodedMark {
+    /// Encoding that gave the numbers.
     pub encoding: Encoding,
-    /// Owner as it was written, also where there can be none such.
+    /// Owner as written, even if out of range.
     pub owner: u16,
-    /// Activity as it was written.
+    /// Activity as written, even if out of range.
     pub activity: u8,
     /// The pair; `None` where a number is out of range.
     pub tag: Option<Scitag>,
-    /// Whether the registry has the pair.
+    /// True if the registry has the pair.
     pub registered: bool,
     /// The flow label, where the option holds one.
     pub label: Option<FlowLabel>,
@@ -81,20 +81,20 @@ pub struct Reading {
 /// Bytes that are no options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
-    /// The header says that it is longer than what is there.
+    /// The length field exceeds the input.
     #[error("the extension header has {has} bytes and says {says}: it was cut, or is none")]
     Header {
-        /// Bytes there.
+        /// Input length in bytes.
         has: usize,
-        /// Bytes that it says.
+        /// Length by the length field, in bytes.
         says: usize,
     },
     /// An option reaches beyond the end.
     #[error("option 0x{kind:02X} at byte {at} reaches beyond the end: it was cut, or is none")]
     Cut {
-        /// Its type.
+        /// Option type.
         kind: u8,
-        /// Where among the options.
+        /// Byte offset among the options.
         at: usize,
     },
 }
@@ -106,7 +106,7 @@ pub enum OptionError {
 pub fn encode(tag: Scitag) -> Result<[u8; 6], FirefliesOnly> {
     tag.fits_on_packets()?;
     let [high, low] = tag.owner().to_be_bytes();
-    Ok([TYPE, DATA_BYTES, high, low, tag.activity(), PAD1])
+    Ok([OPTION_TYPE, DATA_BYTES, high, low, tag.activity(), IPV6_TLV_PAD1])
 }
 
 /// A whole Hop-by-Hop or Destination Options header; `next_header` is the protocol that follows (6 for
@@ -137,7 +137,7 @@ pub fn marks(options: &[u8]) -> Marks<'_> {
     Marks { options, at: 0 }
 }
 
-/// Goes through options; ends with the first error.
+/// Iterator over the scitag options; ends after the first error.
 #[derive(Debug, Clone)]
 pub struct Marks<'a> {
     options: &'a [u8],
@@ -152,7 +152,7 @@ impl Iterator for Marks<'_> {
             let at = self.at;
             let rest = self.options.get(at..)?;
             let (&kind, rest) = rest.split_first()?;
-            if kind == PAD1 {
+            if kind == IPV6_TLV_PAD1 {
                 self.at += 1;
                 continue;
             }
@@ -173,21 +173,21 @@ impl Iterator for Marks<'_> {
 impl Mark {
     fn of(kind: u8, data: &[u8]) -> Option<Self> {
         match kind {
-            TYPE => data.try_into().ok().map(Self::Option),
-            FIRST_TYPE => data.try_into().ok().map(Self::First),
+            OPTION_TYPE => data.try_into().ok().map(Self::Option),
+            LEGACY_OPTION_TYPE => data.try_into().ok().map(Self::First),
             _ => None,
         }
     }
 
-    /// What it means by this registry; `None` for bytes of type 0x1F that hold no flow label.
+    /// Decodes the mark; `None` for an option of type 0x1F that holds no flow label.
     #[must_use]
-    pub fn read(self, registry: &Registry) -> Option<Reading> {
+    pub fn read(self, registry: &Registry) -> Option<DecodedMark> {
         match self {
             Self::Option([high, low, activity]) => {
                 let owner = u16::from_be_bytes([high, low]);
                 let tag = Scitag::new(owner.into(), activity.into()).ok();
                 let registered = tag.is_some_and(|tag| registry.has(tag));
-                let today = Reading {
+                let today = DecodedMark {
                     encoding: Encoding::Pair,
                     owner,
                     activity,
@@ -210,17 +210,17 @@ impl Mark {
     #[must_use]
     pub fn bytes(self) -> Vec<u8> {
         match self {
-            Self::Option(data) => [&[TYPE, DATA_BYTES], &data[..]].concat(),
-            Self::First(data) => [&[FIRST_TYPE, FIRST_DATA_BYTES], &data[..]].concat(),
+            Self::Option(data) => [&[OPTION_TYPE, DATA_BYTES], &data[..]].concat(),
+            Self::First(data) => [&[LEGACY_OPTION_TYPE, LEGACY_DATA_BYTES], &data[..]].concat(),
         }
     }
 }
 
-/// Four zero bits and a label.
-fn of_label(encoding: Encoding, [a, b, c]: [u8; 3], registry: &Registry) -> Option<Reading> {
+/// Decodes four zero bits and a flow label.
+fn of_label(encoding: Encoding, [a, b, c]: [u8; 3], registry: &Registry) -> Option<DecodedMark> {
     let label = FlowLabel::from_value(u32::from_be_bytes([0, a, b, c]))?;
     let tag = label.scitag()?;
-    Some(Reading {
+    Some(DecodedMark {
         encoding,
         owner: tag.owner(),
         activity: tag.activity(),
@@ -240,7 +240,7 @@ mod tests {
         Scitag::new(owner, activity).unwrap()
     }
 
-    fn read(options: &[u8]) -> Vec<Option<Reading>> {
+    fn read(options: &[u8]) -> Vec<Option<DecodedMark>> {
         let registry = Registry::builtin();
         marks(options).map(|mark| mark.unwrap().read(registry)).collect()
     }
@@ -255,12 +255,12 @@ mod tests {
         assert_eq!((reading.tag, reading.registered), (Some(tag(3, 14)), true));
         assert_eq!(reading.encoding, Encoding::Pair);
         assert_eq!(read(&[]).len(), 0);
-        // The right type with another length is somebody else's.
+        // The type with another length belongs to another experiment.
         assert_eq!(read(&[0x1E, 2, 0, 3, 0x1F, 0]).len(), 0);
     }
 
     #[test]
-    fn older_encodings_are_recognised_where_the_registry_tells() {
+    fn registered_older_encoding_is_decoded() {
         // ATLAS Data Consolidation with all entropy bits: label 0xD0113.
         let label = FlowLabel::new(tag(2, 4), 31).unwrap();
         let reading = read(&[0x1E, 3, 0x0D, 0x01, 0x13, 0])[0].unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn no_registered_pair_reads_as_another_by_the_older_rule() {
+    fn current_pairs_never_decode_as_older() {
         let registry = Registry::builtin();
         for tag in registry.tags() {
             let [_, _, data @ .., _] = encode(tag).unwrap();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_were_cut_are_told() {
+    fn truncated_headers_are_errors() {
         let header = encode_header(6, tag(3, 14)).unwrap();
         assert_eq!(header, [6, 0, 0x1E, 3, 0, 3, 14, 0]);
         for cut in 0..8 {
@@ -308,7 +308,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pairs_go_there_and_back(owner in 1_u64..=511, activity in 1_u64..=63, next: u8) {
+        fn pairs_round_trip(owner in 1_u64..=511, activity in 1_u64..=63, next: u8) {
             let tag = tag(owner, activity);
             let header = encode_header(next, tag).unwrap();
             let marks: Vec<_> = marks_of_header(&header).unwrap().collect();

@@ -4,8 +4,8 @@
 //! `cms/analysis-input`, `CMS/Analysis Input`, `3/14`, `206`. Activities are numbered by each owner for
 //! itself. Not for: fetching; the bytes come from the caller.
 //!
-//! Names are compared without case, and whatever is neither letter nor digit (blanks, `-`, `_`, `/`,
-//! brackets) is one dash.
+//! Names are compared without case; each run of characters other than letters and digits (blanks,
+//! `-`, `_`, `/`, brackets) counts as one dash.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -23,10 +23,10 @@ use names::{closest, fold};
 /// Longest registry; the public one has 8 KiB.
 pub const REGISTRY_BYTES_MAX: usize = 4 << 20;
 
-/// Longest name.
+/// Longest name of an owner or activity.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// Most lines about entries that were left out.
+/// Most lines about skipped entries.
 const LEFT_OUT_MAX: usize = 20;
 
 /// Where the registry is published.
@@ -39,35 +39,35 @@ const BUILTIN: &[u8] = include_bytes!("../data/registry.json");
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registry {
     modified: Option<UtcTime>,
-    owners: BTreeMap<u16, Owner>,
-    /// What [`Registry::name`] writes for each owner.
+    owners: BTreeMap<u16, RegistryOwner>,
+    /// Folded name or number of each owner, as [`Registry::name`] prints it.
     words: BTreeMap<u16, String>,
 }
 
 /// An owner and its activities, by number.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owner {
+pub struct RegistryOwner {
     /// As the registry writes it: `cms`.
     pub name: String,
     /// As the registry writes them: `Analysis Input`.
     pub activities: BTreeMap<u8, String>,
-    /// What [`Registry::name`] writes for each activity.
+    /// Folded name or number of each activity, as [`Registry::name`] prints it.
     words: BTreeMap<u8, String>,
 }
 
-/// A registry that was read, and what of it cannot be used.
+/// A parsed registry with the entries that were skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reading {
-    /// The registry.
+pub struct ParsedRegistry {
+    /// Registry of the valid entries.
     pub registry: Registry,
-    /// A line for each entry that was left out, because its number or name is out of bounds.
+    /// One line per entry skipped because its number or name is out of bounds.
     pub left_out: Vec<String>,
 }
 
-/// Why bytes are no registry.
+/// Error of reading a registry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
-    /// Too long.
+    /// Longer than [`REGISTRY_BYTES_MAX`]; holds the length in bytes.
     #[error(
         "it has {0} bytes and a registry has at most {REGISTRY_BYTES_MAX}: is it the right file?"
     )]
@@ -78,70 +78,70 @@ pub enum RegistryError {
     /// A later format.
     #[error("it has version {0} of the format and only version 1 is known: update penstock")]
     Version(u64),
-    /// Nothing in it.
+    /// No entry is valid.
     #[error("it has no experiment that can be used: is it the right file?")]
     Empty,
-    /// An owner's number twice.
+    /// Two owners have one number.
     #[error("experiment id {id} stands for '{first}' and for '{second}': one of them is wrong")]
     OwnerTwice {
-        /// The number.
+        /// Number of both.
         id: u16,
-        /// The one before.
+        /// Name of the earlier entry.
         first: String,
-        /// The other.
+        /// Name of the later entry.
         second: String,
     },
-    /// An activity's number twice.
+    /// Two activities of an owner have one number.
     #[error(
         "activity id {id} of {owner} stands for '{first}' and for '{second}': one of them is wrong"
     )]
     ActivityTwice {
-        /// Whose.
+        /// Name of the owner.
         owner: String,
-        /// The number.
+        /// Number of both.
         id: u8,
-        /// The one before.
+        /// Name of the earlier entry.
         first: String,
-        /// The other.
+        /// Name of the later entry.
         second: String,
     },
 }
 
-/// Why a text names no pair.
+/// Error of looking up a pair.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
-    /// No owner is called so.
+    /// The registry has no such owner.
     #[error("unknown owner '{name}'{hint}")]
     Owner {
-        /// What was written.
+        /// Name as given, cut.
         name: String,
-        /// What may have been meant.
+        /// Suggestion, as the end of the sentence.
         hint: String,
     },
     /// The owner has no such activity.
     #[error("unknown activity '{name}' of {owner}{hint}")]
     Activity {
-        /// What was written.
+        /// Name as given, cut.
         name: String,
-        /// Of whom.
+        /// Name of the owner.
         owner: String,
-        /// What may have been meant.
+        /// Suggestion, as the end of the sentence.
         hint: String,
     },
-    /// A name that fits several.
+    /// Several entries have this name.
     #[error("'{name}' fits the numbers {numbers}: give the number")]
     Several {
-        /// What was written.
+        /// Name as given, cut.
         name: String,
-        /// All that it fits.
+        /// Their numbers, separated by commas.
         numbers: String,
     },
     /// No activity is given.
     #[error("'{text}' has no activity: write OWNER/ACTIVITY such as {example}")]
     Half {
-        /// What was written.
+        /// Text as given, cut.
         text: String,
-        /// Something that works.
+        /// A pair of this owner that exists.
         example: String,
     },
     /// A flow label in place of a scitag.
@@ -149,11 +149,11 @@ pub enum LookupError {
         "{label} is not a scitag but the flow label of {name}, whose scitag is {number}: give {number}"
     )]
     Label {
-        /// What was written.
+        /// Value as given.
         label: u64,
-        /// What it means.
+        /// Pair that the label carries.
         name: String,
-        /// What was wanted.
+        /// Scitag number of that pair.
         number: u32,
     },
     /// Numbers out of range.
@@ -163,7 +163,7 @@ pub enum LookupError {
 
 // Unknown fields are ignored: the format may grow.
 #[derive(Deserialize)]
-struct Document {
+struct RegistryDocument {
     version: Option<u64>,
     modified: Option<String>,
     experiments: Vec<OwnerEntry>,
@@ -198,16 +198,16 @@ impl Registry {
         &REGISTRY
     }
 
-    /// Reads a registry as it is published.
+    /// Parses a registry in its published format.
     ///
     /// # Errors
-    /// When it is too long, not of the format, has nothing that can be used or a number twice. Entries
-    /// whose number or name is out of bounds are left out and told.
-    pub fn read(json: &[u8]) -> Result<Reading, RegistryError> {
+    /// When it is too long, not of the format, has no valid entry or one number twice. Entries
+    /// whose number or name is out of bounds are listed in [`ParsedRegistry::left_out`].
+    pub fn read(json: &[u8]) -> Result<ParsedRegistry, RegistryError> {
         if json.len() > REGISTRY_BYTES_MAX {
             return Err(RegistryError::TooLong(json.len()));
         }
-        let document: Document =
+        let document: RegistryDocument =
             serde_json::from_slice(json).map_err(|error| RegistryError::Json(error.to_string()))?;
         if let Some(version) = document.version.filter(|version| *version != 1) {
             return Err(RegistryError::Version(version));
@@ -226,7 +226,7 @@ impl Registry {
             };
             let activities = read_activities(&name, activities, &mut left_out)?;
             let words = words(activities.iter().map(|(id, name)| (*id, name.as_str())));
-            let owner = Owner { name: name.clone(), activities, words };
+            let owner = RegistryOwner { name: name.clone(), activities, words };
             if let Some(first) = owners.insert(number, owner) {
                 let first = first.name;
                 return Err(RegistryError::OwnerTwice { id: number, first, second: name });
@@ -237,10 +237,13 @@ impl Registry {
         }
         let modified = document.modified.and_then(|text| text.parse().ok());
         let words = words(owners.iter().map(|(id, owner)| (*id, owner.name.as_str())));
-        Ok(Reading { registry: Self { modified, owners, words }, left_out: left_out.lines() })
+        Ok(ParsedRegistry {
+            registry: Self { modified, owners, words },
+            left_out: left_out.lines(),
+        })
     }
 
-    /// When it was last changed, if it says so.
+    /// Time of the last change, if the document states it.
     #[must_use]
     pub fn modified(&self) -> Option<UtcTime> {
         self.modified
@@ -248,7 +251,7 @@ impl Registry {
 
     /// All owners, by number.
     #[must_use]
-    pub fn owners(&self) -> &BTreeMap<u16, Owner> {
+    pub fn owners(&self) -> &BTreeMap<u16, RegistryOwner> {
         &self.owners
     }
 
@@ -260,15 +263,15 @@ impl Registry {
         })
     }
 
-    /// Whether it has this pair.
+    /// True if the registry has the pair.
     #[must_use]
     pub fn has(&self, tag: Scitag) -> bool {
         let owner = self.owners.get(&tag.owner());
         owner.is_some_and(|owner| owner.activities.contains_key(&tag.activity()))
     }
 
-    /// The pair as [`Self::find`] reads it again: `cms/analysis-input`. A number stands where there is
-    /// no name, or where the name would not tell.
+    /// Name of the pair that [`Self::find`] parses: `cms/analysis-input`. Has a number in place of
+    /// a missing or ambiguous name.
     #[must_use]
     pub fn name(&self, tag: Scitag) -> String {
         let owner = self.owners.get(&tag.owner());
@@ -280,11 +283,11 @@ impl Registry {
         }
     }
 
-    /// The pair that `text` names: `OWNER/ACTIVITY`, each by name or number, or a scitag number. A
-    /// number need not be in the registry.
+    /// Finds the pair that `text` names: `OWNER/ACTIVITY`, each by name or number, or a scitag
+    /// number. A number need not be in the registry.
     ///
     /// # Errors
-    /// When a name is not in the registry, with what may have been meant, or a number is out of range.
+    /// When a name is not in the registry (with the nearest one), or a number is out of range.
     pub fn find(&self, text: &str) -> Result<Scitag, LookupError> {
         let text = text.trim();
         if let Some((owner, activity)) = text.split_once('/') {
@@ -301,7 +304,7 @@ impl Registry {
         Err(LookupError::Half { text: excerpt(text), example })
     }
 
-    /// A mistake that was made in production: the label where the scitag was wanted.
+    /// Recognises the flow label in place of the scitag, a mistake made in production.
     fn not_a_number(&self, value: u64, error: TagError) -> LookupError {
         let label = u32::try_from(value).ok().and_then(FlowLabel::from_value);
         match label.and_then(FlowLabel::scitag).filter(|tag| self.has(*tag)) {
@@ -365,7 +368,7 @@ fn read_activities(
     Ok(activities)
 }
 
-/// A name that can be printed and found; none where there is nothing to find it by.
+/// Trims a name; `None` if it has control characters, no letter or too many bytes.
 fn tidy_name(name: &str) -> Option<String> {
     let name = name.trim();
     let good = !name.chars().any(char::is_control) && name.len() <= NAME_BYTES_MAX;
@@ -375,7 +378,7 @@ fn tidy_name(name: &str) -> Option<String> {
 
 fn number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    // What does not fit is out of every range, like this.
+    // An overflow is out of every range, as is this value.
     digits.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
@@ -397,7 +400,7 @@ fn one_of<'a>(
     }
 }
 
-/// For each number its folded name, or the number itself where others have the same name.
+/// Folded name of each number, or the number itself if several share the name.
 fn words<'a, Id: Copy + Ord + ToString>(
     names: impl Iterator<Item = (Id, &'a str)>,
 ) -> BTreeMap<Id, String> {
@@ -411,7 +414,7 @@ fn words<'a, Id: Copy + Ord + ToString>(
     words.into_iter().map(chosen).collect()
 }
 
-/// Lines about entries that cannot be used: the first few, and how many more there are.
+/// Lines about skipped entries: the first [`LEFT_OUT_MAX`] and a count of the rest.
 #[derive(Default)]
 struct LeftOut {
     first: Vec<String>,
@@ -442,7 +445,7 @@ fn hint<'a>(text: &str, names: impl Iterator<Item = &'a str> + Clone) -> String 
     }
 }
 
-/// Enough of a text to know it again, without what would steer a terminal.
+/// Beginning of a text, without control characters.
 fn excerpt(text: &str) -> String {
     text.chars().take(NAME_BYTES_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
 }

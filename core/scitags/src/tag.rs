@@ -1,41 +1,41 @@
 //! An owner and an activity, and the one decimal number that carries both between programs.
 //!
-//! For: ranges. Not for: names, which are the registry's, and marks on packets.
+//! For: ranges. Not for: names (see the registry) and marks on packets.
 
 use std::fmt;
 
-/// Highest owner: the number has ten bits for it, readers take no more than 65535.
+/// Highest owner: ten bits of the number, whose readers accept up to 65535.
 pub const OWNER_MAX: u16 = 1023;
 
-/// Highest owner that packets can carry: the flow label has nine bits for it.
+/// Highest owner that packets can carry: nine bits of the flow label.
 pub const OWNER_ON_PACKETS_MAX: u16 = 511;
 
 /// Highest activity: six bits everywhere but in the extension header.
 pub const ACTIVITY_MAX: u8 = 63;
 
-/// Least number: owner 1, activity 1. XRootD takes 65..=65535, dCache 64..=65535.
+/// Lowest scitag number: owner 1, activity 1. XRootD accepts 65..=65535, dCache 64..=65535.
 pub const NUMBER_MIN: u32 = 65;
 
-/// Greatest number: owner 1023, activity 63.
+/// Highest scitag number: owner 1023, activity 63.
 pub const NUMBER_MAX: u32 = 65_535;
 
-/// Whose traffic, and what for. Owner 1..=1023, activity 1..=63.
+/// An owner (1..=1023) and an activity (1..=63).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scitag {
     owner: u16,
     activity: u8,
 }
 
-/// Numbers that are no [`Scitag`].
+/// A number is out of the range of a [`Scitag`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TagError {
-    /// The owner.
+    /// Owner as given.
     #[error("owner {0} does not exist: owners are 1 to {OWNER_MAX}")]
     Owner(u64),
-    /// The activity.
+    /// Activity as given.
     #[error("activity {0} does not exist: activities are 1 to {ACTIVITY_MAX}")]
     Activity(u64),
-    /// The number of both.
+    /// Scitag number as given.
     #[error("{0} is no scitag: scitags are {NUMBER_MIN} to {NUMBER_MAX}")]
     Number(u64),
 }
@@ -46,15 +46,15 @@ pub enum TagError {
     "owner {owner} does not fit on packets (owners up to {OWNER_ON_PACKETS_MAX} do): fireflies only"
 )]
 pub struct FirefliesOnly {
-    /// The owner.
+    /// Owner above [`OWNER_ON_PACKETS_MAX`].
     pub owner: u16,
 }
 
 impl Scitag {
-    /// The pair of these two.
+    /// Builds a pair from two numbers.
     ///
     /// # Errors
-    /// When one of them is out of range; zero is, too.
+    /// When one of them is out of range, as zero is.
     pub fn new(owner: u64, activity: u64) -> Result<Self, TagError> {
         let small_owner = u16::try_from(owner).ok().filter(|owner| (1..=OWNER_MAX).contains(owner));
         let small_activity =
@@ -65,7 +65,7 @@ impl Scitag {
         })
     }
 
-    /// The pair that a scitag number means.
+    /// Splits a scitag number.
     ///
     /// # Errors
     /// When the number is out of range, or its activity is zero.
@@ -76,29 +76,29 @@ impl Scitag {
         Self::new(number >> 6, number & 63)
     }
 
-    /// The owner, 1..=1023.
+    /// Owner, 1..=1023.
     #[must_use]
     pub fn owner(self) -> u16 {
         self.owner
     }
 
-    /// The activity, 1..=63.
+    /// Activity, 1..=63.
     #[must_use]
     pub fn activity(self) -> u8 {
         self.activity
     }
 
-    /// The number that programs hand to each other, 65..=65535.
+    /// Scitag number, 65..=65535.
     #[must_use]
     pub fn number(self) -> u32 {
         u32::from(self.owner) << 6 | u32::from(self.activity)
     }
 
-    /// Whether packets can carry it.
+    /// Checks that packets can carry the pair.
     ///
     /// # Errors
     /// [`FirefliesOnly`] for owners above 511. The extension header would have room for them, but a
-    /// flow is marked in both forms or in none, so that every reader sees the same.
+    /// flow is marked in both forms or in none, so that every reader gets the same.
     pub fn fits_on_packets(self) -> Result<(), FirefliesOnly> {
         if self.owner > OWNER_ON_PACKETS_MAX {
             return Err(FirefliesOnly { owner: self.owner });
@@ -107,7 +107,7 @@ impl Scitag {
     }
 }
 
-/// As numbers: `3/14`.
+/// Prints both numbers: `3/14`.
 impl fmt::Display for Scitag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.owner, self.activity)
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_beyond_nine_bits_have_fireflies_only() {
+    fn large_owners_have_fireflies_only() {
         assert_eq!(Scitag::new(511, 1).unwrap().fits_on_packets(), Ok(()));
         let error = Scitag::new(512, 1).unwrap().fits_on_packets().unwrap_err();
         assert!(error.to_string().ends_with("fireflies only"), "{error}");
@@ -143,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_go_there_and_back(number: u64) {
+        fn numbers_round_trip(number: u64) {
             if let Ok(tag) = Scitag::from_number(number % 70_000) {
                 prop_assert_eq!(u64::from(tag.number()), number % 70_000);
             }

@@ -1,32 +1,32 @@
-//! Moments in UTC as fireflies and the registry write them: RFC 3339 with microseconds.
+//! UTC times as fireflies and the registry write them: RFC 3339 with microseconds.
 //!
-//! For: printing and reading. Not for: clocks; the moment comes from the caller.
+//! For: printing and parsing. Not for: clocks; the caller passes the time.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-/// 9999-12-31T23:59:59, the last second that four digits of a year can name.
+/// 9999-12-31T23:59:59, the last second of a four-digit year.
 const SECONDS_MAX: u64 = 253_402_300_799;
 
 const DAY_SECONDS: u64 = 86_400;
 
-/// A moment in UTC, from 1970 to the end of 9999.
+/// A point in time in UTC, from 1970 to the end of 9999.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UtcTime {
     seconds: u64,
     micros: u32,
 }
 
-/// A text that is no moment.
+/// The text is not an RFC 3339 time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a UTC time: write it like 2026-03-01T10:00:00.000000+00:00")]
 pub struct TimeError;
 
 impl UtcTime {
-    /// `seconds` since the start of 1970 and `micros` of the next second. What lies beyond 9999 or
-    /// beyond a second is cut to the last that fits.
+    /// Time `micros` after `seconds` since 1970. Larger values are clamped to the last second of
+    /// 9999 and the last microsecond of the second.
     #[must_use]
     pub fn new(seconds: u64, micros: u32) -> Self {
         Self { seconds: seconds.min(SECONDS_MAX), micros: micros.min(999_999) }
@@ -65,8 +65,8 @@ impl Serialize for UtcTime {
     }
 }
 
-/// Reads RFC 3339 with any offset and any number of decimals (those after the sixth are dropped). A
-/// time without offset is taken as UTC.
+/// Parses RFC 3339 with any offset and any number of decimals (those after the sixth are dropped).
+/// A time without offset is taken as UTC.
 impl FromStr for UtcTime {
     type Err = TimeError;
 
@@ -100,7 +100,7 @@ fn digits(bytes: &[u8]) -> Option<u64> {
     bytes.iter().try_fold(0, |number, byte| Some(number * 10 + digit(byte)?))
 }
 
-/// Microseconds, and what follows them.
+/// Microseconds, and the bytes after them.
 fn fraction(rest: &[u8]) -> Option<(u32, &[u8])> {
     let Some((b'.' | b',', decimals)) = rest.split_first() else { return Some((0, rest)) };
     let end = decimals.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(decimals.len());
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_moment_is_refused() {
+    fn malformed_time_is_refused() {
         for text in [
             "",
             "-",
@@ -229,7 +229,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn moments_go_there_and_back(seconds in 0..=SECONDS_MAX, micros in 0_u32..1_000_000) {
+        fn times_round_trip(seconds in 0..=SECONDS_MAX, micros in 0_u32..1_000_000) {
             let moment = UtcTime::new(seconds, micros);
             prop_assert_eq!(moment.to_string().parse(), Ok(moment));
         }

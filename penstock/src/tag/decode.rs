@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 
 use anyhow::{Context, anyhow};
 use penstock_scitags::firefly::read::RECEIVED_BYTES_MAX;
-use penstock_scitags::firefly::{self, Protocol, Received};
+use penstock_scitags::firefly::{self, ReceivedFirefly, TransportProtocol};
 use penstock_scitags::option::{self, Encoding, Mark, OptionError};
 use penstock_scitags::{FlowLabel, Registry, Scitag, carry};
 use serde::Serialize;
@@ -65,7 +65,7 @@ pub(crate) struct Report {
     state: &'static str,
     /// Transport protocol: `tcp` or `udp`.
     #[schema(value_type = String)]
-    protocol: Protocol,
+    protocol: TransportProtocol,
     /// Source address and port.
     source: String,
     /// Destination address and port.
@@ -218,7 +218,7 @@ fn read_marks(bytes: &[u8]) -> Result<Vec<Mark>, OptionError> {
     option::marks(bytes).collect()
 }
 
-fn of_firefly(received: &Received, registry: &Registry) -> Decoded {
+fn of_firefly(received: &ReceivedFirefly, registry: &Registry) -> Decoded {
     let mut found =
         decoded("firefly", Pair::of_numbers(received.owner, received.activity, registry));
     let text = |time: Option<penstock_scitags::time::UtcTime>| time.map(|time| time.to_string());
@@ -273,8 +273,8 @@ fn rows(found: &Decoded) -> String {
 impl Report {
     fn rows(&self, rows: &mut Rows) {
         let protocol = match self.protocol {
-            Protocol::Tcp => "TCP",
-            Protocol::Udp => "UDP",
+            TransportProtocol::Tcp => "TCP",
+            TransportProtocol::Udp => "UDP",
         };
         rows.row("state", self.state);
         rows.row("flow", format!("{protocol} from {} to {}", self.source, self.destination));

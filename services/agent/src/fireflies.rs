@@ -4,7 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use penstock_protocol::open::{Label, Mark};
 use penstock_scitags::Scitag;
-use penstock_scitags::firefly::PORT;
+use penstock_scitags::firefly::FIREFLY_PORT;
 
 use crate::config::Listen;
 
@@ -24,7 +24,7 @@ pub fn resolve(place: &str) -> Result<SocketAddr, String> {
 /// When the host has none.
 pub fn address(place: &Listen) -> Result<SocketAddr, String> {
     let failed = |why: String| format!("cannot find host '{}' ({why}): check its name", place.host);
-    (place.host.as_str(), place.port.unwrap_or(PORT))
+    (place.host.as_str(), place.port.unwrap_or(FIREFLY_PORT))
         .to_socket_addrs()
         .map_err(|error| failed(error.to_string()))?
         .next()

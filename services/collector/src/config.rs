@@ -303,7 +303,7 @@ fn lower(table: Table, required: bool, topology: Option<Topology>) -> Config {
     Config {
         sflow: table.sflow.unwrap_or_else(|| default(SFLOW_PORT)),
         ipfix: table.ipfix.unwrap_or_else(|| default(IPFIX_PORT)),
-        fireflies: table.fireflies.unwrap_or_else(|| default(firefly::PORT)),
+        fireflies: table.fireflies.unwrap_or_else(|| default(firefly::FIREFLY_PORT)),
         receive_buffer_bytes: table.receive_buffer_bytes.unwrap_or(32 << 20),
         topology,
         sites: table.site,

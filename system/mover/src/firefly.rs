@@ -13,7 +13,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use penstock_protocol::open::Mark;
 use penstock_protocol::sender::StreamId;
 use penstock_scitags::Scitag;
-use penstock_scitags::firefly::{Count, Firefly, Flow, PORT, Phase, Protocol, TcpInfo};
+use penstock_scitags::firefly::{
+    DirectionCounts, FIREFLY_PORT, Firefly, FireflyFlow, FlowPhase, TcpStats, TransportProtocol,
+};
 use penstock_scitags::time::UtcTime;
 use penstock_sys::net;
 
@@ -57,7 +59,7 @@ pub struct Fireflies {
 /// A stream that was told about.
 #[derive(Debug)]
 struct Lit {
-    flow: Flow,
+    flow: FireflyFlow,
     started: UtcTime,
     told: Instant,
     transport: Transport,
@@ -86,10 +88,10 @@ impl Fireflies {
     pub fn begin(&self, stream: StreamId, transport: &Transport) {
         let Transport::Tcp(tcp) = transport else { return };
         let (Ok(ours), Ok(theirs)) = (tcp.local_addr(), tcp.peer_addr()) else { return };
-        let Ok(flow) = Flow::new(ours, theirs, Protocol::Tcp) else { return };
+        let Ok(flow) = FireflyFlow::new(ours, theirs, TransportProtocol::Tcp) else { return };
         let Ok(transport) = transport.try_clone() else { return };
         let lit = Lit { flow, started: now(), told: Instant::now(), transport };
-        self.tell(&lit, Phase::Start);
+        self.tell(&lit, FlowPhase::Start);
         lock(&self.streams).insert(stream, lit);
     }
 
@@ -97,7 +99,7 @@ impl Fireflies {
     pub fn tick(&self) {
         for lit in lock(&self.streams).values_mut() {
             if lit.told.elapsed() >= ONGOING_EVERY {
-                self.tell(lit, Phase::Ongoing);
+                self.tell(lit, FlowPhase::Ongoing);
                 lit.told = Instant::now();
             }
         }
@@ -106,37 +108,40 @@ impl Fireflies {
     /// A stream has ended.
     pub fn end(&self, stream: StreamId) {
         if let Some(lit) = lock(&self.streams).remove(&stream) {
-            self.tell(&lit, Phase::End(now()));
+            self.tell(&lit, FlowPhase::End(now()));
         }
     }
 
-    fn tell(&self, lit: &Lit, phase: Phase) {
+    fn tell(&self, lit: &Lit, phase: FlowPhase) {
         // A connection that cannot be asked has no counts: 0 would be a measurement.
         let info = net::TcpInfo::of(&lit.transport).ok();
         let firefly = Firefly {
             phase,
             started: lit.started,
             now: match phase {
-                Phase::End(at) => at,
-                Phase::Start | Phase::Ongoing => now(),
+                FlowPhase::End(at) => at,
+                FlowPhase::Start | FlowPhase::Ongoing => now(),
             },
             flow: lit.flow,
             tag: self.tag,
             application: software().replace(' ', " v"),
-            bytes: info.map(|info| Count { received: info.bytes_received, sent: info.bytes_acked }),
-            packets: info.map(|info| Count {
+            bytes: info.map(|info| DirectionCounts {
+                received: info.bytes_received,
+                sent: info.bytes_acked,
+            }),
+            packets: info.map(|info| DirectionCounts {
                 received: u64::from(info.segments_received),
                 sent: u64::from(info.segments_sent),
             }),
             tcp: info.as_ref().map(facts),
         };
         let datagram = firefly.datagram(&self.host, "penstock");
-        let destination = SocketAddr::new(lit.flow.destination().ip(), PORT);
+        let destination = SocketAddr::new(lit.flow.destination().ip(), FIREFLY_PORT);
         for to in self.collectors.iter().copied().chain([destination]) {
             let state = match phase {
-                Phase::Start => 0,
-                Phase::Ongoing => 1,
-                Phase::End(_) => 2,
+                FlowPhase::Start => 0,
+                FlowPhase::Ongoing => 1,
+                FlowPhase::End(_) => 2,
             };
             match send(&datagram, to) {
                 Ok(()) => self.counts.sent[state].fetch_add(1, Relaxed),
@@ -161,9 +166,9 @@ fn send(datagram: &[u8], to: SocketAddr) -> std::io::Result<()> {
 
 /// The values that `net::TcpInfo` reads. Round-trip times of 0 and a delivery rate of 0 are those of a connection
 /// on which the kernel has not measured any.
-fn facts(info: &net::TcpInfo) -> TcpInfo {
+fn facts(info: &net::TcpInfo) -> TcpStats {
     let measured = |value: u32| (value != 0).then_some(value);
-    TcpInfo {
+    TcpStats {
         rtt_us: measured(info.rtt_us),
         min_rtt_us: measured(info.rtt_min_us),
         snd_mss: Some(info.snd_mss),
@@ -178,6 +183,6 @@ fn facts(info: &net::TcpInfo) -> TcpInfo {
         busy_time_us: Some(info.busy_us),
         rwnd_limited_us: Some(info.rwnd_limited_us),
         sndbuf_limited_us: Some(info.sndbuf_limited_us),
-        ..TcpInfo::default()
+        ..TcpStats::default()
     }
 }

@@ -1,28 +1,28 @@
-//! Reading fireflies, as a collector does: those of this crate, XRootD, dCache, flowd and flowd-go.
+//! Parser of the fireflies of this crate, XRootD, dCache, flowd and flowd-go.
 //!
-//! They differ: XRootD has `-` for the time of the log line, flowd-go an empty one or no log line at
-//! all, some have keys that the schema does not know, a start may carry an end time. All of that is
-//! taken. What a collector cannot do without is required: state, addresses, ports, protocol and both
-//! ids. Numbers may be written as text. Texts are cut and lose what would steer a terminal.
+//! They differ: XRootD writes `-` for the time of the log line, flowd-go an empty one or no log line at
+//! all, some have keys outside the schema, a start may carry an end time. The parser accepts all of that
+//! and numbers as text. It requires state, addresses, ports, protocol and both ids. Texts are cut and
+//! their control characters replaced.
 
 use std::net::{IpAddr, SocketAddr};
 
 use serde_json::Value;
 
-use super::{Count, Protocol};
+use super::{DirectionCounts, TransportProtocol};
 use crate::tag::{Scitag, TagError};
 use crate::time::UtcTime;
 
-/// Longest datagram that is read; flowd-go sends facts of TCP beyond a frame.
+/// Longest datagram that is parsed; flowd-go sends more TCP statistics than fit a frame.
 pub const RECEIVED_BYTES_MAX: usize = 16 << 10;
 
-/// Longest text that is kept.
+/// Longest text that is kept, in characters.
 const TEXT_CHARS_MAX: usize = 255;
 
-/// Why bytes are no firefly.
+/// Error of parsing a firefly.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FireflyError {
-    /// Too long.
+    /// Longer than [`RECEIVED_BYTES_MAX`]; holds the length in bytes.
     #[error("{0} bytes are too many for a firefly: at most {RECEIVED_BYTES_MAX}")]
     TooLong(usize),
     /// Neither a log line with JSON nor JSON.
@@ -31,24 +31,24 @@ pub enum FireflyError {
     /// The JSON is broken, or nested too deep (128).
     #[error("its JSON cannot be read: {0}")]
     Json(String),
-    /// Something required is not there or not what it should be.
+    /// A required field is missing or malformed: its path, and the expected form.
     #[error("'{0}' is missing or not {1}")]
     Field(&'static str, &'static str),
 }
 
-/// The state of the flow.
+/// FlowState of the flow, as received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// It started.
+pub enum FlowState {
+    /// The flow started.
     Start,
-    /// It runs.
+    /// The flow goes on.
     Ongoing,
-    /// It ended.
+    /// The flow ended.
     End,
 }
 
-impl State {
-    /// The schema's word.
+impl FlowState {
+    /// Returns the value in the schema.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -59,45 +59,45 @@ impl State {
     }
 }
 
-/// A firefly as it came. Nobody vouches for any of it.
+/// A parsed firefly. UDP authenticates none of it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Received {
+pub struct ReceivedFirefly {
     /// Time of the log line.
     pub logged: Option<UtcTime>,
     /// Host of the log line.
     pub host: Option<String>,
     /// Program of the log line.
     pub program: Option<String>,
-    /// State of the flow.
-    pub state: State,
-    /// When it started.
+    /// FlowState of the flow.
+    pub state: FlowState,
+    /// Start of the flow.
     pub started: Option<UtcTime>,
-    /// When this was written.
+    /// Time at which the sender wrote the firefly.
     pub now: Option<UtcTime>,
-    /// When it ended.
+    /// End of the flow.
     pub ended: Option<UtcTime>,
-    /// The end that supplies data, by its own word.
+    /// The end that supplies data, as the sender claims.
     pub source: SocketAddr,
-    /// The other end.
+    /// The end that receives data.
     pub destination: SocketAddr,
-    /// TCP or UDP.
-    pub protocol: Protocol,
-    /// Owner as it was written, also where there can be none such.
+    /// Transport protocol of the flow.
+    pub protocol: TransportProtocol,
+    /// Owner as written, even if out of range.
     pub owner: u64,
-    /// Activity as it was written.
+    /// Activity as written, even if out of range.
     pub activity: u64,
     /// Name of the program that moves the data.
     pub application: Option<String>,
-    /// Bytes.
-    pub bytes: Option<Count>,
-    /// Packets; only Penstock tells them.
-    pub packets: Option<Count>,
+    /// Bytes in both directions.
+    pub bytes: Option<DirectionCounts>,
+    /// Packets in both directions; only Penstock sends them.
+    pub packets: Option<DirectionCounts>,
     /// Round-trip time in milliseconds.
     pub rtt_ms: Option<f64>,
 }
 
-impl Received {
-    /// Its pair.
+impl ReceivedFirefly {
+    /// Returns owner and activity as a pair.
     ///
     /// # Errors
     /// When a number is out of range.
@@ -106,11 +106,11 @@ impl Received {
     }
 }
 
-/// Reads a datagram.
+/// Parses one datagram.
 ///
 /// # Errors
-/// When it is too long, no firefly, or lacks what a collector needs.
-pub fn read(datagram: &[u8]) -> Result<Received, FireflyError> {
+/// When it is too long, not a firefly, or lacks a required field.
+pub fn read(datagram: &[u8]) -> Result<ReceivedFirefly, FireflyError> {
     if datagram.len() > RECEIVED_BYTES_MAX {
         return Err(FireflyError::TooLong(datagram.len()));
     }
@@ -127,14 +127,14 @@ pub fn read(datagram: &[u8]) -> Result<Received, FireflyError> {
     let (lifecycle, flow, context) = (&json["flow-lifecycle"], &json["flow-id"], &json["context"]);
 
     let state = match lifecycle["state"].as_str() {
-        Some("start") => State::Start,
-        Some("ongoing") => State::Ongoing,
-        Some("end") => State::End,
+        Some("start") => FlowState::Start,
+        Some("ongoing") => FlowState::Ongoing,
+        Some("end") => FlowState::End,
         _ => return Err(FireflyError::Field("flow-lifecycle.state", "start, ongoing or end")),
     };
     let protocol = match flow["protocol"].as_str().map(str::to_ascii_lowercase).as_deref() {
-        Some("tcp") => Protocol::Tcp,
-        Some("udp") => Protocol::Udp,
+        Some("tcp") => TransportProtocol::Tcp,
+        Some("udp") => TransportProtocol::Udp,
         _ => return Err(FireflyError::Field("flow-id.protocol", "tcp or udp")),
     };
     let end_of = |ip_key, port_key| -> Result<SocketAddr, FireflyError> {
@@ -147,7 +147,7 @@ pub fn read(datagram: &[u8]) -> Result<Received, FireflyError> {
         Ok(SocketAddr::new(ip, port.ok_or(FireflyError::Field(port_name, "a port"))?))
     };
     let id = |key, name| number(&context[key]).ok_or(FireflyError::Field(name, "a number"));
-    Ok(Received {
+    Ok(ReceivedFirefly {
         logged,
         host,
         program,
@@ -167,14 +167,14 @@ pub fn read(datagram: &[u8]) -> Result<Received, FireflyError> {
     })
 }
 
-/// `<PRI>VERSION` and anything after it.
+/// Returns true for `<PRI>VERSION` and anything after it.
 fn is_log_line(header: &[u8]) -> bool {
     let Some(rest) = header.strip_prefix(b"<") else { return false };
     let Some(end) = rest.iter().position(|byte| *byte == b'>') else { return false };
     (1..=3).contains(&end) && rest[..end].iter().all(u8::is_ascii_digit)
 }
 
-/// Time, host and program of a log line, each where it is there.
+/// Time, host and program of a log line, each if present.
 fn header_fields(header: &[u8]) -> (Option<UtcTime>, Option<String>, Option<String>) {
     let text = String::from_utf8_lossy(header);
     // One blank each: an empty time leaves an empty word.
@@ -205,19 +205,19 @@ fn number(value: &Value) -> Option<u64> {
     }
 }
 
-/// Milliseconds, or what flowd-go has as the kernel counts it: microseconds in an object of its own.
+/// Round-trip time in milliseconds; flowd-go has it in the kernel's microseconds in an object of its own.
 fn round_trip(json: &Value) -> Option<f64> {
     let kernel = |place: &str| json[place]["tcpInfo"]["rtt"].as_f64().map(|micros| micros / 1000.0);
     let rtt = json["netlink"]["rtt"].as_f64();
     rtt.or_else(|| kernel("netlink")).or_else(|| kernel("skOps")).filter(|rtt| *rtt >= 0.0)
 }
 
-fn count(value: &Value) -> Option<Count> {
+fn count(value: &Value) -> Option<DirectionCounts> {
     let (received, sent) = (number(&value["received"]), number(&value["sent"]));
     if received.is_none() && sent.is_none() {
         return None;
     }
-    Some(Count { received: received.unwrap_or(0), sent: sent.unwrap_or(0) })
+    Some(DirectionCounts { received: received.unwrap_or(0), sent: sent.unwrap_or(0) })
 }
 
 fn tidy(text: &str) -> String {

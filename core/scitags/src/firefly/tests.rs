@@ -4,10 +4,10 @@ use proptest::prelude::*;
 use regex::Regex;
 use serde_json::Value;
 
-use super::read::State;
+use super::read::FlowState;
 use super::*;
 
-const FULL: TcpInfo = TcpInfo {
+const FULL: TcpStats = TcpStats {
     rtt_us: Some(u32::MAX),
     rttvar_us: Some(u32::MAX),
     min_rtt_us: Some(u32::MAX),
@@ -33,11 +33,11 @@ const FULL: TcpInfo = TcpInfo {
     sndbuf_limited_us: Some(u64::MAX),
 };
 
-fn firefly(phase: Phase) -> Firefly {
-    let flow = Flow::new(
+fn firefly(phase: FlowPhase) -> Firefly {
+    let flow = FireflyFlow::new(
         "[2001:db8:1::10]:41344".parse().unwrap(),
         "[2001:db8:2::20]:5001".parse().unwrap(),
-        Protocol::Tcp,
+        TransportProtocol::Tcp,
     );
     Firefly {
         phase,
@@ -46,13 +46,13 @@ fn firefly(phase: Phase) -> Firefly {
         flow: flow.unwrap(),
         tag: Scitag::new(8, 4).unwrap(),
         application: "penstock v0.1".to_owned(),
-        bytes: Some(Count { received: 0, sent: 1 << 40 }),
+        bytes: Some(DirectionCounts { received: 0, sent: 1 << 40 }),
         packets: None,
-        tcp: Some(TcpInfo { rtt_us: Some(88_400), ..TcpInfo::default() }),
+        tcp: Some(TcpStats { rtt_us: Some(88_400), ..TcpStats::default() }),
     }
 }
 
-/// What the published schema v1.0.0 demands, by hand.
+/// The rules of the published schema v1.0.0, written by hand.
 fn check_schema(json: &Value) -> Result<(), String> {
     let object = |value: &Value, name: &str, allowed: &[&str], required: &[&str]| {
         let object = value.as_object().ok_or(format!("{name} is no object"))?;
@@ -141,8 +141,8 @@ fn the_example_of_the_documents() {
     let end = UtcTime::new(1_772_359_451, 250_000);
     let full = Firefly {
         tcp: None,
-        packets: Some(Count { received: 3, sent: 7 }),
-        ..firefly(Phase::End(end))
+        packets: Some(DirectionCounts { received: 3, sent: 7 }),
+        ..firefly(FlowPhase::End(end))
     };
     let line = String::from_utf8(full.datagram("dtn1.example.org", "penstock")).unwrap();
     assert_eq!(
@@ -161,14 +161,16 @@ fn the_example_of_the_documents() {
 
 #[test]
 fn collectors_take_every_phase() {
-    for phase in [Phase::Start, Phase::Ongoing, Phase::End(UtcTime::new(1_772_359_451, 0))] {
+    for phase in
+        [FlowPhase::Start, FlowPhase::Ongoing, FlowPhase::End(UtcTime::new(1_772_359_451, 0))]
+    {
         for host in
             ["dtn1", "dtn1.example.org.", "dtn_1", "", "-", "ho st", "dtn-", &"x".repeat(300)]
         {
             let json = accepted(&firefly(phase).datagram(host, "penstock"));
             assert_eq!(
                 json["flow-lifecycle"]["end-time"].is_string(),
-                matches!(phase, Phase::End(_))
+                matches!(phase, FlowPhase::End(_))
             );
             assert_eq!(json["netlink"]["rtt"], 88.4);
         }
@@ -180,23 +182,24 @@ fn the_longest_fits_a_frame() {
     let host = ["x".repeat(63), "y".repeat(63), "z".repeat(63), "w".repeat(62)].join(".");
     let longest = Firefly {
         application: "\u{1}\"\\é".repeat(100),
-        bytes: Some(Count { received: u64::MAX, sent: u64::MAX }),
-        packets: Some(Count { received: u64::MAX, sent: u64::MAX }),
+        bytes: Some(DirectionCounts { received: u64::MAX, sent: u64::MAX }),
+        packets: Some(DirectionCounts { received: u64::MAX, sent: u64::MAX }),
         tcp: Some(FULL),
-        flow: Flow::new(
+        flow: FireflyFlow::new(
             "[2001:db8:1111:2222:3333:4444:5555:6666]:41344".parse().unwrap(),
             "[2001:db8:7777:8888:9999:aaaa:bbbb:cccc]:50001".parse().unwrap(),
-            Protocol::Tcp,
+            TransportProtocol::Tcp,
         )
         .unwrap(),
-        ..firefly(Phase::End(UtcTime::new(u64::MAX, u32::MAX)))
+        ..firefly(FlowPhase::End(UtcTime::new(u64::MAX, u32::MAX)))
     };
     let datagram = longest.datagram(&host, &"p".repeat(48));
     assert!(datagram.len() <= DATAGRAM_BYTES_MAX, "{}", datagram.len());
     let json = accepted(&datagram);
     assert!(json["netlink"]["rtt"].is_f64() && json["netlink"]["lost"].is_null(), "{json}");
 
-    let usual = Firefly { tcp: Some(TcpInfo { lost: Some(2), ..FULL }), ..firefly(Phase::Ongoing) };
+    let usual =
+        Firefly { tcp: Some(TcpStats { lost: Some(2), ..FULL }), ..firefly(FlowPhase::Ongoing) };
     let datagram = usual.datagram("dtn1.example.org", "penstock");
     assert!(datagram.len() <= DATAGRAM_BYTES_MAX);
     assert_eq!(accepted(&datagram)["netlink"]["lost"], 2);
@@ -204,20 +207,22 @@ fn the_longest_fits_a_frame() {
 
 #[test]
 fn unread_tcp_facts_are_left_out() {
-    let json = accepted(&firefly(Phase::Ongoing).datagram("h", "p"));
+    let json = accepted(&firefly(FlowPhase::Ongoing).datagram("h", "p"));
     assert_eq!(json["netlink"], serde_json::json!({ "rtt": 88.4 }));
-    let nothing = Firefly { tcp: Some(TcpInfo::default()), ..firefly(Phase::Start) };
+    let nothing = Firefly { tcp: Some(TcpStats::default()), ..firefly(FlowPhase::Start) };
     let json = accepted(&nothing.datagram("h", "p"));
     assert!(json.get("netlink").is_none(), "{json}");
-    let zero = Firefly { tcp: Some(TcpInfo { lost: Some(0), ..TcpInfo::default() }), ..nothing };
+    let zero = Firefly { tcp: Some(TcpStats { lost: Some(0), ..TcpStats::default() }), ..nothing };
     assert_eq!(accepted(&zero.datagram("h", "p"))["netlink"], serde_json::json!({ "lost": 0 }));
 }
 
 #[test]
 fn mapped_addresses_are_ipv4() {
-    let flow = |a: &str, b: &str| Flow::new(a.parse().unwrap(), b.parse().unwrap(), Protocol::Udp);
+    let flow = |a: &str, b: &str| {
+        FireflyFlow::new(a.parse().unwrap(), b.parse().unwrap(), TransportProtocol::Udp)
+    };
     let mapped = flow("[::ffff:192.0.2.1]:1", "192.0.2.2:2").unwrap();
-    let json = accepted(&Firefly { flow: mapped, ..firefly(Phase::Start) }.datagram("h", "p"));
+    let json = accepted(&Firefly { flow: mapped, ..firefly(FlowPhase::Start) }.datagram("h", "p"));
     assert_eq!(
         (json["flow-id"]["afi"].as_str(), json["flow-id"]["src-ip"].as_str()),
         (Some("ipv4"), Some("192.0.2.1"))
@@ -235,13 +240,13 @@ fn other_programs_are_read() {
     );
     let read_one = read(xrootd.as_bytes()).unwrap();
     assert_eq!((read_one.logged, read_one.host.as_deref()), (None, Some("se1.example.org")));
-    assert_eq!((read_one.program.as_deref(), read_one.state), (Some("xrootd"), State::End));
-    assert_eq!(read_one.bytes, Some(Count { received: 5, sent: 12 }));
+    assert_eq!((read_one.program.as_deref(), read_one.state), (Some("xrootd"), FlowState::End));
+    assert_eq!(read_one.bytes, Some(DirectionCounts { received: 5, sent: 12 }));
     assert_eq!((read_one.rtt_ms, read_one.packets), (Some(12.5), None));
     assert_eq!(read_one.tag(), Scitag::new(2, 26));
     assert_eq!(read_one.ended.unwrap().seconds() - read_one.started.unwrap().seconds(), 9);
 
-    // flowd-go 2.4: an empty time, so two blanks; numbers that nobody registered.
+    // flowd-go 2.4: an empty time, so two blanks; numbers outside the registry.
     let flowd_go = format!(
         r#"<134>1  dtn.example.org flowd-go - firefly-json - {{"version":1,"flow-lifecycle":{{"state":"start","start-time":"2026-03-01T10:00:00.1Z"}},{flow},"context":{{"experiment-id":3333,"activity-id":12,"application":""}},"netlink":{{"tcpInfo":{{"rtt":1500}}}},"skOps":{{"tcpInfo":null}}}}"#
     );
@@ -260,17 +265,20 @@ fn other_programs_are_read() {
     let read_one = read(dcache.as_bytes()).unwrap();
     assert_eq!(
         (read_one.bytes, read_one.state),
-        (Some(Count { received: 0, sent: 3 }), State::Ongoing)
+        (Some(DirectionCounts { received: 0, sent: 3 }), FlowState::Ongoing)
     );
     assert_eq!(read_one.logged.unwrap().micros(), 1);
     let bare = r#" {"flow-lifecycle": {"state": "start", "end-time": "2026-03-01T10:00:00"}, "flow-id": {"src-ip": "::ffff:192.0.2.1", "dst-ip": "[2001:db8::2]", "protocol": "UDP", "src-port": "7", "dst-port": 8}, "context": {"experiment-id": "1", "activity-id": 1}}"#;
     let read_one = read([bare.as_bytes(), b"\n\0"].concat().as_slice()).unwrap();
     assert_eq!(read_one.source, "192.0.2.1:7".parse().unwrap());
-    assert_eq!((read_one.protocol, read_one.started, read_one.host), (Protocol::Udp, None, None));
+    assert_eq!(
+        (read_one.protocol, read_one.started, read_one.host),
+        (TransportProtocol::Udp, None, None)
+    );
 }
 
 #[test]
-fn what_is_no_firefly_is_refused() {
+fn malformed_firefly_is_refused() {
     let deep = format!("{{\"x\":{}", "[".repeat(10_000));
     for (text, words) in [
         ("", "is it a firefly"),
@@ -306,24 +314,24 @@ prop_compose! {
             if v4 { std::net::Ipv4Addr::from(addresses[at] as u32).into() } else { std::net::Ipv6Addr::from(addresses[at] | 1 << 127).into() }
         };
         let end_point = |at: usize| SocketAddr::new(ip(at), ports[at]);
-        let count = |at: usize| counts[at].map(|(received, sent): (u64, u64)| Count { received, sent });
+        let count = |at: usize| counts[at].map(|(received, sent): (u64, u64)| DirectionCounts { received, sent });
         Firefly {
-            phase: match end % 3 { 0 => Phase::Start, 1 => Phase::Ongoing, _ => Phase::End(moment(2)) },
+            phase: match end % 3 { 0 => FlowPhase::Start, 1 => FlowPhase::Ongoing, _ => FlowPhase::End(moment(2)) },
             started: moment(0),
             now: moment(1),
-            flow: Flow::new(end_point(0), end_point(1), Protocol::Tcp).unwrap(),
+            flow: FireflyFlow::new(end_point(0), end_point(1), TransportProtocol::Tcp).unwrap(),
             tag: Scitag::new(owner, activity).unwrap(),
             application,
             bytes: count(0),
             packets: count(1),
-            tcp: rtt.map(|rtt_us| TcpInfo { rtt_us: Some(rtt_us), ..FULL }),
+            tcp: rtt.map(|rtt_us| TcpStats { rtt_us: Some(rtt_us), ..FULL }),
         }
     }
 }
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(firefly in any_firefly(), host in "[a-z0-9._-]{0,80}") {
+    fn firefly_round_trips(firefly in any_firefly(), host in "[a-z0-9._-]{0,80}") {
         let datagram = firefly.datagram(&host, "penstock");
         prop_assert!(datagram.len() <= DATAGRAM_BYTES_MAX);
         accepted(&datagram);
@@ -332,7 +340,7 @@ proptest! {
         prop_assert_eq!((back.source, back.destination), (firefly.flow.source(), firefly.flow.destination()));
         prop_assert_eq!((back.tag(), back.bytes, back.packets), (Ok(firefly.tag), firefly.bytes, firefly.packets));
         prop_assert_eq!(back.rtt_ms, firefly.tcp.and_then(|tcp| tcp.rtt_us).map(|micros| f64::from(micros) / 1000.0));
-        prop_assert_eq!(back.ended.is_some(), back.state == State::End);
+        prop_assert_eq!(back.ended.is_some(), back.state == FlowState::End);
     }
 
     #[test]
@@ -342,7 +350,7 @@ proptest! {
 
     #[test]
     fn a_changed_firefly_never_panics(at in 0_usize..400, byte: u8) {
-        let mut datagram = firefly(Phase::Start).datagram("dtn1", "penstock");
+        let mut datagram = firefly(FlowPhase::Start).datagram("dtn1", "penstock");
         let at = at % datagram.len();
         datagram[at] = byte;
         if let Ok(back) = read(&datagram) {

@@ -1,6 +1,6 @@
-//! When two names are the same, and which name was probably meant.
+//! Comparison of names, and suggestions for misspelt ones.
 
-/// Letters and digits in lower case, with one dash for whatever stands between them.
+/// Lower-cases a name, with one dash for each run of other characters than letters and digits.
 pub(super) fn fold(name: &str) -> String {
     let mut folded = String::new();
     for c in name.chars().flat_map(char::to_lowercase) {

@@ -8,7 +8,7 @@ fn tag(owner: u64, activity: u64) -> Scitag {
     Scitag::new(owner, activity).unwrap()
 }
 
-fn read(json: &str) -> Result<Reading, RegistryError> {
+fn read(json: &str) -> Result<ParsedRegistry, RegistryError> {
     Registry::read(json.as_bytes())
 }
 
@@ -17,7 +17,7 @@ fn failure(text: &str) -> String {
 }
 
 #[test]
-fn the_built_in_copy_is_what_its_readme_says() {
+fn builtin_registry_matches_readme() {
     let reading = Registry::read(BUILTIN).unwrap();
     assert_eq!(reading.left_out, Vec::<String>::new());
     let registry = reading.registry;
@@ -60,7 +60,7 @@ fn the_built_in_copy_is_what_its_readme_says() {
 }
 
 #[test]
-fn people_write_pairs_in_many_ways() {
+fn spelling_variants_find_the_pair() {
     let registry = Registry::builtin();
     for text in [
         "cms/analysis-input",
@@ -85,7 +85,7 @@ fn people_write_pairs_in_many_ways() {
 }
 
 #[test]
-fn every_name_is_read_again() {
+fn names_round_trip() {
     let registry = Registry::builtin();
     for tag in registry.tags() {
         let name = registry.name(tag);
@@ -95,7 +95,7 @@ fn every_name_is_read_again() {
 }
 
 #[test]
-fn near_misses_are_named() {
+fn misspelt_names_get_suggestions() {
     for (text, words) in [
         (
             "cms/analyis-input",
@@ -128,7 +128,7 @@ fn near_misses_are_named() {
 }
 
 #[test]
-fn unknown_fields_are_ignored_and_numbers_twice_refused() {
+fn unknown_fields_pass_duplicate_ids_fail() {
     let reading = read(
         r#"{"source": [1, {"a": null}], "experiments": [{"expName": "one", "expID": 1, "x": 1,
             "activities": [{"activityName": "A", "activityId": 1, "colour": "red"}]}]}"#,
@@ -172,7 +172,7 @@ fn unknown_fields_are_ignored_and_numbers_twice_refused() {
 }
 
 #[test]
-fn a_full_registry_is_listed_at_once() {
+fn large_registry_is_listed_quickly() {
     let owners: Vec<String> = (0..2000)
         .map(|id| {
             let activities: Vec<String> = (1..=30)
@@ -191,7 +191,7 @@ fn a_full_registry_is_listed_at_once() {
 }
 
 #[test]
-fn what_is_no_registry_is_refused() {
+fn malformed_registry_is_refused() {
     for (json, words) in [
         ("", "not the JSON of a scitags registry"),
         ("<html>", "not the JSON"),
