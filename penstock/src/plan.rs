@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
-use penstock_plan::{Loads, Model, Plan, chart, forecast};
+use penstock_plan::{DemandPlan, LinkLoads, TrafficModel, chart, forecast};
 use penstock_topology::{Scale, Topology, draw};
 use penstock_units::{BitRate, ByteCount, display_duration};
 
@@ -51,7 +51,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
     let text = text_of(&args.file)?;
-    let mut plan = Plan::read(&text)
+    let mut plan = DemandPlan::read(&text)
         .map_err(|faults| {
             let first = faults.0.first().map(ToString::to_string).unwrap_or_default();
             let more = match faults.0.len() {
@@ -98,27 +98,27 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
 /// A topology, and what its links carry by each model.
 struct Network {
     topology: Topology,
-    loads: Vec<Loads>,
+    loads: Vec<LinkLoads>,
 }
 
 impl Network {
-    fn read(file: &std::path::Path, plan: &Plan) -> Result<Self, Failure> {
+    fn read(file: &std::path::Path, plan: &DemandPlan) -> Result<Self, Failure> {
         let topology = Input { file: file.to_owned(), scale: Scale::FULL }.read()?;
-        let loads = plan.models.iter().map(|model| Loads::of(plan, &topology, model));
+        let loads = plan.models.iter().map(|model| LinkLoads::of(plan, &topology, model));
         let loads: Result<Vec<_>, _> = loads.collect();
         let loads = loads.map_err(|error| anyhow!("{}: {error}", file.display()));
         Ok(Self { loads: loads.or_exit(Code::Usage)?, topology })
     }
 }
 
-fn picture(plan: &Plan, network: Option<&Network>, years: &[u16]) -> String {
+fn picture(plan: &DemandPlan, network: Option<&Network>, years: &[u16]) -> String {
     let Some(Network { topology, loads }) = network else { return chart::svg(plan, years) };
     let year = usize::from(years[0] - plan.years.start());
     let rates: Vec<BitRate> = loads[0].links.iter().map(|link| link.most(year)).collect();
     draw::svg_loaded(topology, &rates)
 }
 
-fn tables(plan: &Plan, network: Option<&Network>, years: &[u16]) -> String {
+fn tables(plan: &DemandPlan, network: Option<&Network>, years: &[u16]) -> String {
     let mut text = plan.title.as_deref().unwrap_or(&plan.name).to_owned();
     if let Some(source) = &plan.source {
         let _ = write!(text, "\nafter {source}");
@@ -168,7 +168,7 @@ fn decimal(ByteCount(bytes): ByteCount) -> String {
 }
 
 /// Of each experiment and in all.
-fn need(plan: &Plan, model: &Model, years: &[u16]) -> String {
+fn need(plan: &DemandPlan, model: &TrafficModel, years: &[u16]) -> String {
     let mut words = vec![format!("need, {}", model.name)];
     words.extend(years.iter().map(ToString::to_string));
     let mut rows = vec![words];
@@ -189,10 +189,10 @@ fn need(plan: &Plan, model: &Model, years: &[u16]) -> String {
 }
 
 fn link_table(
-    plan: &Plan,
+    plan: &DemandPlan,
     network: &Network,
-    model: &Model,
-    loads: &Loads,
+    model: &TrafficModel,
+    loads: &LinkLoads,
     years: &[u16],
 ) -> String {
     let mut words = vec![format!("links, {}", model.name), "rate".to_owned()];
@@ -215,7 +215,7 @@ fn link_table(
     table(&rows)
 }
 
-fn object(plan: &Plan, network: Option<&Network>, years: &[u16]) -> shown::CapacityPlan {
+fn object(plan: &DemandPlan, network: Option<&Network>, years: &[u16]) -> shown::CapacityPlan {
     let site = |site: usize| plan.sites[site].name.clone();
     let experiments = plan.experiments.iter().map(|experiment| {
         let flows = experiment.flows.iter().map(|flow| {
@@ -265,7 +265,7 @@ fn object(plan: &Plan, network: Option<&Network>, years: &[u16]) -> shown::Capac
     }
 }
 
-fn year_object(plan: &Plan, model: &Model, year: u16) -> shown::Year {
+fn year_object(plan: &DemandPlan, model: &TrafficModel, year: u16) -> shown::Year {
     let experiments = plan.experiments.iter().map(|one| shown::ExperimentNeed {
         name: one.name.clone(),
         rate_bits_per_second: forecast::of_experiment(plan, one, model, year).0,
@@ -287,7 +287,7 @@ fn year_object(plan: &Plan, model: &Model, year: u16) -> shown::Year {
 }
 
 fn link_object(
-    plan: &Plan,
+    plan: &DemandPlan,
     topology: &Topology,
     load: &penstock_plan::LinkLoad,
     years: &[u16],

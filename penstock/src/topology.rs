@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use penstock_topology::paths::{Disjoint, Path as Way, best_disjoint};
-use penstock_topology::{DelaySource, FILE_BYTES_MAX, Kind, Node, NodeId, Scale, Topology, draw};
+use penstock_topology::{
+    DelaySource, FILE_BYTES_MAX, Node, NodeId, NodeKind, Scale, Topology, draw,
+};
 use penstock_units::display_latency;
 
 use crate::exit::{Code, Failure, OrExit, say};
@@ -254,7 +256,7 @@ fn table(topology: &Topology) -> String {
     let width = |names: &mut dyn Iterator<Item = usize>| names.max().unwrap_or(0);
     let nodes = width(&mut topology.nodes.iter().map(|node| node.name.chars().count()));
     for node in &topology.nodes {
-        let kind = if node.kind == Kind::Host { "host" } else { "switch" };
+        let kind = if node.kind == NodeKind::Host { "host" } else { "switch" };
         let site = node.site.map_or("", |site| topology.sites[site.0].name.as_str());
         let row = format!("{:nodes$}  {kind:6}  {site}{}", node.name, interfaces(node));
         let _ = writeln!(text, "{}", row.trim_end());
@@ -311,7 +313,7 @@ fn object(topology: &Topology) -> shown::Network {
         });
         shown::Node {
             name: node.name.clone(),
-            kind: if node.kind == Kind::Host { "host" } else { "switch" },
+            kind: if node.kind == NodeKind::Host { "host" } else { "switch" },
             site: node.site.map(|site| topology.sites[site.0].name.clone()),
             buffer_bytes: node.buffer.map(|buffer| buffer.0),
             interfaces: interfaces.collect(),

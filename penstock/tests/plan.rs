@@ -64,7 +64,7 @@ fn pictures_are_of_years_or_of_links() {
 fn mistakes_are_one_line_that_says_what_to_do() {
     for (arguments, words) in [
         (&["none.toml"][..], "cannot read none.toml"),
-        (&["hl-lhc-network.toml"], "hl-lhc-network.toml:1:1: a plan needs a word: year (and "),
+        (&["hl-lhc-network.toml"], "hl-lhc-network.toml:1:1: a plan needs a key: year (and "),
         (
             &["hl-lhc.toml", "--model", "maximal"],
             "there is no model 'maximal': there are mean, minimal, flexible",

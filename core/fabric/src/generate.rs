@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock_topology::{DelaySource, End, Kind, Link, Node, NodeId, Topology};
+use penstock_topology::{DelaySource, Link, LinkEnd, Node, NodeId, NodeKind, Topology};
 use penstock_units::BitRate;
 
 /// A network that grows.
@@ -27,7 +27,7 @@ impl Builder {
         }
     }
 
-    fn nodes(&mut self, prefix: &str, kind: Kind, count: usize) -> Vec<NodeId> {
+    fn nodes(&mut self, prefix: &str, kind: NodeKind, count: usize) -> Vec<NodeId> {
         let first = self.topology.nodes.len();
         let node = |number: usize| Node {
             name: format!("{prefix}{number}"),
@@ -44,7 +44,7 @@ impl Builder {
         let name = |node: NodeId| &self.topology.nodes[node.0].name;
         let link = Link {
             name: format!("{}-{}", name(a), name(b)),
-            ends: [a, b].map(|node| End { node, interface: None }),
+            ends: [a, b].map(|node| LinkEnd { node, interface: None }),
             rate: BitRate(rate_bps),
             delay: self.delay,
             delay_source: DelaySource::Given,
@@ -65,8 +65,8 @@ impl Builder {
 #[must_use]
 pub fn star(hosts: usize, rate_bps: u64, delay_ns: u64) -> Topology {
     let mut builder = Builder::new(format!("star-{hosts}"), delay_ns);
-    let all = builder.nodes("h", Kind::Host, hosts);
-    let switch = builder.nodes("s", Kind::Switch, 1)[0];
+    let all = builder.nodes("h", NodeKind::Host, hosts);
+    let switch = builder.nodes("s", NodeKind::Switch, 1)[0];
     all.into_iter().for_each(|host| builder.link(host, switch, rate_bps));
     builder.topology
 }
@@ -76,12 +76,12 @@ pub fn star(hosts: usize, rate_bps: u64, delay_ns: u64) -> Topology {
 pub fn dumbbell(pairs: usize, rate_bps: u64, middle_bps: u64, delay_ns: u64) -> Topology {
     let mut builder = Builder::new(format!("dumbbell-{pairs}"), delay_ns);
     if pairs == 0 {
-        let hosts = builder.nodes("h", Kind::Host, 2);
+        let hosts = builder.nodes("h", NodeKind::Host, 2);
         builder.link(hosts[0], hosts[1], middle_bps);
         return builder.topology;
     }
-    let hosts = builder.nodes("h", Kind::Host, 2 * pairs);
-    let switches = builder.nodes("s", Kind::Switch, 2);
+    let hosts = builder.nodes("h", NodeKind::Host, 2 * pairs);
+    let switches = builder.nodes("s", NodeKind::Switch, 2);
     for (number, host) in hosts.into_iter().enumerate() {
         builder.link(host, switches[number / pairs], rate_bps);
     }
@@ -100,9 +100,9 @@ pub fn spine_leaf(
     delay_ns: u64,
 ) -> Topology {
     let mut builder = Builder::new(format!("spine-leaf-{spines}-{leaves}-{hosts}"), delay_ns);
-    let all = builder.nodes("h", Kind::Host, leaves * hosts);
-    let below = builder.nodes("leaf", Kind::Switch, leaves);
-    let above = builder.nodes("spine", Kind::Switch, spines);
+    let all = builder.nodes("h", NodeKind::Host, leaves * hosts);
+    let below = builder.nodes("leaf", NodeKind::Switch, leaves);
+    let above = builder.nodes("spine", NodeKind::Switch, spines);
     for (number, host) in all.into_iter().enumerate() {
         builder.link(host, below[number / hosts], rate_bps);
     }
@@ -141,10 +141,10 @@ pub fn pods(shape: Pods) -> Topology {
         format!("pods-{}-{}-{}", shape.pods, shape.edges, shape.hosts),
         shape.delay_ns,
     );
-    let hosts = builder.nodes("h", Kind::Host, shape.pods * shape.edges * shape.hosts);
-    let edges = builder.nodes("edge", Kind::Switch, shape.pods * shape.edges);
-    let middles = builder.nodes("middle", Kind::Switch, shape.pods * shape.middles);
-    let cores = builder.nodes("core", Kind::Switch, shape.middles * shape.cores);
+    let hosts = builder.nodes("h", NodeKind::Host, shape.pods * shape.edges * shape.hosts);
+    let edges = builder.nodes("edge", NodeKind::Switch, shape.pods * shape.edges);
+    let middles = builder.nodes("middle", NodeKind::Switch, shape.pods * shape.middles);
+    let cores = builder.nodes("core", NodeKind::Switch, shape.middles * shape.cores);
     for (number, host) in hosts.into_iter().enumerate() {
         builder.link(host, edges[number / shape.hosts], shape.rate_bps);
     }

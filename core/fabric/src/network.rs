@@ -1,6 +1,6 @@
 //! A topology as the simulator runs it: nodes with ports, two for each link, all as indices.
 
-use penstock_topology::{Kind, Topology};
+use penstock_topology::{NodeKind, Topology};
 
 use crate::time::{LineRate, NANOSECOND};
 
@@ -92,7 +92,7 @@ impl Network {
         let mut first = 0;
         let mut nodes = Vec::with_capacity(counts.len());
         for (node, count) in topology.nodes.iter().zip(&counts) {
-            let is_host = node.kind == Kind::Host;
+            let is_host = node.kind == NodeKind::Host;
             if is_host && *count == 0 {
                 return Err(NetworkError::Unconnected(node.name.clone()));
             }

@@ -1,26 +1,28 @@
-//! The TOML file of a plan, with all its faults at once. docs/plan.md has its words.
+//! Reads a plan in TOML and reports all its faults at once. docs/plan.md lists its keys.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use penstock_topology::words::{Words, parse};
-use penstock_topology::{Collector, Faults, shown};
+use penstock_topology::table::{TableReader, parse};
+use penstock_topology::{FaultCollector, FileFaults, shown};
 use penstock_units::{BitRate, ByteCount, parse_duration};
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
-use crate::{Experiment, Factor, Flow, Model, Plan, Site, Target};
+use crate::{
+    DemandPlan, ExperimentDemand, FlowDemand, FlowTarget, PlanSite, RateFactor, TrafficModel,
+};
 
-/// The largest file that is read.
+/// Longest file that [`DemandPlan::read`] takes.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
-/// From the first year of a plan to its last.
+/// Years after the first one.
 const YEARS_MAX: u16 = 100;
 const RATE_MAX: BitRate = BitRate(1_000_000_000_000_000);
 const FACTOR_MAX: f64 = 1000.0;
 const GROWTH_MAX: f64 = 10.0;
 const SHARE_MAX: u32 = 1_000_000;
 
-/// `40%` or `0.4`, in thousandths.
+/// Growth per year as a share, from a text such as `40%`.
 #[derive(Debug)]
 struct Growth(f64);
 
@@ -45,47 +47,47 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-impl Plan {
-    /// Reads a file.
+impl DemandPlan {
+    /// Reads and checks a plan in TOML.
     ///
     /// # Errors
-    /// All faults of it; where it is no TOML, those of its syntax alone.
-    pub fn read(text: &str) -> Result<Self, Faults> {
-        let (words, faults) = parse(text, FILE_BYTES_MAX, "a plan")?;
-        let mut reader = Reader { faults, sites: HashMap::new() };
-        let plan = reader.plan(words);
+    /// All faults of the file, or the syntax errors alone where it is not TOML.
+    pub fn read(text: &str) -> Result<Self, FileFaults> {
+        let (table, faults) = parse(text, FILE_BYTES_MAX, "a plan")?;
+        let mut reader = PlanReader { faults, sites: HashMap::new() };
+        let plan = reader.plan(table);
         let faults = reader.faults.into_faults();
         if faults.0.is_empty() { Ok(plan) } else { Err(faults) }
     }
 }
 
-struct Reader<'a> {
-    faults: Collector<'a>,
+struct PlanReader<'a> {
+    faults: FaultCollector<'a>,
     sites: HashMap<String, usize>,
 }
 
-impl Reader<'_> {
-    fn plan(&mut self, mut words: Words<'_>) -> Plan {
+impl PlanReader<'_> {
+    fn plan(&mut self, mut table: TableReader<'_>) -> DemandPlan {
         let faults = &mut self.faults;
-        let place = words.place();
-        let name = words.needed::<String>("name", faults).map(Spanned::into_inner);
-        let title = words.text("title", faults);
-        let source = words.text("source", faults);
-        let year = words.needed::<u16>("year", faults);
-        let until = words.optional::<u16>("until", faults);
-        let growth = words.optional::<Growth>("growth", faults);
-        let models = words.tables("model", "a model", faults);
-        let sites = words.tables("site", "a site", faults);
-        let experiments = words.tables("experiment", "an experiment", faults);
-        words.finish(faults);
+        let span = table.span();
+        let name = table.required::<String>("name", faults).map(Spanned::into_inner);
+        let title = table.text("title", faults);
+        let source = table.text("source", faults);
+        let year = table.required::<u16>("year", faults);
+        let until = table.optional::<u16>("until", faults);
+        let growth = table.optional::<Growth>("growth", faults);
+        let models = table.tables("model", "a model", faults);
+        let sites = table.tables("site", "a site", faults);
+        let experiments = table.tables("experiment", "an experiment", faults);
+        table.finish(faults);
         if models.is_empty() {
             self.faults.note(
-                place.clone(),
+                span.clone(),
                 "a plan needs a [[model]]: one without factors is the mean rate",
             );
         }
         if experiments.is_empty() {
-            self.faults.note(place, "a plan needs an [[experiment]]");
+            self.faults.note(span, "a plan needs an [[experiment]]");
         }
         let year = year.map_or(0, Spanned::into_inner);
         let last = until.as_ref().map_or(year, |until| *until.get_ref());
@@ -96,7 +98,7 @@ impl Reader<'_> {
             self.faults.note(until.span(), text);
         }
         let growth = self.growth(growth).unwrap_or(0);
-        let mut plan = Plan {
+        let mut plan = DemandPlan {
             name: name.unwrap_or_default(),
             title,
             source,
@@ -145,59 +147,63 @@ impl Reader<'_> {
         Some((value * 1000.0).round() as u64)
     }
 
-    fn model(&mut self, mut words: Words<'_>, seen: &mut HashMap<String, usize>) -> Option<Model> {
+    fn model(
+        &mut self,
+        mut table: TableReader<'_>,
+        seen: &mut HashMap<String, usize>,
+    ) -> Option<TrafficModel> {
         let faults = &mut self.faults;
-        let name = words.needed::<String>("name", faults);
-        let title = words.text("title", faults);
-        let tables = words.tables("factor", "a factor", faults);
-        words.finish(faults);
+        let name = table.required::<String>("name", faults);
+        let title = table.text("title", faults);
+        let tables = table.tables("factor", "a factor", faults);
+        table.finish(faults);
         let mut factors = Vec::new();
-        for mut words in tables {
+        for mut table in tables {
             let faults = &mut self.faults;
-            let name = words.needed::<String>("name", faults);
-            let times = words.needed::<f64>("times", faults);
-            words.finish(faults);
+            let name = table.required::<String>("name", faults);
+            let times = table.required::<f64>("times", faults);
+            table.finish(faults);
             let (Some(name), Some(times)) = (name, times) else { continue };
             if !(0.001..=FACTOR_MAX).contains(times.get_ref()) {
                 self.faults.note(times.span(), "a factor is 0.001 to 1000 times");
             }
             let permille = (times.get_ref() * 1000.0).round() as u64;
-            factors.push(Factor { name: name.into_inner(), permille });
+            factors.push(RateFactor { name: name.into_inner(), permille });
         }
         let name = self.new_name("model", name, seen)?;
-        Some(Model { name, title, factors })
+        Some(TrafficModel { name, title, factors })
     }
 
-    fn site(&mut self, mut words: Words<'_>, sites: &mut Vec<Site>) {
+    fn site(&mut self, mut table: TableReader<'_>, sites: &mut Vec<PlanSite>) {
         let faults = &mut self.faults;
-        let name = words.needed::<String>("name", faults);
-        let title = words.text("title", faults);
-        let node = words.optional::<String>("node", faults).map(Spanned::into_inner);
-        words.finish(faults);
+        let name = table.required::<String>("name", faults);
+        let title = table.text("title", faults);
+        let node = table.optional::<String>("node", faults).map(Spanned::into_inner);
+        table.finish(faults);
         let mut seen = std::mem::take(&mut self.sites);
         let name = self.new_name("site", name, &mut seen);
         self.sites = seen;
         if let Some(name) = name {
             self.sites.insert(name.clone(), sites.len());
-            sites.push(Site { name, title, node });
+            sites.push(PlanSite { name, title, node });
         }
     }
 
     fn experiment(
         &mut self,
-        mut words: Words<'_>,
+        mut table: TableReader<'_>,
         growth: u64,
         seen: &mut HashMap<String, usize>,
-    ) -> Option<Experiment> {
+    ) -> Option<ExperimentDemand> {
         let faults = &mut self.faults;
-        let place = words.place();
-        let name = words.needed::<String>("name", faults);
-        let title = words.text("title", faults);
-        let of_all = words.optional::<Growth>("growth", faults);
-        let tables = words.tables("flow", "a flow", faults);
-        words.finish(faults);
+        let span = table.span();
+        let name = table.required::<String>("name", faults);
+        let title = table.text("title", faults);
+        let of_all = table.optional::<Growth>("growth", faults);
+        let tables = table.tables("flow", "a flow", faults);
+        table.finish(faults);
         if tables.is_empty() {
-            self.faults.note(place, "an experiment needs a [[experiment.flow]]");
+            self.faults.note(span, "an experiment needs a [[experiment.flow]]");
         }
         let growth = self.growth(of_all).unwrap_or(growth);
         let (mut flows, mut names) = (Vec::new(), HashMap::new());
@@ -205,26 +211,26 @@ impl Reader<'_> {
             flows.extend(self.flow(table, growth, &mut names));
         }
         let name = self.new_name("experiment", name, seen)?;
-        Some(Experiment { name, title, flows })
+        Some(ExperimentDemand { name, title, flows })
     }
 
     fn flow(
         &mut self,
-        mut words: Words<'_>,
+        mut table: TableReader<'_>,
         growth: u64,
         names: &mut HashMap<String, usize>,
-    ) -> Option<Flow> {
+    ) -> Option<FlowDemand> {
         let faults = &mut self.faults;
-        let place = words.place();
-        let name = words.needed::<String>("name", faults);
-        let rate = words.optional::<BitRate>("rate", faults);
-        let data = words.optional::<ByteCount>("data", faults);
-        let within = words.optional::<Time>("within", faults);
-        let from = words.needed::<String>("from", faults);
-        let to = words.needed::<Vec<Spanned<String>>>("to", faults);
-        let shares = words.optional::<Vec<Spanned<u32>>>("shares", faults);
-        let of_its_own = words.optional::<Growth>("growth", faults);
-        words.finish(faults);
+        let span = table.span();
+        let name = table.required::<String>("name", faults);
+        let rate = table.optional::<BitRate>("rate", faults);
+        let data = table.optional::<ByteCount>("data", faults);
+        let within = table.optional::<Time>("within", faults);
+        let from = table.required::<String>("from", faults);
+        let to = table.required::<Vec<Spanned<String>>>("to", faults);
+        let shares = table.optional::<Vec<Spanned<u32>>>("shares", faults);
+        let of_its_own = table.optional::<Growth>("growth", faults);
+        table.finish(faults);
         let growth_permille = self.growth(of_its_own).unwrap_or(growth);
         let (rate, data) = match (rate, data, within) {
             (Some(rate), None, None) => (rate, None),
@@ -237,7 +243,7 @@ impl Reader<'_> {
             }
             _ => {
                 self.faults
-                    .note(place, "a flow has a rate, or data and the time within which it moves");
+                    .note(span, "a flow has a rate, or data and the time within which it moves");
                 return None;
             }
         };
@@ -248,14 +254,14 @@ impl Reader<'_> {
         let from = from.and_then(|from| self.find_site(&from));
         let to = self.targets(to?, shares);
         let rate = rate.into_inner();
-        Some(Flow { name: name?, rate, data, from: from?, to, growth_permille })
+        Some(FlowDemand { name: name?, rate, data, from: from?, to, growth_permille })
     }
 
     fn targets(
         &mut self,
         to: Spanned<Vec<Spanned<String>>>,
         shares: Option<Spanned<Vec<Spanned<u32>>>>,
-    ) -> Vec<Target> {
+    ) -> Vec<FlowTarget> {
         if to.get_ref().is_empty() {
             self.faults.note(to.span(), "to names at least one site");
         }
@@ -267,10 +273,10 @@ impl Reader<'_> {
                 .note(shares.span(), format!("shares has a number for each of the {count} sites"));
         }
         let shares = shares.map(Spanned::into_inner).unwrap_or_default();
-        let mut targets: Vec<Target> = Vec::new();
-        for (place, name) in to.into_inner().into_iter().enumerate() {
-            let share = shares.get(place).map_or(1, |share| *share.get_ref());
-            if let Some(written) = shares.get(place)
+        let mut targets: Vec<FlowTarget> = Vec::new();
+        for (index, name) in to.into_inner().into_iter().enumerate() {
+            let share = shares.get(index).map_or(1, |share| *share.get_ref());
+            if let Some(written) = shares.get(index)
                 && !(1..=SHARE_MAX).contains(&share)
             {
                 self.faults.note(written.span(), format!("a share is 1 to {SHARE_MAX}"));
@@ -278,9 +284,9 @@ impl Reader<'_> {
             let Some(site) = self.find_site(&name) else { continue };
             if targets.iter().any(|target| target.site == site) {
                 self.faults
-                    .note(name.span(), format!("'{}' is there already", shown(name.get_ref())));
+                    .note(name.span(), format!("'{}' is listed already", shown(name.get_ref())));
             }
-            targets.push(Target { site, share });
+            targets.push(FlowTarget { site, share });
         }
         targets
     }

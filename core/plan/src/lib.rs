@@ -1,11 +1,11 @@
-//! Capacity planning: what experiments move from where to where, year by year and by several models of it, and what
-//! that asks of the links of a network.
+//! Capacity planning: the traffic of experiments between sites, year by year and by several traffic models,
+//! and the load that it puts on the links of a topology.
 //!
-//! For: reading a plan ([`Plan::read`]), rates of each year ([`Plan::growth`], [`forecast`]), loads of links and when
-//! they overflow ([`Loads`]), a picture of the totals ([`chart`]). Not for: sharing what is too little, which is the
-//! allocation's, or running anything.
+//! For: reading a plan ([`DemandPlan::read`]), rates of each year ([`DemandPlan::growth`], [`forecast`]),
+//! loads of links and the year in which they overflow ([`LinkLoads`]), a chart of the totals ([`chart`]). Not
+//! for: sharing scarce rate, which is the allocation's, or running anything.
 //!
-//! Rates are whole bits per second; growth compounds by the year and is rounded down each time.
+//! Rates are whole bits per second; growth compounds yearly and is rounded down each year.
 
 #![forbid(unsafe_code)]
 
@@ -16,5 +16,7 @@ mod loads;
 mod model;
 
 pub use file::FILE_BYTES_MAX;
-pub use loads::{LinkLoad, Loads, LoadsError};
-pub use model::{Experiment, Factor, Flow, Model, Plan, Site, Target};
+pub use loads::{LinkLoad, LinkLoads, LoadsError};
+pub use model::{
+    DemandPlan, ExperimentDemand, FlowDemand, FlowTarget, PlanSite, RateFactor, TrafficModel,
+};

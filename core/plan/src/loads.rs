@@ -1,5 +1,5 @@
-//! What the links of a network must carry: each flow on the shortest way between its sites, shared by the links that
-//! join the same two nodes by their rates.
+//! LinkLoads of links: each flow takes the shortest path between its sites, split among parallel links in
+//! proportion to their rates.
 
 use std::collections::HashMap;
 
@@ -7,28 +7,28 @@ use penstock_topology::paths::{Path, shortest};
 use penstock_topology::{LinkId, NodeId, Topology};
 use penstock_units::BitRate;
 
-use crate::{Model, Plan, forecast};
+use crate::{DemandPlan, TrafficModel, forecast};
 
-/// Loads of all links by one model, in each year of the plan.
+/// LinkLoads of all links for one traffic model, in each year of the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Loads {
-    /// In the order of the topology.
+pub struct LinkLoads {
+    /// LinkLoads in the order of [`Topology::links`].
     pub links: Vec<LinkLoad>,
 }
 
-/// What one link must carry.
+/// Load of one link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkLoad {
-    /// Which link.
+    /// The link in the topology.
     pub link: LinkId,
-    /// In each year, from the first end to the second and back.
+    /// Rate in each year of the plan, from the first end to the second and back.
     pub rates: Vec<[BitRate; 2]>,
-    /// The first year in which it must carry more than its rate in some direction.
+    /// The first year in which the load exceeds the rate of the link in a direction.
     pub overflows: Option<u16>,
 }
 
 impl LinkLoad {
-    /// Of a year, counted from the first, in the direction that has more.
+    /// Load of the busier direction in year `year`, counted from the first year of the plan.
     #[must_use]
     pub fn most(&self, year: usize) -> BitRate {
         let [there, back] = self.rates[year];
@@ -36,36 +36,40 @@ impl LinkLoad {
     }
 }
 
-/// A plan and a topology that do not fit together.
+/// A mismatch between a plan and a topology.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadsError {
-    /// A site of the plan is behind no node.
+    /// A site of the plan has no node in the topology.
     #[error(
         "site '{site}' of the plan is behind '{node}', and the topology has no such host, switch or site: give it a node = \"...\""
     )]
     NoNode {
-        /// Of the plan.
+        /// Name of the site in the plan.
         site: String,
-        /// Of the topology.
+        /// Name that the topology lacks.
         node: String,
     },
-    /// Two sites that no way joins.
-    #[error("no way of the topology leads from '{from}' to '{to}'")]
-    NoWay {
-        /// Site of the plan.
+    /// The topology does not connect two sites.
+    #[error("the topology has no path from '{from}' to '{to}'")]
+    NoPath {
+        /// Sending site of the plan.
         from: String,
-        /// Site of the plan.
+        /// Receiving site of the plan.
         to: String,
     },
 }
 
-impl Loads {
-    /// Works them out.
+impl LinkLoads {
+    /// Computes the loads of all links in all years.
     ///
     /// # Errors
-    /// When a site that data goes through is not in the topology, or cannot be reached.
-    pub fn of(plan: &Plan, topology: &Topology, model: &Model) -> Result<Self, LoadsError> {
-        let mut routes = Routes { plan, topology, known: HashMap::new() };
+    /// When the topology lacks a site of a flow, or does not connect its sites.
+    pub fn of(
+        plan: &DemandPlan,
+        topology: &Topology,
+        model: &TrafficModel,
+    ) -> Result<Self, LoadsError> {
+        let mut paths = PathCache { plan, topology, known: HashMap::new() };
         let mut beside: HashMap<[NodeId; 2], Vec<LinkId>> = HashMap::new();
         for (number, link) in topology.links.iter().enumerate() {
             let [a, b] = link.ends.map(|end| end.node);
@@ -74,16 +78,16 @@ impl Loads {
         let years = plan.years.clone().count();
         let mut rates = vec![vec![[0_u64; 2]; years]; topology.links.len()];
         for flow in plan.experiments.iter().flat_map(|experiment| &experiment.flows) {
-            for (place, year) in plan.years.clone().enumerate() {
+            for (index, year) in plan.years.clone().enumerate() {
                 for (to, rate) in flow.split(forecast::of_flow(plan, flow, model, year)) {
-                    let path = routes.way(flow.from, to)?;
+                    let path = paths.path(flow.from, to)?;
                     for hop in path.nodes.windows(2) {
                         let links = &beside[&[hop[0].min(hop[1]), hop[0].max(hop[1])]];
-                        let all: u128 = links.iter().map(|id| of(topology, *id)).sum();
+                        let all: u128 = links.iter().map(|id| rate_of(topology, *id)).sum();
                         for id in links {
-                            let part = u128::from(rate.0) * of(topology, *id) / all.max(1);
+                            let part = u128::from(rate.0) * rate_of(topology, *id) / all.max(1);
                             let back = usize::from(topology.links[id.0].ends[0].node != hop[0]);
-                            let total = &mut rates[id.0][place][back];
+                            let total = &mut rates[id.0][index][back];
                             *total = total.saturating_add(part as u64);
                         }
                     }
@@ -102,26 +106,26 @@ impl Loads {
     }
 }
 
-fn of(topology: &Topology, link: LinkId) -> u128 {
+fn rate_of(topology: &Topology, link: LinkId) -> u128 {
     u128::from(topology.links[link.0].rate.0)
 }
 
-/// Ways between sites, each found once.
-struct Routes<'a> {
-    plan: &'a Plan,
+/// Shortest paths between sites, each searched once.
+struct PathCache<'a> {
+    plan: &'a DemandPlan,
     topology: &'a Topology,
     known: HashMap<[usize; 2], Path>,
 }
 
-impl Routes<'_> {
-    fn way(&mut self, from: usize, to: usize) -> Result<&Path, LoadsError> {
+impl PathCache<'_> {
+    fn path(&mut self, from: usize, to: usize) -> Result<&Path, LoadsError> {
         if !self.known.contains_key(&[from, to]) {
             let path = if from == to {
                 Path { nodes: Vec::new(), links: Vec::new() }
             } else {
                 let (start, end) = (self.node(from)?, self.node(to)?);
                 let name = |site: usize| self.plan.sites[site].name.clone();
-                let error = || LoadsError::NoWay { from: name(from), to: name(to) };
+                let error = || LoadsError::NoPath { from: name(from), to: name(to) };
                 shortest(self.topology, start, end, |_| true).ok_or_else(error)?
             };
             self.known.insert([from, to], path);

@@ -1,99 +1,99 @@
-//! A plan that was read and checked.
+//! A checked plan: every reference resolves and every number is within its bounds.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use penstock_units::{BitRate, ByteCount};
 
-/// What is planned.
+/// Traffic of experiments between sites over several years.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
-    /// A short name.
+pub struct DemandPlan {
+    /// Identifier, one line.
     pub name: String,
-    /// A longer one.
+    /// Name for display.
     pub title: Option<String>,
-    /// Where its figures come from.
+    /// Source of the figures, such as a publication.
     pub source: Option<String>,
-    /// From the year of the figures on.
+    /// Years of the forecast; the rates of the flows are those of the first.
     pub years: RangeInclusive<u16>,
-    /// At least one.
-    pub models: Vec<Model>,
-    /// Where data comes from and goes to.
-    pub sites: Vec<Site>,
-    /// Who moves it.
-    pub experiments: Vec<Experiment>,
+    /// Traffic models, at least one.
+    pub models: Vec<TrafficModel>,
+    /// Sites that send and receive data.
+    pub sites: Vec<PlanSite>,
+    /// Experiments, at least one.
+    pub experiments: Vec<ExperimentDemand>,
 }
 
-/// A way to turn what is moved into what networks must carry.
+/// A model that derives the capacity that networks need from mean rates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Model {
-    /// Its name.
+pub struct TrafficModel {
+    /// Identifier, unique among models.
     pub name: String,
-    /// For people.
+    /// Name for display.
     pub title: Option<String>,
-    /// What all rates are multiplied with.
-    pub factors: Vec<Factor>,
+    /// Factors that multiply all rates; none for the mean rate.
+    pub factors: Vec<RateFactor>,
 }
 
-/// One reason for more than the mean.
+/// One factor between mean rate and capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Factor {
-    /// What for: bursts, overprovisioning.
+pub struct RateFactor {
+    /// Reason, such as bursts or overprovisioning.
     pub name: String,
-    /// In thousandths, so that there is no rounding to argue about.
+    /// RateFactor in thousandths, so that results are exact integers.
     pub permille: u64,
 }
 
-/// A place.
+/// A site of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Site {
-    /// Its name.
+pub struct PlanSite {
+    /// Identifier, unique among sites.
     pub name: String,
-    /// For people.
+    /// Name for display.
     pub title: Option<String>,
-    /// The host or switch of a topology that it is behind; none for one of its own name.
+    /// Host, switch or site of the topology; none for the one of the same name.
     pub node: Option<String>,
 }
 
-/// Who moves data.
+/// An experiment with its flows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Experiment {
-    /// Its name.
+pub struct ExperimentDemand {
+    /// Identifier, unique among experiments.
     pub name: String,
-    /// For people.
+    /// Name for display.
     pub title: Option<String>,
-    /// What it moves.
-    pub flows: Vec<Flow>,
+    /// Flows, at least one.
+    pub flows: Vec<FlowDemand>,
 }
 
-/// A stream of data from one site to others.
+/// Data that one site sends to others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Flow {
-    /// Its name.
+pub struct FlowDemand {
+    /// Identifier, unique within the experiment.
     pub name: String,
-    /// The mean rate in the first year, to all sites together.
+    /// Mean rate in the first year, to all targets together.
     pub rate: BitRate,
-    /// Where that is worked out: so much data within a time.
+    /// Amount of data and time from which the rate was computed, if the file has them.
     pub data: Option<(ByteCount, Duration)>,
-    /// Index of the site.
+    /// Sending site, an index into [`DemandPlan::sites`].
     pub from: usize,
-    /// At least one.
-    pub to: Vec<Target>,
-    /// By the year, in thousandths of the year before.
+    /// Receiving sites, at least one.
+    pub to: Vec<FlowTarget>,
+    /// Growth per year in thousandths of the year before.
     pub growth_permille: u64,
 }
 
-/// Who gets a part of a flow.
+/// A receiving site and its share of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
-    /// Index of the site.
+pub struct FlowTarget {
+    /// Index into [`DemandPlan::sites`].
     pub site: usize,
-    /// Against the others.
+    /// Weight among the targets of the flow.
     pub share: u32,
 }
 
-impl Plan {
-    /// A rate of the first year in another one.
+impl DemandPlan {
+    /// Applies the yearly growth to a rate of the first year.
     #[must_use]
     pub fn growth(&self, rate: BitRate, permille: u64, year: u16) -> BitRate {
         let years = year.saturating_sub(*self.years.start());
@@ -102,16 +102,16 @@ impl Plan {
     }
 }
 
-impl Model {
-    /// The mean rate as networks must have it.
+impl TrafficModel {
+    /// Applies the factors to a mean rate.
     #[must_use]
     pub fn provisioned(&self, rate: BitRate) -> BitRate {
         BitRate(self.factors.iter().fold(rate.0, |rate, factor| times(rate, factor.permille)))
     }
 }
 
-impl Flow {
-    /// What of a rate goes to each target.
+impl FlowDemand {
+    /// Splits a rate among the targets by weight, as pairs of site and rate; parts are rounded down.
     pub fn split(&self, rate: BitRate) -> impl Iterator<Item = (usize, BitRate)> {
         let all: u64 = self.to.iter().map(|target| u64::from(target.share)).sum();
         self.to.iter().map(move |target| {

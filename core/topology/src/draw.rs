@@ -1,12 +1,11 @@
-//! Pictures of a network: SVG for pages, Mermaid for documents, and the YAML of containerlab for its
-//! users.
+//! Drawings of a topology: SVG, Mermaid, and a containerlab file.
 
 mod containerlab;
+mod curves;
 mod layout;
 mod mermaid;
 mod svg;
 mod tiers;
-mod wires;
 
 pub use containerlab::containerlab;
 pub use mermaid::mermaid;
@@ -18,13 +17,13 @@ use penstock_units::display_latency;
 
 use crate::{DelaySource, Link};
 
-/// A link in a few words: rate, and delay, jitter, loss and VLAN where it has them.
+/// Describes a link: rate, then delay, jitter, loss and VLAN where set.
 pub fn describe(link: &Link) -> String {
-    path_words(&[link])
+    bundle_label(&[link])
 }
 
-/// Links that differ in nothing but name, rate and VLAN.
-fn path_words(links: &[&Link]) -> String {
+/// Label of a bundle: links that differ in name, rate and VLAN at most.
+fn bundle_label(links: &[&Link]) -> String {
     let [link, ..] = links else { return String::new() };
     let mut rates: BTreeMap<_, usize> = BTreeMap::new();
     for link in links {
@@ -56,7 +55,7 @@ fn path_words(links: &[&Link]) -> String {
     text
 }
 
-/// A share in percent, in six digits: what floating point adds is behind them.
+/// A share in percent with six significant digits, which hides rounding errors of floating point.
 fn percent(share: f64) -> String {
     let digits = format!("{:.5e}", share * 100.0).parse().unwrap_or(share * 100.0);
     format!("{digits} %")

@@ -1,30 +1,30 @@
-//! What is wrong with a file, where, and what was perhaps meant.
+//! Faults of a file with their positions, and suggestions of the name that was probably meant.
 
 use std::fmt;
 use std::ops::Range;
 
-/// One fault of a file.
+/// A fault of a file with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    /// Line, from 1.
+pub struct FileFault {
+    /// Line number, from 1.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong and how to mend it.
+    /// Message: the fault and its remedy, in one line.
     pub text: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for FileFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: {}", self.line, self.column, self.text)
     }
 }
 
-/// The faults of a file, in its order: the first hundred, and how many follow.
+/// The faults of a file by position: the first hundred, then one entry with the number of the others.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct Faults(pub Vec<Fault>);
+pub struct FileFaults(pub Vec<FileFault>);
 
-impl fmt::Display for Faults {
+impl fmt::Display for FileFaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, fault) in self.0.iter().enumerate() {
             let gap = if number == 0 { "" } else { "\n" };
@@ -34,38 +34,38 @@ impl fmt::Display for Faults {
     }
 }
 
-/// Faults that are told; a file with more is mended in rounds.
+/// Faults that are reported; more are summed up in one entry.
 const FAULTS_MAX: usize = 100;
-/// Of a name that a message repeats.
+/// Characters of a name that a message repeats.
 const SHOWN_CHARACTERS_MAX: usize = 63;
 const MESSAGE_CHARACTERS_MAX: usize = 400;
 
-/// Collects faults of one text.
+/// Collects the faults of one text.
 #[derive(Debug)]
-pub struct Collector<'a> {
+pub struct FaultCollector<'a> {
     text: &'a str,
     faults: Vec<(usize, String)>,
     suggested: usize,
 }
 
-impl<'a> Collector<'a> {
+impl<'a> FaultCollector<'a> {
     pub(crate) const fn new(text: &'a str) -> Self {
         Self { text, faults: Vec::new(), suggested: 0 }
     }
 
-    /// Notes a fault at a place of the text.
+    /// As [`suggestion`], for at most as many names as faults are reported: each costs a search.
     pub fn note(&mut self, at: Range<usize>, fault: impl AsRef<str>) {
         self.faults.push((at.start, one_line(fault.as_ref())));
     }
 
-    /// [`suggestion`], for as many faults as are told.
+    /// The collected faults, in the order of the text.
     pub fn suggest<'k>(&mut self, name: &str, known: impl Iterator<Item = &'k str>) -> String {
         self.suggested += 1;
         if self.suggested > FAULTS_MAX { String::new() } else { suggestion(name, known) }
     }
 
     /// What was collected, in the order of the text.
-    pub fn into_faults(mut self) -> Faults {
+    pub fn into_faults(mut self) -> FileFaults {
         self.faults.sort_by_key(|(at, _)| *at);
         let more = self.faults.len().saturating_sub(FAULTS_MAX);
         if more > 0 {
@@ -83,13 +83,13 @@ impl<'a> Collector<'a> {
                 column += passed.chars().count();
             }
             from = from.max(at);
-            faults.push(Fault { line, column, text });
+            faults.push(FileFault { line, column, text });
         }
-        Faults(faults)
+        FileFaults(faults)
     }
 }
 
-/// A name from a file as messages repeat it: short, and nothing that a terminal obeys.
+/// Shortens and escapes a name from a file, safe for a message and a terminal.
 pub fn shown(name: &str) -> String {
     let rest = name.chars().count() > SHOWN_CHARACTERS_MAX;
     let start: String = name.chars().take(SHOWN_CHARACTERS_MAX).collect();
@@ -97,13 +97,13 @@ pub fn shown(name: &str) -> String {
     format!("{}{end}", start.escape_debug())
 }
 
-/// A message, which may be that of a library and repeat what it read.
+/// Makes one escaped line of a message, which may come from a library and repeat its input.
 fn one_line(message: &str) -> String {
     let mut line = String::new();
     for c in message.trim_end().chars().take(MESSAGE_CHARACTERS_MAX) {
         match c {
             '\n' => line.push_str("; "),
-            // Quotes are as they were meant.
+            // Quotes stay readable.
             '\'' | '"' | '\\' => line.push(c),
             c => line.extend(c.escape_debug()),
         }
@@ -111,7 +111,7 @@ fn one_line(message: &str) -> String {
     line
 }
 
-/// `; did you mean 'x'?` for the known name that is nearest to `name`, if one is near.
+/// Returns `; did you mean 'x'?` with the nearest known name by edit distance, or nothing where none is near.
 pub(crate) fn suggestion<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     if name.is_empty() || name.len() > 2 * SHOWN_CHARACTERS_MAX {
         return String::new();
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_names_are_suggested_and_far_ones_are_not() {
+    fn only_near_names_are_suggested() {
         let known = ["starlight", "uvic", "sfu"];
         assert_eq!(suggestion("starlihgt", known.into_iter()), "; did you mean 'starlight'?");
         assert_eq!(suggestion("uvc", known.into_iter()), "; did you mean 'uvic'?");
@@ -137,9 +137,9 @@ mod tests {
     }
 
     #[test]
-    fn places_count_characters() {
+    fn columns_count_characters() {
         let places = |text, at: &[usize]| -> Vec<_> {
-            let mut faults = Collector::new(text);
+            let mut faults = FaultCollector::new(text);
             at.iter().for_each(|at| faults.note(*at..*at, "x"));
             faults.into_faults().0.iter().map(|fault| (fault.line, fault.column)).collect()
         };
@@ -149,15 +149,15 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_one_short_line_that_no_terminal_obeys() {
+    fn messages_are_short_escaped_lines() {
         assert_eq!(one_line("a\nb\u{1b}[31m'c'\r"), "a; b\\u{1b}[31m'c'");
         assert_eq!(shown("a\u{202e}b\n"), "a\\u{202e}b\\n");
         assert_eq!(shown(&"x".repeat(1 << 20)).len(), SHOWN_CHARACTERS_MAX + 3);
-        let mut faults = Collector::new("");
+        let mut faults = FaultCollector::new("");
         (0..1000).for_each(|_| faults.note(0..0, "x".repeat(1 << 12)));
-        let told = faults.into_faults().0;
-        assert_eq!(told.len(), FAULTS_MAX + 1);
-        assert_eq!(told[FAULTS_MAX].text, "900 more faults from here on");
-        assert_eq!(told[0].text.len(), MESSAGE_CHARACTERS_MAX);
+        let reported = faults.into_faults().0;
+        assert_eq!(reported.len(), FAULTS_MAX + 1);
+        assert_eq!(reported[FAULTS_MAX].text, "900 more faults from here on");
+        assert_eq!(reported[0].text.len(), MESSAGE_CHARACTERS_MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! The TOML file: what may stand in it, and what is checked before it is a [`Topology`].
+//! The TOML format of a topology: reads and checks a file and lowers it to a [`Topology`].
 //!
 //! ```toml
 //! name = "two-sites"
@@ -35,9 +35,9 @@ use std::collections::HashMap;
 
 use toml::Spanned;
 
-use crate::fault::{Collector, Faults, shown};
-use crate::words::{Words, parse};
-use crate::{End, Interface, Kind, LinkId, Node, NodeId, Position, Site, SiteId, Topology};
+use crate::fault::{FaultCollector, FileFaults, shown};
+use crate::table::{TableReader, parse};
+use crate::{Interface, LinkEnd, LinkId, Node, NodeId, NodeKind, Position, Site, SiteId, Topology};
 
 mod link;
 mod names;
@@ -45,69 +45,69 @@ mod quantities;
 
 use quantities::{BUFFER, INTERFACE_RATE, LATITUDE, LONGITUDE, MTU, NUMA_NODE};
 
-/// The largest file that is read.
+/// Longest file that [`Topology::read`] takes.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 
-const MTU_USUAL: u32 = 1500;
+const MTU_DEFAULT: u32 = 1500;
 
 impl Topology {
-    /// Reads a file.
+    /// Reads and checks a topology in TOML.
     ///
     /// # Errors
-    /// All faults of it; where it is no TOML, those of its syntax alone.
-    pub fn read(text: &str) -> Result<Self, Faults> {
-        let (words, faults) = parse(text, FILE_BYTES_MAX, "a topology")?;
-        let mut reader = Reader::new(faults);
-        let topology = reader.topology(words);
+    /// All faults of the file, or the syntax errors alone where it is not TOML.
+    pub fn read(text: &str) -> Result<Self, FileFaults> {
+        let (table, faults) = parse(text, FILE_BYTES_MAX, "a topology")?;
+        let mut reader = TopologyReader::new(faults);
+        let topology = reader.topology(table);
         let faults = reader.faults.into_faults();
         if faults.0.is_empty() { Ok(topology) } else { Err(faults) }
     }
 }
 
-/// Checks while it translates; what is at fault is noted, and left out or stood for.
-struct Reader<'a> {
-    faults: Collector<'a>,
+/// Checks a file while lowering it; a value at fault is noted and skipped, or replaced by a fallback.
+struct TopologyReader<'a> {
+    faults: FaultCollector<'a>,
     sites: HashMap<String, SiteId>,
     nodes: HashMap<String, NodeId>,
     interfaces: HashMap<(NodeId, String), usize>,
-    /// Names of hosts files, in lower case: the host, and whose each is in words.
-    entered: HashMap<String, (Option<NodeId>, String)>,
-    /// Links of hosts without interfaces.
-    unnamed: HashMap<NodeId, usize>,
+    /// Names in `/etc/hosts`, in lower case: the host, and a description of the owner for messages.
+    host_file_names: HashMap<String, (Option<NodeId>, String)>,
+    /// Number of interfaces that links have added to hosts without any of their own.
+    implicit_interfaces: HashMap<NodeId, usize>,
     links: HashMap<String, LinkId>,
-    /// Interfaces and the VLANs on them.
-    taken: HashMap<(End, Option<u16>), LinkId>,
-    /// The last number behind the name of links with the same ends.
+    /// Link of each interface and VLAN.
+    links_by_interface: HashMap<(LinkEnd, Option<u16>), LinkId>,
+    /// Last number that was appended to a link name that several links would have.
     parallel: HashMap<String, usize>,
 }
 
-impl<'a> Reader<'a> {
-    fn new(faults: Collector<'a>) -> Self {
+impl<'a> TopologyReader<'a> {
+    fn new(faults: FaultCollector<'a>) -> Self {
         Self {
             faults,
             sites: HashMap::new(),
             nodes: HashMap::new(),
             interfaces: HashMap::new(),
-            entered: names::NAMES_OF_EVERY_MACHINE
+            host_file_names: names::DEFAULT_HOSTS_FILE_NAMES
                 .map(|name| (name.to_owned(), (None, "a name of every machine".to_owned())))
                 .into(),
-            unnamed: HashMap::new(),
+            implicit_interfaces: HashMap::new(),
             links: HashMap::new(),
-            taken: HashMap::new(),
+            links_by_interface: HashMap::new(),
             parallel: HashMap::new(),
         }
     }
 
-    fn topology(&mut self, mut words: Words<'_>) -> Topology {
+    fn topology(&mut self, mut table: TableReader<'_>) -> Topology {
         let faults = &mut self.faults;
-        let name = words.needed::<String>("name", faults);
-        let title = words.text("title", faults);
-        let source = words.text("source", faults);
-        let sites = words.tables("site", "a site", faults);
-        let hosts = words.tables("host", "a host", faults);
-        let switches = words.tables("switch", "a switch", faults);
-        let links = words.tables("link", "a link", faults);
-        words.finish(faults);
+        let name = table.required::<String>("name", faults);
+        let title = table.text("title", faults);
+        let source = table.text("source", faults);
+        let sites = table.tables("site", "a site", faults);
+        let hosts = table.tables("host", "a host", faults);
+        let switches = table.tables("switch", "a switch", faults);
+        let links = table.tables("link", "a link", faults);
+        table.finish(faults);
         let name = name.map(|name| self.checked_name("a topology", name)).unwrap_or_default();
         let mut topology = Topology {
             name,
@@ -121,10 +121,10 @@ impl<'a> Reader<'a> {
             self.site(site, &mut topology.sites);
         }
         for host in hosts {
-            self.node(Kind::Host, host, &mut topology.nodes);
+            self.node(NodeKind::Host, host, &mut topology.nodes);
         }
         for switch in switches {
-            self.node(Kind::Switch, switch, &mut topology.nodes);
+            self.node(NodeKind::Switch, switch, &mut topology.nodes);
         }
         for link in links {
             self.link(link, &mut topology);
@@ -132,13 +132,13 @@ impl<'a> Reader<'a> {
         topology
     }
 
-    fn site(&mut self, mut words: Words<'_>, sites: &mut Vec<Site>) {
+    fn site(&mut self, mut table: TableReader<'_>, sites: &mut Vec<Site>) {
         let faults = &mut self.faults;
-        let name = words.needed::<String>("name", faults);
-        let title = words.text("title", faults);
-        let latitude = words.formed("latitude", &LATITUDE, faults);
-        let longitude = words.formed("longitude", &LONGITUDE, faults);
-        words.finish(faults);
+        let name = table.required::<String>("name", faults);
+        let title = table.text("title", faults);
+        let latitude = table.checked("latitude", &LATITUDE, faults);
+        let longitude = table.checked("longitude", &LONGITUDE, faults);
+        table.finish(faults);
         let position = match (&latitude, &longitude) {
             (Some(latitude), Some(longitude)) => {
                 Some(Position { latitude: *latitude.get_ref(), longitude: *longitude.get_ref() })
@@ -159,22 +159,22 @@ impl<'a> Reader<'a> {
         sites.push(Site { name, title, position });
     }
 
-    fn node(&mut self, kind: Kind, mut words: Words<'_>, nodes: &mut Vec<Node>) {
+    fn node(&mut self, kind: NodeKind, mut table: TableReader<'_>, nodes: &mut Vec<Node>) {
         let id = NodeId(nodes.len());
-        let name = words.needed::<String>("name", &mut self.faults);
+        let name = table.required::<String>("name", &mut self.faults);
         let name = name.map(|name| self.node_name(kind, id, name)).unwrap_or_default();
-        let site = words.optional::<String>("site", &mut self.faults);
+        let site = table.optional::<String>("site", &mut self.faults);
         let mut buffer = None;
         let mut interfaces = Vec::new();
         match kind {
-            Kind::Host => {
-                for one in words.tables("interface", "an interface", &mut self.faults) {
+            NodeKind::Host => {
+                for one in table.tables("interface", "an interface", &mut self.faults) {
                     self.interface(one, (id, &name), &mut interfaces);
                 }
             }
-            Kind::Switch => buffer = words.formed("buffer", &BUFFER, &mut self.faults),
+            NodeKind::Switch => buffer = table.checked("buffer", &BUFFER, &mut self.faults),
         }
-        words.finish(&mut self.faults);
+        table.finish(&mut self.faults);
         let site = site.and_then(|site| self.find_site(&site));
         nodes.push(Node { name, kind, site, buffer: buffer.map(Spanned::into_inner), interfaces });
     }
@@ -189,13 +189,18 @@ impl<'a> Reader<'a> {
         found
     }
 
-    fn interface(&mut self, mut words: Words<'_>, host: (NodeId, &str), all: &mut Vec<Interface>) {
+    fn interface(
+        &mut self,
+        mut table: TableReader<'_>,
+        host: (NodeId, &str),
+        all: &mut Vec<Interface>,
+    ) {
         let faults = &mut self.faults;
-        let name = words.needed::<String>("name", faults);
-        let rate = words.formed("rate", &INTERFACE_RATE, faults).map(Spanned::into_inner);
-        let mtu = words.formed("mtu", &MTU, faults).map_or(MTU_USUAL, Spanned::into_inner);
-        let numa_node = words.formed("numa_node", &NUMA_NODE, faults).map(Spanned::into_inner);
-        words.finish(faults);
+        let name = table.required::<String>("name", faults);
+        let rate = table.checked("rate", &INTERFACE_RATE, faults).map(Spanned::into_inner);
+        let mtu = table.checked("mtu", &MTU, faults).map_or(MTU_DEFAULT, Spanned::into_inner);
+        let numa_node = table.checked("numa_node", &NUMA_NODE, faults).map(Spanned::into_inner);
+        table.finish(faults);
         let Some(name) = name else { return };
         let name = self.interface_name(name, host, all);
         all.push(Interface { name, rate, mtu, numa_node });

@@ -1,4 +1,4 @@
-//! Where sites are, and how long light takes between them.
+//! Positions of sites and the propagation delay of fibre between them.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ pub const FIBRE_METRES_PER_SECOND: f64 = 299_792_458.0 / 1.468;
 /// Mean radius of the Earth (IUGG).
 const EARTH_METRES: f64 = 6_371_008.8;
 
-/// A place on the Earth, in degrees; north and east are positive.
+/// A position on the Earth in degrees; north and east are positive.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Position {
-    /// -90 to 90.
+    /// Degrees north, -90 to 90.
     pub latitude: f64,
-    /// -180 to 180.
+    /// Degrees east, -180 to 180.
     pub longitude: f64,
 }
 
 impl Position {
-    /// Metres along the great circle (haversine formula).
+    /// Distance along the great circle in metres (haversine formula).
     #[must_use]
     pub fn metres_to(self, other: Self) -> f64 {
         let (a, b) = (self.latitude.to_radians(), other.latitude.to_radians());
@@ -29,7 +29,7 @@ impl Position {
     }
 }
 
-/// One way through so much fibre.
+/// One-way propagation delay of a length of fibre.
 pub(crate) fn fibre_delay(metres: f64) -> Duration {
     Duration::from_secs_f64(metres / FIBRE_METRES_PER_SECOND)
 }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn great_circles_are_as_published() {
+    fn great_circle_matches_published_distance() {
         // Geneva to Chicago O'Hare, from the formula of Vincenty: 7,063 km; a sphere is within 0.5 %.
         let geneva = Position { latitude: 46.2381, longitude: 6.1089 };
         let chicago = Position { latitude: 41.9786, longitude: -87.9048 };
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn light_takes_about_five_microseconds_for_a_kilometre() {
+    fn fibre_delay_is_five_us_per_km() {
         let delay = fibre_delay(1000.0).as_nanos();
         assert!((4_890..4_905).contains(&delay), "{delay}");
     }

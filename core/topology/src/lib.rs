@@ -1,11 +1,11 @@
-//! The one description of a network: sites, hosts with their interfaces, switches, and the links between
-//! them with rate, delay and loss. Lab, fabric, controller and dashboard read the same file.
+//! The model of a network: sites, hosts with their interfaces, switches, and links with rate, delay and loss.
+//! Lab, fabric, controller and dashboard read the same file.
 //!
-//! For: reading and checking that file ([`Topology::read`]), paths through it ([`paths`]), smaller copies
-//! of it ([`Topology::scaled`]), pictures of it ([`draw`]), other files of the same kind ([`words`]). Not for: running a network, or what is wrong
-//! with it now.
+//! For: reading and checking that file ([`Topology::read`]), paths ([`paths`]), scaled-down copies
+//! ([`Topology::scaled`]), drawings ([`draw`]), and reading other TOML files with the same checks ([`table`]).
+//! Not for: running a network or its present state.
 //!
-//! Fails with every fault that a file has at once, each with its line and column ([`Fault`]).
+//! A file fails with all its faults at once, each with line and column ([`FileFault`]).
 
 #![forbid(unsafe_code)]
 
@@ -17,13 +17,13 @@ mod model;
 pub mod paths;
 mod routes;
 mod scale;
-pub mod words;
+pub mod table;
 
-pub use fault::{Collector, Fault, Faults, shown};
+pub use fault::{FaultCollector, FileFault, FileFaults, shown};
 pub use file::FILE_BYTES_MAX;
 pub use geography::{FIBRE_METRES_PER_SECOND, Position};
 pub use model::{
-    DelaySource, End, Interface, Kind, Link, LinkId, Node, NodeId, Site, SiteId, Topology,
+    DelaySource, Interface, Link, LinkEnd, LinkId, Node, NodeId, NodeKind, Site, SiteId, Topology,
 };
 pub use routes::next_links;
 pub use scale::{Scale, ScaleError, TooSmall};

@@ -1,4 +1,4 @@
-//! A network that was read and checked: every name is known, every number within its bounds.
+//! A checked topology: every reference resolves and every number is within its bounds.
 
 use std::time::Duration;
 
@@ -6,147 +6,147 @@ use penstock_units::{BitRate, ByteCount};
 
 use crate::Position;
 
-/// Index of a [`Site`].
+/// Index into [`Topology::sites`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SiteId(pub usize);
 
-/// Index of a [`Node`].
+/// Index into [`Topology::nodes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub usize);
 
-/// Index of a [`Link`].
+/// Index into [`Topology::links`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub usize);
 
-/// A network.
+/// A network of sites, nodes and links.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Topology {
-    /// A short name.
+    /// Identifier: letters, digits and `-_.`, at most 63.
     pub name: String,
-    /// A longer one.
+    /// Name for display.
     pub title: Option<String>,
-    /// Where its facts come from.
+    /// Source of the data, such as a publication.
     pub source: Option<String>,
-    /// Places.
+    /// Sites, in the order of the file.
     pub sites: Vec<Site>,
-    /// Hosts and switches, as the file has them, hosts first.
+    /// Hosts and switches, hosts first, each in the order of the file.
     pub nodes: Vec<Node>,
-    /// What joins them.
+    /// Links, in the order of the file.
     pub links: Vec<Link>,
 }
 
-/// A place.
+/// A location that groups nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Site {
-    /// Its name.
+    /// Identifier, unique among sites.
     pub name: String,
-    /// Its name for people.
+    /// Name for display.
     pub title: Option<String>,
-    /// Where it is.
+    /// Position on the map, if the file has one.
     pub position: Option<Position>,
 }
 
 impl Site {
-    /// Its name for people.
+    /// Name for display: the title, else the identifier.
     #[must_use]
     pub fn shown(&self) -> &str {
         self.title.as_deref().unwrap_or(&self.name)
     }
 }
 
-/// What a node does with traffic of others.
+/// Role of a node in forwarding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Nothing: traffic begins and ends here.
+pub enum NodeKind {
+    /// Source or destination of traffic; does not forward.
     Host,
-    /// It forwards.
+    /// Forwards traffic.
     Switch,
 }
 
 /// A host or a switch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// Its name, one of its own among hosts and switches.
+    /// Identifier, unique among hosts and switches.
     pub name: String,
-    /// Host or switch.
-    pub kind: Kind,
-    /// Where it stands.
+    /// Role in forwarding.
+    pub kind: NodeKind,
+    /// Site of the node, if it has one.
     pub site: Option<SiteId>,
-    /// Memory for packets of a switch.
+    /// Packet memory of a switch.
     pub buffer: Option<ByteCount>,
-    /// Of a host; those of a switch are made by its links.
+    /// Interfaces of a host. A switch has none: each link is a port.
     pub interfaces: Vec<Interface>,
 }
 
 /// A network interface of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name, as Linux allows them.
+    /// Name, valid for Linux.
     pub name: String,
-    /// How fast it is; not given, as fast as its link.
+    /// Line rate; none means that of its link.
     pub rate: Option<BitRate>,
-    /// Largest packet in bytes, IP header included.
+    /// MTU in bytes, IP header included.
     pub mtu: u32,
-    /// The NUMA node of its slot.
+    /// NUMA node of the PCI slot.
     pub numa_node: Option<u32>,
 }
 
 /// One end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct End {
-    /// The node.
+pub struct LinkEnd {
+    /// Node at this end.
     pub node: NodeId,
-    /// Which of a host's interfaces.
+    /// Index into the host's interfaces.
     pub interface: Option<usize>,
 }
 
-/// From where the delay of a link is known.
+/// Origin of a link's delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DelaySource {
-    /// The file says it.
+    /// Given in the file.
     Given,
-    /// From a length of fibre that the file gives.
+    /// Computed from a length of fibre in the file.
     Fibre,
-    /// From the great circle between two sites: no fibre is shorter.
+    /// Computed from the great circle between two sites: a lower bound.
     GreatCircle,
-    /// Nothing says anything, or both ends are in one place: none.
+    /// Unknown, or both ends are at one site: zero.
     None,
 }
 
-/// A link; alike in both directions.
+/// A full-duplex link with the same properties in both directions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Link {
-    /// Its name: given, or its ends.
+    /// Name: given, or derived from its ends.
     pub name: String,
-    /// What it joins.
-    pub ends: [End; 2],
+    /// The two nodes, with the interface at each host.
+    pub ends: [LinkEnd; 2],
     /// Bits per second in each direction.
     pub rate: BitRate,
-    /// One way.
+    /// One-way propagation delay.
     pub delay: Duration,
-    /// How that is known.
+    /// Origin of `delay`.
     pub delay_source: DelaySource,
-    /// Standard deviation of the delay, one way; at most the delay. Zero: it never varies.
+    /// Standard deviation of the one-way delay, at most the delay; zero for a constant delay.
     pub jitter: Duration,
-    /// Share of packets that are lost in each direction, 0 to 1.
+    /// Packet loss in each direction, 0 to 1.
     pub loss: f64,
-    /// Mean number of packets that are lost together, at least 1: each for itself.
+    /// Mean number of packets lost in a row; 1 for independent losses.
     pub loss_burst: f64,
-    /// Bytes that may wait at each end.
+    /// Capacity of the queue at each end.
     pub queue: Option<ByteCount>,
-    /// Bytes waiting from which on packets that are capable of ECN are marked (RFC 3168); at most
-    /// the queue. None: nothing is marked.
+    /// Queue length from which ECN-capable packets are marked (RFC 3168), at most `queue`; none to mark
+    /// nothing.
     pub mark: Option<ByteCount>,
-    /// IEEE 802.1Q tag of its packets.
+    /// IEEE 802.1Q tag of the packets.
     pub vlan: Option<u16>,
-    /// Links with a common group may fail together (a duct, a cable, a building).
+    /// Shared-risk groups: links of one group may fail together (a duct, a cable, a building).
     pub risk_groups: Vec<String>,
-    /// Who runs it.
+    /// Name of the operator.
     pub operator: Option<String>,
 }
 
 impl Link {
-    /// The other end, seen from a node; none if the link does not touch it.
+    /// The node at the other end, or none where `from` is not an end of the link.
     #[must_use]
     pub fn across(&self, from: NodeId) -> Option<NodeId> {
         let [a, b] = self.ends;
@@ -159,38 +159,38 @@ impl Link {
 }
 
 impl Topology {
-    /// A node by its name.
+    /// Finds a node by its name.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<NodeId> {
         self.nodes.iter().position(|node| node.name == name).map(NodeId)
     }
 
-    /// The host or switch of this name; else, of a site of this name, the first switch, or the first host where it has
-    /// none.
+    /// Finds the node of this name, else the first switch of the site of this name, or its first host where it
+    /// has no switch.
     #[must_use]
     pub fn node_behind(&self, name: &str) -> Option<NodeId> {
         let nodes = self.nodes.iter().enumerate();
         let at_site =
             nodes.filter(|(_, node)| node.site.is_some_and(|id| self.sites[id.0].name == name));
-        let first = at_site.min_by_key(|(_, node)| node.kind == Kind::Host);
+        let first = at_site.min_by_key(|(_, node)| node.kind == NodeKind::Host);
         self.node(name).or_else(|| first.map(|(id, _)| NodeId(id)))
     }
 
-    /// A link by its name.
+    /// Finds a link by its name.
     #[must_use]
     pub fn link(&self, name: &str) -> Option<LinkId> {
         self.links.iter().position(|link| link.name == name).map(LinkId)
     }
 
-    /// Hosts, with their ids.
+    /// Hosts with their indices.
     pub fn hosts(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         let all = self.nodes.iter().enumerate().map(|(id, node)| (NodeId(id), node));
-        all.filter(|(_, node)| node.kind == Kind::Host)
+        all.filter(|(_, node)| node.kind == NodeKind::Host)
     }
 
-    /// An end as files name it: `host:interface`, or the node alone.
+    /// Formats an end as files write it: `host:interface`, or the node alone.
     #[must_use]
-    pub fn show_end(&self, end: End) -> String {
+    pub fn show_end(&self, end: LinkEnd) -> String {
         let node = &self.nodes[end.node.0];
         match end.interface {
             Some(interface) => format!("{}:{}", node.name, node.interfaces[interface].name),

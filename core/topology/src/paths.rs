@@ -1,11 +1,11 @@
-//! Ways through a network: the shortest one, and several that share no link, no switch or no risk.
+//! Paths through a topology: the shortest, and sets of paths that share no link, no switch or no risk group.
 //!
-//! A way goes through switches; hosts are its ends and never between. Shortest is the least delay, then
-//! the fewest links, then the order of the file, so that the same file gives the same ways.
+//! A path transits switches only; hosts are its ends. The shortest path has the least delay, then the fewest
+//! links, then the earliest links in the file, so that results are deterministic.
 //!
-//! Ways that share no link or no switch are the best there are: a flow of least cost (Suurballe and
-//! Tarjan 1984 for two). Ways that share no risk group are a hard problem; they are the best there are
-//! where a bounded search ends, and says when it did not (`risks`).
+//! Link- and node-disjoint paths are optimal: a minimum-cost flow (Suurballe and Tarjan 1984 for two). Finding
+//! risk-disjoint paths is NP-complete; they are optimal unless the bounded search of `risks` was cut short,
+//! which the result says.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -13,50 +13,50 @@ use std::time::Duration;
 
 use penstock_units::BitRate;
 
-use crate::{Kind, LinkId, NodeId, Topology};
+use crate::{LinkId, NodeId, NodeKind, Topology};
 
 mod risks;
 
-/// Where each link and node may be used.
+/// Resource that disjoint paths do not share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disjoint {
-    /// No link twice.
+    /// Links.
     Links,
-    /// No switch twice, and so no link.
+    /// Switches, and so links.
     Nodes,
-    /// No risk group twice, and no link.
+    /// Shared-risk groups, and links.
     Risks,
 }
 
-/// A way from one node to another.
+/// A path between two nodes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Path {
-    /// From the first to the last.
+    /// Nodes from the source to the destination.
     pub nodes: Vec<NodeId>,
-    /// One fewer.
+    /// Links in order, one fewer than nodes.
     pub links: Vec<LinkId>,
 }
 
 impl Path {
-    /// One way, without queues.
+    /// One-way propagation delay.
     #[must_use]
     pub fn delay(&self, topology: &Topology) -> Duration {
         self.links.iter().map(|link| topology.links[link.0].delay).sum()
     }
 
-    /// Rate of the slowest link.
+    /// Rate of the slowest link; none for a path without links.
     #[must_use]
     pub fn rate(&self, topology: &Topology) -> Option<BitRate> {
         self.links.iter().map(|link| topology.links[link.0].rate).min()
     }
 
-    /// Share of packets that is lost in one direction.
+    /// Packet loss in one direction, 0 to 1.
     #[must_use]
     pub fn loss(&self, topology: &Topology) -> f64 {
         1.0 - self.links.iter().map(|link| 1.0 - topology.links[link.0].loss).product::<f64>()
     }
 
-    /// Its risk groups.
+    /// Shared-risk groups of its links.
     #[must_use]
     pub fn risks<'a>(&self, topology: &'a Topology) -> BTreeSet<&'a str> {
         let links = self.links.iter().flat_map(|link| &topology.links[link.0].risk_groups);
@@ -68,13 +68,13 @@ impl Path {
     }
 }
 
-/// Nanoseconds, and one for the link itself in the low bits: fewer links win among equals.
+/// Cost in units of 2^-16 ns: the delay, plus one per link so that fewer links win among equals.
 pub(crate) fn cost(topology: &Topology, link: LinkId) -> u64 {
     let nanoseconds = u64::try_from(topology.links[link.0].delay.as_nanos()).unwrap_or(u64::MAX);
     (nanoseconds.min(1 << 40) << 16) + 1
 }
 
-/// The links of each node, in the order of the file.
+/// The links of each node with the node across, in the order of the file.
 pub(crate) fn neighbours(topology: &Topology) -> Vec<Vec<(LinkId, NodeId)>> {
     let mut all = vec![Vec::new(); topology.nodes.len()];
     for (number, link) in topology.links.iter().enumerate() {
@@ -85,8 +85,7 @@ pub(crate) fn neighbours(topology: &Topology) -> Vec<Vec<(LinkId, NodeId)>> {
     all
 }
 
-/// The shortest way, over links that may be used; none where there is none. A node to itself is a way
-/// without links.
+/// Finds the shortest path over the links that `may_use` accepts. The path of a node to itself has no links.
 #[must_use]
 pub fn shortest(
     topology: &Topology,
@@ -112,7 +111,8 @@ fn shortest_beside(
         if node == to {
             break;
         }
-        if so_far > best[node.0] || (node != from && topology.nodes[node.0].kind == Kind::Host) {
+        if so_far > best[node.0] || (node != from && topology.nodes[node.0].kind == NodeKind::Host)
+        {
             continue;
         }
         for (link, next) in &neighbours[node.0] {
@@ -137,7 +137,7 @@ fn shortest_beside(
     Some(path)
 }
 
-/// Up to `count` ways that share nothing, with the least total delay; fewer where there are fewer.
+/// Finds up to `count` disjoint paths with the least total delay.
 #[must_use]
 pub fn disjoint(
     topology: &Topology,
@@ -149,8 +149,8 @@ pub fn disjoint(
     best_disjoint(topology, from, to, count, by).0
 }
 
-/// [`disjoint`], and whether it is certain that there are none better. It always is for links and nodes;
-/// for risks, unless the search was given up.
+/// As [`disjoint`], with true if the result is known to be optimal. That is certain for links and nodes; for
+/// risk groups, unless the search was cut short.
 #[must_use]
 pub fn best_disjoint(
     topology: &Topology,
@@ -162,9 +162,9 @@ pub fn best_disjoint(
     if from == to || count == 0 {
         return (Vec::new(), true);
     }
-    // Often the best ways without a common link have no common risk either; more than these there are not.
+    // Often the best link-disjoint paths are risk-disjoint too; their count is an upper bound.
     let of = if by == Disjoint::Risks { Disjoint::Links } else { by };
-    let mut paths = Flow::new(topology, from, to, of).paths(count);
+    let mut paths = MinCostFlow::new(topology, from, to, of).paths(count);
     let mut are_best = true;
     if by == Disjoint::Risks && !share_no_risk(topology, &paths) {
         (paths, are_best) = risks::disjoint(topology, [from, to], paths.len());
@@ -178,11 +178,11 @@ fn share_no_risk(topology: &Topology, paths: &[Path]) -> bool {
     paths.iter().all(|path| path.risks(topology).into_iter().all(|group| seen.insert(group)))
 }
 
-/// A flow of least cost with one unit for each way, found by augmenting along shortest ways with
-/// potentials (Edmonds and Karp 1972). Each node is two: what comes in, and what goes out.
-struct Flow {
+/// A minimum-cost flow with one unit per path, by augmentation along shortest paths with potentials (Edmonds
+/// and Karp 1972). Each node is split into an inward and an outward vertex.
+struct MinCostFlow {
     arcs: Vec<Arc>,
-    /// Arcs that leave each vertex. The reverse of arc `n` is `n ^ 1`.
+    /// Indices of the arcs that leave each vertex. The reverse of arc `n` is `n ^ 1`.
     leaving: Vec<Vec<usize>>,
     from: usize,
     to: usize,
@@ -190,9 +190,9 @@ struct Flow {
 
 struct Arc {
     to: usize,
-    room: u32,
+    capacity: u32,
     cost: i64,
-    /// None for the arc inside a node.
+    /// Link of the arc; none for the arc inside a node.
     link: Option<LinkId>,
 }
 
@@ -204,33 +204,33 @@ const fn outward(node: NodeId) -> usize {
     node.0 * 2 + 1
 }
 
-impl Flow {
+impl MinCostFlow {
     fn new(topology: &Topology, from: NodeId, to: NodeId, by: Disjoint) -> Self {
         let leaving = vec![Vec::new(); topology.nodes.len() * 2];
         let mut flow = Self { arcs: Vec::new(), leaving, from: outward(from), to: inward(to) };
         for (number, node) in topology.nodes.iter().enumerate() {
-            let room = match (node.kind, by) {
-                (Kind::Host, _) => 0,
-                (Kind::Switch, Disjoint::Nodes) => 1,
-                (Kind::Switch, _) => u32::MAX,
+            let capacity = match (node.kind, by) {
+                (NodeKind::Host, _) => 0,
+                (NodeKind::Switch, Disjoint::Nodes) => 1,
+                (NodeKind::Switch, _) => u32::MAX,
             };
-            flow.add(inward(NodeId(number)), outward(NodeId(number)), room, 0, None);
+            flow.add(inward(NodeId(number)), outward(NodeId(number)), capacity, 0, None);
         }
         for (number, link) in topology.links.iter().enumerate() {
             let [a, b] = link.ends.map(|end| end.node);
             let (link, cost) = (LinkId(number), cost(topology, LinkId(number)) as i64);
-            // Both directions at once would cost more than neither, so it never happens.
+            // An optimal flow never uses both directions: that costs more than neither.
             flow.add(outward(a), inward(b), 1, cost, Some(link));
             flow.add(outward(b), inward(a), 1, cost, Some(link));
         }
         flow
     }
 
-    fn add(&mut self, from: usize, to: usize, room: u32, cost: i64, link: Option<LinkId>) {
+    fn add(&mut self, from: usize, to: usize, capacity: u32, cost: i64, link: Option<LinkId>) {
         self.leaving[from].push(self.arcs.len());
-        self.arcs.push(Arc { to, room, cost, link });
+        self.arcs.push(Arc { to, capacity, cost, link });
         self.leaving[to].push(self.arcs.len());
-        self.arcs.push(Arc { to: from, room: 0, cost: -cost, link });
+        self.arcs.push(Arc { to: from, capacity: 0, cost: -cost, link });
     }
 
     fn paths(mut self, count: usize) -> Vec<Path> {
@@ -254,7 +254,7 @@ impl Flow {
             for number in &self.leaving[at] {
                 let arc = &self.arcs[*number];
                 let total = so_far + arc.cost + potential[at] - potential[arc.to];
-                if arc.room > 0 && total < best[arc.to] {
+                if arc.capacity > 0 && total < best[arc.to] {
                     best[arc.to] = total;
                     before[arc.to] = *number;
                     heap.push(Reverse((total, arc.to)));
@@ -265,29 +265,29 @@ impl Flow {
             return false;
         }
         for (potential, best) in potential.iter_mut().zip(&best) {
-            // What cannot be reached now cannot be reached later either.
+            // A vertex that is unreachable now stays unreachable.
             *potential += if *best == i64::MAX { 0 } else { *best };
         }
         let mut at = self.to;
         while at != self.from {
             let number = before[at];
-            self.arcs[number].room -= 1;
-            self.arcs[number ^ 1].room += 1;
+            self.arcs[number].capacity -= 1;
+            self.arcs[number ^ 1].capacity += 1;
             at = self.arcs[number ^ 1].to;
         }
         true
     }
 
-    /// Takes one way out of the flow.
+    /// Removes one path from the flow.
     fn walk(&mut self) -> Option<Path> {
         let mut path = Path { nodes: vec![NodeId(self.from / 2)], links: Vec::new() };
         let mut at = self.from;
         while at != self.to {
-            // Forward arcs have even numbers; what they carry is the room of their reverse.
+            // Forward arcs have even numbers; their flow is the capacity of the reverse arc.
             let carries =
-                |number: &&usize| number.is_multiple_of(2) && self.arcs[**number ^ 1].room > 0;
+                |number: &&usize| number.is_multiple_of(2) && self.arcs[**number ^ 1].capacity > 0;
             let number = *self.leaving[at].iter().find(carries)?;
-            self.arcs[number ^ 1].room -= 1;
+            self.arcs[number ^ 1].capacity -= 1;
             at = self.arcs[number].to;
             if let Some(link) = self.arcs[number].link {
                 path.links.push(link);

@@ -1,13 +1,13 @@
-//! Which way every node sends what is for one interface: routes, as switches and hosts have them.
+//! Routes towards an interface: the next link at every node.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::paths::{cost, neighbours};
-use crate::{Kind, LinkId, NodeId, Topology};
+use crate::{LinkId, NodeId, NodeKind, Topology};
 
-/// For every node the link by which packets leave that are to reach `to` by its link `last`; none where no way
-/// leads there, and at `to` itself. The ways are the shortest, as [`crate::paths::shortest`] finds them.
+/// For every node the egress link towards `to` when its link `last` is the final hop; none at `to` itself and
+/// where no path exists. Paths are the shortest, as of [`crate::paths::shortest`].
 #[must_use]
 pub fn next_links(
     topology: &Topology,
@@ -26,7 +26,7 @@ pub fn next_links(
         queue.push(Reverse((best[before.0], before)));
     }
     while let Some(Reverse((sum, node))) = queue.pop() {
-        if sum > best[node.0] || topology.nodes[node.0].kind == Kind::Host {
+        if sum > best[node.0] || topology.nodes[node.0].kind == NodeKind::Host {
             continue;
         }
         for &(link, neighbour) in &neighbours[node.0] {
@@ -89,7 +89,7 @@ mod tests {
     "#;
 
     #[test]
-    fn every_node_sends_the_shortest_way_and_hosts_forward_nothing() {
+    fn next_links_avoid_hosts() {
         let topology = Topology::read(TEXT).unwrap();
         let node = |name: &str| topology.node(name).unwrap();
         let link = |name: &str| topology.link(name).unwrap();
@@ -101,10 +101,10 @@ mod tests {
         assert_eq!(name("t"), Some("tu"));
         assert_eq!(name("a"), Some("at"));
         assert_eq!(name("b"), None);
-        // Each interface of a host is reached by its own link, never through the host.
+        // The host does not forward between its interfaces.
         let next = next_links(&topology, node("a"), link("as"), |_| true);
         assert_eq!(next[node("t").0], Some(link("st")));
-        // Around what may not be used.
+        // Links that may not be used are avoided.
         let next = next_links(&topology, node("b"), link("ub"), |id| id != link("tu"));
         assert_eq!(next[node("t").0], Some(link("st")));
         let next = next_links(&topology, node("b"), link("ub"), |id| id != link("ub"));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_followed_are_the_shortest_ways() {
+    fn routes_follow_shortest_paths() {
         let topology = Topology::read(TEXT).unwrap();
         let b = topology.node("b").unwrap();
         let next = next_links(&topology, b, topology.link("ub").unwrap(), |_| true);

@@ -1,4 +1,4 @@
-//! The same network with smaller rates, for machines that cannot carry the real ones.
+//! Scales a topology down, for machines that cannot carry the real rates.
 
 use std::str::FromStr;
 
@@ -6,16 +6,16 @@ use penstock_units::{BitRate, ByteCount};
 
 use crate::Topology;
 
-/// A factor of at most 1, as `1/1000` or `0.001`.
+/// A factor above 0 and up to 1, as `1/1000` or `0.001`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale(f64);
 
-/// A text that is no scale.
+/// A text that does not parse as a scale.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a scale: write a factor above 0 and up to 1, like 1/1000 or 0.001")]
 pub struct ScaleError(String);
 
-/// A scale on which a link carries next to nothing.
+/// A scale at which a link would be slower than 1 kb/s.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("this scale makes link '{link}' ({rate}) slower than {RATE_MIN}: {remedy}")]
 pub struct TooSmall {
@@ -24,20 +24,20 @@ pub struct TooSmall {
     remedy: String,
 }
 
-/// On a slower link one packet takes ten seconds and more.
+/// A slower link needs more than ten seconds for a packet.
 const RATE_MIN: BitRate = BitRate(1000);
 
 impl Scale {
-    /// As it is.
+    /// The identity scale.
     pub const FULL: Self = Self(1.0);
 
-    /// The factor.
+    /// The factor, above 0 and up to 1.
     #[must_use]
     pub const fn factor(self) -> f64 {
         self.0
     }
 
-    /// A rate on this scale, at least one bit per second.
+    /// Scales a rate, to at least one bit per second.
     #[must_use]
     pub fn rate(self, rate: BitRate) -> BitRate {
         BitRate(((rate.0 as f64 * self.0).round() as u64).max(1))
@@ -67,10 +67,10 @@ impl FromStr for Scale {
 }
 
 impl Topology {
-    /// Whether each link that is scaled has 1 kb/s at least.
+    /// Checks that each scaled link keeps at least 1 kb/s. The identity scale always passes.
     ///
     /// # Errors
-    /// With the slowest link, and the least scale that does.
+    /// The slowest link, with the least scale that passes.
     pub fn check_scale(&self, scale: Scale) -> Result<(), TooSmall> {
         let slowest = self.links.iter().min_by_key(|link| link.rate);
         match slowest.filter(|link| scale != Scale::FULL && scale.rate(link.rate) < RATE_MIN) {
@@ -85,8 +85,8 @@ impl Topology {
         }
     }
 
-    /// Rates, queues, marks and buffers times the factor; delays, jitter, losses and packets stay, so that what is
-    /// measured in round trips stays too. [`Self::check_scale`] says whether something is left of the links.
+    /// Multiplies rates, queues, marks and buffers by the factor. Delays, jitter, losses and packet sizes
+    /// stay, so that results in round-trip times stay comparable. Call [`Self::check_scale`] first.
     #[must_use]
     pub fn scaled(&self, scale: Scale) -> Self {
         let mut smaller = self.clone();
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn factors_are_read_and_others_refused() {
+    fn only_factors_up_to_one_parse() {
         assert_eq!("1/1000".parse(), Ok(Scale(0.001)));
         assert_eq!("0.5".parse(), Ok(Scale(0.5)));
         assert_eq!("1".parse(), Ok(Scale::FULL));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn links_stay_links() {
+    fn too_small_scale_is_refused() {
         let read = |rest| Topology::read(&format!("name = \"x\"\n{rest}")).expect("it is good");
         let pair = read(
             r#"
@@ -132,13 +132,13 @@ mod tests {
         );
         let check = |scale: &str| pair.check_scale(scale.parse().expect("a scale"));
         assert_eq!(check("1/10000"), Ok(()));
-        let told = check("1e-30").expect_err("nothing crosses it").to_string();
+        let error = check("1e-30").expect_err("nothing crosses it").to_string();
         assert_eq!(
-            told,
+            error,
             "this scale makes link 'slow' (10.0 Mb/s) slower than 1.00 kb/s: write 1/10000 or more"
         );
         assert!(check("1/20000").is_err());
-        // As it is in the file it is good.
+        // The identity scale takes any rate.
         let slow = read(
             "switch = [{ name = \"a\" }, { name = \"b\" }]\nlink = [{ ends = [\"a\", \"b\"], rate = 300 }]",
         );
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_in_bytes_scales_and_what_is_counted_in_time_or_packets_stays() {
+    fn rates_and_bytes_scale_times_stay() {
         let text = r#"
             name = "x"
             switch = [{ name = "a", buffer = "64MB" }, { name = "b" }]

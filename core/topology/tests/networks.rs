@@ -1,12 +1,12 @@
-//! The networks of the seeds' papers: each file is good, says where it is from, and can be drawn and scaled;
-//! what was published of it is what comes out.
+//! The networks of the published papers: each file is valid, names its source, and can be drawn and scaled;
+//! published figures are reproduced.
 
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use penstock_topology::paths::{Disjoint, disjoint};
-use penstock_topology::{Kind, Topology, draw};
+use penstock_topology::{NodeKind, Topology, draw};
 use penstock_units::BitRate;
 
 fn read(name: &str) -> Topology {
@@ -16,7 +16,7 @@ fn read(name: &str) -> Topology {
 }
 
 #[test]
-fn every_file_is_good_and_says_where_it_is_from() {
+fn files_are_valid_with_source() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/topologies");
     let mut count = 0;
     for entry in fs::read_dir(folder).expect("the folder is there") {
@@ -35,31 +35,31 @@ fn every_file_is_good_and_says_where_it_is_from() {
 }
 
 #[test]
-fn published_round_trips_and_rates_come_out() {
-    let ways = |network: &Topology, from, to, count, by| {
+fn published_round_trips_are_reproduced() {
+    let paths = |network: &Topology, from, to, count, by| {
         let [from, to] = [from, to].map(|name| network.node(name).expect("it is there"));
         disjoint(network, from, to, count, by)
     };
     let loops = read("narex-starlight.toml");
-    let found = ways(&loops, "out", "back", 8, Disjoint::Links);
-    let round_trips: Vec<_> = found.iter().map(|way| way.delay(&loops) * 2).collect();
+    let found = paths(&loops, "out", "back", 8, Disjoint::Links);
+    let round_trips: Vec<_> = found.iter().map(|path| path.delay(&loops) * 2).collect();
     let published = [27_000, 87_000, 96_400, 96_400, 108_000].map(Duration::from_micros);
     assert_eq!(round_trips, published);
 
     let nre13 = read("sc23-nre13.toml");
-    let found = ways(&nre13, "booth", "campus", 8, Disjoint::Links);
+    let found = paths(&nre13, "booth", "campus", 8, Disjoint::Links);
     // Four links leave the booth: three by Los Angeles, the fourth by Chicago.
     assert_eq!(found.len(), 4);
-    assert!(found.iter().take(3).all(|way| way.links.len() == 3), "{found:?}");
-    // All 400G links to the campus are in one fibre; the second way is on links of 100G.
-    let safe = ways(&nre13, "scinet", "campus", 2, Disjoint::Risks);
-    let rates: Vec<_> = safe.iter().filter_map(|way| way.rate(&nre13)).collect();
+    assert!(found.iter().take(3).all(|path| path.links.len() == 3), "{found:?}");
+    // All 400G links to the campus are in one fibre; the second path is on links of 100G.
+    let safe = paths(&nre13, "scinet", "campus", 2, Disjoint::Risks);
+    let rates: Vec<_> = safe.iter().filter_map(|path| path.rate(&nre13)).collect();
     assert!(rates.contains(&BitRate(100_000_000_000)), "{rates:?}");
 
     let sc14 = read("sc14.toml");
-    let [way] = &ways(&sc14, "r920", "umich", 1, Disjoint::Links)[..] else { panic!("one way") };
-    assert_eq!(way.delay(&sc14) * 2, Duration::from_millis(65));
+    let [path] = &paths(&sc14, "r920", "umich", 1, Disjoint::Links)[..] else { panic!("one path") };
+    assert_eq!(path.delay(&sc14) * 2, Duration::from_millis(65));
 
     let sites = read("gp4l.toml");
-    assert_eq!(sites.nodes.iter().filter(|node| node.kind == Kind::Switch).count(), 26 + 7 + 4);
+    assert_eq!(sites.nodes.iter().filter(|node| node.kind == NodeKind::Switch).count(), 26 + 7 + 4);
 }

@@ -16,7 +16,7 @@ use penstock_sys::event::{Event, Interest, poll};
 use penstock_sys::lock::FileLock;
 use penstock_sys::machine;
 use penstock_sys::namespace::{NetworkNamespace, network_cookie};
-use penstock_topology::{Kind, LinkId, NodeId};
+use penstock_topology::{LinkId, NodeId, NodeKind};
 use penstock_units::BitRate;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -358,7 +358,7 @@ impl Keeper {
         let fd = self.lab.namespace(id).as_fd().as_raw_fd();
         NodeStatus {
             name: node.name.clone(),
-            host: node.kind == Kind::Host,
+            host: node.kind == NodeKind::Host,
             namespace: format!("/proc/{}/fd/{fd}", std::process::id()).into(),
             interfaces: node
                 .ports
@@ -392,7 +392,7 @@ impl Keeper {
             let _ = fs::remove_file(self.directory.join(file));
         }
         let plan = self.lab.plan();
-        let hosts = plan.nodes.iter().filter(|node| node.kind == Kind::Host).count();
+        let hosts = plan.nodes.iter().filter(|node| node.kind == NodeKind::Host).count();
         let (switches, links) = (plan.nodes.len() - hosts, plan.topology.links.len());
         Ok(Ended { hosts, switches, links, processes })
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use penstock_sys::namespace::NetworkNamespace;
 use penstock_sys::net::{Configurator, Diversion, NewDevice, Route, divert};
-use penstock_topology::Kind;
+use penstock_topology::NodeKind;
 
 use crate::plan::{NodePlan, Port};
 
@@ -25,7 +25,7 @@ const PRIORITY_BY_SOURCE: u32 = 1000;
 
 #[derive(Debug)]
 pub(crate) struct Node {
-    kind: Kind,
+    kind: NodeKind,
     pub(crate) namespace: NetworkNamespace,
     pub(crate) network: Configurator,
     /// Which packets wait in which queue, by the index of the device at which they arrive.
@@ -35,7 +35,7 @@ pub(crate) struct Node {
 
 impl Node {
     /// A namespace with loopback up, forwarding if it is a switch.
-    pub(crate) fn new(kind: Kind) -> io::Result<Self> {
+    pub(crate) fn new(kind: NodeKind) -> io::Result<Self> {
         let namespace = NetworkNamespace::new()?;
         let network = namespace.inside(|| {
             let network = Configurator::here()?;
@@ -63,7 +63,7 @@ impl Node {
     pub(crate) fn settle(&self, port: &Port, neighbour: &Port) -> io::Result<()> {
         let device = self.device(port)?;
         // What hosts send as one packet (BIG TCP) crosses switches as one.
-        if self.kind == Kind::Switch
+        if self.kind == NodeKind::Switch
             && let Err(error) = self.network.set_super_packet_max(device, SUPER_PACKET_BYTES_MAX)
         {
             tracing::debug!("{}: super-packets beyond 64 KiB are cut: {error}", port.device);
@@ -119,7 +119,7 @@ impl Node {
                 via: Some(route.via),
                 device: devices[route.port],
                 // Switches answer by whichever address; hosts by that of the interface.
-                source: source.filter(|_| plan.kind == Kind::Host),
+                source: source.filter(|_| plan.kind == NodeKind::Host),
                 table: route.table,
             })?;
         }
@@ -187,8 +187,8 @@ fn there_already(result: io::Result<()>) -> io::Result<()> {
 }
 
 /// Of the namespace in which the calling thread is.
-fn settings(kind: Kind) -> io::Result<()> {
-    let forwards = if kind == Kind::Switch { "1" } else { "0" };
+fn settings(kind: NodeKind) -> io::Result<()> {
+    let forwards = if kind == NodeKind::Switch { "1" } else { "0" };
     let all = [
         ("ipv4/ip_forward", forwards),
         ("ipv6/conf/all/forwarding", forwards),

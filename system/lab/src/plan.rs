@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use penstock_topology::{Kind, LinkId, NodeId, Topology, next_links};
+use penstock_topology::{LinkId, NodeId, NodeKind, Topology, next_links};
 
 use crate::line::Impairment;
 
@@ -93,7 +93,7 @@ pub struct NodePlan {
     /// Its name.
     pub name: String,
     /// Host or switch.
-    pub kind: Kind,
+    pub kind: NodeKind,
     /// Its ends of links; those of a host in the order of its interfaces.
     pub ports: Vec<Port>,
     /// Its routes but those to the networks it is in.
@@ -155,7 +155,7 @@ impl Plan {
             }
         }
         for (node, plan) in topology.nodes.iter().zip(&mut nodes) {
-            if node.kind == Kind::Host {
+            if node.kind == NodeKind::Host {
                 plan.ports
                     .sort_by_key(|port| topology.links[port.link.0].ends[port.side].interface);
             }
@@ -192,13 +192,13 @@ impl Plan {
     fn route_one(&mut self, from: NodeId, to: &Port, next: &[Option<LinkId>]) {
         let topology = &self.topology;
         let several =
-            topology.nodes[from.0].kind == Kind::Host && self.nodes[from.0].ports.len() > 1;
+            topology.nodes[from.0].kind == NodeKind::Host && self.nodes[from.0].ports.len() > 1;
         let mut routes = Vec::new();
         for (number, port) in self.nodes[from.0].ports.iter().enumerate() {
             let neighbour = topology.links[port.link.0].across(from);
             // By this port it gets there if the neighbour, a switch, knows how to go on without coming back.
             let goes_on = neighbour.is_some_and(|neighbour| {
-                topology.nodes[neighbour.0].kind == Kind::Switch
+                topology.nodes[neighbour.0].kind == NodeKind::Switch
                     && next[neighbour.0].is_some_and(|link| link != port.link)
             });
             let best = next[from.0] == Some(port.link);
@@ -270,14 +270,16 @@ impl Plan {
     #[must_use]
     pub fn addresses(&self, node: NodeId) -> Option<Addresses> {
         let node = &self.nodes[node.0];
-        (node.kind == Kind::Host).then(|| node.ports.first().map(|port| port.addresses)).flatten()
+        (node.kind == NodeKind::Host)
+            .then(|| node.ports.first().map(|port| port.addresses))
+            .flatten()
     }
 
     /// The text of `/etc/hosts` in every namespace, IPv6 first.
     #[must_use]
     pub fn hosts_file(&self) -> String {
         let mut text = String::from("::1 localhost\n127.0.0.1 localhost\n");
-        for node in self.nodes.iter().filter(|node| node.kind == Kind::Host) {
+        for node in self.nodes.iter().filter(|node| node.kind == NodeKind::Host) {
             for (number, port) in node.ports.iter().enumerate() {
                 for (address, _) in port.addresses.each() {
                     let _ = write!(text, "{address} {}-{}", node.name, port.device);
@@ -324,7 +326,7 @@ impl Plan {
         let [from, to] = parties.map(|party| party.node);
         let name = |node: NodeId| &self.topology.nodes[node.0].name;
         for end in [from, to] {
-            if self.nodes[end.0].kind != Kind::Host {
+            if self.nodes[end.0].kind != NodeKind::Host {
                 let why = format!("{} is a switch: a way is between two hosts", name(end));
                 return Err(PlanError::Way(why));
             }
@@ -458,7 +460,7 @@ fn name_devices(topology: &Topology, plan: &mut NodePlan) {
         let end = link.ends[port.side];
         let wanted = match end.interface {
             Some(interface) => topology.nodes[end.node.0].interfaces[interface].name.clone(),
-            None if plan.kind == Kind::Host => format!("eth{number}"),
+            None if plan.kind == NodeKind::Host => format!("eth{number}"),
             None => topology.nodes[link.ends[1 - port.side].node.0].name.clone(),
         };
         // Two links on one interface differ in their VLAN.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_topology::{DelaySource, End, Kind, Link, Node, NodeId, Topology};
+use penstock_topology::{DelaySource, Link, LinkEnd, Node, NodeId, NodeKind, Topology};
 use penstock_units::{BitRate, parse_duration};
 
 use crate::flow::Flow;
@@ -109,7 +109,7 @@ pub fn topology(text: &str) -> Result<Topology, Fault> {
     }
     let node = |id: usize| Node {
         name: format!("n{id}"),
-        kind: Kind::Host,
+        kind: NodeKind::Host,
         site: None,
         buffer: None,
         interfaces: Vec::new(),
@@ -132,7 +132,7 @@ pub fn topology(text: &str) -> Result<Topology, Fault> {
     };
     for _ in 0..switches {
         let id = id_of(&mut words, "id of a switch")?;
-        topology.nodes[id].kind = Kind::Switch;
+        topology.nodes[id].kind = NodeKind::Switch;
     }
     for number in 0..links {
         let ends = [id_of(&mut words, "node of a link")?, id_of(&mut words, "node of a link")?];
@@ -158,7 +158,7 @@ pub fn topology(text: &str) -> Result<Topology, Fault> {
 fn link(number: usize, ends: [usize; 2], rate: BitRate, delay: Duration, loss: f64) -> Link {
     Link {
         name: format!("n{}-n{}-{number}", ends[0], ends[1]),
-        ends: ends.map(|id| End { node: NodeId(id), interface: None }),
+        ends: ends.map(|id| LinkEnd { node: NodeId(id), interface: None }),
         rate,
         delay,
         delay_source: DelaySource::Given,

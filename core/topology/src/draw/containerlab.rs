@@ -1,32 +1,32 @@
-//! The topology file of containerlab (<https://containerlab.dev/manual/topo-def-file/>). It has no words
-//! for rate, delay and loss of a link: they stand behind it as comments. Names are quoted: YAML takes `on`,
-//! `null` and `0x10` for something else.
+//! The topology file of containerlab (<https://containerlab.dev/manual/topo-def-file/>). Rate, delay and loss
+//! of links are comments: the format has no keys for them. DeviceNames are quoted, since YAML reads `on`, `null` and
+//! `0x10` as other types.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use super::describe;
-use crate::{End, Kind, Link, Node, NodeId, Topology};
+use crate::{Link, LinkEnd, Node, NodeId, NodeKind, Topology};
 
-/// IFNAMSIZ, less the terminator.
+/// IFNAMSIZ without the terminating NUL.
 const DEVICE_CHARACTERS_MAX: usize = 15;
-/// The one that containerlab itself attaches, to its management network.
-const MANAGEMENT: &str = "eth0";
+/// Interface that containerlab attaches to its management network.
+const MANAGEMENT_INTERFACE: &str = "eth0";
 
-/// The YAML, with hosts as `linux` nodes and switches as `bridge`s, which containerlab wants to be there before.
+/// Formats the YAML. Hosts are `linux` nodes and switches `bridge`s, which must exist before deployment.
 #[must_use]
 pub fn containerlab(topology: &Topology) -> String {
-    let mut names = Names::new(topology);
+    let mut names = DeviceNames::new(topology);
     let mut text = format!("name: {}\ntopology:\n  nodes:", quoted(&topology.name));
     text += if topology.nodes.is_empty() { " {}\n" } else { "\n" };
     for (node, name) in topology.nodes.iter().zip(&names.nodes) {
         let comment = if *name == node.name { String::new() } else { format!(" # {}", node.name) };
         let _ = writeln!(text, "    {}:{comment}", quoted(name));
         text += match node.kind {
-            Kind::Host => "      kind: linux\n      image: \"debian:12\"\n",
-            Kind::Switch => "      kind: bridge\n",
+            NodeKind::Host => "      kind: linux\n      image: \"debian:12\"\n",
+            NodeKind::Switch => "      kind: bridge\n",
         };
-        if node.interfaces.iter().any(|interface| interface.name == MANAGEMENT) {
+        if node.interfaces.iter().any(|interface| interface.name == MANAGEMENT_INTERFACE) {
             text += "      network-mode: none\n";
         }
     }
@@ -44,25 +44,25 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// What nodes and ends of links are called.
-struct Names<'a> {
+/// Allocates device names that are valid and unique.
+struct DeviceNames<'a> {
     topology: &'a Topology,
     nodes: Vec<String>,
-    /// Bridges and their ports are devices of one machine, where each needs a name of its own.
+    /// Bridges and their ports share one namespace, where each needs a unique name.
     devices: HashSet<String>,
     ports: usize,
     interfaces: HashMap<NodeId, HashSet<String>>,
-    /// Interfaces of several links, which have a device for each VLAN.
-    shared: HashSet<End>,
+    /// Ends of several links, which get a device per VLAN.
+    shared: HashSet<LinkEnd>,
 }
 
-impl<'a> Names<'a> {
+impl<'a> DeviceNames<'a> {
     fn new(topology: &'a Topology) -> Self {
         let mut devices: HashSet<String> = ["lo", "all", "default"].map(str::to_owned).into();
         devices.extend(topology.hosts().map(|(_, host)| host.name.clone()));
         let name = |node: &Node| match node.kind {
-            Kind::Host => node.name.clone(),
-            Kind::Switch => free(&mut devices, &node.name, ""),
+            NodeKind::Host => node.name.clone(),
+            NodeKind::Switch => free(&mut devices, &node.name, ""),
         };
         let nodes = topology.nodes.iter().map(name).collect();
         let of_host = |(id, host): (NodeId, &Node)| {
@@ -75,20 +75,20 @@ impl<'a> Names<'a> {
         Self { topology, nodes, devices, ports: 0, interfaces, shared }
     }
 
-    /// As `node:device`.
-    fn end(&mut self, link: &Link, end: End) -> String {
+    /// Formats an end as `node:device`.
+    fn end(&mut self, link: &Link, end: LinkEnd) -> String {
         let node = &self.topology.nodes[end.node.0];
         let of_host = self.interfaces.entry(end.node).or_default();
         let device = match (node.kind, end.interface) {
-            (Kind::Switch, _) => {
+            (NodeKind::Switch, _) => {
                 self.ports += 1;
                 free(&mut self.devices, &format!("port{}", self.ports), "")
             }
-            (Kind::Host, None) => {
+            (NodeKind::Host, None) => {
                 let number = of_host.len() + 1;
                 free(of_host, &format!("eth{number}"), "")
             }
-            (Kind::Host, Some(interface)) => {
+            (NodeKind::Host, Some(interface)) => {
                 let name = &node.interfaces[interface].name;
                 match link.vlan.filter(|_| self.shared.contains(&end)) {
                     Some(vlan) => free(of_host, name, &format!(".{vlan}")),
@@ -100,7 +100,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// The name with this at its end, as short as Linux takes it, and a number where it is taken.
+/// Returns `name` with the suffix `end`, cut to the length that Linux allows, and numbered where taken.
 fn free(taken: &mut HashSet<String>, name: &str, end: &str) -> String {
     let mut number = 1;
     loop {

@@ -1,21 +1,21 @@
-//! Where sites and nodes stand in a picture: as on the map where positions are known, apart enough to
-//! be read. The same network always looks the same.
+//! Positions of sites and nodes in a drawing: as on the map where known, moved apart until readable.
+//! Deterministic.
 
 use std::collections::HashSet;
 use std::f64::consts::TAU;
 
+use super::curves::{Bundle, LinkCurve, bundles, curves};
 use super::tiers::{neighbours, rows};
-use super::wires::{Bundle, Wire, bundles, wires};
 use crate::Topology;
 
-/// A place in the picture.
+/// A point of the drawing in pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Point {
     pub(super) x: f64,
     pub(super) y: f64,
 }
 
-/// A rectangle.
+/// An axis-parallel rectangle in pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Area {
     pub(super) left: f64,
@@ -36,7 +36,7 @@ impl Area {
         inside(at.x, self.left, self.width) && inside(at.y, self.top, self.height)
     }
 
-    /// Whether a line passes through, unless it ends here.
+    /// True if the line crosses the rectangle without ending in it.
     pub(super) fn is_crossed(self, line: &[Point]) -> bool {
         let [first, inner @ .., last] = line else { return false };
         !self.holds(*first) && !self.holds(*last) && inner.iter().any(|at| self.holds(*at))
@@ -46,7 +46,7 @@ impl Area {
         Self { left: middle.x - width / 2.0, top: middle.y - height / 2.0, width, height }
     }
 
-    /// What two have in common.
+    /// Area that two rectangles share, in square pixels.
     pub(super) fn shared(self, other: Self) -> f64 {
         let common = |a: f64, a_long: f64, b: f64, b_long: f64| {
             ((a + a_long).min(b + b_long) - a.max(b)).max(0.0)
@@ -56,45 +56,45 @@ impl Area {
     }
 }
 
-/// A picture's places.
+/// Positions of everything in a drawing.
 pub(super) struct Layout<'a> {
     pub(super) size: Area,
-    /// Frames of sites.
+    /// Frame of each site, by index.
     pub(super) sites: Vec<(usize, Area)>,
-    /// Of each node.
+    /// Centre of each node.
     pub(super) nodes: Vec<Point>,
     pub(super) bundles: Vec<Bundle<'a>>,
-    /// Of each bundle.
-    pub(super) wires: Vec<Wire>,
+    /// Curve of each bundle.
+    pub(super) curves: Vec<LinkCurve>,
 }
 
-const MARGIN: f64 = 24.0;
-const PADDING: f64 = 14.0;
-/// Above the rows of a site.
-const TITLE_ROOM: f64 = 26.0;
+const MARGIN_PIXELS: f64 = 24.0;
+const PADDING_PIXELS: f64 = 14.0;
+/// Height of the title above the rows of a site.
+const TITLE_HEIGHT: f64 = 26.0;
 const COLUMN_MIN: f64 = 64.0;
-/// Where neighbours in a row have words between them.
-const COLUMN_WORDS: f64 = 230.0;
-/// A node and its name.
-const ROW: f64 = 44.0;
+/// Column width where links within a row have labels.
+const COLUMN_WITH_LABELS: f64 = 230.0;
+/// Height of a node with its name.
+const ROW_HEIGHT: f64 = 44.0;
 const ROW_GAP: f64 = 52.0;
-/// Between sites, and between sites with words between them.
-const GAP: f64 = 26.0;
-const GAP_WORDS: f64 = 150.0;
-/// Pairs that are moved apart, in all rounds.
+/// Gap between sites, and between sites with labelled links.
+const SITE_GAP: f64 = 26.0;
+const SITE_GAP_WITH_LABELS: f64 = 150.0;
+/// Bound on pairs that are moved apart, over all rounds.
 const MOVES_MAX: usize = 40_000_000;
 
-/// As wide as a text of 11 pixels is about.
+/// Approximate width of a text at 11 pixels.
 pub(super) fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * 6.3 + 8.0
 }
 
-/// A site, or all nodes that have none.
+/// The nodes of a site, or all nodes without a site.
 struct Cluster {
     site: Option<usize>,
     rows: Vec<Vec<usize>>,
     column: f64,
-    /// Above the rows.
+    /// Height above the rows.
     head: f64,
     width: f64,
     height: f64,
@@ -105,7 +105,7 @@ impl<'a> Layout<'a> {
         let bundles = bundles(topology);
         let neighbours = neighbours(topology);
         let clusters = clusters(topology, &neighbours, &bundles);
-        let mut middles = start(topology, &clusters);
+        let mut middles = initial_positions(topology, &clusters);
         push_apart(topology, &bundles, &clusters, &mut middles);
         let mut nodes = vec![Point { x: 0.0, y: 0.0 }; topology.nodes.len()];
         let mut sites = Vec::with_capacity(clusters.len());
@@ -115,7 +115,7 @@ impl<'a> Layout<'a> {
             cluster.place(area, &neighbours, &mut nodes);
             if let Some(site) = cluster.site {
                 sites.push((site, area));
-                taken.push(Area { height: TITLE_ROOM, ..area });
+                taken.push(Area { height: TITLE_HEIGHT, ..area });
             }
         }
         for (node, at) in topology.nodes.iter().zip(&nodes) {
@@ -123,15 +123,15 @@ impl<'a> Layout<'a> {
             taken.push(Area::around(name, text_width(&node.name), 40.0));
         }
         let frames: Vec<Area> = sites.iter().map(|(_, area)| *area).collect();
-        let wires = wires(&bundles, &nodes, &frames, &taken);
+        let curves = curves(&bundles, &nodes, &frames, &taken);
         taken.extend(frames);
-        for wire in &wires {
-            taken.push(Area::around(wire.at(0.5), 8.0, 8.0));
-            if let Some((at, words)) = &wire.words {
-                taken.push(Area::around(*at, text_width(words), 16.0));
+        for curve in &curves {
+            taken.push(Area::around(curve.at(0.5), 8.0, 8.0));
+            if let Some((at, label)) = &curve.label {
+                taken.push(Area::around(*at, text_width(label), 16.0));
             }
         }
-        Self { size: around_all(&taken), sites, nodes, bundles, wires }
+        Self { size: around_all(&taken), sites, nodes, bundles, curves }
     }
 }
 
@@ -141,7 +141,7 @@ fn clusters(
     bundles: &[Bundle<'_>],
 ) -> Vec<Cluster> {
     let worded: HashSet<[usize; 2]> =
-        bundles.iter().filter(|bundle| bundle.has_words).map(|bundle| bundle.nodes).collect();
+        bundles.iter().filter(|bundle| bundle.has_label).map(|bundle| bundle.nodes).collect();
     let mut members = vec![Vec::new(); topology.sites.len() + 1];
     for (id, node) in topology.nodes.iter().enumerate() {
         members[node.site.map_or(topology.sites.len(), |site| site.0)].push(id);
@@ -157,29 +157,29 @@ fn clusters(
         let mut column = name.fold(COLUMN_MIN, f64::max);
         let beside =
             |pair: &[usize]| worded.contains(&[pair[0].min(pair[1]), pair[0].max(pair[1])]);
-        let mut head = PADDING + if site.is_some() { TITLE_ROOM } else { 0.0 };
+        let mut head = PADDING_PIXELS + if site.is_some() { TITLE_HEIGHT } else { 0.0 };
         if rows.iter().any(|row| row.windows(2).any(beside)) {
-            column = column.max(COLUMN_WORDS);
-            // For lines that bend upwards.
+            column = column.max(COLUMN_WITH_LABELS);
+            // Room for curves that bend upwards.
             head += 30.0;
         }
         let title = site.map_or(0.0, |site| text_width(topology.sites[site].shown()) * 1.22);
         let columns = rows.iter().map(Vec::len).max().unwrap_or(1) as f64;
-        let width = (columns * column).max(title) + 2.0 * PADDING;
-        let height = head + rows.len() as f64 * (ROW + ROW_GAP) - ROW_GAP + PADDING;
+        let width = (columns * column).max(title) + 2.0 * PADDING_PIXELS;
+        let height = head + rows.len() as f64 * (ROW_HEIGHT + ROW_GAP) - ROW_GAP + PADDING_PIXELS;
         all.push(Cluster { site, rows, column, head, width, height });
     }
     all
 }
 
 impl Cluster {
-    /// The top row spread out, each row below it under what it is joined to.
+    /// Spreads the top row; centres each lower node under its neighbours above.
     fn place(&self, area: Area, neighbours: &[Vec<(usize, u64)>], nodes: &mut [Point]) {
         let middle = area.left + area.width / 2.0;
-        let inner = area.width - 2.0 * PADDING;
+        let inner = area.width - 2.0 * PADDING_PIXELS;
         let mut placed: HashSet<usize> = HashSet::new();
         for (number, row) in self.rows.iter().enumerate() {
-            let y = area.top + self.head + 12.0 + number as f64 * (ROW + ROW_GAP);
+            let y = area.top + self.head + 12.0 + number as f64 * (ROW_HEIGHT + ROW_GAP);
             let apart = match number {
                 0 => (inner / row.len() as f64).min(3.0 * self.column),
                 _ => self.column,
@@ -201,7 +201,7 @@ impl Cluster {
                 let least = places.last().map_or(*wanted, |last| last + apart);
                 places.push(wanted.max(least));
             }
-            // Back by as much as they were moved to the right, but not out of the frame.
+            // Undo the mean shift to the right, but stay in the frame.
             let moved: f64 = places.iter().zip(&wanted).map(|(place, wanted)| place - wanted).sum();
             let half = self.column / 2.0;
             let (first, last) = (places[0], places[places.len() - 1]);
@@ -216,8 +216,9 @@ impl Cluster {
     }
 }
 
-/// By longitude and latitude (equirectangular, true at the middle); what has no position on a ring.
-fn start(topology: &Topology, clusters: &[Cluster]) -> Vec<Point> {
+/// Initial positions by longitude and latitude (equirectangular, true at the mean latitude); sites without a
+/// position go on a ring.
+fn initial_positions(topology: &Topology, clusters: &[Cluster]) -> Vec<Point> {
     let position = |cluster: &Cluster| cluster.site.and_then(|site| topology.sites[site].position);
     let known: Vec<_> = clusters.iter().filter_map(position).collect();
     let middle = known.iter().map(|at| at.latitude).sum::<f64>() / known.len().max(1) as f64;
@@ -249,8 +250,8 @@ fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     })
 }
 
-/// Moves what is too near away from each other along the axis that needs less of it, a little at a time,
-/// and never past each other, so that a map stays one.
+/// Moves overlapping clusters apart in small steps along the axis that needs less, never past each other, so
+/// that the map keeps its order.
 fn push_apart(
     topology: &Topology,
     bundles: &[Bundle<'_>],
@@ -275,18 +276,18 @@ fn push_apart(
         let mut moved = false;
         for a in 0..clusters.len() {
             for b in a + 1..clusters.len() {
-                let gap = if worded.contains(&[a, b]) { GAP_WORDS } else { GAP };
+                let gap = if worded.contains(&[a, b]) { SITE_GAP_WITH_LABELS } else { SITE_GAP };
                 let (dx, dy) = (middles[b].x - middles[a].x, middles[b].y - middles[a].y);
                 let half = |one: f64, other: f64| f64::midpoint(one, other);
                 let lacks_x = half(clusters[a].width, clusters[b].width) + gap - dx.abs();
-                // Lines that go up or down need less room for their words.
+                // Vertical links need less room for their labels.
                 let lacks_y =
                     half(clusters[a].height, clusters[b].height) + gap.min(80.0) - dy.abs();
                 if lacks_x <= 0.5 || lacks_y <= 0.5 {
                     continue;
                 }
                 moved = true;
-                // Along the axis on which they are further apart on the map.
+                // Along the axis on which they are further apart initially.
                 let wide = half(clusters[a].width, clusters[b].width);
                 let high = half(clusters[a].height, clusters[b].height);
                 let far = Point { x: begun[b].x - begun[a].x, y: begun[b].y - begun[a].y };
@@ -316,9 +317,9 @@ fn around_all(areas: &[Area]) -> Area {
     let (_, right) = range(areas.iter().map(|area| area.left + area.width));
     let (_, bottom) = range(areas.iter().map(|area| area.top + area.height));
     Area {
-        left: (left - MARGIN).floor(),
-        top: (top - MARGIN).floor(),
-        width: (right - left + 2.0 * MARGIN).ceil(),
-        height: (bottom - top + 2.0 * MARGIN).ceil(),
+        left: (left - MARGIN_PIXELS).floor(),
+        top: (top - MARGIN_PIXELS).floor(),
+        width: (right - left + 2.0 * MARGIN_PIXELS).ceil(),
+        height: (bottom - top + 2.0 * MARGIN_PIXELS).ceil(),
     }
 }

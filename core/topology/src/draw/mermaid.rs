@@ -1,11 +1,11 @@
-//! Mermaid, which many viewers of Markdown draw.
+//! Mermaid flowcharts, which many Markdown viewers render.
 
 use std::fmt::Write as _;
 
 use super::describe;
-use crate::{Kind, Topology};
+use crate::{NodeKind, Topology};
 
-/// A flowchart: sites are frames, hosts boxes, switches round.
+/// A flowchart: subgraphs are sites, rectangles hosts, circles switches.
 #[must_use]
 pub fn mermaid(topology: &Topology) -> String {
     let mut text = "graph LR\n".to_owned();
@@ -33,12 +33,12 @@ pub fn mermaid(topology: &Topology) -> String {
 fn node(topology: &Topology, id: usize) -> String {
     let node = &topology.nodes[id];
     match node.kind {
-        Kind::Host => format!("n{id}[\"{}\"]", node.name),
-        Kind::Switch => format!("n{id}((\"{}\"))", node.name),
+        NodeKind::Host => format!("n{id}[\"{}\"]", node.name),
+        NodeKind::Switch => format!("n{id}((\"{}\"))", node.name),
     }
 }
 
-/// In a quoted text of Mermaid a quote and a line end are entities.
+/// Escapes quotes and line ends as Mermaid entities.
 fn quoted(text: &str) -> String {
     text.replace('#', "#35;").replace('"', "#quot;").replace(['\n', '\r'], " ")
 }

@@ -1,15 +1,15 @@
-//! SVG, for pages and printing: sites as on the map, links as wide as they are fast, light or dark as the
-//! reader has it.
+//! SVG for web pages and print: sites as on the map, line width by rate, light or dark by the reader's
+//! preference.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use penstock_units::BitRate;
 
+use super::curves::{Bundle, LinkCurve};
 use super::describe;
 use super::layout::{Area, Layout, Point, text_width};
-use super::wires::{Bundle, Wire};
-use crate::{Kind, Link, Topology};
+use crate::{Link, NodeKind, Topology};
 
 const STYLE: &str = "text{font:11px sans-serif;fill:#24303c;text-anchor:middle}\
 .back{fill:#fff}.site{fill:#eef3f8;stroke:#c3d0dd}.sitename{font-size:13px;font-weight:bold;fill:#3f566e}\
@@ -21,27 +21,27 @@ const STYLE: &str = "text{font:11px sans-serif;fill:#24303c;text-anchor:middle}\
 .sitename{fill:#a9c2da}.link{stroke:#5b9fdc}.behind{fill:#10161d}.name,.sitename{stroke:#1a2530}\
 .host{fill:#10161d;stroke:#5b9fdc}.switch{fill:#5b9fdc}}";
 
-/// Use of a link, from none to more than there is; the last can be told without its colour.
-const STYLE_OF_USE: &str = ".idle{stroke:#b8c4d0}.low{stroke:#4d9221}.half{stroke:#d0a010}.high{stroke:#e08214}\
+/// Link utilisation, from idle to overloaded; overload is recognisable without colour.
+const UTILISATION_STYLE: &str = ".idle{stroke:#b8c4d0}.low{stroke:#4d9221}.half{stroke:#d0a010}.high{stroke:#e08214}\
 .over{stroke:#d0213d;stroke-dasharray:9 5}";
 
-/// A whole SVG document.
+/// Draws the topology as a complete SVG document.
 #[must_use]
 pub fn svg(topology: &Topology) -> String {
     svg_loaded(topology, &[])
 }
 
-/// The same with what links carry, in the order of the topology: colours of use, and words.
+/// As [`svg`], with the load of each link, in the order of the topology, as colour and label.
 #[must_use]
 pub fn svg_loaded(topology: &Topology, loads: &[BitRate]) -> String {
     let layout = Layout::of(topology);
     let rates = topology.links.iter().zip(loads);
-    let loads: Loads<'_> = rates.map(|(link, load)| (link.name.as_str(), *load)).collect();
-    let of_use = if loads.is_empty() { "" } else { STYLE_OF_USE };
+    let loads: LoadByName<'_> = rates.map(|(link, load)| (link.name.as_str(), *load)).collect();
+    let utilisation_style = if loads.is_empty() { "" } else { UTILISATION_STYLE };
     let size = layout.size;
     let title = topology.title.as_deref().unwrap_or(&topology.name);
     let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"{} {} {} {}\" width=\"{}\" height=\"{}\" role=\"img\">\n<title>{}</title>\n<style>{STYLE}{of_use}</style>\n",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"{} {} {} {}\" width=\"{}\" height=\"{}\" role=\"img\">\n<title>{}</title>\n<style>{STYLE}{utilisation_style}</style>\n",
         size.left,
         size.top,
         size.width,
@@ -62,8 +62,8 @@ pub fn svg_loaded(topology: &Topology, loads: &[BitRate]) -> String {
             area.left, area.top, area.width, area.height
         );
     }
-    for (bundle, wire) in layout.bundles.iter().zip(&layout.wires) {
-        draw_line(&mut text, bundle, wire, &loads);
+    for (bundle, curve) in layout.bundles.iter().zip(&layout.curves) {
+        draw_line(&mut text, bundle, curve, &loads);
     }
     for (node, at) in topology.nodes.iter().zip(&layout.nodes) {
         draw_node(&mut text, node.kind, &node.name, *at);
@@ -77,16 +77,16 @@ pub fn svg_loaded(topology: &Topology, loads: &[BitRate]) -> String {
             escaped(topology.sites[*site].shown())
         );
     }
-    for (bundle, wire) in layout.bundles.iter().zip(&layout.wires) {
-        let Some((at, words)) = &wire.words else { continue };
-        // In the place of delay and loss, for which there was room.
-        let words = &match used(bundle, &loads) {
+    for (bundle, curve) in layout.bundles.iter().zip(&layout.curves) {
+        let Some((at, label)) = &curve.label else { continue };
+        // Replaces delay and loss, so that the width suffices.
+        let label = &match used(bundle, &loads) {
             Some(used) => {
-                format!("{}, {}", words.split(", ").next().unwrap_or(words), percent(used))
+                format!("{}, {}", label.split(", ").next().unwrap_or(label), percent(used))
             }
-            None => words.clone(),
+            None => label.clone(),
         };
-        let behind = Area::around(*at, text_width(words), 16.0);
+        let behind = Area::around(*at, text_width(label), 16.0);
         let _ = writeln!(
             text,
             "<rect class=\"behind\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"16\" rx=\"4\"/><text class=\"words\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
@@ -95,17 +95,17 @@ pub fn svg_loaded(topology: &Topology, loads: &[BitRate]) -> String {
             behind.width,
             at.x,
             at.y + 4.0,
-            escaped(words)
+            escaped(label)
         );
     }
     text + "</svg>\n"
 }
 
-/// What each link carries, by its name.
-type Loads<'a> = HashMap<&'a str, BitRate>;
+/// Load of each link by its name.
+type LoadByName<'a> = HashMap<&'a str, BitRate>;
 
-/// The largest use of its links, as a share of their rate.
-fn used(bundle: &Bundle<'_>, loads: &Loads<'_>) -> Option<f64> {
+/// Highest utilisation of the links of a bundle, as a share of the rate.
+fn used(bundle: &Bundle<'_>, loads: &LoadByName<'_>) -> Option<f64> {
     let used = bundle.links.iter().filter_map(|link| share(link, *loads.get(link.name.as_str())?));
     used.max_by(f64::total_cmp)
 }
@@ -118,7 +118,7 @@ fn percent(share: f64) -> String {
     format!("{:.0} % used", share * 100.0)
 }
 
-/// From light to heavy use; the last is more than there is.
+/// CSS class of a utilisation, from idle to overloaded.
 fn level(share: f64) -> &'static str {
     match share {
         share if share > 1.0 => " over",
@@ -129,8 +129,8 @@ fn level(share: f64) -> &'static str {
     }
 }
 
-fn draw_line(text: &mut String, bundle: &Bundle<'_>, wire: &Wire, loads: &Loads<'_>) {
-    let Wire { from, control, to, width, .. } = wire;
+fn draw_line(text: &mut String, bundle: &Bundle<'_>, curve: &LinkCurve, loads: &LoadByName<'_>) {
+    let LinkCurve { from, control, to, width, .. } = curve;
     let level = used(bundle, loads).map_or("", level);
     let _ = write!(
         text,
@@ -148,15 +148,15 @@ fn draw_line(text: &mut String, bundle: &Bundle<'_>, wire: &Wire, loads: &Loads<
     text.push_str("</title></path>\n");
 }
 
-fn draw_node(text: &mut String, kind: Kind, name: &str, Point { x, y }: Point) {
+fn draw_node(text: &mut String, kind: NodeKind, name: &str, Point { x, y }: Point) {
     let _ = match kind {
-        Kind::Host => writeln!(
+        NodeKind::Host => writeln!(
             text,
             "<rect class=\"host\" x=\"{:.1}\" y=\"{:.1}\" width=\"20\" height=\"16\" rx=\"3\"/>",
             x - 10.0,
             y - 8.0
         ),
-        Kind::Switch => {
+        NodeKind::Switch => {
             writeln!(text, "<circle class=\"switch\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"9\"/>")
         }
     };
@@ -164,7 +164,7 @@ fn draw_node(text: &mut String, kind: Kind, name: &str, Point { x, y }: Point) {
     let _ = writeln!(text, "<text class=\"name\" x=\"{x:.1}\" y=\"{y:.1}\">{name}</text>");
 }
 
-/// A text as it may stand in XML.
+/// Escapes a text for XML.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
@@ -174,7 +174,7 @@ pub fn escaped(text: &str) -> String {
             '<' => safe += "&lt;",
             '>' => safe += "&gt;",
             '"' => safe += "&quot;",
-            // XML 1.0 has no place for them.
+            // Not allowed in XML 1.0.
             c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => safe.push(' '),
             c => safe.push(c),
         }

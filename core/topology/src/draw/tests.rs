@@ -1,4 +1,4 @@
-//! Pictures have every part, and nothing that breaks their syntax.
+//! Drawings have every element and valid syntax.
 
 use super::layout::Layout;
 use super::*;
@@ -26,7 +26,7 @@ link = [
 }
 
 #[test]
-fn svg_has_every_part_once_and_nothing_unescaped() {
+fn svg_has_every_element_escaped() {
     let drawn = svg(&sample());
     assert_eq!(drawn.matches("class=\"host\"").count(), 3);
     assert_eq!(drawn.matches("class=\"switch\"").count(), 2);
@@ -39,7 +39,7 @@ fn svg_has_every_part_once_and_nothing_unescaped() {
 }
 
 #[test]
-fn mermaid_and_containerlab_have_every_part() {
+fn mermaid_and_containerlab_have_every_link() {
     let drawn = mermaid(&sample());
     assert_eq!(drawn.matches("---|").count(), 5);
     assert_eq!(drawn.matches("subgraph").count(), 2);
@@ -49,7 +49,7 @@ fn mermaid_and_containerlab_have_every_part() {
     assert!(written.contains("endpoints: [\"s1:port2\", \"s2:port3\"]"), "{written}");
 }
 
-/// Nodes of containerlab's file, and the ends of its links.
+/// The containerlab file of a topology and the endpoints in it.
 fn of_containerlab(text: &str) -> (String, Vec<String>) {
     let written = containerlab(&Topology::read(text).expect("it is good"));
     let links = written.lines().filter_map(|line| line.trim().strip_prefix("- endpoints: "));
@@ -59,7 +59,7 @@ fn of_containerlab(text: &str) -> (String, Vec<String>) {
 }
 
 #[test]
-fn containerlab_has_names_that_yaml_leaves_alone() {
+fn containerlab_quotes_yaml_keywords() {
     let (written, _) = of_containerlab(
         r#"
 name = "007"
@@ -83,7 +83,7 @@ switch = [{ name = "true" }, { name = "0x10" }, { name = "1_0" }]
 }
 
 #[test]
-fn containerlab_has_ends_that_linux_takes_once() {
+fn containerlab_devices_are_valid_and_unique() {
     let (written, ends) = of_containerlab(
         r#"
 name = "n"
@@ -138,7 +138,7 @@ fn links_are_described_in_three_digits() {
 }
 
 #[test]
-fn shares_are_percentages_as_people_write_them() {
+fn percentages_have_six_digits() {
     let cases =
         [(7.0 / 100.0, "7"), (1e-9, "0.0000001"), (0.1 + 0.2, "30"), (1.0 / 3.0, "33.3333")];
     for (share, expected) in cases {
@@ -154,7 +154,7 @@ fn an_empty_network_can_be_drawn() {
 }
 
 #[test]
-fn links_that_differ_in_rate_and_vlan_alone_are_one_line() {
+fn parallel_links_share_a_curve() {
     let text = r#"
 name = "bundle"
 site = [{ name = "x" }, { name = "y" }]
@@ -172,7 +172,7 @@ link = [
     assert_eq!(drawn.matches("Gb/s, 5.00 ms").count(), 4, "each has its title");
 }
 
-/// Two spines, leaves, and as many hosts as asked, one to a leaf.
+/// Two spines, `leaves` leaves and `hosts` hosts, one per leaf.
 fn spine_leaf(leaves: usize, hosts: usize, site: &str) -> Topology {
     let mut text = "name = \"fabric\"\nsite = [{ name = \"here\" }]\nlink = [\n".to_owned();
     for leaf in 0..leaves {
@@ -195,7 +195,7 @@ fn spine_leaf(leaves: usize, hosts: usize, site: &str) -> Topology {
 }
 
 #[test]
-fn spines_stand_above_all_leaves_and_these_above_hosts() {
+fn spines_are_above_leaves_above_hosts() {
     for (hosts, site) in [(8, "site = \"here\"\n"), (7, "site = \"here\"\n"), (1, ""), (0, "")] {
         let fabric = spine_leaf(8, hosts, site);
         let nodes = Layout::of(&fabric).nodes;
@@ -211,9 +211,9 @@ fn spines_stand_above_all_leaves_and_these_above_hosts() {
 }
 
 proptest::proptest! {
-    /// Wherever sites are, frames do not cover each other and nodes stand in theirs.
+    /// At any positions, frames do not overlap and hold their nodes.
     #[test]
-    fn frames_stand_apart(sites in proptest::collection::vec((-80..80i32, -180..180i32, 0..5usize), 1..24)) {
+    fn site_frames_do_not_overlap(sites in proptest::collection::vec((-80..80i32, -180..180i32, 0..5usize), 1..24)) {
         let mut text = "name = \"map\"\n".to_owned();
         for (number, (latitude, longitude, switches)) in sites.iter().enumerate() {
             text += &format!("[[site]]\nname = \"site{number}\"\nlatitude = {latitude}\nlongitude = {longitude}\n");

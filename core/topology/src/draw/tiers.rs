@@ -1,14 +1,14 @@
-//! The nodes of a site in rows from the top: hosts below the switches that they are at, and these below the
-//! switches that join them.
+//! Arranges the nodes of a site in rows: hosts below their switches, and those below the switches that connect
+//! them.
 
 use std::collections::HashMap;
 
-use crate::{Kind, Topology};
+use crate::{NodeKind, Topology};
 
-/// A row that is longer is broken.
-const ROW_NODES_MIN: usize = 12;
+/// Rows with more nodes are broken, at this length or more.
+const BREAK_NODES_MIN: usize = 12;
 
-/// The links of each node: to whom, and bits per second.
+/// Neighbours of each node with the rate in bits per second.
 pub(super) fn neighbours(topology: &Topology) -> Vec<Vec<(usize, u64)>> {
     let mut all = vec![Vec::new(); topology.nodes.len()];
     for link in &topology.links {
@@ -25,7 +25,7 @@ pub(super) fn rows(
     members: &[usize],
 ) -> Vec<Vec<usize>> {
     let inside: HashMap<usize, ()> = members.iter().map(|id| (*id, ())).collect();
-    let switch = |id: usize| topology.nodes[id].kind == Kind::Switch;
+    let switch = |id: usize| topology.nodes[id].kind == NodeKind::Switch;
     let switches: Vec<usize> = members.iter().copied().filter(|id| switch(*id)).collect();
     let hosts: Vec<usize> = members.iter().copied().filter(|id| !switch(*id)).collect();
     let near = |id: usize| {
@@ -44,7 +44,7 @@ pub(super) fn rows(
     rows.push(hosts);
     rows.retain(|row| !row.is_empty());
 
-    // Below what it is joined to, so that fewer lines cross.
+    // Order by the neighbours above, so that fewer lines cross.
     let mut place: HashMap<usize, f64> = HashMap::new();
     for row in &mut rows {
         let wanted = |id: &usize| {
@@ -57,16 +57,17 @@ pub(super) fn rows(
         place.extend(row.iter().enumerate().map(|(at, id)| (*id, (at as f64 + 0.5) / count)));
     }
     let broken = |row: Vec<usize>| {
-        let most = ROW_NODES_MIN.max((row.len() as f64).sqrt().ceil() as usize * 2);
+        let most = BREAK_NODES_MIN.max((row.len() as f64).sqrt().ceil() as usize * 2);
         row.chunks(most).map(<[usize]>::to_vec).collect::<Vec<_>>()
     };
     rows.into_iter().flat_map(broken).collect()
 }
 
-/// How far each switch is from the hosts; where there are none, from the switches with the fewest links.
+/// Distance of each switch from the hosts, or from the switches with the fewest links where there are no
+/// hosts.
 ///
-/// A leaf without hosts would stand above the spines. It is told by another leaf: with the same neighbours
-/// at the same rates, it is in the same row.
+/// A leaf without hosts would land above the spines: a switch with the same neighbours at the same rates as
+/// another goes into its row.
 fn tiers(
     switches: &[usize],
     neighbours: &[Vec<(usize, u64)>],

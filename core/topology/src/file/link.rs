@@ -1,4 +1,4 @@
-//! The links of a file: their ends found, what is not written worked out.
+//! Reads the links of a topology: resolves their ends and derives values that the file leaves out.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -7,31 +7,31 @@ use penstock_units::{BitRate, ByteCount, display_latency};
 use toml::Spanned;
 
 use super::quantities::{
-    DELAY, Delay, JITTER, LENGTH, LOSS, LOSS_BURST, Length, MARK, QUEUE, RATE, Share, VLAN,
+    DELAY, Delay, Fraction, JITTER, LENGTH, LOSS, LOSS_BURST, Length, MARK, QUEUE, RATE, VLAN,
 };
-use super::{MTU_USUAL, Reader};
+use super::{MTU_DEFAULT, TopologyReader};
 use crate::fault::shown;
 use crate::geography::fibre_delay;
-use crate::words::Words;
-use crate::{DelaySource, End, Kind, Link, LinkId, Topology};
+use crate::table::TableReader;
+use crate::{DelaySource, Link, LinkEnd, LinkId, NodeKind, Topology};
 
-impl Reader<'_> {
-    pub(super) fn link(&mut self, mut words: Words<'_>, topology: &mut Topology) {
+impl TopologyReader<'_> {
+    pub(super) fn link(&mut self, mut table: TableReader<'_>, topology: &mut Topology) {
         let faults = &mut self.faults;
-        let ends = words.needed::<Vec<Spanned<String>>>("ends", faults);
-        let name = words.optional::<String>("name", faults);
-        let rate = words.formed("rate", &RATE, faults);
-        let delay = words.formed("delay", &DELAY, faults);
-        let length = words.formed("length", &LENGTH, faults);
-        let jitter = words.formed("jitter", &JITTER, faults);
-        let loss = words.formed("loss", &LOSS, faults);
-        let loss_burst = words.formed("loss_burst", &LOSS_BURST, faults);
-        let queue = words.formed("queue", &QUEUE, faults);
-        let mark = words.formed("mark", &MARK, faults);
-        let vlan = words.formed("vlan", &VLAN, faults).map(Spanned::into_inner);
-        let risk_groups = words.optional::<Vec<Spanned<String>>>("risk_groups", faults);
-        let operator = words.text("operator", faults);
-        words.finish(faults);
+        let ends = table.required::<Vec<Spanned<String>>>("ends", faults);
+        let name = table.optional::<String>("name", faults);
+        let rate = table.checked("rate", &RATE, faults);
+        let delay = table.checked("delay", &DELAY, faults);
+        let length = table.checked("length", &LENGTH, faults);
+        let jitter = table.checked("jitter", &JITTER, faults);
+        let loss = table.checked("loss", &LOSS, faults);
+        let loss_burst = table.checked("loss_burst", &LOSS_BURST, faults);
+        let queue = table.checked("queue", &QUEUE, faults);
+        let mark = table.checked("mark", &MARK, faults);
+        let vlan = table.checked("vlan", &VLAN, faults).map(Spanned::into_inner);
+        let risk_groups = table.optional::<Vec<Spanned<String>>>("risk_groups", faults);
+        let operator = table.text("operator", faults);
+        table.finish(faults);
 
         let (loss, loss_burst) = self.loss(loss, loss_burst);
         let mark = self.mark(mark, queue.as_ref());
@@ -40,9 +40,9 @@ impl Reader<'_> {
             self.check_name("a link", name);
         }
         let Some((at, texts, ends)) = self.ends(ends, topology) else { return };
-        if vlan != Some(VLAN.instead) {
+        if vlan != Some(VLAN.fallback) {
             for (end, text) in ends.iter().zip(&texts) {
-                self.take_interface(*end, vlan, text, topology);
+                self.claim_interface(*end, vlan, text, topology);
             }
         }
         let queue = queue.map(|queue| self.queue(&queue, ends, topology));
@@ -85,13 +85,13 @@ impl Reader<'_> {
         given.into_iter().map(Spanned::into_inner).collect()
     }
 
-    /// Where the ends stand, how they are written, and what they are.
+    /// The span of `ends` in the file, the two ends as written, and the resolved ends.
     #[expect(clippy::type_complexity, reason = "used once")]
     fn ends(
         &mut self,
         given: Option<Spanned<Vec<Spanned<String>>>>,
         topology: &Topology,
-    ) -> Option<(Range<usize>, [Spanned<String>; 2], [End; 2])> {
+    ) -> Option<(Range<usize>, [Spanned<String>; 2], [LinkEnd; 2])> {
         let given = given?;
         let at = given.span();
         let Ok(texts) = <[Spanned<String>; 2]>::try_from(given.into_inner()) else {
@@ -107,8 +107,8 @@ impl Reader<'_> {
         Some((at, texts, ends))
     }
 
-    /// `host:interface`, `host` where it has one interface or none, or `switch`.
-    fn end(&mut self, text: &Spanned<String>, topology: &Topology) -> Option<End> {
+    /// Resolves `host:interface`, `host` with at most one interface, or `switch`.
+    fn end(&mut self, text: &Spanned<String>, topology: &Topology) -> Option<LinkEnd> {
         let (name, interface) = match text.get_ref().split_once(':') {
             Some((name, interface)) => (name, Some(interface)),
             None => (text.get_ref().as_str(), None),
@@ -123,23 +123,23 @@ impl Reader<'_> {
         let known = || found.interfaces.iter().map(|interface| interface.name.as_str());
         let name = shown(name);
         let fault = match (found.kind, interface) {
-            (Kind::Switch, None) => return Some(End { node, interface: None }),
-            (Kind::Switch, Some(_)) => {
+            (NodeKind::Switch, None) => return Some(LinkEnd { node, interface: None }),
+            (NodeKind::Switch, Some(_)) => {
                 format!("'{name}' is a switch: its ports have no names, write \"{name}\"")
             }
-            (Kind::Host, Some(_)) if found.interfaces.is_empty() => {
+            (NodeKind::Host, Some(_)) if found.interfaces.is_empty() => {
                 format!("host '{name}' has no interfaces: write \"{name}\", or give it one")
             }
-            (Kind::Host, Some(interface)) => {
+            (NodeKind::Host, Some(interface)) => {
                 if let Some(index) = self.interfaces.get(&(node, interface.to_owned())) {
-                    return Some(End { node, interface: Some(*index) });
+                    return Some(LinkEnd { node, interface: Some(*index) });
                 }
                 let near = self.faults.suggest(interface, known());
                 format!("host '{name}' has no interface '{}'{near}", shown(interface))
             }
-            (Kind::Host, None) => match found.interfaces.len() {
-                0 => return Some(End { node, interface: None }),
-                1 => return Some(End { node, interface: Some(0) }),
+            (NodeKind::Host, None) => match found.interfaces.len() {
+                0 => return Some(LinkEnd { node, interface: None }),
+                1 => return Some(LinkEnd { node, interface: Some(0) }),
                 _ => {
                     let some: Vec<_> =
                         known().take(3).map(|known| format!("{name}:{}", shown(known))).collect();
@@ -151,10 +151,11 @@ impl Reader<'_> {
         None
     }
 
-    /// Two links of one interface are told apart by their VLANs; a host without interfaces has one for each link.
-    fn take_interface(
+    /// Claims the interface of an end for a VLAN: links that share an interface need different VLANs. A host
+    /// without interfaces gets one per link.
+    fn claim_interface(
         &mut self,
-        end: End,
+        end: LinkEnd,
         vlan: Option<u16>,
         text: &Spanned<String>,
         topology: &Topology,
@@ -162,17 +163,19 @@ impl Reader<'_> {
         let node = &topology.nodes[end.node.0];
         let host = (end.node, node.name.as_str());
         let Some(interface) = end.interface else {
-            if node.kind == Kind::Host {
-                let number = self.unnamed.entry(end.node).or_default();
+            if node.kind == NodeKind::Host {
+                let number = self.implicit_interfaces.entry(end.node).or_default();
                 let name = format!("eth{number}");
                 *number += 1;
-                self.enter_interface(host, &name, text.span());
+                self.add_interface_to_hosts_file(host, &name, text.span());
             }
             return;
         };
         let link = LinkId(topology.links.len());
-        if let Some(other) =
-            self.taken.insert((end, vlan), link).and_then(|id| topology.links.get(id.0))
+        if let Some(other) = self
+            .links_by_interface
+            .insert((end, vlan), link)
+            .and_then(|id| topology.links.get(id.0))
         {
             let fault = format!(
                 "'{}' is an end of link '{}' already: give each link there a vlan of its own, or another interface",
@@ -182,19 +185,19 @@ impl Reader<'_> {
             self.faults.note(text.span(), fault);
         } else if let Some(vlan) = vlan {
             let name = format!("{}.{vlan}", node.interfaces[interface].name);
-            self.enter_interface(host, &name, text.span());
+            self.add_interface_to_hosts_file(host, &name, text.span());
         }
     }
 
-    /// As given, or that of the slower interface; never above an interface.
+    /// Rate of the link: as given, else that of the slower interface; never above either interface.
     fn rate(
         &mut self,
         given: Option<Spanned<BitRate>>,
-        ends: [End; 2],
+        ends: [LinkEnd; 2],
         at: Range<usize>,
         topology: &Topology,
     ) -> Option<BitRate> {
-        let of_end = |end: End| {
+        let of_end = |end: LinkEnd| {
             let interface = topology.nodes[end.node.0].interfaces.get(end.interface?)?;
             Some((interface.rate?, end))
         };
@@ -227,7 +230,7 @@ impl Reader<'_> {
         &mut self,
         delay: Option<Spanned<Delay>>,
         length: Option<Spanned<Length>>,
-        ends: [End; 2],
+        ends: [LinkEnd; 2],
         topology: &Topology,
     ) -> (Duration, DelaySource) {
         match (delay, length) {
@@ -239,7 +242,7 @@ impl Reader<'_> {
             }
             (None, None) => {
                 let position =
-                    |end: End| topology.sites[topology.nodes[end.node.0].site?.0].position;
+                    |end: LinkEnd| topology.sites[topology.nodes[end.node.0].site?.0].position;
                 match (position(ends[0]), position(ends[1])) {
                     (Some(a), Some(b)) if a != b => {
                         (fibre_delay(a.metres_to(b)), DelaySource::GreatCircle)
@@ -250,7 +253,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Below nothing there is no time to arrive at: a delay that varies is at least as large.
+    /// Checks the jitter against the delay: no packet arrives before it was sent.
     fn jitter(&mut self, given: Option<Spanned<Delay>>, delay: Duration) -> Duration {
         let Some(given) = given else { return Duration::ZERO };
         let jitter = given.get_ref().0;
@@ -264,8 +267,11 @@ impl Reader<'_> {
         jitter
     }
 
-    /// Share of packets, and how many are lost together.
-    fn loss(&mut self, share: Option<Spanned<Share>>, burst: Option<Spanned<f64>>) -> (f64, f64) {
+    fn loss(
+        &mut self,
+        share: Option<Spanned<Fraction>>,
+        burst: Option<Spanned<f64>>,
+    ) -> (f64, f64) {
         let loss = share.map_or(0.0, |share| share.into_inner().0);
         let Some(given) = burst else { return (loss, 1.0) };
         let burst = *given.get_ref();
@@ -289,7 +295,7 @@ impl Reader<'_> {
     ) -> Option<ByteCount> {
         let given = given?;
         let mark = *given.get_ref();
-        // A queue of nothing has a fault of its own.
+        // A queue of 0 bytes has a fault of its own.
         if let Some(queue) = queue.map(Spanned::get_ref)
             && mark > *queue
             && queue.0 > 0
@@ -300,16 +306,16 @@ impl Reader<'_> {
         Some(mark)
     }
 
-    /// What is smaller than a packet lets none pass.
+    /// Checks that the queue holds at least one packet of the link's MTU.
     fn queue(
         &mut self,
         given: &Spanned<ByteCount>,
-        ends: [End; 2],
+        ends: [LinkEnd; 2],
         topology: &Topology,
     ) -> ByteCount {
         let of_end =
-            |end: End| Some(topology.nodes[end.node.0].interfaces.get(end.interface?)?.mtu);
-        let mtu = ends.into_iter().filter_map(of_end).min().unwrap_or(MTU_USUAL);
+            |end: LinkEnd| Some(topology.nodes[end.node.0].interfaces.get(end.interface?)?.mtu);
+        let mtu = ends.into_iter().filter_map(of_end).min().unwrap_or(MTU_DEFAULT);
         if given.get_ref().0 < u64::from(mtu) {
             let text =
                 format!("a queue holds at least one packet of the link's MTU, {mtu} bytes here");
@@ -318,8 +324,8 @@ impl Reader<'_> {
         *given.get_ref()
     }
 
-    /// The ends, and what tells it from others of the same ends.
-    fn free_name(&mut self, ends: [End; 2], vlan: Option<u16>, topology: &Topology) -> String {
+    /// Name for an implicit_interfaces link: its ends and VLAN, with a number where several are alike.
+    fn free_name(&mut self, ends: [LinkEnd; 2], vlan: Option<u16>, topology: &Topology) -> String {
         let [a, b] = ends.map(|end| topology.nodes[end.node.0].name.as_str());
         let vlan = vlan.map_or_else(String::new, |vlan| format!(".{vlan}"));
         let plain = format!("{a}--{b}{vlan}");

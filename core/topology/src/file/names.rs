@@ -1,22 +1,22 @@
-//! Names: what may be one, and what hosts and their interfaces are called in hosts files. Whoever runs a network
-//! writes such a file, and there a name of two machines leads to the wrong one.
+//! Checks names, and their uniqueness in `/etc/hosts`: the lab writes such a file, where one name must not
+//! lead to two machines.
 
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use toml::Spanned;
 
-use super::Reader;
+use super::TopologyReader;
 use crate::fault::shown;
-use crate::{Interface, Kind, NodeId};
+use crate::{Interface, NodeId, NodeKind};
 
 const NAME_CHARACTERS_MAX: usize = 63;
-/// IFNAMSIZ, less the terminator.
+/// IFNAMSIZ without the terminating NUL.
 const INTERFACE_CHARACTERS_MAX: usize = 15;
-/// The loopback interface, and what stands for interfaces in /proc/sys/net/ipv4/conf.
-const INTERFACES_OF_LINUX: [&str; 3] = ["lo", "all", "default"];
-/// In the hosts files that Debian, Fedora and their kin come with.
-pub(super) const NAMES_OF_EVERY_MACHINE: [&str; 13] = [
+/// Names that `/proc/sys/net/ipv4/conf` reserves, and the loopback interface.
+const RESERVED_INTERFACE_NAMES: [&str; 3] = ["lo", "all", "default"];
+/// Names in the default `/etc/hosts` of Debian and Fedora.
+pub(super) const DEFAULT_HOSTS_FILE_NAMES: [&str; 13] = [
     "localhost",
     "localhost.localdomain",
     "localhost4",
@@ -32,7 +32,7 @@ pub(super) const NAMES_OF_EVERY_MACHINE: [&str; 13] = [
     "ip6-allhosts",
 ];
 
-impl Reader<'_> {
+impl TopologyReader<'_> {
     pub(super) fn checked_name(&mut self, what: &str, name: Spanned<String>) -> String {
         self.check_name(what, &name);
         name.into_inner()
@@ -50,11 +50,16 @@ impl Reader<'_> {
         good
     }
 
-    /// Of a host or switch: one of its own among both.
-    pub(super) fn node_name(&mut self, kind: Kind, id: NodeId, name: Spanned<String>) -> String {
+    /// Registers the name of a host or switch, unique among both.
+    pub(super) fn node_name(
+        &mut self,
+        kind: NodeKind,
+        id: NodeId,
+        name: Spanned<String>,
+    ) -> String {
         let what = match kind {
-            Kind::Host => "a host",
-            Kind::Switch => "a switch",
+            NodeKind::Host => "a host",
+            NodeKind::Switch => "a switch",
         };
         let good = self.check_name(what, &name);
         let (at, name) = (name.span(), name.into_inner());
@@ -65,17 +70,17 @@ impl Reader<'_> {
             return name;
         }
         self.nodes.insert(name.clone(), id);
-        if good && kind == Kind::Host {
+        if good && kind == NodeKind::Host {
             if reads_as_address(&name) {
                 let text = format!("'{name}' reads as an address: begin it with a letter");
                 self.faults.note(at.clone(), text);
             }
-            self.enter(&name, (Some(id), format!("host '{name}'")), at);
+            self.add_to_hosts_file(&name, (Some(id), format!("host '{name}'")), at);
         }
         name
     }
 
-    /// One of its own on the host.
+    /// Registers the name of an interface, unique on its host.
     pub(super) fn interface_name(
         &mut self,
         name: Spanned<String>,
@@ -83,11 +88,11 @@ impl Reader<'_> {
         others: &[Interface],
     ) -> String {
         let (at, name) = (name.span(), name.into_inner());
-        if !is_name(&name, INTERFACE_CHARACTERS_MAX) || INTERFACES_OF_LINUX.contains(&&*name) {
+        if !is_name(&name, INTERFACE_CHARACTERS_MAX) || RESERVED_INTERFACE_NAMES.contains(&&*name) {
             let text = format!(
                 "'{}' cannot name an interface: use up to {INTERFACE_CHARACTERS_MAX} letters, digits, '-', '_' and '.', a letter or digit first, and none of {}",
                 shown(&name),
-                INTERFACES_OF_LINUX.join(", ")
+                RESERVED_INTERFACE_NAMES.join(", ")
             );
             self.faults.note(at.clone(), text);
         }
@@ -95,28 +100,28 @@ impl Reader<'_> {
             let text = format!("the host has another interface '{}'", shown(&name));
             self.faults.note(at, text);
         } else {
-            self.enter_interface(host, &name, at);
+            self.add_interface_to_hosts_file(host, &name, at);
         }
         name
     }
 
-    /// As hosts files call it: `host-interface`. None of a host that is at fault there itself.
-    pub(super) fn enter_interface(
+    /// Adds `host-interface` to the hosts-file names, unless the host itself clashed there.
+    pub(super) fn add_interface_to_hosts_file(
         &mut self,
         (id, host): (NodeId, &str),
         name: &str,
         at: Range<usize>,
     ) {
-        let owner = self.entered.get(&host.to_ascii_lowercase());
+        let owner = self.host_file_names.get(&host.to_ascii_lowercase());
         if owner.is_some_and(|(node, _)| *node == Some(id)) {
             let owner = (None, format!("interface {name} of host '{host}'"));
-            self.enter(&format!("{host}-{name}"), owner, at);
+            self.add_to_hosts_file(&format!("{host}-{name}"), owner, at);
         }
     }
 
-    /// A name of hosts files, which know no case, and whose it is.
-    fn enter(&mut self, name: &str, owner: (Option<NodeId>, String), at: Range<usize>) {
-        match self.entered.entry(name.to_ascii_lowercase()) {
+    /// Adds a name, which hosts files compare without case, with its owner.
+    fn add_to_hosts_file(&mut self, name: &str, owner: (Option<NodeId>, String), at: Range<usize>) {
+        match self.host_file_names.entry(name.to_ascii_lowercase()) {
             Entry::Vacant(free) => {
                 free.insert(owner);
             }
@@ -138,7 +143,8 @@ fn is_name(text: &str, characters_max: usize) -> bool {
         && text.len() <= characters_max
 }
 
-/// As `inet_aton` and browsers read one: numbers with dots between, 0x for hexadecimal ones.
+/// True if `inet_aton` or a browser would parse the name as an address: dotted numbers, with 0x in
+/// hexadecimal.
 fn reads_as_address(name: &str) -> bool {
     let is_number = |part: &str| match part.strip_prefix("0x").or_else(|| part.strip_prefix("0X")) {
         Some(digits) => digits.bytes().all(|b| b.is_ascii_hexdigit()),

@@ -1,4 +1,4 @@
-//! Good files are read whole; each fault has its place and its remedy.
+//! Valid files are read completely; each fault is reported with position and remedy.
 
 use std::time::Duration;
 
@@ -67,14 +67,14 @@ fn faults(text: &str) -> Vec<String> {
     }
 }
 
-/// The file with one line replaced.
+/// Faults of the sample with one line replaced.
 fn with(line: &str, other: &str) -> Vec<String> {
     assert!(GOOD.contains(line), "{line}");
     faults(&GOOD.replacen(line, other, 1))
 }
 
 #[test]
-fn a_file_is_read_whole() {
+fn sample_is_read_completely() {
     let read = Topology::read(GOOD).expect("it is good");
     assert_eq!((read.sites.len(), read.nodes.len(), read.links.len()), (2, 3, 3));
     let names: Vec<_> = read.links.iter().map(|link| link.name.as_str()).collect();
@@ -95,7 +95,7 @@ fn a_file_is_read_whole() {
 }
 
 #[test]
-fn each_fault_has_its_place_and_its_remedy() {
+fn faults_have_position_and_remedy() {
     let cases = [
         ("name = \"mlxe\"", "name = \"r920\"", "29:8: there is another host or switch 'r920'"),
         (
@@ -153,7 +153,7 @@ fn each_fault_has_its_place_and_its_remedy() {
         ("mark = \"4MiB\"", "mark = \"33MiB\"", "48:8: a mark is at most the queue (32.0 MiB)"),
         ("mark = \"4MiB\"", "mark = 0", "a mark is at least 1 byte"),
         ("vlan = 2026", "vlan = 4095", "49:8: a VLAN is a number from 1 to 4094"),
-        ("vlan = 2026", "vlam = 2026", "49:1: a link has no word 'vlam'; did you mean 'vlan'?"),
+        ("vlan = 2026", "vlam = 2026", "49:1: a link has no key 'vlam'; did you mean 'vlan'?"),
         (
             "latitude = 48.463",
             "latitude = 98.463",
@@ -173,13 +173,13 @@ fn each_fault_has_its_place_and_its_remedy() {
     }
 }
 
-/// What is wrong with these hosts and links alone.
+/// Faults of a topology with these tables.
 fn faults_of(rest: &str) -> Vec<String> {
     faults(&format!("name = \"n\"\n{rest}"))
 }
 
 #[test]
-fn hosts_have_lines_of_their_own_in_hosts_files() {
+fn hosts_file_names_are_unique() {
     let hosts = |names: &[&str]| {
         let hosts = names.iter().map(|name| format!("{{ name = \"{name}\" }}\n"));
         faults_of(&format!("host = [\n{}]\n", hosts.collect::<Vec<_>>().join(",")))
@@ -204,7 +204,7 @@ fn hosts_have_lines_of_their_own_in_hosts_files() {
 }
 
 #[test]
-fn interfaces_have_lines_of_their_own_in_hosts_files() {
+fn interface_hosts_file_names_are_unique() {
     let e0 = "interface = [{ name = \"e0\" }]";
     let first = faults_of(&format!("host = [{{ name = \"b\", {e0} }},\n{{ name = \"B-E0\" }}]"));
     assert_eq!(
@@ -220,7 +220,7 @@ fn interfaces_have_lines_of_their_own_in_hosts_files() {
         both.len() == 1 && both[0].contains("'a-b-c' is interface b-c of host 'a'"),
         "{both:?}"
     );
-    // What is wrong with a host is said once.
+    // A clashing host is reported once.
     for name in ["b", "B"] {
         let alike =
             faults_of(&format!("host = [{{ name = \"b\", {e0} }}, {{ name = \"{name}\", {e0} }}]"));
@@ -228,7 +228,7 @@ fn interfaces_have_lines_of_their_own_in_hosts_files() {
     }
     let loopback = faults_of("host = [{ name = \"ip6\", interface = [{ name = \"localhost\" }] }]");
     assert!(loopback.len() == 1 && loopback[0].contains("every machine"), "{loopback:?}");
-    // Hosts without interfaces get some by their links, and each further VLAN is one.
+    // Links add interfaces to hosts without any, and a VLAN adds a subinterface.
     let made = faults_of(
         "host = [{ name = \"a\" }, { name = \"a-eth0\" }]\nswitch = [{ name = \"s\" }]\nlink = [\n{ ends = [\"a\", \"s\"], rate = \"1G\" }]",
     );
@@ -246,7 +246,7 @@ fn interfaces_have_lines_of_their_own_in_hosts_files() {
 }
 
 #[test]
-fn interfaces_are_named_as_linux_names_them() {
+fn interface_names_are_valid_for_linux() {
     let named = |name: &str| {
         faults_of(&format!("host = [{{ name = \"a\", interface = [{{ name = '{name}' }}] }}]"))
     };
@@ -280,15 +280,15 @@ fn interfaces_are_named_as_linux_names_them() {
 }
 
 #[test]
-fn a_nameless_host_leaves_its_interfaces_to_itself() {
+fn nameless_host_is_one_fault() {
     let one = "interface = [{ name = \"e0\" }]";
     let found = faults_of(&format!("host = [{{ {one} }}, {{ name = \"b\", {one} }}]"));
-    assert!(found.len() == 1 && found[0].contains("a host needs a word: name"), "{found:?}");
+    assert!(found.len() == 1 && found[0].contains("a host needs a key: name"), "{found:?}");
 }
 
-/// Each with what it says, and nothing that follows from it alone.
+/// Each fault is reported with its message and without consequential faults.
 #[test]
-fn a_fault_comes_alone() {
+fn fault_has_no_consequential_faults() {
     let vlan = "49:8: a VLAN is a number from 1 to 4094";
     let mtu = "an MTU is 1280 (IPv6 needs it) to 65535 bytes";
     let north = "8:12: a latitude is in degrees north, from -90 to 90";
@@ -336,7 +336,7 @@ fn a_fault_comes_alone() {
 }
 
 #[test]
-fn a_queue_holds_a_packet_of_its_link() {
+fn queue_below_mtu_is_refused() {
     let queue = |mtu: u32, queue: u32| {
         faults_of(&format!(
             "host = [{{ name = \"a\", interface = [{{ name = \"e0\", mtu = {mtu} }}] }}]\nswitch = [{{ name = \"s\" }}]\nlink = [{{ ends = [\"a\", \"s\"], rate = \"1G\", queue = {queue} }}]"
@@ -345,12 +345,12 @@ fn a_queue_holds_a_packet_of_its_link() {
     assert_eq!(queue(9000, 9000), [""; 0]);
     let found = queue(9000, 8999);
     assert!(found.len() == 1 && found[0].contains("9000 bytes here"), "{found:?}");
-    // One fault where the MTU itself is none.
+    // One fault where the MTU itself is invalid.
     assert_eq!(queue(100_000, 9000).len(), 1);
 }
 
 #[test]
-fn ends_that_are_none_have_a_remedy_or_nothing() {
+fn unknown_ends_have_a_remedy() {
     let ends = |ends: &str| {
         faults_of(&format!(
             "host = [{{ name = \"a\" }}]\nswitch = [{{ name = \"s\" }}]\nlink = [{{ ends = [{ends}], rate = \"1G\" }}]"
@@ -371,7 +371,7 @@ fn ends_that_are_none_have_a_remedy_or_nothing() {
 }
 
 #[test]
-fn words_of_others_are_known() {
+fn synonyms_are_suggested() {
     let cases = [
         (
             "rate = \"100G\"\n",
@@ -386,12 +386,12 @@ fn words_of_others_are_known() {
         let found = with(line, other);
         assert!(found.iter().any(|fault| fault.contains(expected)), "{other}: {found:?}");
     }
-    // Only where the word is one.
-    assert!(with("numa_node = 0", "latency = 0")[0].contains("its words are"));
+    // Synonyms are suggested only for keys of that table.
+    assert!(with("numa_node = 0", "latency = 0")[0].contains("its keys are"));
 }
 
 #[test]
-fn texts_are_as_they_look() {
+fn invisible_characters_are_refused() {
     for bad in [
         "\\u202E", "\\u2028", "\\u2029", "\\u2066", "\\u200B", "\\u200E", "\\uFEFF", "\\u061C",
         "\\n",
@@ -408,7 +408,7 @@ fn texts_are_as_they_look() {
 }
 
 #[test]
-fn all_faults_come_at_once_in_their_order() {
+fn all_faults_are_sorted_by_position() {
     let text = GOOD
         .replace("vlan = 2026", "vlan = 0")
         .replace("latitude = 29.951", "latitude = 100")
@@ -421,7 +421,7 @@ fn all_faults_come_at_once_in_their_order() {
 }
 
 #[test]
-fn what_is_no_toml_has_one_fault() {
+fn invalid_toml_is_one_fault() {
     let found = faults("name = \"x\"\n[[link]\n");
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].starts_with("2:"), "{found:?}");

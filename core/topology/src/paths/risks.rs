@@ -1,11 +1,10 @@
-//! Ways that share no risk group and no link, with the least total delay.
+//! Finds paths that share no risk group and no link, with the least total delay.
 //!
-//! Finding them is hard (NP-complete: Hu 2003), but real networks are small. Branch and bound: at first
-//! each way is the shortest there is; where several use one resource (a group or a link), at most one of
-//! them may keep it, so the search goes on once for each that does, with the resource banned from the
-//! others. The total of the shortest ways under their bans is at most what any answer below costs, so the
-//! first one taken by least total that has no conflict is the best. After [`work`] steps the best that was
-//! come upon stands instead.
+//! The problem is NP-complete (Hu 2003), but real networks are small. Branch and bound: each path starts as
+//! the shortest one. Where several paths use one resource (a risk group or a link), the search branches on the
+//! one that keeps it and bans the resource from the others. The total of the shortest paths under their bans
+//! is a lower bound of every solution below, so the first state without a conflict, taken by least total, is
+//! optimal. After [`step_budget`] steps the best solution found so far is returned.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashSet};
@@ -14,65 +13,65 @@ use std::rc::Rc;
 use super::{Path, neighbours, shortest_beside};
 use crate::{LinkId, NodeId, Topology};
 
-/// Steps of a search in a small network; each is a shortest way or a few.
+/// Steps of a search in a small network; each computes a few shortest paths.
 const STEPS_MAX: usize = 20_000;
 const STEPS_MIN: usize = 200;
-/// Steps times links: seconds at most.
+/// Bound on steps times links: a few seconds.
 const STEPS_LINKS: usize = 10_000_000;
-/// States that are completed without much thought, for an answer to stand when work ends.
-const GUESSES: usize = 256;
+/// States that are completed greedily, so that a solution exists when the budget ends.
+const GREEDY_COMPLETIONS_MAX: usize = 256;
 
-/// Steps in a network with so many links.
-fn work(links: usize) -> usize {
+/// Steps for a network with this many links.
+fn step_budget(links: usize) -> usize {
     (STEPS_LINKS / links.max(1)).clamp(STEPS_MIN, STEPS_MAX)
 }
 
-/// What at most one way may use: groups first, then links.
-type Resource = usize;
-/// What a way may not use.
-type Bans = Rc<BTreeSet<Resource>>;
+/// Index of a resource that at most one path may use: risk groups first, then links.
+type SharedResource = usize;
+/// Resources that a path may not use.
+type Bans = Rc<BTreeSet<SharedResource>>;
 
 struct Search<'a> {
     topology: &'a Topology,
     neighbours: Vec<Vec<(LinkId, NodeId)>>,
     ends: [NodeId; 2],
     groups: usize,
-    /// Groups of each link.
-    of_link: Vec<Vec<Resource>>,
+    /// Risk groups of each link.
+    groups_of_link: Vec<Vec<SharedResource>>,
 }
 
-/// Ways with their bans, in order, so that the same set in another order is the same.
+/// Paths with their bans, sorted, so that permutations compare equal.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone)]
-struct State {
+struct SearchState {
     total: u64,
-    ways: Vec<(Bans, Rc<Path>)>,
+    paths: Vec<(Bans, Rc<Path>)>,
 }
 
-/// As many ways as there are, up to `count`; whether there are none better is known unless work ended.
+/// Finds as many paths as exist, up to `count`, with true if the result is known to be optimal.
 pub(super) fn disjoint(
     topology: &Topology,
     [from, to]: [NodeId; 2],
     count: usize,
 ) -> (Vec<Path>, bool) {
-    let mut numbers: BTreeMap<&str, Resource> = BTreeMap::new();
-    let mut of_link = Vec::with_capacity(topology.links.len());
+    let mut numbers: BTreeMap<&str, SharedResource> = BTreeMap::new();
+    let mut groups_of_link = Vec::with_capacity(topology.links.len());
     for link in &topology.links {
         let mut groups = Vec::with_capacity(link.risk_groups.len());
         for group in &link.risk_groups {
             let next = numbers.len();
             groups.push(*numbers.entry(group).or_insert(next));
         }
-        of_link.push(groups);
+        groups_of_link.push(groups);
     }
     let groups = numbers.len();
     let neighbours = neighbours(topology);
-    let search = Search { topology, neighbours, ends: [from, to], groups, of_link };
-    let mut left = work(topology.links.len());
+    let search = Search { topology, neighbours, ends: [from, to], groups, groups_of_link };
+    let mut steps_left = step_budget(topology.links.len());
     let mut is_certain = true;
     for count in (1..=count).rev() {
-        // Half of what is left for this many, so that something is left for fewer.
-        let steps = (left / 2).max(STEPS_MIN);
-        left = left.saturating_sub(steps);
+        // Half of the remaining budget for this count, the rest for smaller counts.
+        let steps = (steps_left / 2).max(STEPS_MIN);
+        steps_left = steps_left.saturating_sub(steps);
         let (found, is_best) = search.run(count, steps);
         is_certain &= is_best;
         if !found.is_empty() {
@@ -86,98 +85,103 @@ impl Search<'_> {
     fn run(&self, count: usize, mut steps: usize) -> (Vec<Path>, bool) {
         let free = Bans::default();
         let Some(first) = self.shortest(&free) else { return (Vec::new(), true) };
-        let ways = vec![(free, Rc::new(first)); count];
-        let mut waiting = BinaryHeap::from([Reverse(self.state(ways))]);
+        let paths = vec![(free, Rc::new(first)); count];
+        let mut open = BinaryHeap::from([Reverse(self.state(paths))]);
         let mut seen = HashSet::new();
-        let mut guess: Option<(u64, Vec<Path>)> = None;
-        let mut guesses = GUESSES;
-        while let Some(Reverse(state)) = waiting.pop() {
-            if guess.as_ref().is_some_and(|(total, _)| *total <= state.total) {
+        let mut best: Option<(u64, Vec<Path>)> = None;
+        let mut completions_left = GREEDY_COMPLETIONS_MAX;
+        while let Some(Reverse(state)) = open.pop() {
+            if best.as_ref().is_some_and(|(total, _)| *total <= state.total) {
                 break;
             }
             let Some(resource) = self.conflict(&state) else {
-                return (state.ways.iter().map(|(_, way)| (**way).clone()).collect(), true);
+                return (state.paths.iter().map(|(_, path)| (**path).clone()).collect(), true);
             };
-            if guesses > 0 {
-                guesses -= 1;
-                guess = self.complete(&state).into_iter().chain(guess).min();
+            if completions_left > 0 {
+                completions_left -= 1;
+                best = self.complete(&state).into_iter().chain(best).min();
             }
             if steps == 0 {
-                return (guess.map_or_else(Vec::new, |(_, ways)| ways), false);
+                return (best.map_or_else(Vec::new, |(_, paths)| paths), false);
             }
             steps = steps.saturating_sub(count);
             for keeps in 0..count {
                 let Some(next) = self.reserved(&state, resource, keeps) else { continue };
-                let key: Vec<Bans> = next.ways.iter().map(|(bans, _)| bans.clone()).collect();
+                let key: Vec<Bans> = next.paths.iter().map(|(bans, _)| bans.clone()).collect();
                 if seen.insert(key) {
-                    waiting.push(Reverse(next));
+                    open.push(Reverse(next));
                 }
             }
         }
-        (guess.map_or_else(Vec::new, |(_, ways)| ways), true)
+        (best.map_or_else(Vec::new, |(_, paths)| paths), true)
     }
 
-    fn state(&self, mut ways: Vec<(Bans, Rc<Path>)>) -> State {
-        ways.sort();
-        State { total: ways.iter().map(|(_, way)| way.cost(self.topology)).sum(), ways }
+    fn state(&self, mut paths: Vec<(Bans, Rc<Path>)>) -> SearchState {
+        paths.sort();
+        SearchState { total: paths.iter().map(|(_, path)| path.cost(self.topology)).sum(), paths }
     }
 
-    fn resources<'a>(&'a self, way: &'a Path) -> impl Iterator<Item = Resource> + 'a {
-        let of_link = |link: &LinkId| self.of_link[link.0].iter().copied();
-        let links = way.links.iter().map(|link| self.groups + link.0);
-        way.links.iter().flat_map(of_link).chain(links)
+    fn resources<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = SharedResource> + 'a {
+        let groups_of_link = |link: &LinkId| self.groups_of_link[link.0].iter().copied();
+        let links = path.links.iter().map(|link| self.groups + link.0);
+        path.links.iter().flat_map(groups_of_link).chain(links)
     }
 
-    /// What most ways have in common, a group rather than a link; none where they have nothing.
-    fn conflict(&self, state: &State) -> Option<Resource> {
-        let mut used: BTreeMap<Resource, usize> = BTreeMap::new();
-        for (_, way) in &state.ways {
-            for resource in self.resources(way).collect::<BTreeSet<_>>() {
+    /// The resource that most paths share, a group rather than a link; none where they are disjoint.
+    fn conflict(&self, state: &SearchState) -> Option<SharedResource> {
+        let mut used: BTreeMap<SharedResource, usize> = BTreeMap::new();
+        for (_, path) in &state.paths {
+            for resource in self.resources(path).collect::<BTreeSet<_>>() {
                 *used.entry(resource).or_default() += 1;
             }
         }
-        let most = used.into_iter().max_by_key(|(resource, ways)| (*ways, Reverse(*resource)));
-        most.filter(|(_, ways)| *ways > 1).map(|(resource, _)| resource)
+        let most = used.into_iter().max_by_key(|(resource, paths)| (*paths, Reverse(*resource)));
+        most.filter(|(_, paths)| *paths > 1).map(|(resource, _)| resource)
     }
 
-    /// The state with a resource banned from all ways but one.
-    fn reserved(&self, state: &State, resource: Resource, keeps: usize) -> Option<State> {
-        let mut ways = Vec::with_capacity(state.ways.len());
-        for (number, (bans, way)) in state.ways.iter().enumerate() {
+    /// The state in which only path `keeps` may use `resource`.
+    fn reserved(
+        &self,
+        state: &SearchState,
+        resource: SharedResource,
+        keeps: usize,
+    ) -> Option<SearchState> {
+        let mut paths = Vec::with_capacity(state.paths.len());
+        for (number, (bans, path)) in state.paths.iter().enumerate() {
             if number == keeps || bans.contains(&resource) {
-                ways.push((bans.clone(), way.clone()));
+                paths.push((bans.clone(), path.clone()));
                 continue;
             }
             let mut more = (**bans).clone();
             more.insert(resource);
-            let way = if self.resources(way).any(|used| used == resource) {
+            let path = if self.resources(path).any(|used| used == resource) {
                 Rc::new(self.shortest(&more)?)
             } else {
-                way.clone()
+                path.clone()
             };
-            ways.push((Rc::new(more), way));
+            paths.push((Rc::new(more), path));
         }
-        Some(self.state(ways))
+        Some(self.state(paths))
     }
 
-    /// An answer below a state: one way after the other, each without what those before it use.
-    fn complete(&self, state: &State) -> Option<(u64, Vec<Path>)> {
+    /// Completes a state greedily: one path after the other, each avoiding the resources of those before it.
+    fn complete(&self, state: &SearchState) -> Option<(u64, Vec<Path>)> {
         let mut taken = BTreeSet::new();
-        let mut ways = Vec::with_capacity(state.ways.len());
-        for (bans, _) in &state.ways {
-            let all: BTreeSet<Resource> = bans.union(&taken).copied().collect();
-            let way = self.shortest(&all)?;
-            taken.extend(self.resources(&way));
-            ways.push(way);
+        let mut paths = Vec::with_capacity(state.paths.len());
+        for (bans, _) in &state.paths {
+            let all: BTreeSet<SharedResource> = bans.union(&taken).copied().collect();
+            let path = self.shortest(&all)?;
+            taken.extend(self.resources(&path));
+            paths.push(path);
         }
-        Some((ways.iter().map(|way| way.cost(self.topology)).sum(), ways))
+        Some((paths.iter().map(|path| path.cost(self.topology)).sum(), paths))
     }
 
-    fn shortest(&self, bans: &BTreeSet<Resource>) -> Option<Path> {
+    fn shortest(&self, bans: &BTreeSet<SharedResource>) -> Option<Path> {
         let [from, to] = self.ends;
         let may_use = |link: LinkId| {
             !bans.contains(&(self.groups + link.0))
-                && !self.of_link[link.0].iter().any(|group| bans.contains(group))
+                && !self.groups_of_link[link.0].iter().any(|group| bans.contains(group))
         };
         shortest_beside(self.topology, &self.neighbours, from, to, may_use)
     }

@@ -1,10 +1,10 @@
-//! Ways against all ways.
+//! Compares the searches with an exhaustive one.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A network of switches with these links: ends, microseconds, risk groups.
+/// A network of switches with these links: ends, delay in microseconds, risk groups.
 fn network(nodes: usize, links: &[(usize, usize, u64, &[&str])]) -> Topology {
     let mut text = "name = \"test\"\n".to_owned();
     for node in 0..nodes {
@@ -23,8 +23,8 @@ fn numbers(paths: &[Path]) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn two_ways_cost_least_together_although_the_shortest_is_in_none() {
-    // The trap of Suurballe: whoever takes the shortest first (0 1 2 3) has no second.
+fn suurballe_trap_is_avoided() {
+    // Suurballe's trap: the greedy choice of the shortest (0 1 2 3) leaves no second path.
     let trap = network(
         6,
         &[
@@ -48,7 +48,7 @@ fn two_ways_cost_least_together_although_the_shortest_is_in_none() {
 }
 
 #[test]
-fn ways_may_meet_at_a_switch_unless_that_is_asked() {
+fn link_disjoint_paths_may_share_switches() {
     let meet = network(
         6,
         &[
@@ -68,7 +68,7 @@ fn ways_may_meet_at_a_switch_unless_that_is_asked() {
 }
 
 #[test]
-fn ways_in_one_duct_are_one_risk() {
+fn shared_duct_is_one_risk() {
     let ducts = network(
         4,
         &[
@@ -85,7 +85,7 @@ fn ways_in_one_duct_are_one_risk() {
 }
 
 #[test]
-fn hosts_are_ends_and_never_between() {
+fn hosts_do_not_transit() {
     let text = r#"
 name = "hosts"
 host = [{ name = "a" }, { name = "b", interface = [{ name = "e0" }, { name = "e1" }] }, { name = "c" }]
@@ -99,24 +99,24 @@ link = [
 "#;
     let network = Topology::read(text).expect("it is good");
     let node = |name| network.node(name).expect("it is there");
-    let way = shortest(&network, node("a"), node("c"), |_| true).expect("there is one");
-    assert_eq!(way.nodes, [node("a"), node("s"), node("c")]);
-    assert_eq!(way.rate(&network), Some(BitRate(1_000_000_000)));
-    assert!((way.loss(&network) - 0.75).abs() < 1e-12);
+    let path = shortest(&network, node("a"), node("c"), |_| true).expect("there is one");
+    assert_eq!(path.nodes, [node("a"), node("s"), node("c")]);
+    assert_eq!(path.rate(&network), Some(BitRate(1_000_000_000)));
+    assert!((path.loss(&network) - 0.75).abs() < 1e-12);
     assert_eq!(disjoint(&network, node("a"), node("c"), 2, Disjoint::Links).len(), 1);
     assert!(shortest(&network, node("a"), node("c"), |link| link.0 != 3).is_none());
     assert_eq!(
-        shortest(&network, node("a"), node("a"), |_| true).map(|way| way.links.len()),
+        shortest(&network, node("a"), node("a"), |_| true).map(|path| path.links.len()),
         Some(0)
     );
 }
 
-/// A ladder of so many steps, its rails and rungs in ducts by chance.
+/// A ladder of `steps` steps, with its rails and rungs in random ducts.
 fn ladder(steps: usize, ducts: u64) -> Topology {
     let names: Vec<String> = (0..ducts).map(|duct| format!("duct{duct}")).collect();
     let mut seed = 1_u64;
     let mut random = |below: u64| {
-        // The generator of Knuth, MMIX.
+        // Knuth's MMIX generator.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) % below
     };
@@ -136,42 +136,50 @@ fn ladder(steps: usize, ducts: u64) -> Topology {
 }
 
 #[test]
-fn the_search_for_ways_without_a_common_risk_has_an_end() {
+fn risk_disjoint_search_is_bounded() {
     let small = ladder(8, 40);
     let (found, is_best) = best_disjoint(&small, NodeId(0), NodeId(17), 2, Disjoint::Risks);
     assert!(is_best && found.len() == 2, "{found:?}");
-    // Too many combinations: what was found stands, and it is not said to be the best.
+    // Too many combinations: the best found so far, not marked optimal.
     let large = ladder(200, 600);
     let (found, is_best) = best_disjoint(&large, NodeId(0), NodeId(401), 3, Disjoint::Risks);
-    let risks: Vec<_> = found.iter().map(|way| way.risks(&large)).collect();
+    let risks: Vec<_> = found.iter().map(|path| path.risks(&large)).collect();
     assert!(!is_best && !found.is_empty());
     for (number, risks_of_one) in risks.iter().enumerate() {
         assert!(risks[number + 1..].iter().all(|other| risks_of_one.is_disjoint(other)));
     }
 }
 
-/// Whether two ways may not go together.
+/// True if two paths may not be in one solution.
 type Conflict<'a> = &'a dyn Fn(&Path, &Path) -> bool;
 
-/// Every simple way, by brute force.
-fn every_way(topology: &Topology, at: NodeId, to: NodeId, way: &mut Path, all: &mut Vec<Path>) {
+/// Every simple path, by brute force.
+fn all_simple_paths(
+    topology: &Topology,
+    at: NodeId,
+    to: NodeId,
+    path: &mut Path,
+    all: &mut Vec<Path>,
+) {
     if at == to {
-        all.push(way.clone());
+        all.push(path.clone());
         return;
     }
     for (number, link) in topology.links.iter().enumerate() {
-        let Some(next) = link.across(at).filter(|next| !way.nodes.contains(next)) else { continue };
-        way.nodes.push(next);
-        way.links.push(LinkId(number));
-        every_way(topology, next, to, way, all);
-        way.nodes.pop();
-        way.links.pop();
+        let Some(next) = link.across(at).filter(|next| !path.nodes.contains(next)) else {
+            continue;
+        };
+        path.nodes.push(next);
+        path.links.push(LinkId(number));
+        all_simple_paths(topology, next, to, path, all);
+        path.nodes.pop();
+        path.links.pop();
     }
 }
 
-/// The least total of `count` ways of which no two conflict.
+/// The least total cost of `count` paths of which no two conflict.
 fn least(
-    ways: &[Path],
+    paths: &[Path],
     count: usize,
     conflict: Conflict<'_>,
     cost: &dyn Fn(&Path) -> u64,
@@ -181,18 +189,18 @@ fn least(
     }
     let with = |(number, first): (usize, &Path)| {
         let rest: Vec<Path> =
-            ways[number + 1..].iter().filter(|way| !conflict(first, way)).cloned().collect();
+            paths[number + 1..].iter().filter(|path| !conflict(first, path)).cloned().collect();
         least(&rest, count - 1, conflict, cost).map(|rest| rest + cost(first))
     };
-    ways.iter().enumerate().filter_map(with).min()
+    paths.iter().enumerate().filter_map(with).min()
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Against all combinations of all ways.
+    /// Compares with all combinations of all simple paths.
     #[test]
-    fn none_is_better(links in prop::collection::vec((0..6usize, 0..6usize, 1..9u64, 0..6usize), 1..12), count in 2..4usize) {
+    fn disjoint_paths_are_optimal(links in prop::collection::vec((0..6usize, 0..6usize, 1..9u64, 0..6usize), 1..12), count in 2..4usize) {
         const RISKS: [&[&str]; 6] = [&[], &["x"], &["y"], &["z"], &["x", "z"], &["y", "w"]];
         let links: Vec<_> = links
             .into_iter()
@@ -201,32 +209,32 @@ proptest! {
             .collect();
         let network = network(6, &links);
         let (from, to) = (NodeId(0), NodeId(5));
-        let mut ways = Vec::new();
-        every_way(&network, from, to, &mut Path { nodes: vec![from], links: Vec::new() }, &mut ways);
-        let cost = |way: &Path| way.cost(&network);
+        let mut paths = Vec::new();
+        all_simple_paths(&network, from, to, &mut Path { nodes: vec![from], links: Vec::new() }, &mut paths);
+        let cost = |path: &Path| path.cost(&network);
         let found = shortest(&network, from, to, |_| true);
-        prop_assert_eq!(found.as_ref().map(cost), ways.iter().map(cost).min());
+        prop_assert_eq!(found.as_ref().map(cost), paths.iter().map(cost).min());
         let link = |a: &Path, b: &Path| a.links.iter().any(|link| b.links.contains(link));
-        let inside = |way: &Path| way.nodes[1..way.nodes.len() - 1].to_vec();
+        let inside = |path: &Path| path.nodes[1..path.nodes.len() - 1].to_vec();
         let node = |a: &Path, b: &Path| link(a, b) || inside(a).iter().any(|n| inside(b).contains(n));
         let risk = |a: &Path, b: &Path| link(a, b) || !a.risks(&network).is_disjoint(&b.risks(&network));
         let kinds: [(Disjoint, Conflict<'_>); 3] =
             [(Disjoint::Links, &link), (Disjoint::Nodes, &node), (Disjoint::Risks, &risk)];
         for (by, conflict) in kinds {
             let found = disjoint(&network, from, to, count, by);
-            for (number, way) in found.iter().enumerate() {
-                prop_assert!(ways.contains(way));
-                prop_assert!(found[number + 1..].iter().all(|other| !conflict(way, other)));
+            for (number, path) in found.iter().enumerate() {
+                prop_assert!(paths.contains(path));
+                prop_assert!(found[number + 1..].iter().all(|other| !conflict(path, other)));
             }
-            let best = (1..=count).rev().find_map(|count| least(&ways, count, conflict, &cost));
+            let best = (1..=count).rev().find_map(|count| least(&paths, count, conflict, &cost));
             let total = found.iter().map(cost).reduce(|a, b| a + b);
             prop_assert_eq!(total, best, "{:?} {:?}", by, found);
         }
     }
 
-    /// Two ways in a network of the size of a backbone, against every way and the shortest beside it.
+    /// Two risk-disjoint paths in a network of backbone size, compared with every path and its best partner.
     #[test]
-    fn two_ways_without_a_common_risk_are_the_best_in_a_backbone(
+    fn backbone_risk_disjoint_pair_is_optimal(
         links in prop::collection::vec((0..14usize, 1..5usize, 1..99u64, 0..12usize, 0..12usize), 16..24),
     ) {
         let names: Vec<String> = (0..12).map(|group| format!("g{group}")).collect();
@@ -239,21 +247,21 @@ proptest! {
             .collect();
         let network = network(14, &links);
         let (from, to) = (NodeId(0), NodeId(7));
-        let mut ways = Vec::new();
-        every_way(&network, from, to, &mut Path { nodes: vec![from], links: Vec::new() }, &mut ways);
-        let beside = |way: &Path| {
-            let risks = way.risks(&network);
+        let mut paths = Vec::new();
+        all_simple_paths(&network, from, to, &mut Path { nodes: vec![from], links: Vec::new() }, &mut paths);
+        let beside = |path: &Path| {
+            let risks = path.risks(&network);
             let free = |link: LinkId| {
                 let groups = &network.links[link.0].risk_groups;
-                !way.links.contains(&link) && !groups.iter().any(|group| risks.contains(group.as_str()))
+                !path.links.contains(&link) && !groups.iter().any(|group| risks.contains(group.as_str()))
             };
-            shortest(&network, from, to, free).map(|other| way.cost(&network) + other.cost(&network))
+            shortest(&network, from, to, free).map(|other| path.cost(&network) + other.cost(&network))
         };
-        let best = ways.iter().filter_map(beside).min();
+        let best = paths.iter().filter_map(beside).min();
         let (found, is_best) = best_disjoint(&network, from, to, 2, Disjoint::Risks);
         prop_assert!(is_best);
-        let total = (found.len() == 2).then(|| found.iter().map(|way| way.cost(&network)).sum());
+        let total = (found.len() == 2).then(|| found.iter().map(|path| path.cost(&network)).sum());
         prop_assert_eq!(total, best);
-        prop_assert_eq!(found.is_empty(), ways.is_empty());
+        prop_assert_eq!(found.is_empty(), paths.is_empty());
     }
 }

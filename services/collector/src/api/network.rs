@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use penstock_http::{ApiError, ErrorBody};
-use penstock_topology::{End, Kind, Topology};
+use penstock_topology::{LinkEnd, NodeKind, Topology};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -96,13 +96,13 @@ pub(crate) struct Network {
     links: Vec<LinkFacts>,
 }
 
-fn site_of(topology: &Topology, end: End) -> Option<String> {
+fn site_of(topology: &Topology, end: LinkEnd) -> Option<String> {
     let site = topology.nodes[end.node.0].site?;
     Some(topology.sites[site.0].name.clone())
 }
 
 fn links_of(topology: &Topology) -> Vec<LinkFacts> {
-    let node = |end: End| topology.nodes[end.node.0].name.clone();
+    let node = |end: LinkEnd| topology.nodes[end.node.0].name.clone();
     let facts = topology.links.iter().map(|link| {
         let [a, b] = link.ends;
         LinkFacts {
@@ -142,8 +142,8 @@ pub(super) async fn topology(
     let nodes = topology.nodes.iter().map(|node| NodeFacts {
         name: node.name.clone(),
         kind: match node.kind {
-            Kind::Host => "host",
-            Kind::Switch => "switch",
+            NodeKind::Host => "host",
+            NodeKind::Switch => "switch",
         },
         site: node.site.map(|site| topology.sites[site.0].name.clone()),
         interfaces: node.interfaces.iter().map(|interface| interface.name.clone()).collect(),
@@ -229,7 +229,7 @@ fn end_of(known: &HashMap<String, &KnownExporter>, facts: &InterfaceFacts) -> Op
 fn at_end<'t, T>(
     topology: &Topology,
     told: &'t HashMap<At, T>,
-    end: End,
+    end: LinkEnd,
     link: &str,
 ) -> Option<&'t T> {
     let node = &topology.nodes[end.node.0];
@@ -389,8 +389,8 @@ pub(crate) fn link_share(shared: &Shared, name: &str) -> Option<f64> {
 fn links_in_use(shared: &Shared, means: Option<&Means>) -> Vec<LinkUse> {
     let Some(topology) = &shared.config.topology else { return Vec::new() };
     let rates = rates(shared, means);
-    let told = |end: End, link: &str| at_end(topology, &rates, end, link);
-    let at = |end: End, link: &str, out: usize| {
+    let told = |end: LinkEnd, link: &str| at_end(topology, &rates, end, link);
+    let at = |end: LinkEnd, link: &str, out: usize| {
         let found = &told(end, link)?.flowing[out];
         found.bps.map(|_| found)
     };

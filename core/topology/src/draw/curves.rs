@@ -1,37 +1,37 @@
-//! Links as lines: those that differ in nothing but name, rate and VLAN are one line, others between the same
-//! two nodes bend away from each other, and words stand where they cover least.
+//! Bundles links into curves and places their labels. Links that differ in name, rate and VLAN at most are one
+//! curve; others between the same nodes bend away from each other; labels go where they cover least.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::bundle_label;
 use super::layout::{Area, Point, text_width};
-use super::path_words;
 use crate::{Link, Topology};
 
-/// More words than these would cover each other whatever one does; then only titles have them.
-const WORDS_MAX: usize = 200;
-/// Between lines of the same two nodes.
-const BEND: f64 = 34.0;
-/// A link within a site has words when it is as long as one between sites.
-const FAR: Duration = Duration::from_micros(100);
+/// With more labels than this they would overlap; then only titles show them.
+const LABELS_MAX: usize = 200;
+/// Pixels between curves of the same two nodes.
+const BEND_PIXELS: f64 = 34.0;
+/// A link within a site has a label from this delay on, as between sites.
+const LABEL_DELAY_MIN: Duration = Duration::from_micros(100);
 
-/// One or more links as one line.
+/// Links that are drawn as one curve.
 pub(super) struct Bundle<'a> {
     pub(super) links: Vec<&'a Link>,
     pub(super) nodes: [usize; 2],
-    /// Which of those with the same nodes: 0, 1, -1, 2, ...
+    /// Position among the bundles of the same nodes: 0, 1, -1, 2, ...
     side: f64,
-    pub(super) has_words: bool,
+    pub(super) has_label: bool,
 }
 
-/// A line as a quadratic curve.
-pub(super) struct Wire {
+/// A quadratic Bézier curve.
+pub(super) struct LinkCurve {
     pub(super) from: Point,
     pub(super) control: Point,
     pub(super) to: Point,
     pub(super) width: f64,
-    /// Middle of the words.
-    pub(super) words: Option<(Point, String)>,
+    /// Centre and text of the label.
+    pub(super) label: Option<(Point, String)>,
 }
 
 pub(super) fn bundles(topology: &Topology) -> Vec<Bundle<'_>> {
@@ -52,61 +52,59 @@ pub(super) fn bundles(topology: &Topology) -> Vec<Bundle<'_>> {
         *number += 1;
         let side = (*number / 2) as f64 * if number.is_multiple_of(2) { 1.0 } else { -1.0 };
         let [from, to] = nodes.map(|node| topology.nodes[node].site);
-        let has_words = from != to || link.delay >= FAR || link.loss > 0.0;
-        all.push(Bundle { links: vec![link], nodes, side, has_words });
+        let has_label = from != to || link.delay >= LABEL_DELAY_MIN || link.loss > 0.0;
+        all.push(Bundle { links: vec![link], nodes, side, has_label });
     }
     all
 }
 
-/// Lines between nodes that stand somewhere already, around frames and nodes that they have nothing to do
-/// with;
-/// `taken` is where no words should stand.
-pub(super) fn wires(
+/// Draws a curve for each bundle around frames and nodes that are not its ends; no label covers `taken`.
+pub(super) fn curves(
     bundles: &[Bundle<'_>],
     nodes: &[Point],
     frames: &[Area],
     taken: &[Area],
-) -> Vec<Wire> {
+) -> Vec<LinkCurve> {
     let mut taken = taken.to_vec();
     let marks: Vec<Area> = nodes.iter().map(|at| Area::around(*at, 24.0, 24.0)).collect();
-    let few = bundles.iter().filter(|bundle| bundle.has_words).count() <= WORDS_MAX;
-    let wire = |bundle: &Bundle<'_>| {
-        let mut wire = Wire::new(bundle, nodes, bundle.side);
-        if few && bundle.has_words {
+    let few = bundles.iter().filter(|bundle| bundle.has_label).count() <= LABELS_MAX;
+    let curve = |bundle: &Bundle<'_>| {
+        let mut curve = LinkCurve::new(bundle, nodes, bundle.side);
+        if few && bundle.has_label {
             let around = [0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 4.0, -4.0];
-            let bent = around.map(|more| Wire::new(bundle, nodes, bundle.side + more));
-            let is_free = |wire: &Wire| {
+            let bent = around.map(|more| LinkCurve::new(bundle, nodes, bundle.side + more));
+            let is_free = |curve: &LinkCurve| {
                 let line: Vec<Point> =
-                    (0..=80).map(|part| wire.at(f64::from(part) / 80.0)).collect();
+                    (0..=80).map(|part| curve.at(f64::from(part) / 80.0)).collect();
                 !frames.iter().chain(&marks).any(|area| area.is_crossed(&line))
             };
-            wire = bent.into_iter().find(is_free).unwrap_or(wire);
-            let words = path_words(&bundle.links);
-            let at = wire.place(text_width(&words), &taken, frames);
-            taken.push(Area::around(at, text_width(&words), 16.0));
-            wire.words = Some((at, words));
+            curve = bent.into_iter().find(is_free).unwrap_or(curve);
+            let label = bundle_label(&bundle.links);
+            let at = curve.label_position(text_width(&label), &taken, frames);
+            taken.push(Area::around(at, text_width(&label), 16.0));
+            curve.label = Some((at, label));
         }
-        wire
+        curve
     };
-    bundles.iter().map(wire).collect()
+    bundles.iter().map(curve).collect()
 }
 
-impl Wire {
+impl LinkCurve {
     fn new(bundle: &Bundle<'_>, nodes: &[Point], side: f64) -> Self {
         let [from, to] = bundle.nodes.map(|node| nodes[node]);
         let length = from.to(to).max(1.0);
-        let bend = side * BEND * 2.0;
+        let bend = side * BEND_PIXELS * 2.0;
         let control = Point {
             x: f64::midpoint(from.x, to.x) - (to.y - from.y) / length * bend,
             y: f64::midpoint(from.y, to.y) + (to.x - from.x) / length * bend,
         };
         let rate: u64 = bundle.links.iter().map(|link| link.rate.0).fold(0, u64::saturating_add);
-        // 1 at a gigabit, one more for each factor of ten.
+        // 1 pixel at 1 Gb/s, one more for each factor of ten.
         let width = ((rate.max(1) as f64).log10() - 8.0).clamp(1.0, 5.0);
-        Self { from, control, to, width, words: None }
+        Self { from, control, to, width, label: None }
     }
 
-    /// Of the quadratic Bézier curve, 0 to 1.
+    /// Point of the curve at parameter `part`, 0 to 1.
     pub(super) fn at(&self, part: f64) -> Point {
         let mix = |a: f64, b: f64, c: f64| {
             let rest = 1.0 - part;
@@ -118,8 +116,9 @@ impl Wire {
         }
     }
 
-    /// Where words of this width cover least, the middle first; better in a frame than on other words.
-    fn place(&self, width: f64, taken: &[Area], frames: &[Area]) -> Point {
+    /// Position where a label of this width covers least, the middle first; a frame is better than another
+    /// label.
+    fn label_position(&self, width: f64, taken: &[Area], frames: &[Area]) -> Point {
         let parts = [0.5, 0.44, 0.56, 0.38, 0.62, 0.32, 0.68, 0.26, 0.74, 0.2, 0.8];
         let covered = |at: &Point| -> f64 {
             let area = Area::around(*at, width, 16.0);
