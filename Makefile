@@ -2,15 +2,16 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo test build check bench fuzz clean
+.PHONY: help demo test build quick check bench fuzz clean
 
 help:
 	@echo "make demo    install what is missing, build, and copy a dataset between two agents"
 	@echo "make test    install what is missing, check the sources and run every test"
 	@echo "make build   build target/release/penstock, and its symbols in penstock.debug beside it"
-	@echo "make check   the checks of the sources alone: clippy, the rules of the house, the eBPF object"
+	@echo "make quick   what to run between edits: format, clippy, tidy, unit tests"
+	@echo "make check   the checks of the sources alone: clippy, tidy, documentation, eBPF objects"
 	@echo "make bench   measure side by side with other movers (as root; installs them)"
-	@echo "make fuzz    feed the parsers and state machines whatever breaks them, ten seconds each"
+	@echo "make fuzz    feed the parsers and state machines damaged input, ten seconds each"
 	@echo "make clean   remove everything that was built or measured"
 
 demo:
@@ -30,11 +31,18 @@ build:
 	$(CARGO) build --release --locked --package penstock
 	./tools/strip.sh target/release/penstock
 
+quick:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) xtask tidy
+	$(CARGO) test --workspace --locked --lib
+
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) xtask tidy
 	$(CARGO) xtask bpf --check
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links --document-private-items" $(CARGO) doc --workspace --no-deps --locked
 
 bench:
 	./tools/setup.sh build

@@ -4,6 +4,8 @@
 //! It gives back an exit code, or a failure with one line that is printed here.
 
 #![forbid(unsafe_code)]
+// Doc comments of arguments are help texts, in which brackets mean what may be left out, and those of results end with a unit.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 use std::process::ExitCode;
 

@@ -458,14 +458,16 @@ fn description_of(schema: &RefOr<Schema>) -> Option<String> {
 
 /// A description without its unit in brackets, and the unit.
 fn split_unit(description: &str) -> (String, Option<String>) {
+    // Rustdoc takes a bracket without a backslash for a link.
+    let description = description.replace("\\[", "[").replace("\\]", "]");
     let Some((before, rest)) = description.rsplit_once(" [") else {
-        return (description.to_owned(), None);
+        return (description, None);
     };
     match rest.split_once(']') {
         Some((unit, after)) if after.len() <= 1 => {
             (format!("{before}{after}"), Some(unit.to_owned()))
         }
-        _ => (description.to_owned(), None),
+        _ => (description, None),
     }
 }
 

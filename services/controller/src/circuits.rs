@@ -3,7 +3,7 @@
 //! A [`CircuitProvider`] is whatever makes a path with a rate of its own between two sites: the lab today, the
 //! orchestrator of a real network another day. It is told everything by name and remembers what it made under the
 //! circuit's name; to be told twice is to be told once. The controller keeps the account: what is to stand is in its
-//! database, and its leader brings the network there ([`keep`]) after every round, so that a crash of either side costs
+//! database, and its leader brings the network there (`keep`) after every round, so that a crash of either side costs
 //! a second try and nothing else.
 
 use std::collections::BTreeMap;
