@@ -5,16 +5,16 @@
 use libfuzzer_sys::fuzz_target;
 use penstock_protocol::digest::Algorithm;
 use penstock_protocol::journal::{self, Record};
-use penstock_protocol::wire::{self, Input, Wire};
+use penstock_protocol::wire::{self, WireReader, WireFormat};
 
 const BOOT: &str = "boot";
 
 fuzz_target!(|bytes: &[u8]| {
     // As it is, and with checksums that are right.
     let _ = journal::replay(bytes, BOOT);
-    let mut input = Input::new(bytes);
+    let mut input = WireReader::new(bytes);
     let mut made = Vec::new();
-    while input.left() > 0 {
+    while input.remaining() > 0 {
         let Ok(record) = Record::take(&mut input) else { break };
         assert!(wire::decode::<Record>(&wire::encode(&record)).is_ok());
         journal::put(&record, &mut made);

@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use penstock_protocol::link::Link;
+use penstock_protocol::link::ControlLink;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut now = Duration::ZERO;
-    let mut link = Link::new(now);
+    let mut link = ControlLink::new(now);
     let mut rest = bytes;
     let mut out = Vec::new();
     let _ = link.connected(0, now);

@@ -7,9 +7,9 @@ use penstock_protocol::control::{ToReceiver, ToSender};
 use penstock_protocol::open::{Answer, Challenge, Join, Open};
 use penstock_protocol::preamble::{self, PREAMBLE_BYTES};
 use penstock_protocol::third_party::{FromSource, ToSource};
-use penstock_protocol::wire::{self, Wire};
+use penstock_protocol::wire::{self, WireFormat};
 
-fn there_and_back<T: Wire>(bytes: &[u8]) {
+fn there_and_back<T: WireFormat>(bytes: &[u8]) {
     if let Ok(message) = wire::decode::<T>(bytes) {
         assert_eq!(wire::encode(&message), bytes);
     }

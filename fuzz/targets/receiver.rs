@@ -7,10 +7,10 @@ use std::collections::HashMap;
 
 use libfuzzer_sys::fuzz_target;
 use penstock_protocol::control::{Failure, FailureKind, ToReceiver};
-use penstock_protocol::digest::{Algorithm, Digest, Part};
+use penstock_protocol::digest::{Algorithm, Digest, DigestPart};
 use penstock_protocol::extents::Extent;
-use penstock_protocol::receiver::{Place, Receiver, Verdict};
-use penstock_protocol::wire::{Input, Wire};
+use penstock_protocol::receiver::{FrameTarget, Receiver, DestinationCheck};
+use penstock_protocol::wire::{WireReader, WireFormat};
 
 fn failure() -> Failure {
     Failure::new(FailureKind::Destination, "no")
@@ -19,12 +19,12 @@ fn failure() -> Failure {
 fn carry(machine: &mut Receiver, chance: u8) {
     while let Some((file, entry)) = machine.poll_check() {
         let verdict = match chance % 6 {
-            0 => Verdict::Skip(Digest(vec![chance; 4])),
-            1 => Verdict::Failed(failure()),
-            2 => Verdict::Compare(Digest(vec![chance; 4])),
-            3 => Verdict::Done(Digest(Vec::new())),
-            4 => Verdict::Resume(vec![Extent { offset: 0, bytes: entry.bytes / 2, part: [0; 32] }]),
-            _ => Verdict::Send,
+            0 => DestinationCheck::Skip(Digest(vec![chance; 4])),
+            1 => DestinationCheck::Failed(failure()),
+            2 => DestinationCheck::Compare(Digest(vec![chance; 4])),
+            3 => DestinationCheck::Done(Digest(Vec::new())),
+            4 => DestinationCheck::Resume(vec![Extent { offset: 0, bytes: entry.bytes / 2, part: [0; 32] }]),
+            _ => DestinationCheck::Send,
         };
         for extent in machine.decide(file, verdict) {
             machine.verified(file, extent.offset, chance & 8 == 0);
@@ -44,7 +44,7 @@ fn carry(machine: &mut Receiver, chance: u8) {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let mut input = Input::new(bytes);
+    let mut input = WireReader::new(bytes);
     let Ok(algorithm) = Algorithm::take(&mut input) else { return };
     let mut machine = Receiver::new(algorithm);
     machine.keep_placed();
@@ -59,14 +59,14 @@ fuzz_target!(|bytes: &[u8]| {
             let Ok((file, (offset, count))) = <(u8, (u16, u16))>::take(&mut input) else { break };
             let (file, offset, count) = (u64::from(file), u64::from(offset), u64::from(count));
             let Ok(place) = machine.accept(file, offset, count) else { break };
-            if let Place::Write(_) = place {
+            if let FrameTarget::Write(_) = place {
                 let told = match step % 5 {
-                    0 => machine.written_whole(file, count, Part([0; 32])),
+                    0 => machine.written_whole(file, count, DigestPart([0; 32])),
                     1 => {
                         machine.fail(file, failure());
                         Ok(())
                     }
-                    _ => machine.written(file, offset, count, Part([0; 32])),
+                    _ => machine.written(file, offset, count, DigestPart([0; 32])),
                 };
                 if told.is_err() {
                     break;

@@ -4,15 +4,15 @@
 
 use libfuzzer_sys::fuzz_target;
 use penstock_protocol::control::{Failure, FailureKind, ToSender};
-use penstock_protocol::digest::{Algorithm, Digest, Part};
-use penstock_protocol::manifest::{Entry, Kind, RelativePath, Time};
-use penstock_protocol::sender::{Piece, Read, Sender};
-use penstock_protocol::wire::{Bytes, Input, Wire};
+use penstock_protocol::digest::{Algorithm, Digest, DigestPart};
+use penstock_protocol::manifest::{Entry, EntryKind, RelativePath, Time};
+use penstock_protocol::sender::{Piece, ReadOutcome, Sender};
+use penstock_protocol::wire::{Bytes, WireReader, WireFormat};
 
 fn entry(number: u64) -> Entry {
     Entry {
         path: RelativePath::new(format!("file{number}").into_bytes()).expect("a good path"),
-        kind: if number % 5 == 4 { Kind::Directory } else { Kind::File },
+        kind: if number % 5 == 4 { EntryKind::Directory } else { EntryKind::File },
         bytes: if number % 5 == 4 { 0 } else { number * 50_000 },
         modified: Time { seconds: 1, nanos: 0 },
         changed: Time { seconds: 1, nanos: 0 },
@@ -29,9 +29,9 @@ fn entry(number: u64) -> Entry {
 fn work(machine: &mut Sender, chance: u8) {
     let Some(work) = machine.next_work(0) else { return };
     let result = || match chance % 7 {
-        0 => Read::Changed(Some(Box::new(entry(u64::from(chance))))),
-        1 => Read::Changed(None),
-        _ => Read::Good(Part([0; 32])),
+        0 => ReadOutcome::Changed(Some(Box::new(entry(u64::from(chance))))),
+        1 => ReadOutcome::Changed(None),
+        _ => ReadOutcome::Good(DigestPart([0; 32])),
     };
     match &work.piece {
         Piece::Block { source, offset, bytes } => {
@@ -57,7 +57,7 @@ fn work(machine: &mut Sender, chance: u8) {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let mut input = Input::new(bytes);
+    let mut input = WireReader::new(bytes);
     let Ok(algorithm) = Algorithm::take(&mut input) else { return };
     let mut machine = Sender::new(algorithm, 1 << 16);
     machine.keep_placed(true);

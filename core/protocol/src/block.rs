@@ -1,70 +1,69 @@
-//! Frames on a data stream: a fixed header that says where its payload belongs, then the payload.
+//! Frames of a data stream: a fixed header with the position of the payload, then the payload.
 //!
-//! Any block may use any stream, because a frame needs nothing that came before it. `docs/protocol.md`
-//! draws the bytes. In integrity mode a [`Seal`] follows the header: a tag of the payload, and a tag of
-//! header and payload tag together, so that a length is trusted before it is used.
+//! A frame is self-contained, so any block may use any stream; `docs/protocol.md` shows the bytes. In
+//! integrity mode a [`Seal`] follows the header: a tag of the payload, and a tag of header and payload
+//! tag, so that the receiver authenticates a length before it uses it.
 
-use crate::digest::{Part, crc32c};
+use crate::digest::{DigestPart, crc32c};
 use crate::proof::{Authenticator, TAG_BYTES};
-use crate::wire::{self, Input, Wire, WireError, wire_struct};
+use crate::wire::{self, WireError, WireFormat, WireReader, wire_struct};
 
-/// Bytes in a header.
+/// Encoded size of a frame header.
 pub const HEADER_BYTES: usize = 80;
 
-/// Bytes of the tags that follow the header in integrity mode.
+/// Size of the tags that follow the header in integrity mode.
 pub const SEAL_BYTES: usize = 2 * TAG_BYTES;
 
-/// Largest payload of a frame, and so the largest `--block`.
+/// Largest payload of a frame, and thus the largest `--block`.
 pub const PAYLOAD_BYTES_MAX: u32 = 64 << 20;
 
-/// Smallest block. Blocks are powers of two, so that offsets stay aligned for direct I/O and blocks
+/// Smallest block size. Block sizes are powers of two: offsets stay aligned for direct I/O, and blocks
 /// are subtrees of BLAKE3.
 pub const BLOCK_BYTES_MIN: u32 = 64 << 10;
 
-/// Default size of a block: large enough to hide per-block costs, small enough for a shared L3 cache.
+/// Default block size: amortises per-block costs and fits a shared L3 cache.
 pub const BLOCK_BYTES_DEFAULT: u32 = 4 << 20;
 
-/// Most files in one pack.
+/// Limit of files in one pack.
 pub const PACK_FILES_MAX: u16 = 8_192;
 
-/// Files from this size on begin on a page of a pack, so that both ends can move them without the page
-/// cache.
+/// Size from which a file in a pack begins on a page boundary, so that both ends can use direct I/O.
 pub const PACK_ALIGN_BYTES_MIN: usize = 16 << 10;
 
 const PAGE_BYTES: usize = 4096;
 
-/// Where in a pack a file of `bytes` begins, when `at` bytes are before it.
+/// Offset at which a file of `bytes` begins in a pack, after `at` bytes.
 #[must_use]
 pub fn pack_start(at: usize, bytes: usize) -> usize {
     if bytes < PACK_ALIGN_BYTES_MIN { at } else { at.next_multiple_of(PAGE_BYTES) }
 }
 
-/// The most that a file of `bytes` takes of a pack, its place in the table included.
+/// Upper bound of the bytes that a file of `bytes` occupies in a pack, table item included.
 #[must_use]
 pub fn pack_room(bytes: u64) -> u64 {
     let padding = if bytes < PACK_ALIGN_BYTES_MIN as u64 { 0 } else { 2 * PAGE_BYTES as u64 };
     PackItem::MIN_BYTES as u64 + bytes + padding
 }
 
-/// What a frame carries.
+/// Payload type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
-    /// Bytes of one file.
+    /// Data of one file.
     Block,
-    /// Zeros of one file, which need no payload.
+    /// Zeros of one file, without payload.
     Hole,
     /// Whole small files, followed by a table of [`PackItem`].
     Pack,
-    /// The sender has nothing more for this stream and closes it.
+    /// Last frame of a stream; the sender closes it.
     End,
 }
 
-impl Wire for FrameKind {
+impl WireFormat for FrameKind {
     const MIN_BYTES: usize = 1;
     fn put(&self, out: &mut Vec<u8>) {
         out.push(*self as u8);
     }
-    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+    fn take(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         match u8::take(input)? {
             0 => Ok(Self::Block),
             1 => Ok(Self::Hole),
@@ -76,25 +75,25 @@ impl Wire for FrameKind {
 }
 
 wire_struct! {
-    /// The header of a frame, without the checksum that ends it on the wire.
+    /// Frame header, without the trailing checksum.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Header {
-        /// What it carries.
+        /// Payload type.
         pub kind: FrameKind,
         /// Zero in this version.
         pub reserved: u8,
         /// Files in a pack, zero otherwise.
         pub items: u16,
-        /// Bytes of payload that follow.
+        /// Size of the payload that follows.
         pub payload_bytes: u32,
-        /// Number of the frame in its session, by which it is acknowledged.
+        /// Frame number in the session, used in acknowledgements.
         pub sequence: u64,
         /// Number of the file, zero in a pack.
         pub file: u64,
         /// Offset in the file, zero in a pack.
         pub offset: u64,
-        /// Bytes of the file that the frame stands for: the payload's of a block, the zeros' of a hole. In a
-        /// pack, the bytes before its table.
+        /// File bytes that the frame covers: the payload of a block, the zeros of a hole. In a pack,
+        /// the bytes before its table.
         pub bytes: u64,
         /// Digest part of those bytes in the session's algorithm, zero in a pack.
         pub part: [u8; 32],
@@ -103,30 +102,30 @@ wire_struct! {
     }
 }
 
-/// Why a frame is refused; its stream cannot be trusted after that.
+/// Frame error; the stream is not usable after it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The header is not a header.
+    /// The header does not decode.
     #[error("frame header is damaged: {0}")]
     Header(#[from] WireError),
-    /// The header's checksum or tag is wrong.
+    /// Wrong checksum or tag of the header.
     #[error("frame header fails its integrity check")]
     HeaderIntegrity,
-    /// A length is beyond what the protocol allows or contradicts another.
+    /// A length is out of range or contradicts another.
     #[error("frame {sequence} has an impossible {what}")]
     Shape {
-        /// Number of the frame.
+        /// Frame number.
         sequence: u64,
-        /// What is impossible.
+        /// Name of the wrong field.
         what: &'static str,
     },
-    /// The payload's checksum or tag is wrong.
+    /// Wrong checksum or tag of the payload.
     #[error("payload of frame {0} fails its integrity check")]
     PayloadIntegrity(u64),
 }
 
 impl Header {
-    /// The header of the frame that ends a stream.
+    /// Returns the header of the last frame of a stream.
     #[must_use]
     pub fn end() -> Self {
         Self {
@@ -143,7 +142,7 @@ impl Header {
         }
     }
 
-    /// The bytes of the header, its checksum included.
+    /// Encodes the header with its checksum.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = wire::encode(self);
@@ -151,10 +150,10 @@ impl Header {
         out.try_into().expect("the fields make HEADER_BYTES")
     }
 
-    /// Reads a header and checks that it contradicts neither its checksum nor itself.
+    /// Decodes a header and checks its checksum and consistency.
     ///
     /// # Errors
-    /// When it does.
+    /// If the checksum is wrong or the fields contradict each other.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
         let (fields, crc) = bytes.split_at(HEADER_BYTES - 4);
         if crc32c(fields).to_be_bytes() != crc {
@@ -178,10 +177,10 @@ impl Header {
         }
     }
 
-    /// The digest part as a value.
+    /// Digest part of the covered bytes.
     #[must_use]
-    pub fn part(&self) -> Part {
-        Part(self.part)
+    pub fn part(&self) -> DigestPart {
+        DigestPart(self.part)
     }
 }
 
@@ -191,10 +190,10 @@ fn pack_fits(header: &Header) -> bool {
         && header.bytes + table == u64::from(header.payload_bytes)
 }
 
-/// The tags of a frame in integrity mode.
+/// Tags of a frame in integrity mode: payload tag, header tag.
 pub type Seal = [u8; SEAL_BYTES];
 
-/// Tags a header and its payload as the next two records of `authenticator`.
+/// Tags payload and header as the next two records of `authenticator`.
 #[must_use]
 pub fn seal(
     authenticator: &mut Authenticator,
@@ -209,23 +208,23 @@ pub fn seal(
     seal
 }
 
-/// Checks frames of one stream in the order in which they were sealed.
+/// Verifies the frames of one stream in the order in which they were sealed.
 #[derive(Debug)]
 pub struct Opener {
     authenticator: Authenticator,
 }
 
 impl Opener {
-    /// Checks with the same key as the sender's authenticator.
+    /// Creates an opener with the same key as the sender's authenticator.
     #[must_use]
     pub fn new(authenticator: Authenticator) -> Self {
         Self { authenticator }
     }
 
-    /// Checks a header and gives the tag that the payload must have.
+    /// Verifies a header and returns the tag that the payload must have.
     ///
     /// # Errors
-    /// When the header was not sealed by the peer as the next frame.
+    /// If the peer did not seal this header as the next frame.
     pub fn header(
         &mut self,
         header: &[u8; HEADER_BYTES],
@@ -234,7 +233,7 @@ impl Opener {
         let (payload_tag, header_tag) = seal.split_at(TAG_BYTES);
         let payload_tag: [u8; TAG_BYTES] = payload_tag.try_into().expect("half a seal");
         let header_tag = header_tag.try_into().expect("half a seal");
-        // The payload's record comes first in the count of records.
+        // The payload's record precedes the header's in the record count.
         let record = sealed_header(header, &payload_tag);
         if self.authenticator.verify_after_next(&record, &header_tag) {
             Ok(payload_tag)
@@ -243,7 +242,7 @@ impl Opener {
         }
     }
 
-    /// Checks the payload of the header that was checked last.
+    /// Verifies the payload of the header verified last.
     #[must_use]
     pub fn payload(&mut self, payload: &[u8], tag: &[u8; TAG_BYTES]) -> bool {
         let good = self.authenticator.verify(payload, tag);
@@ -263,29 +262,29 @@ fn sealed_header(
 }
 
 wire_struct! {
-    /// One whole file in a pack.
+    /// Table item of a file in a pack.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct PackItem {
         /// Number of the file.
         pub file: u64,
-        /// Its bytes, which lie in the payload in the order of the table; see [`pack_start`].
+        /// Size of the file. Files lie in the payload in table order; see [`pack_start`].
         pub bytes: u32,
-        /// Their CRC-32C.
+        /// CRC-32C of the file.
         pub crc: u32,
-        /// Their digest part.
+        /// Digest part of the file.
         pub part: [u8; 32],
     }
 }
 
-/// Reads the table at the end of a pack's payload, and says where each file begins.
+/// Reads the table at the end of a pack's payload; returns the offset of each file with its item.
 ///
 /// # Errors
-/// When the table is damaged or its lengths do not make the payload.
+/// If the table is damaged or its lengths do not add up to the payload.
 pub fn pack_items(header: &Header, payload: &[u8]) -> Result<Vec<(usize, PackItem)>, FrameError> {
     let shape = || FrameError::Shape { sequence: header.sequence, what: "pack table" };
     let data_bytes = usize::try_from(header.bytes).map_err(|_| shape())?;
     let table = payload.get(data_bytes..).ok_or_else(shape)?;
-    let mut input = Input::new(table);
+    let mut input = WireReader::new(table);
     let mut items = Vec::with_capacity(usize::from(header.items.min(PACK_FILES_MAX)));
     let mut at = 0;
     for _ in 0..header.items {
@@ -297,7 +296,7 @@ pub fn pack_items(header: &Header, payload: &[u8]) -> Result<Vec<(usize, PackIte
             .ok_or_else(shape)?;
         items.push((start, item));
     }
-    if at != data_bytes || input.left() != 0 {
+    if at != data_bytes || input.remaining() != 0 {
         return Err(shape());
     }
     Ok(items)
@@ -325,14 +324,14 @@ mod tests {
     }
 
     #[test]
-    fn a_header_has_its_size_and_survives() {
+    fn header_round_trips_at_fixed_size() {
         let header = block(b"data");
         assert_eq!(Header::decode(&header.encode()), Ok(header));
         assert_eq!(Header::decode(&Header::end().encode()), Ok(Header::end()));
     }
 
     #[test]
-    fn lengths_that_contradict_each_other_are_refused() {
+    fn contradicting_lengths_are_rejected() {
         let good = block(b"data");
         for bad in [
             Header { payload_bytes: PAYLOAD_BYTES_MAX + 1, ..good.clone() },
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn seals_hold_frames_in_order() {
+    fn seals_reject_reordered_frames() {
         let nonces = Nonces { acceptor: [1; 32], connector: [2; 32] };
         let make = || SessionKey([3; 32]).authenticator(&[4; 16], 0, &nonces);
         let mut sender = make();
@@ -385,7 +384,7 @@ mod tests {
         }
 
         #[test]
-        fn any_flipped_bit_is_noticed(bit in 0..HEADER_BYTES * 8) {
+        fn any_flipped_bit_is_detected(bit in 0..HEADER_BYTES * 8) {
             let mut bytes = block(b"data").encode();
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert_eq!(Header::decode(&bytes), Err(FrameError::HeaderIntegrity));

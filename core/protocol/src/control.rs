@@ -1,36 +1,36 @@
-//! What the two ends of a running session tell each other over the control link.
+//! Control messages of a running session, carried by [`crate::link`].
 //!
-//! Everything that concerns many files is a list, so that a million small files cost thousands of
-//! messages and not millions.
+//! Everything that concerns files is a list, so that a million small files cost thousands of messages
+//! and not millions.
 
 use std::time::Duration;
 
 use crate::digest::Digest;
 use crate::extents::Extent;
 use crate::manifest::{Entry, RelativePath};
-use crate::wire::{Bytes, Input, Wire, WireError, wire_enum, wire_struct};
+use crate::wire::{Bytes, WireError, WireFormat, WireReader, wire_enum, wire_struct};
 
-/// Why a file was not copied, in the classes that decide the exit code.
+/// Class of a file's failure; decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
     /// The source could not be read.
     Source,
-    /// The source kept changing.
+    /// The source changed during every attempt.
     Changed,
     /// The destination could not be written.
     Destination,
-    /// Bytes were not what they should be.
+    /// A checksum or digest does not match.
     Integrity,
-    /// The destination does not take it, however often it is tried.
+    /// The destination refuses the file permanently; retrying does not help.
     Refused,
 }
 
-impl Wire for FailureKind {
+impl WireFormat for FailureKind {
     const MIN_BYTES: usize = 1;
     fn put(&self, out: &mut Vec<u8>) {
         out.push(*self as u8);
     }
-    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+    fn take(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         match u8::take(input)? {
             0 => Ok(Self::Source),
             1 => Ok(Self::Changed),
@@ -43,10 +43,10 @@ impl Wire for FailureKind {
 }
 
 wire_struct! {
-    /// Why one file was not copied.
+    /// Failure of one file.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Failure {
-        /// Its class.
+        /// Class, which decides the exit code.
         pub kind: FailureKind,
         /// One line: the reason and the remedy.
         pub text: String,
@@ -54,30 +54,30 @@ wire_struct! {
 }
 
 impl Failure {
-    /// A failure of `kind` with its line.
+    /// Creates a failure with its one-line text.
     pub fn new(kind: FailureKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into() }
     }
 }
 
 wire_struct! {
-    /// Entries with consecutive numbers.
+    /// Announces manifest entries with consecutive numbers.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Announcement {
         /// Number of the first entry.
         pub first: u64,
-        /// The entries.
+        /// Entries `first`, `first + 1` and so on.
         pub entries: Vec<Entry>,
     }
 }
 
 wire_struct! {
-    /// A change to a running transfer; what is absent stays as it is.
+    /// Change of the settings of a running transfer; absent fields keep their value.
     #[derive(Debug, Clone, Default, PartialEq, Eq)]
     pub struct Settings {
         /// Total rate in bits per second; zero means no limit.
         pub rate_bps: Option<u64>,
-        /// Data streams.
+        /// Number of data streams.
         pub streams: Option<u16>,
         /// Reader threads per device.
         pub readers: Option<u16>,
@@ -87,7 +87,7 @@ wire_struct! {
 }
 
 impl Settings {
-    /// Adds a later change.
+    /// Overwrites fields that `later` sets.
     pub fn merge(&mut self, later: &Self) {
         self.rate_bps = later.rate_bps.or(self.rate_bps);
         self.streams = later.streams.or(self.streams);
@@ -97,121 +97,121 @@ impl Settings {
 }
 
 wire_struct! {
-    /// What one end measures, told to the other every second and at the end.
+    /// Measurements of one end, sent to the other every [`REPORT_INTERVAL`] and at the end.
     #[derive(Debug, Clone, Default, PartialEq, Eq)]
     pub struct Report {
         /// CPU time of this end's process since the session began, in microseconds.
         pub cpu_us: u64,
-        /// Busy time of all processors of this end's machine, in thousandths of what they have.
+        /// Busy time of all processors of this machine, in thousandths of their total.
         pub machine_busy_permille: u16,
-        /// TCP segments sent again, over all streams of the session.
+        /// TCP segments retransmitted, over all streams of the session.
         pub retransmits: u64,
-        /// Streams now connected.
+        /// Number of streams now connected.
         pub streams: u16,
-        /// Storage engine of this end.
+        /// Name of this end's storage engine.
         pub engine: String,
-        /// How the packets that this end sends are labelled, or why they are not; empty where nobody asked.
+        /// How this end labels its packets, or why it does not; empty if no label was requested.
         pub label: String,
-        /// Microseconds that its streams waited for blocks or for buffers.
+        /// Microseconds that its streams waited for blocks or buffers.
         pub waited_storage_us: u64,
         /// Microseconds that its streams waited for the network.
         pub waited_network_us: u64,
-        /// Of those, microseconds in which TCP was held by the receiver's window.
+        /// Of those, microseconds limited by the receiver's window.
         pub waited_window_us: u64,
-        /// Of those, microseconds in which TCP was held by this end's send buffer.
+        /// Of those, microseconds limited by this end's send buffer.
         pub waited_buffer_us: u64,
-        /// Smallest round-trip time of its streams in microseconds; 0 where none was measured.
+        /// Smallest round-trip time of its streams in microseconds; 0 if not measured.
         pub rtt_us: u32,
     }
 }
 
 wire_enum! {
-    /// From the sender of data.
+    /// Message from the sender of data to the receiver.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum ToReceiver {
-        /// More of the manifest.
+        /// Further manifest entries.
         Announce(Announcement) = 1,
-        /// Whole-file digests of files that were read to the end.
+        /// Whole-file digests, by file number, of files that were read to the end.
         FileEnds(Vec<(u64, Bytes)>) = 2,
-        /// A file of which everything is to be forgotten: it failed, or, where no failure is given, it
-        /// changed and is announced again.
+        /// Drop all state of this file: it failed, or, without a failure, it changed and is announced
+        /// again.
         FileFailed((u64, Option<Failure>)) = 3,
         /// The manifest is complete and has this many entries.
         ManifestEnd(u64) = 4,
-        /// A file whose digest is that of the one at the destination.
+        /// Number of a file whose digest equals that of the file at the destination.
         Same(u64) = 5,
-        /// Measurements.
+        /// Periodic measurements.
         Report(Report) = 6,
         /// A change of settings.
         Settings(Settings) = 7,
-        /// Every entry is settled.
+        /// Every entry is settled; the receiver may finish.
         Finish(()) = 8,
         /// The user or the operator stops the transfer, for this reason.
         Cancel(String) = 9,
-        /// Things that cannot be announced, by printable path, and why.
+        /// Sources that cannot be announced: printable path and failure.
         Missing(Vec<(String, Failure)>) = 10,
     }
 }
 
 wire_enum! {
-    /// What the receiver wants of a file.
+    /// Receiver's decision about an announced file.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Decision {
-        /// All of it.
+        /// Send the whole file.
         Send(()) = 0,
-        /// Nothing: it is there.
+        /// Send nothing: the destination already has the file.
         Skip(()) = 1,
-        /// All but these ranges, which the receiver compares with their parts while the others are sent.
+        /// Send all but these ranges, which the receiver verifies meanwhile.
         Resume(Vec<Extent>) = 2,
-        /// Nothing, if this is its digest.
+        /// Send nothing if the source has this digest.
         Compare(Bytes) = 3,
     }
 }
 
 wire_enum! {
-    /// How a file ended.
+    /// Final result of a file.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Outcome {
-        /// In place, with this digest.
+        /// Committed, with this digest.
         Done(Bytes) = 0,
-        /// Not in place.
+        /// Not committed, for this reason.
         Failed(Failure) = 1,
     }
 }
 
 wire_struct! {
-    /// Something about an entry that was settled before.
+    /// Failure of an entry that was already settled.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Note {
-        /// Its path.
+        /// Path below the target.
         pub path: RelativePath,
-        /// What went wrong.
+        /// Reason and remedy.
         pub failure: Failure,
     }
 }
 
 wire_struct! {
-    /// A run of acknowledged frames.
+    /// Range of acknowledged frame numbers.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Run {
-        /// First number.
+        /// Number of the first frame.
         pub first: u64,
-        /// How many.
+        /// Number of frames.
         pub count: u64,
     }
 }
 
 wire_enum! {
-    /// From the receiver of data.
+    /// Message from the receiver of data to the sender.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum ToSender {
-        /// What it wants of announced files.
+        /// Decisions by file number.
         Decisions(Vec<(u64, Decision)>) = 1,
-        /// Frames that are written.
+        /// Frames that are written to storage.
         Written(Vec<Run>) = 2,
-        /// Files that need nothing more.
+        /// Final results by file number.
         Settled(Vec<(u64, Outcome)>) = 3,
-        /// Measurements.
+        /// Periodic measurements.
         Report(Report) = 4,
         /// A change of settings.
         Settings(Settings) = 5,
@@ -219,110 +219,110 @@ wire_enum! {
         Finished(()) = 6,
         /// The user or the operator stops the transfer, for this reason.
         Cancel(String) = 7,
-        /// Entries that failed after they were settled: directories that cannot get their metadata.
+        /// Directories whose metadata could not be set after they were settled.
         Noted(Vec<Note>) = 8,
-        /// Entries that are in place without something that was to come with them.
+        /// Entries committed with incomplete metadata.
         Warned(Vec<Note>) = 9,
-        /// More paths that a listed pull is to send, below its one source.
+        /// Further paths of a listed pull, below its one source.
         Listed(Vec<Bytes>) = 10,
-        /// That was the list.
+        /// End of the list.
         ListEnd(()) = 11,
-        /// Ranges of [`Decision::Resume`], by file and offset, that are not what was sent and are wanted again.
+        /// Ranges of [`Decision::Resume`], by file and offset, that failed verification and must be
+        /// sent again.
         Resend(Vec<(u64, u64)>) = 12,
     }
 }
 
-/// One file that was not copied.
+/// Entry that was not copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileError {
-    /// Its path, printable.
+pub struct EntryFailure {
+    /// Printable path below the target.
     pub path: String,
-    /// Why.
+    /// Reason, with the remedy.
     pub failure: Failure,
 }
 
-/// A file that is in place.
+/// File that was committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placed {
-    /// Its path.
+    /// Path below the target.
     pub path: RelativePath,
-    /// Its digest; empty where it was there before and was not read.
+    /// Digest; empty if the file existed before and was not read.
     pub digest: Digest,
 }
 
-/// What became of something that was to be sent, for a carrier that keeps an account.
+/// Final result of one source entry, for a driver that records them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settled {
-    /// Its path.
+    /// Path below the target, unescaped.
     pub path: Vec<u8>,
-    /// Its size.
+    /// Size in bytes; 0 if unknown.
     pub bytes: u64,
-    /// It was there before.
+    /// Set when the destination already had the file.
     pub was_there: bool,
-    /// Its digest, empty where none was made; or why it is not in place.
+    /// Digest, empty if not computed; or the failure.
     pub result: Result<Digest, Failure>,
 }
 
-/// Most file errors that are kept with their text; all are counted.
+/// Number of file errors, and of warnings, kept with their text; all are counted.
 pub const ERRORS_KEPT: usize = 10_000;
 
-/// What a session has done so far. `bytes = sent + resumed`, save for blocks sent twice.
+/// Counters of a session. `bytes = sent + resumed`, except for blocks sent twice.
 #[derive(Debug, Clone, Default)]
-pub struct Tally {
-    /// Files, directories and links in place.
+pub struct TransferTally {
+    /// Files, directories and links committed.
     pub entries: u64,
-    /// Files in place.
+    /// Regular files committed, including skipped ones.
     pub files: u64,
-    /// Symbolic links in place.
+    /// Symbolic links committed.
     pub links: u64,
-    /// Of the files, files that were there before.
+    /// Files skipped because the destination already had them.
     pub skipped_files: u64,
-    /// Bytes of those.
+    /// Bytes of skipped files.
     pub skipped_bytes: u64,
-    /// Bytes of files in place.
+    /// Bytes of files committed, skipped ones included.
     pub bytes: u64,
-    /// Bytes that were there before and are not sent: `skipped_bytes`, and those of unfinished copies, which the
-    /// receiver reads back and compares with the checksums under which they were received.
+    /// Bytes that need not be sent: `skipped_bytes` and the verified ranges of unfinished copies.
     pub resumed_bytes: u64,
-    /// Bytes of unfinished copies that differed from their checksums when they were read back, and are sent again.
+    /// Bytes of unfinished copies that failed verification and are sent again.
     pub rejected_bytes: u64,
     /// Bytes of files announced so far.
     pub announced_bytes: u64,
     /// Entries announced so far.
     pub announced: u64,
-    /// Whether that is all of them.
+    /// Set when all entries are announced.
     pub manifest_complete: bool,
-    /// Bytes of files that were sent and written, of unfinished files too.
+    /// File bytes sent and written, including those of unfinished files.
     pub moved_bytes: u64,
-    /// Bytes that the receiver did not have and asked for, as the sender knows: what it is found to have
-    /// later was moved, though it may have been lost before it could say so.
+    /// Bytes that the receiver requested, as known to the sender. Bytes found at the destination later
+    /// were moved, even if their acknowledgement was lost.
     pub wanted_bytes: u64,
-    /// Files that it asked for, whole or in part.
+    /// Files requested, whole or in part.
     pub wanted_files: u64,
-    /// How many entries failed.
+    /// Number of entries that failed.
     pub failed: u64,
-    /// The first of them.
-    pub errors: Vec<FileError>,
-    /// Whether one of them failed its integrity check.
+    /// The first [`ERRORS_KEPT`] failures.
+    pub errors: Vec<EntryFailure>,
+    /// Set when any entry failed its integrity check, kept in `errors` or not.
     pub integrity_failed: bool,
-    /// How many entries are in place without something that was to come with them.
+    /// Number of entries committed with incomplete metadata.
     pub warned: u64,
-    /// The first of them.
-    pub warnings: Vec<FileError>,
+    /// The first [`ERRORS_KEPT`] warnings.
+    pub warnings: Vec<EntryFailure>,
 }
 
-impl Tally {
-    /// Whether any file or link is in place: directories alone are no delivery.
+impl TransferTally {
+    /// True if any file or link was committed; directories alone do not count.
     #[must_use]
     pub const fn has_arrivals(&self) -> bool {
         self.files > 0 || self.links > 0
     }
 
-    /// Counts an entry that is in place without something that was to come with it.
+    /// Counts an entry committed with incomplete metadata.
     pub fn warn(&mut self, path: String, failure: Failure) {
         self.warned += 1;
         if self.warnings.len() < ERRORS_KEPT {
-            self.warnings.push(FileError { path, failure });
+            self.warnings.push(EntryFailure { path, failure });
         }
     }
 
@@ -331,21 +331,21 @@ impl Tally {
         self.failed += 1;
         self.integrity_failed |= failure.kind == FailureKind::Integrity;
         if self.errors.len() < ERRORS_KEPT {
-            self.errors.push(FileError { path, failure });
+            self.errors.push(EntryFailure { path, failure });
         }
     }
 }
 
-/// How often reports are sent.
-pub const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// Interval between [`Report`] messages.
+pub const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn errors_and_warnings_are_kept_up_to_a_number_and_all_counted() {
-        let mut tally = Tally::default();
+    fn errors_beyond_limit_are_only_counted() {
+        let mut tally = TransferTally::default();
         let one = |number: u64| {
             let kind = if number == 10_001 { FailureKind::Integrity } else { FailureKind::Source };
             (number.to_string(), Failure::new(kind, "gone"))
@@ -358,6 +358,6 @@ mod tests {
         for kept in [&tally.errors, &tally.warnings] {
             assert_eq!((kept.len(), &*kept[9_999].path), (10_000, "10000"));
         }
-        assert!(tally.integrity_failed, "one that is not kept counts too");
+        assert!(tally.integrity_failed, "errors beyond the limit count too");
     }
 }

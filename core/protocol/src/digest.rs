@@ -1,9 +1,9 @@
-//! Digests of files that are never read for the digest alone: each block is digested while it passes,
-//! on any stream and in any order, and the parts are combined.
+//! File digests without a separate read: each block is hashed in passing, on any stream and in any
+//! order, and the parts are combined.
 //!
 //! CRC-32C and Adler-32 combine algebraically; BLAKE3 is a tree whose subtrees are the blocks, which
-//! therefore have one power-of-two length. SHA-256 and MD5 cannot be combined: [`Serial`] takes their
-//! bytes in file order, and whoever holds the file must catch up where blocks came out of order.
+//! therefore all have one power-of-two length. SHA-256 and MD5 do not combine: [`Serial`] needs the
+//! bytes in file order, and the reader of the file must fill in what was read out of order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,15 +13,15 @@ use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use md5::Digest as _;
 use serde::{Deserialize, Serialize};
 
-/// A digest that a file can be given.
+/// Digest algorithm of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// No digest; blocks still carry their own checksums.
+    /// No file digest; blocks still have their own checksums.
     None,
-    /// CRC-32C (Castagnoli), the default: it is on every block already.
+    /// CRC-32C (Castagnoli), the default: every block has it anyway.
     Crc32c,
-    /// Adler-32, the currency of WLCG storage.
+    /// Adler-32, common in WLCG storage.
     Adler32,
     /// BLAKE3, cryptographic and combinable.
     Blake3,
@@ -41,13 +41,14 @@ const NAMES: [(&str, Algorithm); 6] = [
 ];
 
 impl Algorithm {
-    /// Whether blocks can be digested in any order.
+    /// True if blocks can be hashed in any order.
     #[must_use]
     pub fn combines(self) -> bool {
         !matches!(self, Self::Sha256 | Self::Md5)
     }
 
-    /// The algorithm that checks ranges of an unfinished file: this one where its parts are checksums, else CRC-32C.
+    /// Algorithm that verifies ranges of an unfinished file: this one if its parts are checksums, else
+    /// CRC-32C.
     #[must_use]
     pub fn of_ranges(self) -> Self {
         match self {
@@ -56,7 +57,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether parts depend on where blocks begin and end.
+    /// True if parts depend on block boundaries.
     #[must_use]
     pub fn needs_grid(self) -> bool {
         self == Self::Blake3
@@ -83,23 +84,23 @@ impl FromStr for Algorithm {
     }
 }
 
-/// The digest of one block in the form in which its algorithm combines; unused bytes are zero.
+/// Combinable digest of one block or range; unused bytes are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Part(pub [u8; 32]);
+pub struct DigestPart(pub [u8; 32]);
 
-impl Part {
-    fn number(self) -> u32 {
+impl DigestPart {
+    fn to_u32(self) -> u32 {
         u32::from_be_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
     }
 
-    fn of_number(value: u32) -> Self {
+    fn from_u32(value: u32) -> Self {
         let mut bytes = [0; 32];
         bytes[..4].copy_from_slice(&value.to_be_bytes());
         Self(bytes)
     }
 }
 
-/// A finished digest.
+/// Digest of a whole file, big-endian; empty if unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Digest(pub Vec<u8>);
 
@@ -109,42 +110,50 @@ impl fmt::Display for Digest {
     }
 }
 
-/// CRC-32C of some bytes, as every block carries it.
+/// Computes the CRC-32C of `data`, as in every frame.
 #[must_use]
 pub fn crc32c(data: &[u8]) -> u32 {
     crc_fast::checksum(Crc32Iscsi, data) as u32
 }
 
-/// The part of the block at `offset` of a file of `file_bytes`; `crc` is the block's CRC-32C, so that
-/// the default digest costs nothing.
+/// Computes the part of the block at `offset` of a file of `file_bytes`. `crc` is the block's CRC-32C,
+/// so the default digest costs nothing.
 #[must_use]
-pub fn part(algorithm: Algorithm, offset: u64, file_bytes: u64, data: &[u8], crc: u32) -> Part {
+pub fn part(
+    algorithm: Algorithm,
+    offset: u64,
+    file_bytes: u64,
+    data: &[u8],
+    crc: u32,
+) -> DigestPart {
     match algorithm {
-        Algorithm::None | Algorithm::Sha256 | Algorithm::Md5 => Part::default(),
-        Algorithm::Crc32c => Part::of_number(crc),
-        Algorithm::Adler32 => Part::of_number(simd_adler32::adler32(&data)),
-        Algorithm::Blake3 if data.len() as u64 == file_bytes => Part(blake3::hash(data).into()),
+        Algorithm::None | Algorithm::Sha256 | Algorithm::Md5 => DigestPart::default(),
+        Algorithm::Crc32c => DigestPart::from_u32(crc),
+        Algorithm::Adler32 => DigestPart::from_u32(simd_adler32::adler32(&data)),
+        Algorithm::Blake3 if data.len() as u64 == file_bytes => {
+            DigestPart(blake3::hash(data).into())
+        }
         Algorithm::Blake3 => {
             let mut hasher = blake3::Hasher::new();
             hasher.set_input_offset(offset);
             hasher.update(data);
-            Part(hasher.finalize_non_root())
+            DigestPart(hasher.finalize_non_root())
         }
     }
 }
 
-/// The part of one range, computed from its bytes in order, for a range that is too long for one buffer.
+/// Hasher of one range that is too long for a single buffer; takes its bytes in order.
 #[derive(Debug, Clone)]
 pub struct RangeHasher {
     algorithm: Algorithm,
     hasher: SerialHasher,
-    /// The range is the whole file, which BLAKE3 hashes as a root.
+    /// Set when the range is the whole file, which BLAKE3 hashes as a root.
     is_file: bool,
 }
 
 impl RangeHasher {
-    /// Hashes `bytes` from `offset` of a file of `file_bytes`; `None` where parts of `algorithm` are no checksum, and
-    /// where BLAKE3 has no subtree for that range.
+    /// Creates a hasher for `bytes` at `offset` of a file of `file_bytes`. `None` if parts of
+    /// `algorithm` are no checksum, or the range is no BLAKE3 subtree.
     #[must_use]
     pub fn new(algorithm: Algorithm, offset: u64, bytes: u64, file_bytes: u64) -> Option<Self> {
         let is_subtree = offset.is_multiple_of(blake3::CHUNK_LEN as u64)
@@ -167,19 +176,19 @@ impl RangeHasher {
         Some(Self { algorithm, hasher, is_file: bytes == file_bytes })
     }
 
-    /// Takes the next bytes of the range.
+    /// Hashes the next bytes of the range.
     pub fn update(&mut self, data: &[u8]) {
         self.hasher.update(data);
     }
 
-    /// The part of everything taken.
+    /// Returns the part of the range.
     #[must_use]
-    pub fn finish(self) -> Part {
+    pub fn finish(self) -> DigestPart {
         match self.hasher {
-            SerialHasher::Crc32c(hasher) => Part::of_number(hasher.finalize() as u32),
-            SerialHasher::Adler32(sum) => Part::of_number(sum),
-            SerialHasher::Blake3(hasher) if self.is_file => Part(hasher.finalize().into()),
-            SerialHasher::Blake3(hasher) => Part(hasher.finalize_non_root()),
+            SerialHasher::Crc32c(hasher) => DigestPart::from_u32(hasher.finalize() as u32),
+            SerialHasher::Adler32(sum) => DigestPart::from_u32(sum),
+            SerialHasher::Blake3(hasher) if self.is_file => DigestPart(hasher.finalize().into()),
+            SerialHasher::Blake3(hasher) => DigestPart(hasher.finalize_non_root()),
             SerialHasher::Sha256(_) | SerialHasher::Md5(_) => {
                 unreachable!("{} has no parts", self.algorithm)
             }
@@ -187,41 +196,50 @@ impl RangeHasher {
     }
 }
 
-/// The part of two neighbouring ranges; with BLAKE3 they must be the halves of a subtree.
+/// Merges the parts of two adjacent ranges; with BLAKE3 they must be the halves of a subtree.
 #[must_use]
-pub fn merge(algorithm: Algorithm, left: Part, right: Part, right_bytes: u64) -> Part {
+pub fn merge(
+    algorithm: Algorithm,
+    left: DigestPart,
+    right: DigestPart,
+    right_bytes: u64,
+) -> DigestPart {
     match algorithm {
         Algorithm::Crc32c => {
-            let (left, right) = (u64::from(left.number()), u64::from(right.number()));
-            Part::of_number(crc_fast::checksum_combine(Crc32Iscsi, left, right, right_bytes) as u32)
+            let (left, right) = (u64::from(left.to_u32()), u64::from(right.to_u32()));
+            DigestPart::from_u32(
+                crc_fast::checksum_combine(Crc32Iscsi, left, right, right_bytes) as u32
+            )
         }
         Algorithm::Adler32 => {
-            Part::of_number(merge_adler32(left.number(), right.number(), right_bytes))
+            DigestPart::from_u32(merge_adler32(left.to_u32(), right.to_u32(), right_bytes))
         }
-        Algorithm::Blake3 => Part(hazmat::merge_subtrees_non_root(&left.0, &right.0, Mode::Hash)),
-        Algorithm::None | Algorithm::Sha256 | Algorithm::Md5 => Part::default(),
+        Algorithm::Blake3 => {
+            DigestPart(hazmat::merge_subtrees_non_root(&left.0, &right.0, Mode::Hash))
+        }
+        Algorithm::None | Algorithm::Sha256 | Algorithm::Md5 => DigestPart::default(),
     }
 }
 
-/// Adler-32 of a concatenation (RFC 1950 section 9): both sums start at 1 and 0, so the second's
-/// leading 1 is taken off again, and the first's low sum is counted once for every byte that follows.
+/// Computes Adler-32 of a concatenation (RFC 1950 section 9). The sums start at 1 and 0: the second's
+/// leading 1 is subtracted, and the first's low sum counts once for every byte that follows.
 fn merge_adler32(left: u32, right: u32, right_bytes: u64) -> u32 {
-    const BASE: u64 = 65_521;
+    const MOD_ADLER: u64 = 65_521;
     let split = |sum: u32| (u64::from(sum & 0xffff), u64::from(sum >> 16));
     let ((left_low, left_high), (right_low, right_high)) = (split(left), split(right));
-    let low = (left_low + right_low + BASE - 1) % BASE;
-    let carried = (right_bytes % BASE) * ((left_low + BASE - 1) % BASE);
-    let high = (left_high + right_high + carried) % BASE;
+    let low = (left_low + right_low + MOD_ADLER - 1) % MOD_ADLER;
+    let carried = (right_bytes % MOD_ADLER) * ((left_low + MOD_ADLER - 1) % MOD_ADLER);
+    let high = (left_high + right_high + carried) % MOD_ADLER;
     ((high << 16) | low) as u32
 }
 
-/// The digest of a whole file of `file_bytes` from its parts in order, as `(offset, bytes, part)`.
-/// `None` where the parts do not make the file, or the algorithm does not combine.
+/// Combines parts in order, as `(offset, bytes, part)`, to the digest of a file of `file_bytes`. `None`
+/// if the parts do not cover the file or the algorithm does not combine.
 #[must_use]
 pub fn combine(
     algorithm: Algorithm,
     file_bytes: u64,
-    parts: &[(u64, u64, Part)],
+    parts: &[(u64, u64, DigestPart)],
 ) -> Option<Digest> {
     let mut expected = 0;
     for (offset, bytes, _) in parts {
@@ -237,7 +255,7 @@ pub fn combine(
         Algorithm::None => Some(Digest(Vec::new())),
         Algorithm::Sha256 | Algorithm::Md5 => None,
         Algorithm::Crc32c | Algorithm::Adler32 => {
-            let empty = Part::of_number(u32::from(algorithm == Algorithm::Adler32));
+            let empty = DigestPart::from_u32(u32::from(algorithm == Algorithm::Adler32));
             let whole = parts
                 .iter()
                 .copied()
@@ -256,14 +274,14 @@ pub fn combine(
     }
 }
 
-fn blake3_root(parts: &[(u64, u64, Part)], file_bytes: u64) -> Option<[u8; 32]> {
+fn blake3_root(parts: &[(u64, u64, DigestPart)], file_bytes: u64) -> Option<[u8; 32]> {
     let (left, right) = blake3_halves(parts, file_bytes)?;
     let left = blake3_subtree(left.0, left.1)?;
     let right = blake3_subtree(right.0, right.1)?;
     Some(hazmat::merge_subtrees_root(&left, &right, Mode::Hash).into())
 }
 
-fn blake3_subtree(parts: &[(u64, u64, Part)], bytes: u64) -> Option<[u8; 32]> {
+fn blake3_subtree(parts: &[(u64, u64, DigestPart)], bytes: u64) -> Option<[u8; 32]> {
     if let [(_, _, part)] = parts {
         return Some(part.0);
     }
@@ -273,17 +291,20 @@ fn blake3_subtree(parts: &[(u64, u64, Part)], bytes: u64) -> Option<[u8; 32]> {
     Some(hazmat::merge_subtrees_non_root(&left, &right, Mode::Hash))
 }
 
-type Subtree<'a> = (&'a [(u64, u64, Part)], u64);
+type Subtree<'a> = (&'a [(u64, u64, DigestPart)], u64);
 
-/// Splits as BLAKE3 does: the left subtree is the largest power of two of chunks short of the whole.
-fn blake3_halves(parts: &[(u64, u64, Part)], bytes: u64) -> Option<(Subtree<'_>, Subtree<'_>)> {
+/// Splits like BLAKE3: the left subtree is the largest power of two of chunks below the whole.
+fn blake3_halves(
+    parts: &[(u64, u64, DigestPart)],
+    bytes: u64,
+) -> Option<(Subtree<'_>, Subtree<'_>)> {
     let left_bytes = hazmat::left_subtree_len(bytes);
     let start = parts.first()?.0;
     let middle = parts.binary_search_by_key(&(start + left_bytes), |(offset, ..)| *offset).ok()?;
     Some(((&parts[..middle], left_bytes), (&parts[middle..], bytes - left_bytes)))
 }
 
-/// A digest that takes its bytes in file order.
+/// Digest computed from bytes in file order.
 #[derive(Debug, Clone)]
 pub struct Serial {
     hasher: SerialHasher,
@@ -318,7 +339,7 @@ impl SerialHasher {
 }
 
 impl Serial {
-    /// Starts at the first byte of a file; `None` for [`Algorithm::None`].
+    /// Starts at offset 0; `None` for [`Algorithm::None`].
     #[must_use]
     pub fn new(algorithm: Algorithm) -> Option<Self> {
         let hasher = match algorithm {
@@ -332,19 +353,19 @@ impl Serial {
         Some(Self { hasher, next: 0 })
     }
 
-    /// Offset of the next byte that it takes.
+    /// Offset of the next byte to hash.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Takes the bytes at [`Serial::next`].
+    /// Hashes the bytes at [`Serial::next`].
     pub fn update(&mut self, data: &[u8]) {
         self.hasher.update(data);
         self.next += data.len() as u64;
     }
 
-    /// The digest of everything taken.
+    /// Returns the digest of all bytes hashed.
     #[must_use]
     pub fn finish(self) -> Digest {
         Digest(match self.hasher {
@@ -390,7 +411,7 @@ mod tests {
     }
 
     proptest! {
-        /// The serial digest, which the published vectors check, is the oracle of the combined one.
+        /// The serial digest, checked by published vectors, is the oracle for the combined one.
         #[test]
         fn parts_combine_to_the_whole(
             data in proptest::collection::vec(any::<u8>(), 0..40_000),

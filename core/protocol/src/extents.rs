@@ -1,94 +1,93 @@
-//! Which parts of one file are there, and what they add up to.
+//! Ranges of a file with their digest parts.
 //!
-//! Ranges keep the digest of their bytes and are merged with their neighbours where the digest allows
-//! it (any two with a checksum, two halves of a subtree with BLAKE3), so that a file of any size costs a
-//! handful of ranges.
+//! Adjacent ranges are merged where the digest allows it (any two with a checksum, two halves of a
+//! subtree with BLAKE3), so that a file of any size needs few ranges.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::digest::{self, Algorithm, Digest, Part};
+use crate::digest::{self, Algorithm, Digest, DigestPart};
 use crate::wire::wire_struct;
 
 wire_struct! {
-    /// A range of a file and the digest part of its bytes.
+    /// Range of a file with the digest part of its bytes.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Extent {
         /// Offset of the first byte.
         pub offset: u64,
-        /// Number of bytes, never zero.
+        /// Length in bytes, never zero.
         pub bytes: u64,
-        /// Digest part of those bytes.
+        /// Digest part of the bytes.
         pub part: [u8; 32],
     }
 }
 
-/// A range that overlaps one that is there without being inside it.
+/// A range that partly overlaps a recorded one, or ends beyond the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("block at offset {offset} of {bytes} bytes crosses a range that is already there")]
 pub struct Crossing {
-    /// Offset of the block.
+    /// Offset of the rejected range.
     pub offset: u64,
-    /// Length of the block.
+    /// Length of the rejected range in bytes.
     pub bytes: u64,
 }
 
-/// Fewest bytes to which [`coalesce`] merges neighbours.
+/// Smallest window within which [`coalesce`] merges ranges.
 const RANGE_BYTES_MIN: u64 = 4 << 20;
 
-/// Ranges of one file in order, neighbours merged, so that a file of any size has a few thousand; ranges that cross
-/// another, and ranges past the end, are left out. The merged ranges stay short enough that one that fails its
-/// check costs about a thousandth of its file.
+/// Sorts the ranges of a file and merges adjacent ones to a few thousand. Drops ranges that overlap an
+/// earlier one or exceed the file. Merged ranges stay short: one that fails verification costs about a
+/// thousandth of the file.
 #[must_use]
 pub fn coalesce(algorithm: Algorithm, file_bytes: u64, extents: Vec<Extent>) -> Vec<Extent> {
-    const RANGES: u64 = 1_024;
-    let window_bytes = (file_bytes / RANGES).max(RANGE_BYTES_MIN).next_power_of_two();
+    const RANGES_PER_FILE: u64 = 1_024;
+    let window_bytes = (file_bytes / RANGES_PER_FILE).max(RANGE_BYTES_MIN).next_power_of_two();
     let mut all = Extents::new(Algorithm::None, file_bytes);
     let mut windows: BTreeMap<u64, Extents> = BTreeMap::new();
     for Extent { offset, bytes, part } in extents {
         // Journals may record a range twice; the first record counts.
-        if all.insert(offset, bytes, Part::default()) == Ok(true) {
+        if all.insert(offset, bytes, DigestPart::default()) == Ok(true) {
             let window = windows.entry(offset / window_bytes);
             let window = window.or_insert_with(|| Extents::new(algorithm, file_bytes));
-            let _ = window.insert(offset, bytes, Part(part));
+            let _ = window.insert(offset, bytes, DigestPart(part));
         }
     }
     windows.values().flat_map(Extents::to_extents).collect()
 }
 
-/// The ranges of one file that are there.
+/// Recorded ranges of one file.
 #[derive(Debug, Clone)]
 pub struct Extents {
     algorithm: Algorithm,
     file_bytes: u64,
-    ranges: BTreeMap<u64, (u64, Part)>,
+    ranges: BTreeMap<u64, (u64, DigestPart)>,
     covered: u64,
 }
 
 impl Extents {
-    /// A file of `file_bytes` of which nothing is there.
+    /// Creates an empty set for a file of `file_bytes`.
     #[must_use]
     pub fn new(algorithm: Algorithm, file_bytes: u64) -> Self {
         Self { algorithm, file_bytes, ranges: BTreeMap::new(), covered: 0 }
     }
 
-    /// How many bytes are there.
+    /// Number of bytes covered.
     #[must_use]
     pub fn covered(&self) -> u64 {
         self.covered
     }
 
-    /// Whether every byte is there.
+    /// True if the whole file is covered.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.covered == self.file_bytes
     }
 
-    /// Adds a range. A range that is there already is left alone (`Ok(false)`).
+    /// Adds a range. Returns `Ok(false)` if it was already covered.
     ///
     /// # Errors
-    /// When it is there in part only or reaches past the end, which no honest peer sends.
-    pub fn insert(&mut self, offset: u64, bytes: u64, part: Part) -> Result<bool, Crossing> {
+    /// If it is covered in part or exceeds the file; no correct peer sends that.
+    pub fn insert(&mut self, offset: u64, bytes: u64, part: DigestPart) -> Result<bool, Crossing> {
         let crossing = Crossing { offset, bytes };
         let end = offset.checked_add(bytes).filter(|end| *end <= self.file_bytes);
         let end = end.ok_or_else(|| crossing.clone())?;
@@ -111,7 +110,7 @@ impl Extents {
         self.ranges.range(..end).next_back().is_some_and(|(_, (last_end, _))| *last_end > offset)
     }
 
-    /// Merges the range at `start` with the one before or after it, and says where the result starts.
+    /// Merges the range at `start` with a neighbour and returns the start of the result.
     fn merge_with_neighbour(&mut self, start: u64) -> Option<u64> {
         let before = self.ranges.range(..start).next_back().map(|(before, _)| *before);
         let left =
@@ -127,7 +126,7 @@ impl Extents {
         let Some(&(middle, _)) = self.ranges.get(&left) else { return false };
         let Some(&(end, _)) = self.ranges.get(&middle) else { return false };
         match self.algorithm {
-            // Only two complete halves of a subtree make a subtree, and the root is another matter.
+            // Only the two halves of a subtree merge, and the root is hashed differently.
             Algorithm::Blake3 => {
                 let half = middle - left;
                 let whole = left == 0 && end == self.file_bytes;
@@ -140,7 +139,7 @@ impl Extents {
         }
     }
 
-    /// The ranges inside `within` that are missing, in order.
+    /// Missing ranges inside `within`, in order.
     #[must_use]
     pub fn gaps(&self, within: Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
@@ -161,7 +160,7 @@ impl Extents {
         gaps
     }
 
-    /// The ranges that are there, in order.
+    /// Recorded ranges, in order.
     #[must_use]
     pub fn to_extents(&self) -> Vec<Extent> {
         self.ranges
@@ -170,7 +169,7 @@ impl Extents {
             .collect()
     }
 
-    /// The digest of the file, once all of it is there and its algorithm combines.
+    /// Digest of the file, if it is complete and the algorithm combines.
     #[must_use]
     pub fn digest(&self) -> Option<Digest> {
         let parts: Vec<_> = self
@@ -189,21 +188,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_that_is_there_is_left_alone_and_a_crossing_refused() {
+    fn overlapping_extent_is_rejected() {
         let mut extents = Extents::new(Algorithm::Crc32c, 40);
-        assert_eq!(extents.insert(0, 10, Part::default()), Ok(true));
-        assert_eq!(extents.insert(20, 10, Part::default()), Ok(true));
-        assert_eq!(extents.insert(20, 10, Part::default()), Ok(false));
-        assert_eq!(extents.insert(2, 3, Part::default()), Ok(false));
-        assert!(extents.insert(5, 10, Part::default()).is_err());
-        assert!(extents.insert(15, 10, Part::default()).is_err());
-        assert!(extents.insert(u64::MAX, 2, Part::default()).is_err());
+        assert_eq!(extents.insert(0, 10, DigestPart::default()), Ok(true));
+        assert_eq!(extents.insert(20, 10, DigestPart::default()), Ok(true));
+        assert_eq!(extents.insert(20, 10, DigestPart::default()), Ok(false));
+        assert_eq!(extents.insert(2, 3, DigestPart::default()), Ok(false));
+        assert!(extents.insert(5, 10, DigestPart::default()).is_err());
+        assert!(extents.insert(15, 10, DigestPart::default()).is_err());
+        assert!(extents.insert(u64::MAX, 2, DigestPart::default()).is_err());
         assert_eq!(extents.gaps(0..40), [10..20, 30..40]);
         assert_eq!(extents.gaps(5..25), vec![10..20]);
     }
 
     proptest! {
-        /// Blocks in any order: the digest of the whole, and one range at the end.
+        /// Blocks in any order give the digest of the whole and few ranges.
         #[test]
         fn order_does_not_matter(
             data in proptest::collection::vec(any::<u8>(), 1..20_000),

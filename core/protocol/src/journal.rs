@@ -1,109 +1,109 @@
-//! What the receiver remembers of unfinished files across its own death and its machine's.
+//! Resume journal: ranges of unfinished files that survive a crash of the receiver or its machine.
 //!
-//! The journal is a sequence of records, each with its length and CRC-32C, appended after the bytes
-//! they speak of were written. Two kinds of death need two kinds of trust:
+//! The journal is a sequence of records with length and CRC-32C, each appended after the bytes it
+//! covers were written. The two kinds of crash need two levels of trust:
 //!
 //! - The process dies, the kernel lives: what was written is in the page cache or on the device.
 //!   Every record counts, as long as the machine still runs the boot that the journal names.
-//! - The machine dies: only what was synced counts. The receiver notes the journal's length, syncs
-//!   every file with new extents, then appends `Synced` with that length and syncs the journal.
-//!   Another boot trusts only what lies below the length of the last `Synced`.
+//! - The machine dies: only synced data counts. The receiver notes the journal's length, syncs every
+//!   file with new extents, then appends `Synced` with that length and syncs the journal. Another boot
+//!   trusts only records below the length of the last `Synced`.
 //!
-//! A record that is torn or damaged ends the journal there; a file whose source changed starts again.
+//! Replay stops at the first torn or damaged record. A file whose source changed starts again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::digest::{Algorithm, crc32c};
 use crate::extents::{Extent, coalesce};
 use crate::manifest::{Entry, Time};
-use crate::wire::{self, Bytes, Wire, wire_enum, wire_struct};
+use crate::wire::{self, Bytes, WireFormat, wire_enum, wire_struct};
 
-/// Longest record.
+/// Size limit of a record body in bytes.
 const RECORD_BYTES_MAX: usize = 64 * 1024;
 
 wire_struct! {
-    /// What the journal is about.
+    /// First record: version, boot and digest parameters.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct About {
-        /// Version of the journal's records.
+    pub struct JournalHeader {
+        /// [`JOURNAL_VERSION`] of the writer.
         pub version: u16,
-        /// The boot under which every record of this journal was written.
+        /// Boot id of the machine that wrote every record.
         pub boot: String,
-        /// The algorithm of the extents' parts ([`Algorithm::of_ranges`]).
+        /// Algorithm of the extents' parts ([`Algorithm::of_ranges`]).
         pub algorithm: Algorithm,
-        /// Bytes in a block, which BLAKE3's parts depend on.
+        /// Block size in bytes, on which BLAKE3 parts depend.
         pub block_bytes: u32,
     }
 }
 
-/// Version of the records.
+/// Version of the record format.
 pub const JOURNAL_VERSION: u16 = 3;
 
 wire_struct! {
-    /// Where the transfer goes, so that what it leaves can be found without it.
+    /// Target directory of the transfer, so that its temporary files can be found without it.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct At {
-        /// The directory below which everything goes, from the root.
+    pub struct TargetDirectory {
+        /// Absolute path of the target directory.
         pub path: Bytes,
-        /// The file system it lies on, by a number that outlives its being mounted again.
+        /// Identifier of its file system, stable across mounts.
         pub file_system: u64,
-        /// Its inode number there.
+        /// Inode number of the directory.
         pub inode: u64,
-        /// What all temporary names of the transfer begin with.
+        /// Prefix of all temporary names of the transfer.
         pub mark: String,
     }
 }
 
 wire_struct! {
-    /// A file of which extents follow.
+    /// Start of a file; its extents follow.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct Begun {
-        /// Its number in this journal.
+    pub struct FileStart {
+        /// Number of the file in this journal.
         pub number: u64,
-        /// Where its partial file is, and what it is a copy of.
+        /// Partial file and its source.
         pub partial: Partial,
     }
 }
 
 wire_struct! {
-    /// A partial file: the copy of one source that is not whole.
+    /// Partial file: the incomplete copy of one source.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Partial {
-        /// Path of its directory below the target, empty for the target itself.
+        /// Path of its directory below the target; empty for the target itself.
         pub folder: Bytes,
-        /// The same directory, whatever path leads to it.
+        /// Identity of that directory, independent of the path.
         pub directory: Directory,
-        /// Its name until it is whole.
+        /// Temporary name.
         pub partial_name: Bytes,
-        /// Its name after that.
+        /// Final name.
         pub name: Bytes,
-        /// The source that it is a copy of.
+        /// Identity of the source.
         pub identity: Identity,
     }
 }
 
 wire_struct! {
-    /// A directory and the mount through which it was reached.
+    /// Directory and the mount through which it was reached.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct Directory {
         /// Device of its file system (`st_dev`).
         pub device: u64,
-        /// Its inode number there.
+        /// Inode number of the directory.
         pub inode: u64,
-        /// Number of the mount (`stx_mnt_id`), zero where the kernel gives none.
+        /// Mount id (`stx_mnt_id`); zero if the kernel reports none.
         pub mount: u64,
     }
 }
 
 wire_struct! {
-    /// The facts about a source that all stay the same while its content does.
+    /// Attributes of a source that stay equal while its content does.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Identity {
-        /// Bytes in it.
+        /// Size in bytes.
         pub bytes: u64,
-        /// Modification time.
+        /// Modification time (`st_mtime`).
         pub modified: Time,
-        /// Time of the last change of content or metadata.
+        /// Time of the last change of content or metadata (`st_ctime`).
         pub changed: Time,
         /// Inode number.
         pub inode: u64,
@@ -111,7 +111,7 @@ wire_struct! {
 }
 
 impl Identity {
-    /// The identity of an announced source.
+    /// Returns the identity of an announced source.
     #[must_use]
     pub fn of(entry: &Entry) -> Self {
         Self {
@@ -124,27 +124,27 @@ impl Identity {
 }
 
 wire_enum! {
-    /// One record.
+    /// Journal record.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Record {
-        /// Always first.
-        About(About) = 1,
-        /// A file begins.
-        Begun(Begun) = 2,
-        /// An extent of a file is written.
+        /// Parameters of the journal; always first.
+        Header(JournalHeader) = 1,
+        /// A file was started.
+        FileStarted(FileStart) = 2,
+        /// An extent of a file was written.
         Written((u64, Extent)) = 3,
-        /// Extents recorded in this many first bytes of the journal are durable.
+        /// Extents in the first so many bytes of the journal are durable.
         Synced(u64) = 4,
-        /// Nothing is left of a file's partial file, durably.
-        Ended(u64) = 5,
-        /// Where it goes; always second.
-        At(At) = 6,
-        /// A directory below, empty for the one of `At`, in which temporary files may be from here on.
-        Into(Bytes) = 7,
+        /// The partial file of this file is gone, durably.
+        FileEnded(u64) = 5,
+        /// Target directory; always second.
+        Target(TargetDirectory) = 6,
+        /// A directory below the target (empty: the target) that may hold temporary files from here on.
+        TempDirectory(Bytes) = 7,
     }
 }
 
-/// Appends a record.
+/// Appends the encoded record with length and CRC-32C.
 pub fn put(record: &Record, out: &mut Vec<u8>) {
     let body = wire::encode(record);
     (u32::try_from(body.len()).expect("a record is short")).put(out);
@@ -152,20 +152,20 @@ pub fn put(record: &Record, out: &mut Vec<u8>) {
     out.extend_from_slice(&body);
 }
 
-/// An unfinished file as a journal tells it.
+/// Unfinished file as recorded in a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unfinished {
-    /// The partial file.
+    /// Location and source of the copy.
     pub partial: Partial,
-    /// Extents that were synced and so outlive a power cut.
+    /// Extents that were synced and survive a power cut.
     pub durable: Vec<Extent>,
-    /// Extents that outlive the process but not the machine; empty when another boot wrote them.
+    /// Extents that survive the process but not the machine; empty if another boot wrote them.
     pub written: Vec<Extent>,
 }
 
 impl Unfinished {
-    /// Ranges that may hold bytes of the source, given the directory as it is reached now: what was not synced counts
-    /// only while device and mount are the same.
+    /// Ranges that may hold source bytes, given the directory as it is reached now. Extents that were
+    /// not synced count only while device and mount are unchanged.
     #[must_use]
     pub fn ranges(&self, algorithm: Algorithm, directory: Directory) -> Vec<Extent> {
         let mut extents = self.durable.clone();
@@ -176,8 +176,8 @@ impl Unfinished {
     }
 }
 
-impl About {
-    /// Whether the parts of the journal's extents are those of a transfer with this digest and block size.
+impl JournalHeader {
+    /// True if the journal's digest parts fit a transfer with this digest and block size.
     #[must_use]
     pub fn has_parts_of(&self, algorithm: Algorithm, block_bytes: u32) -> bool {
         self.algorithm == algorithm.of_ranges()
@@ -185,12 +185,12 @@ impl About {
     }
 }
 
-/// Reads a journal under boot `boot`: the unfinished files that it records, in the order in which they began. `None`
-/// where it is not a journal of this version; a torn end is cut off.
+/// Replays a journal under boot `boot`; returns its unfinished files in the order in which they
+/// started. `None` if it is no journal of this version. A torn end is ignored.
 #[must_use]
-pub fn replay(bytes: &[u8], boot: &str) -> Option<(About, Vec<Unfinished>)> {
-    let mut records = Records { bytes, position: 0 };
-    let Some((Record::About(about), _)) = records.next() else { return None };
+pub fn replay(bytes: &[u8], boot: &str) -> Option<(JournalHeader, Vec<Unfinished>)> {
+    let mut records = RecordReader { bytes, position: 0 };
+    let Some((Record::Header(about), _)) = records.next() else { return None };
     if about.version != JOURNAL_VERSION {
         return None;
     }
@@ -198,8 +198,8 @@ pub fn replay(bytes: &[u8], boot: &str) -> Option<(About, Vec<Unfinished>)> {
     let mut ends: HashMap<u64, VecDeque<u64>> = HashMap::new();
     for (record, end) in records {
         match record {
-            Record::About(_) => break,
-            Record::Begun(Begun { number, partial }) => {
+            Record::Header(_) => break,
+            Record::FileStarted(FileStart { number, partial }) => {
                 let (durable, written) = (Vec::new(), Vec::new());
                 files.insert(number, Unfinished { partial, durable, written });
                 ends.remove(&number);
@@ -218,10 +218,10 @@ pub fn replay(bytes: &[u8], boot: &str) -> Option<(About, Vec<Unfinished>)> {
                     file.durable.extend(file.written.drain(..count));
                 }
             }
-            Record::Ended(number) => {
+            Record::FileEnded(number) => {
                 files.remove(&number);
             }
-            Record::At(_) | Record::Into(_) => {}
+            Record::Target(_) | Record::TempDirectory(_) => {}
         }
     }
     if about.boot != boot {
@@ -230,49 +230,50 @@ pub fn replay(bytes: &[u8], boot: &str) -> Option<(About, Vec<Unfinished>)> {
     Some((about, files.into_values().collect()))
 }
 
-/// Where a transfer may have left temporary files.
+/// TempFileLocations where a transfer may have left temporary files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Places {
-    /// The directory it went to.
-    pub at: At,
-    /// Directories below it with files whose names begin with the transfer's mark.
+pub struct TempFileLocations {
+    /// Target directory.
+    pub at: TargetDirectory,
+    /// Directories below it that may hold files with the transfer's mark.
     pub directories: Vec<Bytes>,
-    /// Partial files that may be there.
+    /// Partial files that may exist.
     pub partials: Vec<Partial>,
 }
 
-/// What a journal says of where its transfer went, under any boot. `None` where it does not say.
+/// Reads the temporary file locations from a journal of any boot. `None` if it has none.
 #[must_use]
-pub fn places(bytes: &[u8]) -> Option<Places> {
-    let mut records = Records { bytes, position: 0 };
-    let Some((Record::About(About { version: JOURNAL_VERSION, .. }), _)) = records.next() else {
+pub fn temp_file_locations(bytes: &[u8]) -> Option<TempFileLocations> {
+    let mut records = RecordReader { bytes, position: 0 };
+    let Some((Record::Header(JournalHeader { version: JOURNAL_VERSION, .. }), _)) = records.next()
+    else {
         return None;
     };
-    let Some((Record::At(at), _)) = records.next() else { return None };
+    let Some((Record::Target(at), _)) = records.next() else { return None };
     let mut directories = Vec::new();
     let mut partials = BTreeMap::new();
     for (record, _) in records {
         match record {
-            Record::Into(path) => directories.push(path),
-            Record::Begun(begun) => {
+            Record::TempDirectory(path) => directories.push(path),
+            Record::FileStarted(begun) => {
                 partials.insert(begun.number, begun.partial);
             }
-            Record::Ended(number) => {
+            Record::FileEnded(number) => {
                 partials.remove(&number);
             }
-            Record::About(_) | Record::At(_) | Record::Written(_) | Record::Synced(_) => {}
+            Record::Header(_) | Record::Target(_) | Record::Written(_) | Record::Synced(_) => {}
         }
     }
-    Some(Places { at, directories, partials: partials.into_values().collect() })
+    Some(TempFileLocations { at, directories, partials: partials.into_values().collect() })
 }
 
-/// Whole records from the start, each with the length of the journal up to its end.
-struct Records<'a> {
+/// Iterator over intact records, each with the journal length at its end.
+struct RecordReader<'a> {
     bytes: &'a [u8],
     position: u64,
 }
 
-impl Iterator for Records<'_> {
+impl Iterator for RecordReader<'_> {
     type Item = (Record, u64);
 
     fn next(&mut self) -> Option<(Record, u64)> {
@@ -295,7 +296,7 @@ mod tests {
     use super::*;
 
     fn about() -> Record {
-        Record::About(About {
+        Record::Header(JournalHeader {
             version: JOURNAL_VERSION,
             boot: "this".into(),
             algorithm: Algorithm::Crc32c,
@@ -304,7 +305,7 @@ mod tests {
     }
 
     fn begun(number: u64, name: &str) -> Record {
-        Record::Begun(Begun { number, partial: partial(name) })
+        Record::FileStarted(FileStart { number, partial: partial(name) })
     }
 
     fn partial(name: &str) -> Partial {
@@ -332,13 +333,13 @@ mod tests {
         bytes
     }
 
-    /// `Synced` of everything that `records` would take.
+    /// `Synced` record that covers all of `records`.
     fn synced(records: &[Record]) -> Record {
         Record::Synced(journal(records).len() as u64)
     }
 
     #[test]
-    fn another_boot_trusts_only_what_was_synced() {
+    fn reboot_keeps_only_synced_extents() {
         let first = [about(), begun(1, "a"), Record::Written((1, extent(0)))];
         let synced = synced(&first);
         let [about, begun_a, written] = first;
@@ -346,11 +347,11 @@ mod tests {
             about,
             begun_a,
             written,
-            // Written while the sync ran, so not covered by it.
+            // Written during the sync, so not covered by it.
             Record::Written((1, extent(10))),
             synced,
             begun(2, "done"),
-            Record::Ended(2),
+            Record::FileEnded(2),
         ]);
         let file = |written: &[Extent]| Unfinished {
             partial: partial("a"),
@@ -367,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_begins_again_is_another_file() {
+    fn restarted_number_replaces_file() {
         let records = [about(), begun(1, "a"), Record::Written((1, extent(0))), begun(1, "b")];
         let synced = synced(&records);
         let mut bytes = journal(&records);
@@ -379,24 +380,32 @@ mod tests {
     }
 
     #[test]
-    fn it_says_where_the_transfer_went() {
-        let at = At { path: Bytes(b"/x".to_vec()), file_system: 1, inode: 2, mark: ".m-".into() };
+    fn temp_file_locations_survive_torn_end() {
+        let at = TargetDirectory {
+            path: Bytes(b"/x".to_vec()),
+            file_system: 1,
+            inode: 2,
+            mark: ".m-".into(),
+        };
         let into = |path: &str| Bytes(path.into());
         let records = [
             about(),
-            Record::At(at.clone()),
-            Record::Into(into("")),
+            Record::Target(at.clone()),
+            Record::TempDirectory(into("")),
             begun(1, "a"),
-            Record::Into(into("deep/er")),
+            Record::TempDirectory(into("deep/er")),
         ];
         let mut bytes = journal(&records);
         let directories = vec![into(""), into("deep/er")];
         let partials = vec![partial("a")];
-        let whole = Places { at: at.clone(), directories, partials: partials.clone() };
-        assert_eq!(places(&bytes), Some(whole));
+        let whole = TempFileLocations { at: at.clone(), directories, partials: partials.clone() };
+        assert_eq!(temp_file_locations(&bytes), Some(whole));
         bytes.pop();
-        assert_eq!(places(&bytes), Some(Places { at, directories: vec![into("")], partials }));
-        assert_eq!(places(&journal(&[about(), begun(1, "a")])), None);
+        assert_eq!(
+            temp_file_locations(&bytes),
+            Some(TempFileLocations { at, directories: vec![into("")], partials })
+        );
+        assert_eq!(temp_file_locations(&journal(&[about(), begun(1, "a")])), None);
     }
 
     #[test]
@@ -417,9 +426,9 @@ mod tests {
     }
 
     proptest! {
-        /// Cut anywhere, under any boot, a journal never claims more than its whole records say.
+        /// A journal cut anywhere never claims more than its intact records, under any boot.
         #[test]
-        fn a_torn_journal_claims_no_more_than_it_says(
+        fn torn_journal_claims_only_intact_records(
             steps in proptest::collection::vec(0_u64..8, 1..40),
             cut in any::<prop::sample::Index>(),
             flip in any::<Option<prop::sample::Index>>(),
@@ -437,8 +446,8 @@ mod tests {
                 let at = flip.index(bytes.len());
                 bytes[at] ^= 0x40;
             }
-            // An independent reading: how many whole records are left, then what they say.
-            let whole = Records { bytes: &bytes, position: 0 }.count();
+            // Independent reading: count the intact records, then evaluate them.
+            let whole = RecordReader { bytes: &bytes, position: 0 }.count();
             let is_synced = |record: &Record| matches!(record, Record::Synced(_));
             let synced = records[..whole].iter().rposition(is_synced);
             let count = |records: &[Record]| {
@@ -450,7 +459,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_journal_or_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn replay_accepts_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             let _ = replay(&bytes, "this");
         }
     }

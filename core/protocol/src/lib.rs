@@ -1,23 +1,23 @@
-//! The mover's protocol: what two ends of a transfer say to each other, and what each of them does next.
+//! Transfer protocol of the mover: wire formats and the state machines of sender and receiver.
 //!
-//! Nothing here opens a socket or a file, starts a thread or reads a clock. The two state machines,
-//! [`sender::Sender`] and [`receiver::Receiver`], take messages and facts and give back messages and
-//! work; `penstock-mover` carries the work out with threads, and the tests of this crate carry it out
-//! over an in-memory network that loses connections at seeded moments.
+//! Sans-I/O: this crate opens no socket or file, starts no thread and reads no clock.
+//! [`sender::Sender`] and [`receiver::Receiver`] consume messages and events and produce messages and
+//! work. `penstock-mover` drives them with threads, sockets and files; the tests of this crate drive
+//! them over an in-memory network that drops connections at seeded moments.
 //!
 //! A transfer has one control connection and any number of data connections, all to one TCP port:
 //!
 //! | layer | module |
 //! |---|---|
-//! | first bytes of every connection | [`preamble`] |
-//! | who may open or join a session | [`open`], [`proof`] |
-//! | control messages, kept in order and whole across lost connections | [`link`], [`control`] |
-//! | self-describing blocks on any stream | [`block`] |
-//! | a copy between two agents that somebody else asks for | [`third_party`] |
-//! | what a file is called, is made of, and adds up to | [`manifest`], [`list`], [`extents`], [`digest`] |
-//! | what survives a crash of the receiver | [`journal`] |
+//! | preamble of every connection | [`preamble`] |
+//! | opening and joining a session, authentication | [`open`], [`proof`] |
+//! | control messages, delivered once and in order across reconnects | [`link`], [`control`] |
+//! | self-describing frames on data streams | [`block`] |
+//! | third-party copy between two agents | [`third_party`] |
+//! | paths, metadata, ranges and digests of files | [`manifest`], [`list`], [`extents`], [`digest`] |
+//! | resume journal of the receiver | [`journal`] |
 //!
-//! The bytes are described for other implementers in `docs/protocol.md`.
+//! `docs/protocol.md` specifies the bytes for other implementers.
 
 #![forbid(unsafe_code)]
 
@@ -38,5 +38,5 @@ pub mod sender;
 pub mod third_party;
 pub mod wire;
 
-/// Version of everything in this crate that crosses the network.
+/// Protocol version; both ends must have the same.
 pub const PROTOCOL_VERSION: u16 = 2;

@@ -1,80 +1,80 @@
-//! Control messages that arrive once, whole and in order, however often their connection is lost.
+//! Reliable control link: messages arrive once and in order across any number of lost connections.
 //!
-//! Each message has a number. Both ends keep what the other has not confirmed; when a connection comes
-//! back, each says the last number it received and the other goes on from there. The link also tells a
-//! dead connection from a quiet one: a side with nothing to say sends a beat.
+//! Each message has a number, and both ends keep messages until the peer confirms them. On reconnect
+//! each end reports the last number it received and the other resumes from the next. Idle ends send
+//! keepalives, which distinguishes an idle connection from a dead one.
 //!
 //! ```text
 //! frame = length u32 | kind u8 | number u64 | body     length counts kind, number and body
-//! kind 0 message, number its own; 1 confirmation of all up to number; 2 beat, confirming likewise
+//! kind 0 message with its number; 1 confirmation of all up to number; 2 keepalive, confirming likewise
 //! ```
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Longest body of a message.
+/// Size limit of a message body in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// A side that has heard nothing for this long gives the connection up.
-pub const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// Time without received bytes after which an end drops the connection.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A side that has said nothing for this long sends a beat.
-pub const BEAT_EVERY: Duration = Duration::from_secs(2);
+/// Time without sent bytes after which an end sends a keepalive.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Unconfirmed bytes above which a side should make no more messages.
-const BACKLOG_BYTES: usize = 8 << 20;
+/// Unconfirmed bytes above which an end should produce no messages.
+const BACKLOG_BYTES_MAX: usize = 8 << 20;
 
-/// Received messages after which a confirmation is due at once.
-const CONFIRM_EVERY: u64 = 64;
+/// Number of received messages after which a confirmation is sent at once.
+const CONFIRM_AFTER_MESSAGES: u64 = 64;
 
 const FRAME_OVERHEAD: usize = 4 + 1 + 8;
 
-/// Why a connection must be dropped.
+/// Reason to drop the connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    /// A frame that is not a frame.
+    /// A frame has a wrong length or kind.
     #[error("control connection carries a damaged frame ({0})")]
     Frame(&'static str),
-    /// A number that cannot be.
+    /// A message number is out of order.
     #[error("control connection skips from message {expected} to {found}")]
     Order {
-        /// The number that was due.
+        /// Expected number.
         expected: u64,
-        /// The number that came.
+        /// Received number.
         found: u64,
     },
-    /// The peer confirms what was never sent, or asks for what is gone.
+    /// The peer confirms a message that was never sent or asks for a discarded one.
     #[error("peer confirms message {confirmed} of {sent}")]
     Confirmation {
-        /// What it confirms.
+        /// Number that the peer confirms.
         confirmed: u64,
-        /// How many were sent.
+        /// Number of messages sent.
         sent: u64,
     },
-    /// Nothing came for too long.
-    #[error("control connection was silent for {} s", SILENCE_MAX.as_secs())]
-    Silence,
+    /// No bytes within [`IDLE_TIMEOUT`].
+    #[error("control connection was silent for {} s", IDLE_TIMEOUT.as_secs())]
+    IdleTimeout,
 }
 
 /// One end of a control link.
 #[derive(Debug)]
-pub struct Link {
+pub struct ControlLink {
     connected: bool,
-    /// Messages not confirmed, oldest first; the first has number `confirmed + 1`.
+    /// Unconfirmed messages, oldest first; the first has number `confirmed + 1`.
     unconfirmed: VecDeque<Vec<u8>>,
     unconfirmed_bytes: usize,
     confirmed: u64,
-    /// How many of `unconfirmed` went out on this connection.
+    /// Number of `unconfirmed` messages written to this connection.
     written: usize,
     received: u64,
     confirmation_sent: u64,
     partial: Vec<u8>,
-    heard: Duration,
-    said: Duration,
+    last_receive: Duration,
+    last_send: Duration,
 }
 
-impl Link {
-    /// A link without a connection.
+impl ControlLink {
+    /// Creates a link without a connection.
     #[must_use]
     pub fn new(now: Duration) -> Self {
         Self {
@@ -86,66 +86,66 @@ impl Link {
             received: 0,
             confirmation_sent: 0,
             partial: Vec::new(),
-            heard: now,
-            said: now,
+            last_receive: now,
+            last_send: now,
         }
     }
 
-    /// How many messages of the peer have been received, to be told to it on the next connection.
+    /// Number of messages received, sent to the peer on reconnect.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Whether more messages should be made now.
+    /// True while the caller may produce more messages.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.unconfirmed_bytes < BACKLOG_BYTES
+        self.unconfirmed_bytes < BACKLOG_BYTES_MAX
     }
 
-    /// Whether the peer has confirmed everything.
+    /// True if the peer has confirmed every message.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.unconfirmed.is_empty()
     }
 
-    /// Queues a message.
+    /// Queues a message for transmission.
     ///
     /// # Panics
-    /// When it is longer than [`MESSAGE_BYTES_MAX`], which its maker must prevent.
+    /// If it is longer than [`MESSAGE_BYTES_MAX`]; the caller must prevent that.
     pub fn send(&mut self, body: Vec<u8>) {
         assert!(body.len() <= MESSAGE_BYTES_MAX, "control message of {} bytes", body.len());
         self.unconfirmed_bytes += body.len();
         self.unconfirmed.push_back(body);
     }
 
-    /// A connection is there, and the peer says how many messages it has received.
+    /// Attaches a connection whose peer has received `peer_received` messages.
     ///
     /// # Errors
-    /// When that cannot be; the session is then lost.
+    /// If that number is impossible; the session is then lost.
     pub fn connected(&mut self, peer_received: u64, now: Duration) -> Result<(), LinkError> {
         self.confirm(peer_received)?;
         self.connected = true;
         self.written = 0;
         self.confirmation_sent = self.received;
         self.partial.clear();
-        self.heard = now;
-        self.said = now;
+        self.last_receive = now;
+        self.last_send = now;
         Ok(())
     }
 
-    /// The connection is gone.
+    /// Detaches the connection.
     pub fn disconnected(&mut self) {
         self.connected = false;
         self.partial.clear();
     }
 
-    /// Takes bytes from the connection and gives the messages they complete.
+    /// Consumes bytes from the connection and returns the messages they complete.
     ///
     /// # Errors
-    /// When the connection must be dropped.
+    /// If the connection must be dropped.
     pub fn receive(&mut self, bytes: &[u8], now: Duration) -> Result<Vec<Vec<u8>>, LinkError> {
-        self.heard = now;
+        self.last_receive = now;
         self.partial.extend_from_slice(bytes);
         let mut messages = Vec::new();
         let mut at = 0;
@@ -172,10 +172,10 @@ impl Link {
         Ok(messages)
     }
 
-    /// Appends what is to be written now, up to about `limit` bytes.
+    /// Appends the bytes to write now, up to about `limit`.
     ///
     /// # Errors
-    /// When the peer has been silent for too long.
+    /// If the peer has been silent for [`IDLE_TIMEOUT`].
     pub fn transmit(
         &mut self,
         now: Duration,
@@ -185,8 +185,8 @@ impl Link {
         if !self.connected {
             return Ok(());
         }
-        if now.saturating_sub(self.heard) > SILENCE_MAX {
-            return Err(LinkError::Silence);
+        if now.saturating_sub(self.last_receive) > IDLE_TIMEOUT {
+            return Err(LinkError::IdleTimeout);
         }
         let start = out.len();
         while out.len() - start < limit {
@@ -195,15 +195,15 @@ impl Link {
             self.written += 1;
         }
         let quiet = out.len() == start;
-        let unsaid = self.received - self.confirmation_sent;
-        if unsaid >= CONFIRM_EVERY || (quiet && unsaid > 0) {
+        let unconfirmed_received = self.received - self.confirmation_sent;
+        if unconfirmed_received >= CONFIRM_AFTER_MESSAGES || (quiet && unconfirmed_received > 0) {
             frame(out, 1, self.received, &[]);
             self.confirmation_sent = self.received;
-        } else if quiet && now.saturating_sub(self.said) >= BEAT_EVERY {
+        } else if quiet && now.saturating_sub(self.last_send) >= KEEPALIVE_INTERVAL {
             frame(out, 2, self.received, &[]);
         }
         if out.len() > start {
-            self.said = now;
+            self.last_send = now;
         }
         Ok(())
     }
@@ -213,7 +213,7 @@ impl Link {
         if number > sent {
             return Err(LinkError::Confirmation { confirmed: number, sent });
         }
-        // A confirmation may be old when a connection has come back since; it then says nothing new.
+        // A confirmation from before a reconnect may be old and then confirms nothing new.
         while self.confirmed < number {
             let body = self.unconfirmed.pop_front().expect("number is at most what was sent");
             self.unconfirmed_bytes -= body.len();
@@ -238,25 +238,25 @@ mod tests {
 
     use super::*;
 
-    const NOW: Duration = Duration::from_secs(100);
+    const TEST_NOW: Duration = Duration::from_secs(100);
 
-    fn connect(a: &mut Link, b: &mut Link) {
+    fn connect(a: &mut ControlLink, b: &mut ControlLink) {
         let (from_a, from_b) = (a.received(), b.received());
-        a.connected(from_b, NOW).expect("b received what a sent");
-        b.connected(from_a, NOW).expect("a received what b sent");
+        a.connected(from_b, TEST_NOW).expect("b received what a sent");
+        b.connected(from_a, TEST_NOW).expect("a received what b sent");
     }
 
     proptest! {
-        /// Whatever is cut off, and whenever, each message arrives once and in order, both ways.
+        /// Each message arrives once and in order, in both directions, for any cuts.
         #[test]
         fn messages_survive_lost_connections(
             cuts in proptest::collection::vec((0_usize..120, 0_usize..120, 1_usize..7), 1..30),
         ) {
-            let (mut a, mut b) = (Link::new(NOW), Link::new(NOW));
+            let (mut a, mut b) = (ControlLink::new(TEST_NOW), ControlLink::new(TEST_NOW));
             let (mut sent, mut at_a, mut at_b) = (0_u32, Vec::new(), Vec::new());
-            let sink = |link: &mut Link, bytes: &[u8], to: &mut Vec<Vec<u8>>| {
+            let sink = |link: &mut ControlLink, bytes: &[u8], to: &mut Vec<Vec<u8>>| {
                 for piece in bytes.chunks(5) {
-                    to.extend(link.receive(piece, NOW).expect("frames are whole"));
+                    to.extend(link.receive(piece, TEST_NOW).expect("frames are whole"));
                 }
             };
             for (cut_a, cut_b, count) in cuts {
@@ -267,8 +267,8 @@ mod tests {
                     sent += 1;
                 }
                 let (mut from_a, mut from_b) = (Vec::new(), Vec::new());
-                a.transmit(NOW, 1000, &mut from_a).expect("not silent");
-                b.transmit(NOW, 1000, &mut from_b).expect("not silent");
+                a.transmit(TEST_NOW, 1000, &mut from_a).expect("not silent");
+                b.transmit(TEST_NOW, 1000, &mut from_b).expect("not silent");
                 sink(&mut b, &from_a[..cut_a.min(from_a.len())], &mut at_b);
                 sink(&mut a, &from_b[..cut_b.min(from_b.len())], &mut at_a);
                 a.disconnected();
@@ -277,8 +277,8 @@ mod tests {
             connect(&mut a, &mut b);
             for _ in 0..4 {
                 let (mut from_a, mut from_b) = (Vec::new(), Vec::new());
-                a.transmit(NOW, 1 << 20, &mut from_a).expect("not silent");
-                b.transmit(NOW, 1 << 20, &mut from_b).expect("not silent");
+                a.transmit(TEST_NOW, 1 << 20, &mut from_a).expect("not silent");
+                b.transmit(TEST_NOW, 1 << 20, &mut from_b).expect("not silent");
                 sink(&mut b, &from_a, &mut at_b);
                 sink(&mut a, &from_b, &mut at_a);
             }
@@ -291,19 +291,19 @@ mod tests {
 
         #[test]
         fn any_bytes_are_messages_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Link::new(NOW).receive(&bytes, NOW);
+            let _ = ControlLink::new(TEST_NOW).receive(&bytes, TEST_NOW);
         }
     }
 
     #[test]
-    fn a_quiet_link_beats_and_a_silent_one_dies() {
-        let (mut a, mut b) = (Link::new(NOW), Link::new(NOW));
+    fn idle_link_keeps_alive_then_times_out() {
+        let (mut a, mut b) = (ControlLink::new(TEST_NOW), ControlLink::new(TEST_NOW));
         connect(&mut a, &mut b);
         let mut out = Vec::new();
-        a.transmit(NOW + BEAT_EVERY, 1000, &mut out).expect("not silent yet");
+        a.transmit(TEST_NOW + KEEPALIVE_INTERVAL, 1000, &mut out).expect("not silent yet");
         assert_eq!(out.len(), FRAME_OVERHEAD);
-        assert_eq!(b.receive(&out, NOW), Ok(vec![]));
-        let late = NOW + SILENCE_MAX + Duration::from_millis(1);
-        assert_eq!(a.transmit(late, 1000, &mut out), Err(LinkError::Silence));
+        assert_eq!(b.receive(&out, TEST_NOW), Ok(vec![]));
+        let late = TEST_NOW + IDLE_TIMEOUT + Duration::from_millis(1);
+        assert_eq!(a.transmit(late, 1000, &mut out), Err(LinkError::IdleTimeout));
     }
 }

@@ -1,28 +1,27 @@
-//! Paths that somebody lists, each once, in the order of the list: millions of them in little more memory
-//! than their text.
+//! List of distinct paths in their given order; millions need little more memory than their text.
 //!
-//! Not for: what a path may be, which [`crate::manifest::RelativePath`] says of each.
+//! [`crate::manifest::RelativePath`] validates a path; this list does not.
 
 use std::ops::Range;
 
-/// Longest text of a list.
+/// Largest text of a list, in bytes.
 pub const TEXT_BYTES_MAX: usize = 1 << 30;
 
-/// A list of paths.
+/// Distinct, normalised paths in their given order.
 #[derive(Debug, Default)]
 pub struct PathList {
-    /// The paths, one behind the other.
+    /// All paths concatenated.
     text: Vec<u8>,
-    /// Where each begins in the text, and its length.
+    /// Offset and length of each path in the text.
     places: Vec<(u32, u32)>,
 }
 
 impl PathList {
-    /// The paths of a text, a `separator` behind each, without what means nothing in them: `./a//b/` is
+    /// Parses a text in which `separator` ends each path. Paths are normalised: `./a//b/` becomes
     /// `a/b`, and the directory itself an empty path.
     ///
     /// # Panics
-    /// When the text is longer than [`TEXT_BYTES_MAX`].
+    /// If the text is longer than [`TEXT_BYTES_MAX`].
     #[must_use]
     pub fn of(mut text: Vec<u8>, separator: u8) -> Self {
         assert!(text.len() <= TEXT_BYTES_MAX, "a list of {} bytes", text.len());
@@ -32,7 +31,7 @@ impl PathList {
             let length = text[start..].iter().position(|byte| *byte == separator);
             let end = length.map_or(text.len(), |length| start + length);
             if start < end {
-                let length = make_plain(&mut text, start..end, to);
+                let length = normalise(&mut text, start..end, to);
                 places.push((to as u32, length as u32));
                 to += length;
             }
@@ -46,44 +45,44 @@ impl PathList {
         list
     }
 
-    /// Leaves each path where it stands first.
+    /// Keeps the first occurrence of each path.
     fn drop_repeated(&mut self) {
         let mut order: Vec<u32> = (0..self.places.len() as u32).collect();
         let path = |number: u32| self.get(number as usize).unwrap_or_default();
         order.sort_unstable_by(|a, b| path(*a).cmp(path(*b)).then(a.cmp(b)));
         let again = order.windows(2).filter(|two| path(two[0]) == path(two[1]));
         let again: Vec<u32> = again.map(|two| two[1]).collect();
-        // A length that no path has.
+        // `u32::MAX` marks a path for removal: no path is that long.
         again.into_iter().for_each(|number| self.places[number as usize].1 = u32::MAX);
         self.places.retain(|place| place.1 != u32::MAX);
     }
 
-    /// Takes the directory itself off the list; whether it was on it.
+    /// Removes the directory itself from the list; returns true if it was listed.
     pub fn take_root(&mut self) -> bool {
         let before = self.places.len();
         self.places.retain(|place| place.1 > 0);
         self.places.len() < before
     }
 
-    /// How many paths there are.
+    /// Number of paths.
     #[must_use]
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether there is none.
+    /// True if the list has no path.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Bytes of all paths.
+    /// Total size of all paths in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.iter().map(<[u8]>::len).sum()
     }
 
-    /// The path with this number, from 0.
+    /// Returns the path with this index, from 0.
     #[must_use]
     pub fn get(&self, number: usize) -> Option<&[u8]> {
         let (start, length) = *self.places.get(number)?;
@@ -91,14 +90,15 @@ impl PathList {
         self.text.get(start..start + length as usize)
     }
 
-    /// All paths in order.
+    /// Iterates over the paths in order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.len()).filter_map(|number| self.get(number))
     }
 }
 
-/// Writes the plain form of the path in `from` to `to`, which is no later; its length, which is no more.
-fn make_plain(text: &mut [u8], from: Range<usize>, to: usize) -> usize {
+/// Writes the normalised form of the path in `from` to `to`, which is not after it; returns its length,
+/// which is not larger.
+fn normalise(text: &mut [u8], from: Range<usize>, to: usize) -> usize {
     let mut end = to;
     if text[from.start] == b'/' {
         text[to] = b'/';
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn each_path_is_taken_once_and_plain() {
+    fn paths_are_normalised_and_deduplicated() {
         let list = paths(b"./a\n\nb//c/\na\n.\n/d\n../e\n//d/./\n/\n./\nb/c", b'\n');
         assert_eq!(list, [&b"a"[..], b"b/c", b"", b"/d", b"../e", b"/"]);
         assert_eq!(paths(b"a\nb\0./c\0", 0), [&b"a\nb"[..], b"c"]);
@@ -144,9 +144,9 @@ mod tests {
     }
 
     proptest! {
-        /// The same as path by path, with a copy of each.
+        /// Equals normalising and deduplicating line by line.
         #[test]
-        fn it_is_what_its_lines_are(text in "[a/.\n]{0,60}") {
+        fn list_equals_normalised_lines(text in "[a/.\n]{0,60}") {
             let mut seen = std::collections::HashSet::new();
             let plain = |line: &str| {
                 let names = line.split('/').filter(|name| !matches!(*name, "" | "."));

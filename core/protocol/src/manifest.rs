@@ -1,49 +1,49 @@
-//! What is to be copied: paths that cannot leave their target, and entries with their metadata.
+//! Manifest of a transfer: paths that cannot leave their target, and entries with their metadata.
 
 use std::fmt;
 
-use crate::wire::{Bytes, Input, Wire, WireError, wire_struct};
+use crate::wire::{Bytes, WireError, WireFormat, WireReader, wire_struct};
 
-/// Longest relative path; far beyond PATH_MAX, so that deep trees arrive whole.
+/// Limit of a relative path, far beyond PATH_MAX, so that deep trees can be copied.
 pub const PATH_BYTES_MAX: usize = 32 * 1024;
 
-/// Most bytes of one entry as it is sent, its extended attributes included: far below a message.
+/// Limit of an encoded entry, extended attributes included; far below a message.
 pub const ENTRY_BYTES_MAX: usize = 256 * 1024;
 
-/// Longest name of one file or directory, as on every Linux file system.
+/// Limit of a file name, as on every Linux file system (NAME_MAX).
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// A path below the target of a transfer: no root, no `.` or `..`, no empty name, no NUL.
+/// Path below the target of a transfer: no root, no `.` or `..`, no empty name, no NUL.
 ///
 /// Bytes, not text: names may hold newlines and need not be UTF-8.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RelativePath(Vec<u8>);
 
-/// Why a path is no [`RelativePath`].
+/// Reason why bytes are no [`RelativePath`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// Nothing in it.
+    /// The path has no bytes.
     #[error("path is empty")]
     Empty,
-    /// It starts at the root.
+    /// The path starts with `/`.
     #[error("path is absolute")]
     Absolute,
-    /// It holds a name that is empty, `.` or `..`.
+    /// A name is empty, `.` or `..`.
     #[error("path holds an empty, '.' or '..' name")]
     Step,
-    /// It holds a NUL byte.
+    /// A name holds a NUL byte.
     #[error("path holds a NUL byte")]
     Nul,
-    /// It, or a name in it, is too long.
+    /// The path or a name exceeds its limit.
     #[error("path or a name in it is too long")]
     TooLong,
 }
 
 impl RelativePath {
-    /// Checks a path.
+    /// Validates the bytes of a path.
     ///
     /// # Errors
-    /// When it could leave the directory it is relative to, or no file system could hold it.
+    /// If the path could leave its base directory or no file system could hold it.
     pub fn new(bytes: Vec<u8>) -> Result<Self, PathError> {
         match bytes.as_slice() {
             [] => return Err(PathError::Empty),
@@ -62,7 +62,7 @@ impl RelativePath {
         Ok(Self(bytes))
     }
 
-    /// The bytes of the path.
+    /// Returns the bytes, without a final NUL.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -81,7 +81,7 @@ impl fmt::Debug for RelativePath {
     }
 }
 
-/// A path on one line of a terminal: text as it is, control and non-UTF-8 bytes escaped.
+/// Formats a path on one line: text unchanged, control and non-UTF-8 bytes escaped.
 #[must_use]
 pub fn display_path(bytes: &[u8]) -> String {
     let mut text = String::new();
@@ -96,34 +96,34 @@ pub fn display_path(bytes: &[u8]) -> String {
     text
 }
 
-impl Wire for RelativePath {
+impl WireFormat for RelativePath {
     const MIN_BYTES: usize = 4;
     fn put(&self, out: &mut Vec<u8>) {
         u32::try_from(self.0.len()).expect("a path is short").put(out);
         out.extend_from_slice(&self.0);
     }
-    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+    fn take(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         Self::new(Bytes::take(input)?.0).map_err(|_| WireError::Invalid("path"))
     }
 }
 
-/// What an entry is.
+/// Type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A file with bytes.
+pub enum EntryKind {
+    /// Regular file.
     File,
-    /// A directory; always before what is in it.
+    /// Directory; announced before its contents.
     Directory,
-    /// A symbolic link; its target is in [`Entry::link`].
+    /// Symbolic link; its target is in [`Entry::link`].
     Symlink,
 }
 
-impl Wire for Kind {
+impl WireFormat for EntryKind {
     const MIN_BYTES: usize = 1;
     fn put(&self, out: &mut Vec<u8>) {
         out.push(*self as u8);
     }
-    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+    fn take(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         match u8::take(input)? {
             0 => Ok(Self::File),
             1 => Ok(Self::Directory),
@@ -134,7 +134,7 @@ impl Wire for Kind {
 }
 
 wire_struct! {
-    /// A modification time.
+    /// Time stamp of a file.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
     pub struct Time {
         /// Seconds since 1970-01-01 UTC; may be negative.
@@ -145,28 +145,28 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// One thing to be copied.
+    /// Manifest entry: a file, directory or symbolic link to copy.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Entry {
-        /// Where it goes, below the target.
+        /// Path below the target.
         pub path: RelativePath,
-        /// What it is.
-        pub kind: Kind,
-        /// Bytes in a file, zero otherwise.
+        /// Type of the entry.
+        pub kind: EntryKind,
+        /// Size of a file in bytes, zero otherwise.
         pub bytes: u64,
-        /// When its content was last modified (`st_mtime`); the destination gets it.
+        /// Modification time (`st_mtime`); copied to the destination.
         pub modified: Time,
-        /// When its content or metadata last changed (`st_ctime`), which no program can set back.
+        /// Change time (`st_ctime`), which no program can set back.
         pub changed: Time,
-        /// Its inode number at the source.
+        /// Inode number at the source.
         pub inode: u64,
         /// Permission bits.
         pub mode: u32,
-        /// Owner's number.
+        /// User id of the owner.
         pub uid: u32,
-        /// Group's number.
+        /// Group id.
         pub gid: u32,
-        /// Whether the source has holes, which are to stay holes.
+        /// Set when the source is sparse; the receiver preserves its holes.
         pub sparse: bool,
         /// Target of a symbolic link, empty otherwise.
         pub link: Bytes,
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_paths_that_stay_below_are_paths() {
+    fn escaping_paths_are_rejected() {
         let long = vec![b'a'; NAME_BYTES_MAX + 1];
         for bad in [&b""[..], b"/etc", b"a//b", b"a/", b"./a", b"a/../b", b"..", b"a\0b", &long] {
             assert!(RelativePath::new(bad.to_vec()).is_err(), "{bad:?}");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn any_name_prints_on_one_line() {
+    fn display_path_escapes_control_bytes() {
         assert_eq!(display_path(b"run\n7/\xff.dat"), "run\\n7/\\xff.dat");
         assert_eq!(display_path("dépôt".as_bytes()), "dépôt");
         assert_eq!(display_path(b"\x1b[2J"), "\\u{1b}[2J");

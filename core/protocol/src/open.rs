@@ -1,35 +1,35 @@
-//! How a session is asked for, granted or refused, and come back to.
+//! Opening a session: request, grant or refusal, and reconnection.
 //!
-//! The exchange is one request and one answer, each behind a four-byte length, inside TLS on a control
-//! connection. After a grant the same connection carries the session's [`crate::link`].
+//! One request and one answer, each behind a four-byte length, inside TLS on a control connection.
+//! After a grant the connection carries the session's [`crate::link`].
 
 use crate::control::Settings;
 use crate::digest::Algorithm;
 use crate::proof::KEY_BYTES;
 use crate::third_party::ThirdParty;
-use crate::wire::{Bytes, Input, Wire, WireError, wire_enum, wire_struct};
+use crate::wire::{Bytes, WireError, WireFormat, WireReader, wire_enum, wire_struct};
 
-/// Longest request or answer.
+/// Size limit of a request or an answer.
 pub const OPEN_BYTES_MAX: usize = 256 * 1024;
 
-/// Name of a session.
+/// Random identifier of a session.
 pub type SessionId = [u8; 16];
 
-/// How data streams are protected.
+/// Protection of data streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protection {
-    /// TLS 1.3: nobody on the path reads or changes them.
+    /// TLS 1.3: encrypted and authenticated.
     Full,
-    /// Authenticated, not hidden: nobody on the path changes them.
+    /// Authenticated with AES-GMAC, not encrypted.
     Integrity,
 }
 
-impl Wire for Protection {
+impl WireFormat for Protection {
     const MIN_BYTES: usize = 1;
     fn put(&self, out: &mut Vec<u8>) {
         out.push(*self as u8);
     }
-    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+    fn take(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         match u8::take(input)? {
             0 => Ok(Self::Full),
             1 => Ok(Self::Integrity),
@@ -38,24 +38,24 @@ impl Wire for Protection {
     }
 }
 
-/// How packets carry a scitag.
+/// Where packets carry a scitag.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Label {
-    /// They do not: fireflies alone tell.
+pub enum PacketLabel {
+    /// Not in packets; only fireflies report the scitag.
     None,
-    /// In the flow label of IPv6.
+    /// In the IPv6 flow label.
     #[default]
     Flow,
-    /// In a destination option of IPv6.
+    /// In an IPv6 destination option.
     Destination,
 }
 
-impl Wire for Label {
+impl WireFormat for PacketLabel {
     const MIN_BYTES: usize = 1;
     fn put(&self, out: &mut Vec<u8>) {
         out.push(*self as u8);
     }
-    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+    fn take(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         match u8::take(input)? {
             0 => Ok(Self::None),
             1 => Ok(Self::Flow),
@@ -66,22 +66,22 @@ impl Wire for Label {
 }
 
 wire_struct! {
-    /// Whose data it is, and how packets say so.
+    /// Scitag of a transfer and where its packets carry it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Mark {
-        /// Owner and activity as a scitag number.
+        /// Scitag number: experiment and activity.
         pub scitag: u16,
-        /// How packets carry it.
-        pub label: Label,
+        /// Where packets carry it.
+        pub label: PacketLabel,
     }
 }
 
-impl Wire for Algorithm {
+impl WireFormat for Algorithm {
     const MIN_BYTES: usize = 1;
     fn put(&self, out: &mut Vec<u8>) {
         out.push(*self as u8);
     }
-    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+    fn take(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         match u8::take(input)? {
             0 => Ok(Self::None),
             1 => Ok(Self::Crc32c),
@@ -94,22 +94,22 @@ impl Wire for Algorithm {
     }
 }
 
-/// What is done with files of the same name at the destination.
+/// Policy for files that exist at the destination.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Existing {
-    /// Those that are the same stay, others are replaced.
+    /// Skip identical files, replace different ones.
     #[default]
     Replace,
-    /// Those that are the same stay, others are a failure.
+    /// Skip identical files, fail on different ones.
     Keep,
 }
 
-impl Wire for Existing {
+impl WireFormat for Existing {
     const MIN_BYTES: usize = 1;
     fn put(&self, out: &mut Vec<u8>) {
         out.push(*self as u8);
     }
-    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+    fn take(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         match u8::take(input)? {
             0 => Ok(Self::Replace),
             1 => Ok(Self::Keep),
@@ -119,89 +119,89 @@ impl Wire for Existing {
 }
 
 wire_struct! {
-    /// How files are copied; both ends hold the same options.
+    /// Options of a copy; both ends hold the same.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Options {
-        /// Bytes in a block, a power of two.
+        /// Block size in bytes, a power of two.
         pub block_bytes: u32,
-        /// Digest of whole files.
+        /// Digest algorithm of whole files.
         pub algorithm: Algorithm,
         /// Protection of data streams.
         pub protection: Protection,
-        /// Write under the final name at once, without a temporary one.
+        /// Write under the final name directly, without a temporary file.
         pub inplace: bool,
         /// Copy extended attributes.
         pub xattrs: bool,
-        /// Take files of equal size and time for the same only when their digests agree.
+        /// Compare digests of files with equal size and time before skipping them.
         pub compare_digest: bool,
-        /// Read files back from the device before they get their name.
+        /// Read files back from the device and verify them before commit.
         pub readback: bool,
-        /// What is done with files that are there.
+        /// Policy for existing files.
         pub existing: Existing,
-        /// Whose data it is, where somebody says so.
+        /// Scitag, if the client sets one.
         pub mark: Option<Mark>,
-        /// Rate, streams, readers and writers at the start.
+        /// Initial rate limit, streams, readers and writers.
         pub settings: Settings,
     }
 }
 
 wire_struct! {
-    /// Asks to write below `target`.
+    /// Request to write below `target`.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Push {
-        /// Path at the agent.
+        /// Path of the target at the agent.
         pub target: Bytes,
-        /// Whether the target is a directory for what comes, even if it is not there yet. When it is
-        /// not, a single file takes the target's name unless a directory is there.
+        /// Set when the target is a directory, even if it does not exist yet. Otherwise a single file
+        /// takes the target's name unless a directory of that name exists.
         pub into_directory: bool,
-        /// The same for the same command: names the journal that a repeated command resumes from.
+        /// Equal for repetitions of one command; names the journal from which a repetition resumes.
         pub transfer_key: [u8; 16],
-        /// How.
+        /// Options of the copy.
         pub options: Options,
     }
 }
 
 wire_struct! {
-    /// Asks to read `sources`.
+    /// Request to read `sources`.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Pull {
-        /// Paths at the agent.
+        /// Paths of the sources at the agent.
         pub sources: Vec<Bytes>,
-        /// Whether directories are meant.
+        /// Set when directories are copied with their contents.
         pub recursive: bool,
-        /// Whether the one source is a directory, and what is meant below it follows as a list.
+        /// Set when the one source is a directory and a list of paths below it follows.
         pub listed: bool,
-        /// How.
+        /// Options of the copy.
         pub options: Options,
     }
 }
 
 wire_struct! {
-    /// Comes back to a session whose control connection was lost.
+    /// Request to reconnect to a session whose control connection was lost.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct Return {
-        /// The session.
+    pub struct Reconnect {
+        /// Identifier of the session.
         pub session: SessionId,
-        /// Its key.
+        /// Key of the session, which authenticates the client.
         pub key: [u8; KEY_BYTES],
-        /// Messages received so far.
+        /// Number of control messages received so far.
         pub received: u64,
     }
 }
 
 wire_enum! {
-    /// What a control connection is for.
+    /// Request of a control connection.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Request {
         /// Send files to the agent.
         Push(Push) = 1,
         /// Get files from the agent.
         Pull(Pull) = 2,
-        /// Go on with a session.
-        Return(Return) = 3,
-        /// Have the agent send files into a session at another.
+        /// Reconnect to a session.
+        Reconnect(Reconnect) = 3,
+        /// Make the agent send files into a session at another agent.
         ThirdParty(Box<ThirdParty>) = 4,
-        /// Say whether the client is known, and do nothing.
+        /// Authenticate the client and do nothing else.
         Check(()) = 5,
     }
 }
@@ -214,38 +214,38 @@ wire_struct! {
         pub software: String,
         /// Bearer token; empty where the client proves itself by certificate.
         pub token: String,
-        /// Features the client would use; unknown ones are ignored.
+        /// Features that the client supports; the agent ignores unknown ones.
         pub features: Vec<String>,
-        /// What it asks for.
+        /// The request itself.
         pub request: Request,
     }
 }
 
-/// Why a session is refused.
+/// Class of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalKind {
     /// No valid token or certificate.
     Identity,
-    /// A known client that may not do this.
+    /// The authenticated client lacks the permission.
     Permission,
-    /// No such path.
+    /// The path does not exist.
     NotFound,
-    /// The agent's limits are reached.
+    /// A limit of the agent is reached.
     Busy,
-    /// No such session; a new one is to be opened.
+    /// Unknown session; the client must open a new one.
     UnknownSession,
-    /// The request makes no sense here.
+    /// The request is not valid here.
     Request,
-    /// The agent failed.
+    /// Internal error of the agent.
     Agent,
 }
 
-impl Wire for RefusalKind {
+impl WireFormat for RefusalKind {
     const MIN_BYTES: usize = 1;
     fn put(&self, out: &mut Vec<u8>) {
         out.push(*self as u8);
     }
-    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+    fn take(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         match u8::take(input)? {
             0 => Ok(Self::Identity),
             1 => Ok(Self::Permission),
@@ -260,40 +260,40 @@ impl Wire for RefusalKind {
 }
 
 wire_struct! {
-    /// A refusal with its line.
+    /// Refusal of a request.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Refusal {
-        /// Its class.
+        /// Class, which tells the client whether to retry.
         pub kind: RefusalKind,
-        /// The reason and the remedy.
+        /// One line: the reason and the remedy.
         pub text: String,
     }
 }
 
 impl Refusal {
-    /// A refusal of `kind` with its line.
+    /// Creates a refusal with its one-line text.
     pub fn new(kind: RefusalKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into() }
     }
 }
 
 wire_struct! {
-    /// A session that was granted.
+    /// Granted session.
     #[derive(Debug, Clone, Default, PartialEq, Eq)]
     pub struct Opened {
-        /// Its name.
+        /// Identifier of the session.
         pub session: SessionId,
-        /// Its key.
+        /// Secret of the session; see [`crate::proof`].
         pub key: [u8; KEY_BYTES],
         /// Name and version of the agent's software.
         pub software: String,
-        /// Features that both ends have.
+        /// Features that both ends support.
         pub features: Vec<String>,
-        /// Most streams that the agent takes for the session.
+        /// Limit of data streams for this session.
         pub streams_max: u16,
-        /// The session's number at the agent, by which its operator knows it.
+        /// Number of the transfer at the agent, as its operator sees it.
         pub transfer: u64,
-        /// Whose data the agent says it is: as asked for, or as its operator rules.
+        /// Effective scitag: as requested, or as the agent's configuration sets it.
         pub mark: Option<Mark>,
     }
 }
@@ -302,35 +302,35 @@ wire_enum! {
     /// The answer to [`Open`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Answer {
-        /// Go on.
+        /// The session is open.
         Opened(Opened) = 1,
-        /// Go on; the agent has received this many messages.
-        Returned(u64) = 2,
-        /// No.
+        /// The session continues; the agent has received this many messages.
+        Reconnected(u64) = 2,
+        /// The request is refused.
         Refused(Refusal) = 3,
-        /// The client is known by this name.
+        /// Name of the authenticated client.
         Known(String) = 4,
     }
 }
 
 wire_struct! {
-    /// What the acceptor of a data connection sends first.
+    /// First message of the acceptor of a data connection.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Challenge {
-        /// Its nonce.
+        /// Nonce of the acceptor.
         pub nonce: [u8; KEY_BYTES],
     }
 }
 
 wire_struct! {
-    /// What the connector answers.
+    /// Answer of the connector of a data connection.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Join {
-        /// The session.
+        /// Identifier of the session.
         pub session: SessionId,
-        /// Number of the stream, not used before in the session.
+        /// Number of the stream, unique within the session.
         pub stream: u32,
-        /// Its nonce.
+        /// Nonce of the connector.
         pub nonce: [u8; KEY_BYTES],
         /// HMAC over both nonces; see [`crate::proof`].
         pub proof: [u8; KEY_BYTES],
@@ -355,7 +355,7 @@ mod tests {
             compare_digest: false,
             readback: false,
             existing: Existing::Keep,
-            mark: Some(Mark { scitag: 206, label: Label::Flow }),
+            mark: Some(Mark { scitag: 206, label: PacketLabel::Flow }),
             settings: Settings {
                 rate_bps: Some(5),
                 streams: None,
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_survive() {
+    fn requests_round_trip() {
         let open = Open {
             software: "penstock 0.1.0".into(),
             token: "secret".into(),
@@ -384,7 +384,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever arrives is a message or an error, and a message is written as it was read.
+        /// Any bytes decode to a message or an error, and a message re-encodes to the same bytes.
         #[test]
         fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             if let Ok(open) = wire::decode::<Open>(&bytes) {

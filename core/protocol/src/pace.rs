@@ -1,44 +1,44 @@
-//! A token bucket that spreads bytes evenly at a rate which may change at any moment.
+//! Token bucket that spaces bytes evenly at a rate which may change at any moment.
 //!
-//! Whoever sends takes bytes and gets a place in the queue of all that was ever taken; it may send once the bucket
-//! has given as much as lies before that place: `given(now) = min(taken + burst, given + rate / 8 * elapsed)`. Large
-//! and small requests thus pay the same price per byte, no request is too large to be granted, and another rate
-//! counts at once for those who wait already: nothing is forgiven and nothing is paid twice.
+//! A sender reserves bytes and gets a ticket, its position in the sum of all reservations; it may send
+//! once the bucket has granted that many bytes: `granted(now) = min(reserved + burst, granted + rate /
+//! 8 * elapsed)`. Requests of any size pay the same price per byte, no request is too large, and a rate
+//! change also applies to reservations that already wait.
 
 use std::time::Duration;
 
-/// How much of a second may be sent at once after a pause.
-const BURST: Duration = Duration::from_millis(20);
+/// Largest burst after a pause, as time at the configured rate.
+const BURST_DURATION: Duration = Duration::from_millis(20);
 
-/// A rate limit shared by any number of streams.
+/// Rate limit shared by any number of streams.
 #[derive(Debug, Clone)]
 pub struct Pacer {
     rate_bps: Option<u64>,
-    /// Bytes that were asked for.
-    taken_bytes: f64,
-    /// Bytes that might have been sent until `updated`.
-    given_bytes: f64,
+    /// Bytes reserved so far.
+    reserved_bytes: f64,
+    /// Bytes granted until `updated`.
+    granted_bytes: f64,
     updated: Duration,
 }
 
-/// A place in the queue: it is reached when all bytes before it may be sent.
+/// Position of a reservation; due when all bytes before it are granted.
 #[derive(Debug, Clone, Copy)]
-pub struct Place(f64);
+pub struct PaceTicket(f64);
 
 impl Pacer {
-    /// A limit in bits per second, or none; `now` is the caller's clock.
+    /// Creates a limit in bits per second, or none; `now` is the caller's clock.
     #[must_use]
     pub fn new(rate_bps: Option<u64>, now: Duration) -> Self {
-        Self { rate_bps, taken_bytes: 0.0, given_bytes: 0.0, updated: now }
+        Self { rate_bps, reserved_bytes: 0.0, granted_bytes: 0.0, updated: now }
     }
 
-    /// The limit in bits per second.
+    /// Limit in bits per second; `None` if unlimited.
     #[must_use]
     pub fn rate_bps(&self) -> Option<u64> {
         self.rate_bps
     }
 
-    /// Changes the limit from now on, for what was taken and is not sent, too.
+    /// Changes the limit from now on, for pending reservations too.
     pub fn set_rate(&mut self, rate_bps: Option<u64>, now: Duration) {
         self.advance(now);
         self.rate_bps = rate_bps;
@@ -52,37 +52,37 @@ impl Pacer {
         match self.bytes_per_second() {
             Some(rate) => {
                 let elapsed = now.saturating_sub(self.updated).as_secs_f64();
-                let most = self.taken_bytes + rate * BURST.as_secs_f64();
-                self.given_bytes = (self.given_bytes + elapsed * rate).min(most);
+                let most = self.reserved_bytes + rate * BURST_DURATION.as_secs_f64();
+                self.granted_bytes = (self.granted_bytes + elapsed * rate).min(most);
             }
-            None => self.given_bytes = self.taken_bytes,
+            None => self.granted_bytes = self.reserved_bytes,
         }
         self.updated = self.updated.max(now);
     }
 
-    /// Takes `bytes`; they may be sent when [`Pacer::wait`] says so.
-    pub fn enter(&mut self, bytes: u64, now: Duration) -> Place {
+    /// Reserves `bytes`, which may be sent once [`Pacer::wait`] returns zero.
+    pub fn reserve(&mut self, bytes: u64, now: Duration) -> PaceTicket {
         self.advance(now);
-        self.taken_bytes += bytes as f64;
-        Place(self.taken_bytes)
+        self.reserved_bytes += bytes as f64;
+        PaceTicket(self.reserved_bytes)
     }
 
-    /// What was taken and will not be sent goes to those that wait.
-    pub fn give_back(&mut self, bytes: u64) {
-        self.given_bytes += bytes as f64;
+    /// Returns reserved bytes that are not sent, in favour of pending reservations.
+    pub fn refund(&mut self, bytes: u64) {
+        self.granted_bytes += bytes as f64;
     }
 
-    /// How long it takes until what was taken may be sent, if the rate stays.
-    pub fn wait(&mut self, place: Place, now: Duration) -> Duration {
+    /// Time until the reservation is due, at the current rate.
+    pub fn wait(&mut self, place: PaceTicket, now: Duration) -> Duration {
         self.advance(now);
         let Some(rate) = self.bytes_per_second() else { return Duration::ZERO };
-        let missing = (place.0 - self.given_bytes).max(0.0);
+        let missing = (place.0 - self.granted_bytes).max(0.0);
         Duration::try_from_secs_f64(missing / rate).unwrap_or(Duration::MAX)
     }
 
-    /// Takes `bytes` and says how long to wait before sending them.
+    /// Reserves `bytes` and returns the time to wait before sending them.
     pub fn take(&mut self, bytes: u64, now: Duration) -> Duration {
-        let place = self.enter(bytes, now);
+        let place = self.reserve(bytes, now);
         self.wait(place, now)
     }
 }
@@ -100,9 +100,9 @@ mod tests {
     }
 
     #[test]
-    fn a_raised_rate_takes_effect_at_once() {
+    fn raised_rate_applies_to_pending_reservations() {
         let mut pacer = Pacer::new(Some(8), Duration::ZERO);
-        let place = pacer.enter(1000, Duration::ZERO);
+        let place = pacer.reserve(1000, Duration::ZERO);
         assert!(pacer.wait(place, Duration::ZERO) >= Duration::from_secs(999));
         pacer.set_rate(Some(8_000_000_000), Duration::from_secs(1));
         assert!(pacer.wait(place, Duration::from_secs(1)) < Duration::from_millis(1));
@@ -111,21 +111,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_holds_nobody_up() {
+    fn refund_advances_pending_reservations() {
         let mut pacer = Pacer::new(Some(8_000), Duration::ZERO);
-        let (_gone, waits) =
-            (pacer.enter(5_000, Duration::ZERO), pacer.enter(1_000, Duration::ZERO));
-        assert!(pacer.wait(waits, Duration::ZERO) >= Duration::from_millis(5_900));
-        pacer.give_back(5_000);
-        let left = pacer.wait(waits, Duration::ZERO);
+        let (_refunded, pending) =
+            (pacer.reserve(5_000, Duration::ZERO), pacer.reserve(1_000, Duration::ZERO));
+        assert!(pacer.wait(pending, Duration::ZERO) >= Duration::from_millis(5_900));
+        pacer.refund(5_000);
+        let left = pacer.wait(pending, Duration::ZERO);
         assert!((900..=1_000).contains(&left.as_millis()), "{left:?}");
     }
 
     #[test]
-    fn a_rate_that_changes_often_is_not_exceeded() {
-        // Two streams of a session whose limit is set anew twenty times a second, to what it is already.
+    fn frequent_rate_changes_keep_limit() {
+        // Two streams of a session whose limit is set twenty times a second, always to the same rate.
         let mut pacer = Pacer::new(Some(8_000_000), Duration::ZERO);
-        let mut places = [0; 2].map(|_| pacer.enter(100_000, Duration::ZERO));
+        let mut places = [0; 2].map(|_| pacer.reserve(100_000, Duration::ZERO));
         let mut sent = 0;
         for step in 1..=200_u64 {
             let now = Duration::from_millis(step * 50);
@@ -133,7 +133,7 @@ mod tests {
             for place in &mut places {
                 if pacer.wait(*place, now).is_zero() {
                     sent += 100_000;
-                    *place = pacer.enter(100_000, now);
+                    *place = pacer.reserve(100_000, now);
                 }
             }
         }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever waits as told sends at the rate, give or take one burst, whatever the sizes.
+        /// A sender that waits as requested keeps the rate within one burst, for any sizes.
         #[test]
         fn keeps_the_rate(
             sizes in proptest::collection::vec(1_u64..4_000_000, 10..200),
@@ -154,7 +154,7 @@ mod tests {
                 now += pacer.take(*size, now);
             }
             let bits = sizes.iter().sum::<u64>() as f64 * 8.0;
-            let most = rate as f64 * (now + BURST).as_secs_f64() * 1.000_001 + 8.0;
+            let most = rate as f64 * (now + BURST_DURATION).as_secs_f64() * 1.000_001 + 8.0;
             prop_assert!(bits <= most, "{bits} bits in {now:?} at {rate}");
             prop_assert!(bits >= rate as f64 * now.as_secs_f64() * 0.999 - 8.0);
         }

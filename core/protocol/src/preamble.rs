@@ -1,60 +1,60 @@
-//! The first sixteen bytes of every connection to the mover's port: what it is, in which version.
+//! Preamble: the first sixteen bytes of every connection, with its kind and the protocol version.
 //!
-//! They cross in the clear so that a peer of another version, or a program that is not Penstock at
-//! all, can be told so before anything is negotiated. Nothing secret or trusted is in them: sessions
-//! are proven afterwards (see [`crate::proof`]).
+//! The preamble is not encrypted, so that a peer with another version, or another program, gets a clear
+//! error before anything is negotiated. It holds nothing secret or trusted; [`crate::proof`]
+//! authenticates sessions afterwards.
 
 use crate::PROTOCOL_VERSION;
 
-/// Bytes in a preamble.
+/// Encoded size of a preamble.
 pub const PREAMBLE_BYTES: usize = 16;
 
 const MAGIC: &[u8; 8] = b"PENSTOCK";
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionKind {
-    /// Opens a session or comes back to one.
+    /// Opens a session or reconnects to one.
     Control = 1,
-    /// Carries blocks of a session.
+    /// Carries data frames of a session.
     Data = 2,
-    /// Steers a memory-to-memory test.
+    /// Controls a memory-to-memory test.
     NettestControl = 3,
-    /// Carries the bytes of a memory-to-memory test.
+    /// Carries the data of a memory-to-memory test.
     NettestData = 4,
 }
 
-/// Why the first bytes of a connection are refused.
+/// Reason to refuse the first bytes of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PreambleError {
-    /// Some other program, or a wrong port.
+    /// Another program or a wrong port; holds a guess at the program.
     #[error("the peer does not speak Penstock's protocol: {0}")]
     NotPenstock(String),
-    /// Penstock, but not this one.
+    /// A peer with another protocol version.
     #[error(
         "the peer speaks protocol version {theirs} and this penstock {ours}: use the same release on both ends"
     )]
     Version {
-        /// The peer's version.
+        /// Version of the peer.
         theirs: u16,
-        /// Ours.
+        /// [`PROTOCOL_VERSION`].
         ours: u16,
     },
-    /// A kind that this version does not know.
+    /// Unknown connection kind.
     #[error("the peer asks for an unknown kind of connection ({0})")]
-    Kind(u8),
+    EntryKind(u8),
 }
 
-/// What the first bytes of a connection say.
+/// Kind and protection of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preamble {
-    /// What it is for.
+    /// Purpose of the connection.
     pub kind: ConnectionKind,
-    /// Whether a TLS handshake follows.
+    /// Set when a TLS handshake follows.
     pub tls: bool,
 }
 
-/// The bytes of a preamble.
+/// Encodes a preamble.
 #[must_use]
 pub fn encode(preamble: Preamble) -> [u8; PREAMBLE_BYTES] {
     let mut bytes = [0; PREAMBLE_BYTES];
@@ -65,13 +65,13 @@ pub fn encode(preamble: Preamble) -> [u8; PREAMBLE_BYTES] {
     bytes
 }
 
-/// Reads a preamble.
+/// Decodes a preamble.
 ///
 /// # Errors
-/// When it is not Penstock's, or of another version, or of an unknown kind.
+/// If the magic is not Penstock's, or the version or the kind is unknown.
 pub fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Result<Preamble, PreambleError> {
     if &bytes[..8] != MAGIC {
-        return Err(PreambleError::NotPenstock(describe_stranger(bytes)));
+        return Err(PreambleError::NotPenstock(describe_foreign_peer(bytes)));
     }
     let theirs = u16::from_be_bytes([bytes[8], bytes[9]]);
     if theirs != PROTOCOL_VERSION {
@@ -82,14 +82,14 @@ pub fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Result<Preamble, PreambleError> {
         2 => ConnectionKind::Data,
         3 => ConnectionKind::NettestControl,
         4 => ConnectionKind::NettestData,
-        other => return Err(PreambleError::Kind(other)),
+        other => return Err(PreambleError::EntryKind(other)),
     };
     Ok(Preamble { kind, tls: bytes[11] & 1 == 1 })
 }
 
-/// Guesses who sent these bytes: a log line "that was iperf3" saves somebody an afternoon. iperf3
-/// opens with a cookie of 36 characters from the base-32 alphabet (`make_cookie` in iperf_util.c).
-fn describe_stranger(bytes: &[u8; PREAMBLE_BYTES]) -> String {
+/// Guesses the program that sent these bytes, for the error message. iperf3 opens with a cookie of 36
+/// characters from the base-32 alphabet (`make_cookie` in iperf_util.c).
+fn describe_foreign_peer(bytes: &[u8; PREAMBLE_BYTES]) -> String {
     const COOKIE: &[u8] = b"abcdefghijklmnopqrstuvwxyz234567";
     const METHODS: [&[u8]; 5] = [b"GET ", b"POST", b"HEAD", b"PUT ", b"PRI "];
     if bytes.iter().all(|byte| COOKIE.contains(byte)) {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_survive_and_others_are_told_apart() {
+    fn preamble_round_trips_kind_and_version() {
         for kind in [
             ConnectionKind::Control,
             ConnectionKind::Data,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_recognised() {
+    fn foreign_protocols_are_recognised() {
         for (bytes, word) in [
             (b"abcdefgh234567zz", "iperf3"),
             (b"GET / HTTP/1.1\r\n", "HTTP"),

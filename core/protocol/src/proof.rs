@@ -1,21 +1,21 @@
-//! Proof that whoever opens a data connection holds the session's key, and the keys that come of it.
+//! Proof of possession of the session key for data connections, and the keys derived from it.
 //!
-//! The acceptor of a connection sends a nonce; the connector answers with a nonce of its own and
-//! HMAC-SHA256 over both under the session key. Neither can be replayed on another connection. In
-//! integrity mode each connection then has its own AES-128-GCM key, used to authenticate, not to hide:
-//! header and payload pass as associated data and only the 16-byte tag is added (GMAC,
-//! NIST SP 800-38D). The nonce counts records, so a record cannot be repeated, dropped or moved.
+//! The acceptor of a connection sends a nonce; the connector answers with its own nonce and HMAC-SHA256
+//! over both under the session key. Neither can be replayed on another connection. In integrity mode
+//! each connection has its own AES-128-GCM key that authenticates without encrypting: header and
+//! payload are associated data and only the 16-byte tag is added (GMAC, NIST SP 800-38D). The GCM nonce
+//! counts records, so a record cannot be repeated, dropped or moved.
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hmac;
 
-/// Bytes of a session key, of a nonce, and of a proof.
+/// Size of a session key, of a nonce and of a proof.
 pub const KEY_BYTES: usize = 32;
 
-/// Bytes that authenticate one record in integrity mode.
+/// Size of the tag of one record in integrity mode.
 pub const TAG_BYTES: usize = 16;
 
-/// The secret that both ends of a session share.
+/// Secret shared by both ends of a session.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionKey(pub [u8; KEY_BYTES]);
 
@@ -25,23 +25,23 @@ impl std::fmt::Debug for SessionKey {
     }
 }
 
-/// The two nonces of one connection.
+/// Nonces of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nonces {
-    /// Chosen by the side that accepted the connection.
+    /// Chosen by the end that accepted the connection.
     pub acceptor: [u8; KEY_BYTES],
-    /// Chosen by the side that made it.
+    /// Chosen by the end that connected.
     pub connector: [u8; KEY_BYTES],
 }
 
 impl SessionKey {
-    /// What the connector sends to join session `session` with stream number `stream`.
+    /// Computes the proof with which a connector joins `session` as `stream`.
     #[must_use]
     pub fn join_proof(&self, session: &[u8; 16], stream: u32, nonces: &Nonces) -> [u8; KEY_BYTES] {
         self.derive(b"penstock join", session, stream, nonces)
     }
 
-    /// Whether a proof is the right one, in constant time.
+    /// True if `proof` is correct; compares in constant time.
     #[must_use]
     pub fn verify_join(
         &self,
@@ -54,7 +54,7 @@ impl SessionKey {
         aws_lc_rs::constant_time::verify_slices_are_equal(&expected, proof).is_ok()
     }
 
-    /// The authenticator of one direction of one connection in integrity mode.
+    /// Returns the authenticator of one direction of one connection in integrity mode.
     #[must_use]
     pub fn authenticator(&self, session: &[u8; 16], stream: u32, nonces: &Nonces) -> Authenticator {
         let key = self.derive(b"penstock data", session, stream, nonces);
@@ -73,7 +73,7 @@ impl SessionKey {
     }
 }
 
-/// Tags records in order, or checks them.
+/// Tags or verifies the records of one connection in order.
 #[derive(Debug)]
 pub struct Authenticator {
     key: LessSafeKey,
@@ -81,7 +81,7 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    /// The tag of the next record.
+    /// Computes the tag of the next record.
     pub fn tag(&mut self, record: &[u8]) -> [u8; TAG_BYTES] {
         let nonce = self.next_nonce();
         let tag = self
@@ -91,14 +91,14 @@ impl Authenticator {
         tag.as_ref().try_into().expect("a GCM tag has 16 bytes")
     }
 
-    /// Whether `tag` is the tag of the next record.
+    /// True if `tag` authenticates the next record.
     pub fn verify(&mut self, record: &[u8], tag: &[u8; TAG_BYTES]) -> bool {
         let nonce = self.next_nonce();
         let mut sealed = *tag;
         self.key.open_in_place(nonce, Aad::from(record), &mut sealed).is_ok()
     }
 
-    /// Whether `tag` is the tag of the record after the next one, which is then still to be checked.
+    /// True if `tag` authenticates the record after the next one; the next one must still be verified.
     pub fn verify_after_next(&mut self, record: &[u8], tag: &[u8; TAG_BYTES]) -> bool {
         self.records += 1;
         let good = self.verify(record, tag);
@@ -106,7 +106,7 @@ impl Authenticator {
         good
     }
 
-    /// Counts a record that was checked out of order.
+    /// Skips a record that was verified out of order.
     pub fn skip(&mut self) {
         self.records += 1;
     }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_is_good_for_one_connection_only() {
+    fn proof_is_bound_to_connection() {
         let key = SessionKey([7; 32]);
         let proof = key.join_proof(&[9; 16], 3, &nonces());
         assert!(key.verify_join(&[9; 16], 3, &nonces(), &proof));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn records_can_neither_change_nor_move() {
+    fn changed_or_moved_records_are_rejected() {
         let key = SessionKey([7; 32]);
         let make = || key.authenticator(&[9; 16], 0, &nonces());
         let mut sender = make();

@@ -1,100 +1,101 @@
-//! The receiving end of a session: what it wants, where frames belong, when a file is whole.
+//! Receiving end of a session: which data it requests, where frames belong, when a file is complete.
 //!
-//! The carrier looks at the destination for every [`Receiver::poll_check`] and answers with a
-//! [`Verdict`]; asks [`Receiver::accept`] where a frame's bytes belong and says when they are
-//! [`Receiver::written`]; and puts every file of [`Receiver::poll_finish`] in place, durably, before it
-//! says so with [`Receiver::settle`]. Frames of files that have failed, ended or were sent twice are
+//! The driver inspects the destination for every [`Receiver::poll_check`] and answers with a
+//! [`DestinationCheck`]; asks [`Receiver::accept`] where a frame's bytes belong and reports them
+//! [`Receiver::written`]; and commits every file of [`Receiver::poll_finish`] durably before it calls
+//! [`Receiver::settle`]. Duplicate frames, and frames of files that have failed or ended, are
 //! acknowledged and dropped.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::control::{
-    Decision, Failure, FailureKind, Note, Outcome, Placed, Report, Run, Tally, ToReceiver, ToSender,
+    Decision, Failure, FailureKind, Note, Outcome, Placed, Report, Run, ToReceiver, ToSender,
+    TransferTally,
 };
-use crate::digest::{Algorithm, Digest, Part};
+use crate::digest::{Algorithm, Digest, DigestPart};
 use crate::extents::{Extent, Extents};
 use crate::list::PathList;
-use crate::manifest::{Entry, Kind, RelativePath, display_path};
+use crate::manifest::{Entry, EntryKind, RelativePath, display_path};
 use crate::wire::{self, Bytes};
 
-/// Most ranges of a file that are offered for resuming; what is beyond is sent again.
+/// Limit of ranges of a file offered for resuming; the rest is sent again.
 const RESUME_RANGES_MAX: usize = 4_096;
 
-/// Items of one message, so that none comes near the longest that is allowed.
-const ITEMS_MAX: usize = 1_024;
+/// Limit of items in one message, far below the message size limit.
+const ITEMS_PER_MESSAGE_MAX: usize = 1_024;
 
-/// What the carrier found at the destination of an entry.
+/// Result of inspecting the destination of an entry.
 #[derive(Debug, Clone)]
-pub enum Verdict {
-    /// Nothing of use.
+pub enum DestinationCheck {
+    /// No usable copy.
     Send,
-    /// An unfinished copy of the same source, with these ranges.
+    /// Unfinished copy of the same source, with these ranges.
     Resume(Vec<Extent>),
-    /// The same file, with this digest if it was read for it.
+    /// The same file, with its digest if it was read.
     Skip(Digest),
-    /// A file of the same size and time, with this digest.
+    /// A file of equal size and time, with this digest.
     Compare(Digest),
-    /// Nothing is to be sent: the directory, link or empty file is made.
+    /// Already created: a directory, link or empty file.
     Done(Digest),
-    /// It cannot be written.
+    /// The destination cannot be written.
     Failed(Failure),
 }
 
-/// A file of which every byte is written and every digest part is known.
+/// Completely received file, ready to be committed.
 #[derive(Debug, Clone)]
 pub struct Finish {
-    /// Its number.
+    /// Number of the file in the session.
     pub file: u64,
-    /// What it is.
+    /// Entry as announced.
     pub entry: Arc<Entry>,
-    /// Its digest; for those that do not combine, what the carrier must find.
+    /// Digest of the source. The driver must verify those that do not combine.
     pub digest: Digest,
-    /// Whether the file was there before and only its metadata is to be set.
+    /// Set when the file existed before and only its metadata is to be set.
     pub same: bool,
 }
 
-/// What is to become of a frame's bytes.
+/// Destination of a frame's bytes.
 #[derive(Debug, Clone)]
-pub enum Place {
-    /// They belong to this file.
+pub enum FrameTarget {
+    /// Write them to this file.
     Write(Arc<Entry>),
-    /// Nobody needs them any more.
+    /// Discard them: they are no longer needed.
     Drop,
 }
 
-/// The sender said something that makes no sense.
+/// Protocol violation by the sender.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the sender broke the protocol: {0}")]
 pub struct SenderFault(pub &'static str);
 
 #[derive(Debug)]
-struct Active {
+struct IncomingFile {
     entry: Arc<Entry>,
     extents: Extents,
-    /// Ranges of an unfinished copy that are not checked yet, by offset.
+    /// Ranges of an unfinished copy that are not verified yet, by offset.
     unverified: BTreeMap<u64, Extent>,
-    /// Ranges that the carrier is writing, as offset and end: a frame that is sent again meanwhile is dropped.
+    /// Ranges being written, as offset and end; duplicates of them are dropped.
     writing: BTreeMap<u64, u64>,
     expected: Option<Digest>,
     resumed_bytes: u64,
     finishing: bool,
-    /// The verdict asked for data.
+    /// Data was requested.
     wanted: bool,
-    /// The verdict asked for a comparison that has not been answered.
+    /// A comparison was requested and not answered yet.
     compared: bool,
 }
 
-/// The receiving end of one session.
+/// Receiving end of one session.
 #[derive(Debug)]
 pub struct Receiver {
     algorithm: Algorithm,
-    files: HashMap<u64, Active>,
+    files: HashMap<u64, IncomingFile>,
     next_file: u64,
     checks: VecDeque<(u64, Arc<Entry>)>,
     finishes: VecDeque<Finish>,
     discards: VecDeque<(u64, Arc<Entry>)>,
-    /// Discards that the carrier has taken and not yet carried out.
+    /// Discards that the driver has taken and not completed.
     discarding: usize,
     decisions: Vec<(u64, Decision)>,
     resend: Vec<(u64, u64)>,
@@ -102,11 +103,11 @@ pub struct Receiver {
     runs: Vec<Run>,
     notes: VecDeque<Note>,
     warnings: VecDeque<Note>,
-    /// Paths that are wanted of the sender, until all of them and their end are told; how many were.
+    /// Paths requested from the sender, and how many of them were sent.
     list: Option<(Arc<PathList>, usize)>,
     outbox: VecDeque<ToSender>,
-    tally: Tally,
-    /// Files in place, kept for a carrier that asks for them.
+    tally: TransferTally,
+    /// Committed files, if the driver collects them.
     placed: Option<Vec<Placed>>,
     finish_asked: bool,
     finished_sent: bool,
@@ -114,7 +115,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A session with this digest.
+    /// Creates a session with this digest.
     #[must_use]
     pub fn new(algorithm: Algorithm) -> Self {
         Self {
@@ -133,7 +134,7 @@ impl Receiver {
             warnings: VecDeque::new(),
             list: None,
             outbox: VecDeque::new(),
-            tally: Tally::default(),
+            tally: TransferTally::default(),
             placed: None,
             finish_asked: false,
             finished_sent: false,
@@ -141,49 +142,49 @@ impl Receiver {
         }
     }
 
-    /// Keeps the files that come into place for [`Self::take_placed`].
+    /// Collects committed files for [`Self::take_placed`].
     pub fn keep_placed(&mut self) {
         self.placed.get_or_insert_default();
     }
 
-    /// Files that came into place since the last call.
+    /// Returns the files committed since the last call.
     pub fn take_placed(&mut self) -> Vec<Placed> {
         self.placed.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Wants these paths of a sender that waits for a list.
-    pub fn want(&mut self, list: Arc<PathList>) {
+    /// Requests these paths from a sender that waits for a list.
+    pub fn request_paths(&mut self, list: Arc<PathList>) {
         self.list = Some((list, 0));
     }
 
-    /// What was done so far. A file that was placed before its source was seen to change counts with each
-    /// version that was placed.
+    /// Counters of the session. A file committed before the sender reported a change of its source
+    /// counts once per committed version.
     #[must_use]
-    pub fn tally(&self) -> &Tally {
+    pub fn tally(&self) -> &TransferTally {
         &self.tally
     }
 
-    /// Whether the sender has nothing more and the carrier should make everything durable, then say
+    /// True if the sender has nothing more. The driver should then make everything durable and call
     /// [`Receiver::finished`].
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.finish_asked && self.files.is_empty() && self.is_tidy() && !self.finished_sent
+        self.finish_asked && self.files.is_empty() && self.has_no_discards() && !self.finished_sent
     }
 
-    fn is_tidy(&self) -> bool {
+    fn has_no_discards(&self) -> bool {
         self.discards.is_empty() && self.discarding == 0
     }
 
-    /// Why the sender stopped the transfer.
+    /// Reason given by a sender that stopped the transfer.
     #[must_use]
     pub fn cancelled(&self) -> Option<&str> {
         self.cancelled.as_deref()
     }
 
-    /// Takes a message; reports and settings are the carrier's.
+    /// Handles a message. Reports and settings are left to the driver.
     ///
     /// # Errors
-    /// When the sender makes no sense.
+    /// If the sender violates the protocol.
     pub fn on_message(&mut self, message: ToReceiver) -> Result<(), SenderFault> {
         match message {
             ToReceiver::Announce(announcement) => {
@@ -191,7 +192,7 @@ impl Receiver {
                     return Err(SenderFault("it announces files out of order"));
                 }
                 for entry in announcement.entries {
-                    self.announced(entry)?;
+                    self.on_entry(entry)?;
                 }
             }
             ToReceiver::FileEnds(ends) => {
@@ -202,21 +203,21 @@ impl Receiver {
                     }
                 }
             }
-            ToReceiver::FileFailed((file, failure)) => self.source_failed(file, failure),
+            ToReceiver::FileFailed((file, failure)) => self.on_source_failed(file, failure),
             ToReceiver::Missing(missing) => {
                 for (path, failure) in missing {
                     self.tally.fail(display_path(path.as_bytes()), failure);
                 }
             }
             ToReceiver::ManifestEnd(entries) => {
-                // A file that changes is announced again after this, so it is the count that may
-                // grow and not the order that may change.
+                // A changed file is announced again after this message, so the number of entries may
+                // grow beyond it.
                 if entries > self.next_file {
                     return Err(SenderFault("its manifest ends beyond what it announced"));
                 }
                 self.tally.manifest_complete = true;
             }
-            ToReceiver::Same(file) => self.same(file)?,
+            ToReceiver::Same(file) => self.on_same(file)?,
             ToReceiver::Finish(()) => {
                 if !self.files.is_empty() {
                     return Err(SenderFault("it finishes before its files are settled"));
@@ -229,7 +230,7 @@ impl Receiver {
         Ok(())
     }
 
-    fn announced(&mut self, entry: Entry) -> Result<(), SenderFault> {
+    fn on_entry(&mut self, entry: Entry) -> Result<(), SenderFault> {
         let file = self.next_file;
         let total = self.tally.announced_bytes.checked_add(entry.bytes);
         let total = total.ok_or(SenderFault("it announces more bytes than a number holds"))?;
@@ -238,7 +239,7 @@ impl Receiver {
         self.tally.announced_bytes = total;
         let entry = Arc::new(entry);
         self.checks.push_back((file, Arc::clone(&entry)));
-        let active = Active {
+        let active = IncomingFile {
             extents: Extents::new(self.algorithm, entry.bytes),
             entry,
             unverified: BTreeMap::new(),
@@ -253,7 +254,7 @@ impl Receiver {
         Ok(())
     }
 
-    fn source_failed(&mut self, file: u64, failure: Option<Failure>) {
+    fn on_source_failed(&mut self, file: u64, failure: Option<Failure>) {
         let Some(active) = self.files.remove(&file) else { return };
         self.tally.resumed_bytes -= active.resumed_bytes;
         match failure {
@@ -266,7 +267,7 @@ impl Receiver {
         self.discards.push_back((file, active.entry));
     }
 
-    fn same(&mut self, file: u64) -> Result<(), SenderFault> {
+    fn on_same(&mut self, file: u64) -> Result<(), SenderFault> {
         let Some(active) = self.files.get_mut(&file) else { return Ok(()) };
         if !std::mem::take(&mut active.compared) || active.finishing {
             return Err(SenderFault("a file is the same that it was not asked to compare"));
@@ -282,7 +283,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The next entry whose destination is to be looked at.
+    /// Returns the next entry whose destination must be inspected.
     pub fn poll_check(&mut self) -> Option<(u64, Arc<Entry>)> {
         while let Some((file, entry)) = self.checks.pop_front() {
             if self.files.contains_key(&file) {
@@ -292,19 +293,19 @@ impl Receiver {
         None
     }
 
-    /// The carrier has looked. Gives the ranges of an unfinished copy that the carrier is to read back and compare
-    /// with their parts; [`Receiver::verified`] takes the result of each.
-    pub fn decide(&mut self, file: u64, verdict: Verdict) -> Vec<Extent> {
+    /// Handles the result of an inspection. Returns the ranges of an unfinished copy that the driver
+    /// must read back and verify; [`Receiver::verified`] takes each result.
+    pub fn decide(&mut self, file: u64, verdict: DestinationCheck) -> Vec<Extent> {
         let Some(active) = self.files.get_mut(&file) else { return Vec::new() };
         active.wanted = true;
         let mut unverified = Vec::new();
         let decision = match verdict {
-            Verdict::Send => Decision::Send(()),
-            Verdict::Resume(extents) => {
+            DestinationCheck::Send => Decision::Send(()),
+            DestinationCheck::Resume(extents) => {
                 let mut there = Extents::new(Algorithm::None, active.entry.bytes);
-                // Of ranges that cross, the first counts.
+                // Of overlapping ranges the first counts.
                 let fits = |extent: &Extent| {
-                    there.insert(extent.offset, extent.bytes, Part::default()) == Ok(true)
+                    there.insert(extent.offset, extent.bytes, DigestPart::default()) == Ok(true)
                 };
                 unverified.extend(extents.into_iter().filter(fits).take(RESUME_RANGES_MAX));
                 let by_offset = unverified.iter().map(|extent| (extent.offset, extent.clone()));
@@ -313,7 +314,7 @@ impl Receiver {
                 self.tally.resumed_bytes += active.resumed_bytes;
                 Decision::Resume(unverified.clone())
             }
-            Verdict::Skip(digest) => {
+            DestinationCheck::Skip(digest) => {
                 self.decisions.push((file, Decision::Skip(())));
                 active.resumed_bytes = active.entry.bytes;
                 self.tally.resumed_bytes += active.resumed_bytes;
@@ -322,16 +323,16 @@ impl Receiver {
                 self.settle(file, Ok(digest));
                 return unverified;
             }
-            Verdict::Compare(digest) => {
+            DestinationCheck::Compare(digest) => {
                 active.expected = Some(digest.clone());
                 active.compared = true;
                 Decision::Compare(Bytes(digest.0))
             }
-            Verdict::Done(digest) => {
+            DestinationCheck::Done(digest) => {
                 self.settle(file, Ok(digest));
                 return unverified;
             }
-            Verdict::Failed(failure) => {
+            DestinationCheck::Failed(failure) => {
                 self.settle(file, Err(failure));
                 return unverified;
             }
@@ -340,35 +341,40 @@ impl Receiver {
         unverified
     }
 
-    /// A range of an unfinished copy was read back: it has its part, or is to be sent again.
+    /// Handles the verification of a range: a damaged one is requested again.
     pub fn verified(&mut self, file: u64, offset: u64, is_intact: bool) {
         let Some(active) = self.files.get_mut(&file) else { return };
         let Some(extent) = active.unverified.remove(&offset) else { return };
         if is_intact {
-            let part = Part(extent.part);
+            let part = DigestPart(extent.part);
             let _ = active.extents.insert(extent.offset, extent.bytes, part);
             return self.finish_if_whole(file);
         }
         active.resumed_bytes -= extent.bytes;
-        // The sender makes its digest again from what it reads now.
+        // The sender recomputes its digest from the new reads.
         active.expected = active.expected.take().filter(|_| !self.algorithm.combines());
         self.tally.resumed_bytes -= extent.bytes;
         self.tally.rejected_bytes += extent.bytes;
         self.resend.push((file, offset));
     }
 
-    /// Where the bytes of a frame belong. Those of [`Place::Write`] are the carrier's until it says [`Receiver::written`]
-    /// or [`Receiver::fail`].
+    /// Returns where the bytes of a frame belong. After [`FrameTarget::Write`] the driver must call
+    /// [`Receiver::written`] or [`Receiver::fail`].
     ///
     /// # Errors
-    /// When the file was never announced or wanted, or the range is not in it.
-    pub fn accept(&mut self, file: u64, offset: u64, bytes: u64) -> Result<Place, SenderFault> {
+    /// If the file was never announced or requested, or the range exceeds it.
+    pub fn accept(
+        &mut self,
+        file: u64,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<FrameTarget, SenderFault> {
         if file >= self.next_file {
             return Err(SenderFault("a frame belongs to a file that was not announced"));
         }
-        let Some(active) = self.files.get_mut(&file) else { return Ok(Place::Drop) };
-        if !active.wanted || active.entry.kind != Kind::File {
-            return Err(SenderFault("a frame belongs to a file that nobody asked for"));
+        let Some(active) = self.files.get_mut(&file) else { return Ok(FrameTarget::Drop) };
+        if !active.wanted || active.entry.kind != EntryKind::File {
+            return Err(SenderFault("a frame belongs to a file that was not requested"));
         }
         if offset.checked_add(bytes).is_none_or(|end| end > active.entry.bytes) {
             return Err(SenderFault("a frame reaches past the end of its file"));
@@ -382,39 +388,44 @@ impl Receiver {
             || is_being_written
             || active.extents.gaps(offset..offset + bytes).is_empty()
         {
-            return Ok(Place::Drop);
+            return Ok(FrameTarget::Drop);
         }
         active.writing.insert(offset, offset + bytes);
-        Ok(Place::Write(Arc::clone(&active.entry)))
+        Ok(FrameTarget::Write(Arc::clone(&active.entry)))
     }
 
-    /// Bytes of a file are written.
+    /// Records written bytes of a file.
     ///
     /// # Errors
-    /// When they cross what is there.
+    /// If they partly overlap a recorded range.
     pub fn written(
         &mut self,
         file: u64,
         offset: u64,
         bytes: u64,
-        part: Part,
+        part: DigestPart,
     ) -> Result<(), SenderFault> {
         let Some(active) = self.files.get_mut(&file) else { return Ok(()) };
         active.writing.remove(&offset);
         let new = active
             .extents
             .insert(offset, bytes, part)
-            .map_err(|_| SenderFault("a frame crosses a range that is there"))?;
+            .map_err(|_| SenderFault("a frame partly overlaps a received range"))?;
         self.tally.moved_bytes += if new { bytes } else { 0 };
         self.finish_if_whole(file);
         Ok(())
     }
 
-    /// A whole small file of a pack is written. Its part is its digest.
+    /// Records a packed file as written. Its part is its digest.
     ///
     /// # Errors
-    /// When it is not the whole file.
-    pub fn written_whole(&mut self, file: u64, bytes: u64, part: Part) -> Result<(), SenderFault> {
+    /// If the size is not that of the whole file.
+    pub fn written_whole(
+        &mut self,
+        file: u64,
+        bytes: u64,
+        part: DigestPart,
+    ) -> Result<(), SenderFault> {
         let Some(active) = self.files.get_mut(&file) else { return Ok(()) };
         if bytes != active.entry.bytes {
             return Err(SenderFault("a packed file is not whole"));
@@ -425,7 +436,7 @@ impl Receiver {
         self.written(file, 0, bytes, part)
     }
 
-    /// A frame is written, or dropped, in all its parts.
+    /// Acknowledges a frame that is written or dropped completely.
     pub fn acknowledge(&mut self, sequence: u64) {
         match self.runs.last_mut() {
             Some(run) if run.first + run.count == sequence => run.count += 1,
@@ -433,7 +444,7 @@ impl Receiver {
         }
     }
 
-    /// A file cannot be written.
+    /// Fails a file that cannot be written.
     pub fn fail(&mut self, file: u64, failure: Failure) {
         if let Some(active) = self.files.get(&file) {
             self.discards.push_back((file, Arc::clone(&active.entry)));
@@ -456,68 +467,68 @@ impl Receiver {
         self.finishes.push_back(Finish { file, entry, digest: expected, same: false });
     }
 
-    /// The next file that is to be put in place.
+    /// Returns the next file to commit.
     pub fn poll_finish(&mut self) -> Option<Finish> {
         self.finishes.pop_front()
     }
 
-    /// Whether a file is to be put in place, or everything is to be finished.
+    /// True if a file is ready to commit, or everything is ready to finish.
     #[must_use]
     pub fn has_finishes(&self) -> bool {
         !self.finishes.is_empty() || self.is_complete()
     }
 
-    /// Whether every file that is not settled waits to be put in place, so that nothing more can come
-    /// for now.
+    /// True if every unsettled file is ready to commit, so that no more data can arrive for now.
     #[must_use]
     pub fn only_finishes(&self) -> bool {
         !self.finishes.is_empty() && self.finishes.len() == self.files.len()
     }
 
-    /// Whether an entry waits for its destination to be looked at.
+    /// True if the destination of an entry must be inspected.
     #[must_use]
     pub fn has_checks(&self) -> bool {
         !self.checks.is_empty()
     }
 
-    /// Whether a file is to be forgotten.
+    /// True if the partial data of a file must be discarded.
     #[must_use]
     pub fn has_discards(&self) -> bool {
         !self.discards.is_empty()
     }
 
-    /// Counts something that failed after its entry was settled, at both ends.
+    /// Counts, at both ends, a failure of an entry that was already settled.
     pub fn note_failure(&mut self, path: RelativePath, failure: Failure) {
         self.tally.fail(path.to_string(), failure.clone());
         self.notes.push_back(Note { path, failure });
     }
 
-    /// Counts something that did not come with its entry, at both ends.
+    /// Counts, at both ends, metadata that could not be set.
     pub fn warn(&mut self, path: RelativePath, failure: Failure) {
         self.tally.warn(path.to_string(), failure.clone());
         self.warnings.push_back(Note { path, failure });
     }
 
-    /// The next file of which everything is to be forgotten; [`Receiver::discarded`] says that it is.
+    /// Returns the next file whose partial data must be discarded; [`Receiver::discarded`] reports
+    /// completion.
     pub fn poll_discard(&mut self) -> Option<(u64, Arc<Entry>)> {
         let discard = self.discards.pop_front()?;
         self.discarding += 1;
         Some(discard)
     }
 
-    /// Nothing is left of a file of [`Receiver::poll_discard`].
+    /// Records the completion of a discard.
     pub fn discarded(&mut self) {
         self.discarding = self.discarding.saturating_sub(1);
     }
 
-    /// A file is in place, durably, or has failed.
+    /// Settles a file that is committed durably or has failed.
     pub fn settle(&mut self, file: u64, result: Result<Digest, Failure>) {
         let Some(active) = self.files.remove(&file) else { return };
         let outcome = match result {
             Ok(digest) => {
                 self.tally.entries += 1;
-                self.tally.links += u64::from(active.entry.kind == Kind::Symlink);
-                if active.entry.kind == Kind::File {
+                self.tally.links += u64::from(active.entry.kind == EntryKind::Symlink);
+                if active.entry.kind == EntryKind::File {
                     if let Some(placed) = &mut self.placed {
                         let (path, digest) = (active.entry.path.clone(), digest.clone());
                         placed.push(Placed { path, digest });
@@ -536,36 +547,36 @@ impl Receiver {
         self.settled.push((file, outcome));
     }
 
-    /// Everything is durable.
+    /// Records that everything is durable; the sender is notified.
     pub fn finished(&mut self) {
         self.finished_sent = true;
     }
 
-    /// Whether the sender has been told that everything is durable.
+    /// True once the sender was notified that everything is durable.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.finished_sent && !self.finish_asked
     }
 
-    /// Queues the carrier's measurements for the sender.
+    /// Queues the driver's measurements for the sender.
     pub fn report(&mut self, report: Report) {
         self.outbox.push_back(ToSender::Report(report));
     }
 
-    /// Queues the reason why this side stops the transfer.
+    /// Queues a cancellation with its reason.
     pub fn cancel(&mut self, reason: &str) {
         self.outbox.push_back(ToSender::Cancel(reason.to_owned()));
     }
 
-    /// The next message for the sender.
+    /// Returns the next message for the sender.
     pub fn poll_message(&mut self) -> Option<ToSender> {
         if let Some(message) = self.outbox.pop_front() {
             return Some(message);
         }
-        if let Some((list, told)) = &mut self.list {
-            let rest = (*told..list.len()).filter_map(|number| list.get(number));
-            let some = wire::some_from(&mut rest.map(|path| Bytes(path.to_vec())));
-            *told += some.len();
+        if let Some((list, sent)) = &mut self.list {
+            let rest = (*sent..list.len()).filter_map(|number| list.get(number));
+            let some = wire::take_batch(&mut rest.map(|path| Bytes(path.to_vec())));
+            *sent += some.len();
             if some.is_empty() {
                 self.list = None;
                 return Some(ToSender::ListEnd(()));
@@ -573,22 +584,22 @@ impl Receiver {
             return Some(ToSender::Listed(some));
         }
         if !self.decisions.is_empty() {
-            return Some(ToSender::Decisions(self.some_decisions()));
+            return Some(ToSender::Decisions(self.take_decisions()));
         }
         if !self.resend.is_empty() {
-            return Some(ToSender::Resend(some(&mut self.resend)));
+            return Some(ToSender::Resend(take_items(&mut self.resend)));
         }
         if !self.runs.is_empty() {
-            return Some(ToSender::Written(some(&mut self.runs)));
+            return Some(ToSender::Written(take_items(&mut self.runs)));
         }
         if !self.settled.is_empty() {
-            return Some(ToSender::Settled(some(&mut self.settled)));
+            return Some(ToSender::Settled(take_items(&mut self.settled)));
         }
         if !self.notes.is_empty() {
-            return Some(ToSender::Noted(wire::some_of(&mut self.notes)));
+            return Some(ToSender::Noted(wire::drain_batch(&mut self.notes)));
         }
         if !self.warnings.is_empty() {
-            return Some(ToSender::Warned(wire::some_of(&mut self.warnings)));
+            return Some(ToSender::Warned(wire::drain_batch(&mut self.warnings)));
         }
         if self.finish_asked && self.finished_sent {
             self.finish_asked = false;
@@ -597,8 +608,8 @@ impl Receiver {
         None
     }
 
-    /// Decisions with about as many ranges as a message may hold.
-    fn some_decisions(&mut self) -> Vec<(u64, Decision)> {
+    /// Takes decisions with about as many ranges as a message may hold.
+    fn take_decisions(&mut self) -> Vec<(u64, Decision)> {
         let mut weight = 0;
         let fits = self.decisions.iter().position(|(_, decision)| {
             weight += match decision {
@@ -612,6 +623,6 @@ impl Receiver {
     }
 }
 
-fn some<T>(items: &mut Vec<T>) -> Vec<T> {
-    items.drain(..items.len().min(ITEMS_MAX)).collect()
+fn take_items<T>(items: &mut Vec<T>) -> Vec<T> {
+    items.drain(..items.len().min(ITEMS_PER_MESSAGE_MAX)).collect()
 }

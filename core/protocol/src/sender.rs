@@ -1,145 +1,145 @@
-//! The sending end of a session: what to announce, what to read next, what to send again.
+//! Sending end of a session: what to announce, read and send next, and what to send again.
 //!
-//! The machine holds a window of the manifest, never all of it. Its carrier scans the sources into
-//! [`Sender::announce`] while there is [`Sender::room`], reads what [`Sender::next_work`] hands out, and
-//! tells which stream each frame went out on. A frame counts as sent once the receiver has written it;
-//! when a stream is lost, its other frames become work again under new numbers.
+//! The state machine holds a window of the manifest, never all of it. Its driver announces scanned
+//! entries with [`Sender::announce`] while [`Sender::has_room`], reads what [`Sender::next_work`]
+//! returns, and reports on which stream each frame was sent. A frame counts as sent once the receiver
+//! has written it; when a stream is lost, its other frames are queued again under new numbers.
 //!
-//! Order of work per device: the largest file first, block by block, and between its blocks packs of
-//! small files, so that neither waits for the other.
+//! Order of work per device: the largest file first, block by block, alternating with packs of small
+//! files, so that neither starves the other.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::control::{
-    Announcement, Decision, Failure, FailureKind, Outcome, Placed, Report, Run, Settled, Tally,
-    ToReceiver, ToSender,
+    Announcement, Decision, Failure, FailureKind, Outcome, Placed, Report, Run, Settled,
+    ToReceiver, ToSender, TransferTally,
 };
-use crate::digest::{Algorithm, Digest, Part};
+use crate::digest::{Algorithm, Digest, DigestPart};
 use crate::extents::{Extent, Extents};
-use crate::manifest::{Entry, Kind, display_path};
+use crate::manifest::{Entry, EntryKind, display_path};
 use crate::wire::{self, Bytes};
-use queue::{Queue, next_block, next_pack, still_wanted};
+use queue::{DeviceQueue, next_block, next_pack, still_wanted};
 
 mod queue;
 
-/// Most entries that are announced and not settled.
-const WINDOW: usize = 32_768;
+/// Limit of entries that are announced and not settled.
+const UNSETTLED_ENTRIES_MAX: usize = 32_768;
 
-/// About how many bytes of entries one announcement carries.
-const ANNOUNCEMENT_BYTES: usize = 64 * 1024;
+/// Encoded bytes of entries at which an announcement is sent.
+const ANNOUNCEMENT_BYTES_TARGET: usize = 64 * 1024;
 
-/// Most digests of one message, so that none comes near the longest that is allowed.
-const ENDS_MAX: usize = 1_024;
+/// Limit of digests in one message, far below the message size limit.
+const DIGESTS_PER_MESSAGE_MAX: usize = 1_024;
 
-/// Most bytes of paths in a list that was told and is not scanned yet.
+/// Limit of path bytes in a received list that are not scanned yet.
 pub const LIST_BYTES_MAX: usize = 64 << 20;
 
-/// How often a file that changes while it is read is begun again.
+/// Attempts to copy a file that changes while it is read.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// Most files in a pack that this sender makes: more would keep one reader busy for too long.
-const PACK_FILES: usize = 1_024;
+/// Limit of files in a pack made by this sender: larger packs would occupy one reader for too long.
+const PACK_FILES_TARGET: usize = 1_024;
 
-/// Why a file is not replaced where files that are there are kept.
+/// Failure text if the destination keeps existing files and one differs.
 pub const DIFFERS: &str =
     "another file of that name is there and is to stay: move it away, or have it replaced";
 
-/// Where an entry comes from.
+/// SourceEntry of an announced entry.
 #[derive(Debug)]
-pub struct Source {
+pub struct SourceEntry {
     /// Number of the entry in the session.
     pub file: u64,
-    /// Which of the carrier's roots it lies under.
+    /// Index of the driver's root that contains it.
     pub root: u32,
-    /// Device on which its bytes lie.
+    /// Device that stores its bytes.
     pub device: u64,
-    /// What was announced.
+    /// Entry as announced.
     pub entry: Entry,
     attempt: u32,
 }
 
-/// Something to be read, and then sent as one frame.
+/// FrameTask of a reader whose result is sent as one frame.
 #[derive(Debug, Clone)]
-pub struct Work {
-    /// Number of the frame.
+pub struct FrameTask {
+    /// Frame number.
     pub sequence: u64,
-    /// What to read.
+    /// Files or ranges to read.
     pub piece: Piece,
 }
 
-/// What a reader is to do.
+/// FrameTask of a reader.
 #[derive(Debug, Clone)]
 pub enum Piece {
     /// Read a range of a file.
     Block {
-        /// The file.
-        source: Arc<Source>,
+        /// File to read.
+        source: Arc<SourceEntry>,
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Length in bytes.
         bytes: u64,
     },
     /// Read whole small files.
-    Pack(Vec<Arc<Source>>),
-    /// Digest a file to compare it with the one at the destination; nothing is sent.
+    Pack(Vec<Arc<SourceEntry>>),
+    /// Digest a file and compare it with the one at the destination; sends no data.
     Compare {
-        /// The file.
-        source: Arc<Source>,
-        /// Digest of the other.
+        /// File to digest.
+        source: Arc<SourceEntry>,
+        /// Digest of the file at the destination.
         digest: Digest,
     },
-    /// Digest a file that is at the destination already, for whoever wants to know.
-    Digest(Arc<Source>),
+    /// Digest a skipped file for [`Sender::take_placed`].
+    Digest(Arc<SourceEntry>),
 }
 
-/// How one file fared in a reader.
+/// Result of reading one file.
 #[derive(Debug, Clone)]
-pub enum Read {
-    /// It was read; the digest part of what was read.
-    Good(Part),
-    /// It is not what was announced; what it is now, if it can still be copied.
+pub enum ReadOutcome {
+    /// Success, with the digest part of the bytes read.
+    Good(DigestPart),
+    /// The file differs from its announcement; its new entry, if it can still be copied.
     Changed(Option<Box<Entry>>),
-    /// It could not be read.
+    /// The file could not be read.
     Failed(Failure),
 }
 
-/// Number of a stream in its session.
+/// Number of a data stream in its session.
 pub type StreamId = u32;
 
 #[derive(Debug)]
-struct Active {
-    source: Arc<Source>,
-    /// Ranges not yet handed out.
+struct OutgoingFile {
+    source: Arc<SourceEntry>,
+    /// Ranges not yet handed to readers.
     ranges: VecDeque<Range<u64>>,
-    /// Ranges that were read here.
+    /// Ranges read here, with their parts.
     extents: Extents,
-    /// Ranges of an unfinished copy that the receiver has, by offset.
+    /// Ranges that the receiver resumed, by offset.
     resumed: BTreeMap<u64, Extent>,
     /// Bytes that the receiver has and that are not sent.
     resumed_bytes: u64,
     skipped: bool,
-    /// Travels in packs, whose table carries the digest.
+    /// Sent in a pack, whose table holds the digest.
     packed: bool,
     ended: bool,
 }
 
-/// A list of paths that the receiver tells.
+/// Paths to send, received from the peer in parts.
 #[derive(Debug, Default)]
-struct List {
+struct PathQueue {
     paths: VecDeque<Bytes>,
     bytes: usize,
     ended: bool,
 }
 
-/// The sending end of one session.
+/// Sending end of one session.
 #[derive(Debug)]
 pub struct Sender {
     algorithm: Algorithm,
     block_bytes: u64,
-    files: HashMap<u64, Active>,
-    queues: BTreeMap<u64, Queue>,
+    files: HashMap<u64, OutgoingFile>,
+    queues: BTreeMap<u64, DeviceQueue>,
     in_flight: BTreeMap<u64, (StreamId, Piece)>,
     next_file: u64,
     next_sequence: u64,
@@ -149,34 +149,34 @@ pub struct Sender {
     ends: Vec<(u64, Bytes)>,
     missing: VecDeque<(String, Failure)>,
     outbox: VecDeque<ToReceiver>,
-    tally: Tally,
-    /// Files in place, kept for a carrier that asks for them.
+    tally: TransferTally,
+    /// Committed files, if the driver collects them.
     placed: Option<Vec<Placed>>,
-    /// What became of everything, kept for a carrier that asks for it.
+    /// Final results, if the driver collects them.
     account: Option<Vec<Settled>>,
-    /// Digests that files must have, by path.
+    /// Required digests, by path.
     expected: HashMap<Vec<u8>, Digest>,
-    /// A file that is there and differs is a failure.
+    /// Set when an existing file that differs is a failure.
     keep_existing: bool,
-    /// Whether files that were there already are digested too.
+    /// Set when skipped files are digested too.
     digest_skipped: bool,
-    /// How many of them are still to be digested.
+    /// Number of skipped files still to be digested.
     digesting: usize,
-    /// Paths that the receiver wants, where it was to tell.
-    list: Option<List>,
+    /// Paths requested by the receiver of a listed pull.
+    list: Option<PathQueue>,
     finish_sent: bool,
     last_reported: bool,
     finished: bool,
     cancelled: Option<String>,
 }
 
-/// The receiver said something that makes no sense.
+/// Protocol violation by the receiver.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the receiver broke the protocol: {0}")]
 pub struct ReceiverFault(&'static str);
 
 impl Sender {
-    /// A session that copies with this digest in blocks of `block_bytes`.
+    /// Creates a session with this digest and blocks of `block_bytes`.
     #[must_use]
     pub fn new(algorithm: Algorithm, block_bytes: u32) -> Self {
         Self {
@@ -193,7 +193,7 @@ impl Sender {
             ends: Vec::new(),
             missing: VecDeque::new(),
             outbox: VecDeque::new(),
-            tally: Tally::default(),
+            tally: TransferTally::default(),
             placed: None,
             account: None,
             expected: HashMap::new(),
@@ -208,67 +208,74 @@ impl Sender {
         }
     }
 
-    /// Whether more entries may be announced now.
+    /// True while more entries may be announced.
     #[must_use]
-    pub fn room(&self) -> bool {
-        self.files.len() + self.digesting < WINDOW
+    pub fn has_room(&self) -> bool {
+        self.files.len() + self.digesting < UNSETTLED_ENTRIES_MAX
     }
 
-    /// Keeps the files that come into place for [`Self::take_placed`]; with `digest_skipped` those that
-    /// were there already are digested for it, which costs a read of each.
+    /// Collects committed files for [`Self::take_placed`]. With `digest_skipped`, skipped files are
+    /// digested too, which costs a read of each.
     pub fn keep_placed(&mut self, digest_skipped: bool) {
         self.placed.get_or_insert_default();
         self.digest_skipped = digest_skipped && self.algorithm != Algorithm::None;
     }
 
-    /// Files that came into place since the last call.
+    /// Returns the files committed since the last call.
     pub fn take_placed(&mut self) -> Vec<Placed> {
         self.placed.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Keeps what becomes of everything for [`Self::take_settled`].
+    /// Collects final results for [`Self::take_settled`].
     pub fn keep_account(&mut self) {
         self.account.get_or_insert_default();
     }
 
-    /// What became of everything since the last call.
+    /// Returns the final results since the last call.
     pub fn take_settled(&mut self) -> Vec<Settled> {
         self.account.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Files, by path, that must have these digests of the session's algorithm. What has another is not put in
-    /// place, and one that is there is left alone if it has this one.
+    /// Sets the digests, by path, that files must have in the session's algorithm. A file with another
+    /// digest is not committed, and an existing one with the required digest is skipped.
     pub fn expect(&mut self, digests: HashMap<Vec<u8>, Digest>) {
         self.expected = digests;
     }
 
-    /// Files that are there and differ are failures.
+    /// Treats existing files that differ as failures.
     pub fn keep_existing(&mut self) {
         self.keep_existing = true;
     }
 
-    fn note(&mut self, path: &[u8], bytes: u64, was_there: bool, result: Result<Digest, Failure>) {
+    fn record_result(
+        &mut self,
+        path: &[u8],
+        bytes: u64,
+        was_there: bool,
+        result: Result<Digest, Failure>,
+    ) {
         if let Some(account) = &mut self.account {
             account.push(Settled { path: path.to_vec(), bytes, was_there, result });
         }
     }
 
-    /// Why a file with this digest is not what it must be.
-    fn unexpected(&self, path: &[u8], digest: &Digest) -> Option<Failure> {
+    /// Returns the failure if `digest` is not the required one.
+    fn digest_failure(&self, path: &[u8], digest: &Digest) -> Option<Failure> {
         let expected = self.expected.get(path).filter(|expected| *expected != digest)?;
         let text = format!(
-            "its {} is {digest} and should be {expected}: look at the source, or at who gave the digest",
+            "its {} is {digest} and should be {expected}: check the source and the given digest",
             self.algorithm
         );
         Some(Failure::new(FailureKind::Integrity, text))
     }
 
-    /// Takes a list of paths from the receiver.
+    /// Expects a list of paths from the receiver.
     pub fn expect_list(&mut self) {
         self.list.get_or_insert_default();
     }
 
-    /// The next path of the list: `Some(None)` when there is none yet, `None` after the last.
+    /// Returns the next path of the list: `Some(None)` if it has not arrived yet, `None` after the
+    /// last.
     pub fn next_listed(&mut self) -> Option<Option<Vec<u8>>> {
         let list = self.list.as_mut()?;
         match list.paths.pop_front() {
@@ -281,37 +288,37 @@ impl Sender {
         }
     }
 
-    fn listed(&mut self, paths: Vec<Bytes>) -> Result<(), ReceiverFault> {
+    fn on_list(&mut self, paths: Vec<Bytes>) -> Result<(), ReceiverFault> {
         let list = self.list.as_mut().filter(|list| !list.ended);
-        let list = list.ok_or(ReceiverFault("it lists what nobody asked for"))?;
+        let list = list.ok_or(ReceiverFault("it sends a list that was not requested"))?;
         list.bytes += paths.iter().map(|path| path.0.len()).sum::<usize>();
         list.paths.extend(paths);
-        // An empty path takes memory too.
+        // Empty paths take memory too.
         if list.bytes.max(list.paths.len() * 8) > LIST_BYTES_MAX {
             return Err(ReceiverFault("its list is too long"));
         }
         Ok(())
     }
 
-    /// What was done so far.
+    /// Counters of the session.
     #[must_use]
-    pub fn tally(&self) -> &Tally {
+    pub fn tally(&self) -> &TransferTally {
         &self.tally
     }
 
-    /// Whether the receiver has said that everything is durable.
+    /// True once the receiver reported that everything is durable.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// Why the receiver stopped the transfer.
+    /// Reason given by a receiver that stopped the transfer.
     #[must_use]
     pub fn cancelled(&self) -> Option<&str> {
         self.cancelled.as_deref()
     }
 
-    /// Announces an entry that lies under root `root` on device `device`.
+    /// Announces an entry below root `root` on device `device`.
     pub fn announce(&mut self, root: u32, device: u64, entry: Entry) {
         self.tally.announced += 1;
         self.tally.announced_bytes += entry.bytes;
@@ -324,8 +331,8 @@ impl Sender {
         self.entries_bytes += wire::encode(&entry).len();
         self.entries.push(entry.clone());
         let extents = Extents::new(self.algorithm, entry.bytes);
-        let source = Arc::new(Source { file, root, device, entry, attempt });
-        let active = Active {
+        let source = Arc::new(SourceEntry { file, root, device, entry, attempt });
+        let active = OutgoingFile {
             source,
             ranges: VecDeque::new(),
             extents,
@@ -336,20 +343,20 @@ impl Sender {
             ended: false,
         };
         self.files.insert(file, active);
-        if self.entries_bytes >= ANNOUNCEMENT_BYTES {
+        if self.entries_bytes >= ANNOUNCEMENT_BYTES_TARGET {
             self.flush_entries();
         }
     }
 
-    /// An entry that could not even be announced.
+    /// Records a source that could not be announced.
     pub fn scan_failed(&mut self, path: &[u8], failure: Failure) {
         let shown = display_path(path);
         self.tally.fail(shown.clone(), failure.clone());
-        self.note(path, 0, false, Err(failure.clone()));
+        self.record_result(path, 0, false, Err(failure.clone()));
         self.missing.push_back((shown, failure));
     }
 
-    /// The sources are scanned to the end.
+    /// Ends the manifest: all sources are scanned.
     pub fn manifest_end(&mut self) {
         self.flush_entries();
         self.tally.manifest_complete = true;
@@ -366,13 +373,13 @@ impl Sender {
         self.outbox.push_back(ToReceiver::Announce(Announcement { first, entries }));
     }
 
-    /// Whether there are entries enough for an announcement.
+    /// True if an announcement is ready to be sent.
     #[must_use]
     pub fn has_announcement(&self) -> bool {
         !self.outbox.is_empty()
     }
 
-    /// Whether everything is settled and the carrier should queue its last measurements.
+    /// True if every entry is settled and the driver should queue its last measurements.
     #[must_use]
     pub fn wants_last_report(&self) -> bool {
         self.is_settled() && !self.last_reported
@@ -385,7 +392,7 @@ impl Sender {
             && !self.finish_sent
     }
 
-    /// The next message for the receiver.
+    /// Returns the next message for the receiver.
     pub fn poll_message(&mut self) -> Option<ToReceiver> {
         if let Some(message) = self.outbox.pop_front() {
             return Some(message);
@@ -395,11 +402,11 @@ impl Sender {
             return self.outbox.pop_front();
         }
         if !self.ends.is_empty() {
-            let some = self.ends.len().min(ENDS_MAX);
+            let some = self.ends.len().min(DIGESTS_PER_MESSAGE_MAX);
             return Some(ToReceiver::FileEnds(self.ends.drain(..some).collect()));
         }
         if !self.missing.is_empty() {
-            return Some(ToReceiver::Missing(wire::some_of(&mut self.missing)));
+            return Some(ToReceiver::Missing(wire::drain_batch(&mut self.missing)));
         }
         if self.is_settled() {
             self.finish_sent = true;
@@ -408,18 +415,18 @@ impl Sender {
         None
     }
 
-    /// Takes a message; reports and settings are the carrier's.
+    /// Handles a message. Reports and settings are left to the driver.
     ///
     /// # Errors
-    /// When the receiver makes no sense.
+    /// If the receiver violates the protocol.
     pub fn on_message(&mut self, message: ToSender) -> Result<(), ReceiverFault> {
         match message {
-            ToSender::Decisions(decisions) => {
-                decisions.into_iter().try_for_each(|(file, decision)| self.decided(file, decision))
-            }
-            ToSender::Written(runs) => runs.into_iter().try_for_each(|run| self.written(run)),
+            ToSender::Decisions(decisions) => decisions
+                .into_iter()
+                .try_for_each(|(file, decision)| self.on_decision(file, decision)),
+            ToSender::Written(runs) => runs.into_iter().try_for_each(|run| self.on_written(run)),
             ToSender::Settled(outcomes) => {
-                outcomes.into_iter().for_each(|(file, outcome)| self.settled(file, outcome));
+                outcomes.into_iter().for_each(|(file, outcome)| self.on_settled(file, outcome));
                 Ok(())
             }
             ToSender::Finished(()) if self.finish_sent => {
@@ -437,7 +444,7 @@ impl Sender {
                     .for_each(|note| self.tally.fail(note.path.to_string(), note.failure));
                 Ok(())
             }
-            ToSender::Listed(paths) => self.listed(paths),
+            ToSender::Listed(paths) => self.on_list(paths),
             ToSender::ListEnd(()) => {
                 self.list.iter_mut().for_each(|list| list.ended = true);
                 Ok(())
@@ -455,7 +462,7 @@ impl Sender {
         }
     }
 
-    /// Sends a resumed range after all: at the destination it is not what was sent.
+    /// Queues a resumed range that failed verification at the destination.
     fn resend(&mut self, file: u64, offset: u64) -> Result<(), ReceiverFault> {
         if file >= self.next_file {
             return Err(ReceiverFault("it wants a file that was not announced"));
@@ -468,22 +475,23 @@ impl Sender {
         self.tally.rejected_bytes += extent.bytes;
         self.tally.wanted_bytes += extent.bytes;
         active.ranges.push_back(offset..offset + extent.bytes);
-        // The digest is made again from what is read; one in file order is of the source alone.
+        // A combinable digest is recomputed from the new reads; one in file order covers the source
+        // alone.
         active.ended &= !self.algorithm.combines();
         let queue = self.queues.entry(active.source.device).or_default();
         queue.large.push((active.source.entry.bytes, file));
         Ok(())
     }
 
-    fn decided(&mut self, file: u64, decision: Decision) -> Result<(), ReceiverFault> {
+    fn on_decision(&mut self, file: u64, decision: Decision) -> Result<(), ReceiverFault> {
         if file >= self.next_file {
             return Err(ReceiverFault("it wants a file that was not announced"));
         }
         let block_bytes = self.block_bytes;
-        // A file that failed in the meantime needs nothing more.
+        // A file that failed meanwhile needs no decision.
         let Some(active) = self.files.get_mut(&file) else { return Ok(()) };
         let bytes = active.source.entry.bytes;
-        if active.source.entry.kind != Kind::File {
+        if active.source.entry.kind != EntryKind::File {
             return Ok(());
         }
         let queue = self.queues.entry(active.source.device).or_default();
@@ -498,7 +506,7 @@ impl Sender {
                 let digest = Digest(digest.0);
                 let source = Arc::clone(&active.source);
                 match self.expected.get(source.entry.path.as_bytes()) {
-                    // What it must be is known without a look at the source.
+                    // The required digest is known without reading the source.
                     Some(expected) => {
                         let same = *expected == digest;
                         self.compared(&source, same);
@@ -511,7 +519,7 @@ impl Sender {
             Decision::Resume(extents) => {
                 let mut there = Extents::new(Algorithm::None, bytes);
                 for extent in extents {
-                    match there.insert(extent.offset, extent.bytes, Part::default()) {
+                    match there.insert(extent.offset, extent.bytes, DigestPart::default()) {
                         Ok(true) => active.resumed.insert(extent.offset, extent),
                         _ => return Err(ReceiverFault("it has ranges that cross")),
                     };
@@ -525,7 +533,7 @@ impl Sender {
         self.tally.wanted_files += 1;
         let whole = active.resumed_bytes == 0;
         if active.ranges.is_empty() && !self.algorithm.combines() {
-            // Its digest is still to be made, by whoever reads its last block.
+            // The digest is still needed; reading the last block computes it.
             let last = (bytes.max(1) - 1) / block_bytes * block_bytes;
             active.ranges.push_back(last..bytes);
         }
@@ -534,7 +542,7 @@ impl Sender {
         } else if whole
             && bytes <= block_bytes / 4
             && self.algorithm.combines()
-            // Whether it is what it must be is known once it is read, and a pack is sent then.
+            // A pack is sent before its digest could be checked against the required one.
             && !self.expected.contains_key(active.source.entry.path.as_bytes())
         {
             active.packed = true;
@@ -545,7 +553,7 @@ impl Sender {
         Ok(())
     }
 
-    fn written(&mut self, run: Run) -> Result<(), ReceiverFault> {
+    fn on_written(&mut self, run: Run) -> Result<(), ReceiverFault> {
         let end = run.first.checked_add(run.count).filter(|end| *end <= self.next_sequence);
         let end = end.ok_or(ReceiverFault("it acknowledges frames that were not sent"))?;
         for sequence in run.first..end {
@@ -556,35 +564,35 @@ impl Sender {
         Ok(())
     }
 
-    fn settled(&mut self, file: u64, outcome: Outcome) {
+    fn on_settled(&mut self, file: u64, outcome: Outcome) {
         let Some(active) = self.files.remove(&file) else { return };
-        let Active { source, skipped, packed, resumed_bytes, .. } = active;
+        let OutgoingFile { source, skipped, packed, resumed_bytes, .. } = active;
         let entry = &source.entry;
         let path = entry.path.as_bytes();
         let digest = match outcome {
             Outcome::Done(digest) => Digest(digest.0),
             Outcome::Failed(failure) => {
                 self.tally.resumed_bytes -= resumed_bytes;
-                self.note(path, entry.bytes, false, Err(failure.clone()));
+                self.record_result(path, entry.bytes, false, Err(failure.clone()));
                 return self.tally.fail(entry.path.to_string(), failure);
             }
         };
         let digest = match self.expected.get(path) {
-            // It was compared and need not be told.
+            // The digest was compared and need not be sent.
             Some(expected) if skipped && digest.0.is_empty() => expected.clone(),
             _ => digest,
         };
-        if entry.kind == Kind::File
+        if entry.kind == EntryKind::File
             && !digest.0.is_empty()
-            && let Some(failure) = self.unexpected(path, &digest)
+            && let Some(failure) = self.digest_failure(path, &digest)
         {
-            self.note(path, entry.bytes, false, Err(failure.clone()));
+            self.record_result(path, entry.bytes, false, Err(failure.clone()));
             return self.tally.fail(entry.path.to_string(), failure);
         }
-        self.note(path, entry.bytes, skipped, Ok(digest.clone()));
+        self.record_result(path, entry.bytes, skipped, Ok(digest.clone()));
         self.tally.entries += 1;
-        self.tally.links += u64::from(entry.kind == Kind::Symlink);
-        if entry.kind == Kind::File {
+        self.tally.links += u64::from(entry.kind == EntryKind::Symlink);
+        if entry.kind == EntryKind::File {
             if skipped && digest.0.is_empty() && self.digest_skipped {
                 self.digesting += 1;
                 let queue = self.queues.entry(source.device).or_default();
@@ -600,22 +608,22 @@ impl Sender {
         }
     }
 
-    /// Devices on which sources lie.
+    /// Devices with sources.
     pub fn devices(&self) -> impl Iterator<Item = u64> + '_ {
         self.queues.keys().copied()
     }
 
-    /// What a reader of `device` is to do next.
-    pub fn next_work(&mut self, device: u64) -> Option<Work> {
+    /// Returns the next work for a reader of `device`.
+    pub fn next_work(&mut self, device: u64) -> Option<FrameTask> {
         let piece = self.next_piece(device)?;
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        Some(Work { sequence, piece })
+        Some(FrameTask { sequence, piece })
     }
 
     fn next_piece(&mut self, device: u64) -> Option<Piece> {
         let queue = self.queues.get_mut(&device)?;
-        while let Some(piece) = queue.again.pop_front() {
+        while let Some(piece) = queue.retry.pop_front() {
             if let Some(piece) = still_wanted(&self.files, piece) {
                 return Some(piece);
             }
@@ -638,21 +646,21 @@ impl Sender {
         }
     }
 
-    /// A reader has done with one file of a piece: a range of it, or in a pack all of it.
-    pub fn read(&mut self, source: &Source, range: Range<u64>, result: Read) {
+    /// Handles the result of reading one file of a piece: a range, or in a pack the whole file.
+    pub fn read(&mut self, source: &SourceEntry, range: Range<u64>, result: ReadOutcome) {
         match result {
-            Read::Good(part) => {
+            ReadOutcome::Good(part) => {
                 let Some(active) = self.files.get_mut(&source.file) else { return };
-                // A range that is read again after its stream was lost is known already.
+                // A range read again after a stream loss is already recorded.
                 let _ = active.extents.insert(range.start, range.end - range.start, part);
                 self.file_read(source.file);
             }
-            Read::Changed(fresh) => self.changed(source, fresh.map(|entry| *entry)),
-            Read::Failed(failure) => self.fail(source, failure),
+            ReadOutcome::Changed(fresh) => self.changed(source, fresh.map(|entry| *entry)),
+            ReadOutcome::Failed(failure) => self.fail(source, failure),
         }
     }
 
-    /// A file whose digest does not combine was read to the end and digested by the carrier.
+    /// Handles the digest of a file that the driver hashed in file order.
     pub fn serial_digest(&mut self, file: u64, digest: Digest) {
         if self.files.get(&file).is_some_and(|active| !active.ended) {
             self.end_file(file, digest);
@@ -670,26 +678,26 @@ impl Sender {
         }
         let mut whole = active.extents.clone();
         for extent in active.resumed.values() {
-            let _ = whole.insert(extent.offset, extent.bytes, Part(extent.part));
+            let _ = whole.insert(extent.offset, extent.bytes, DigestPart(extent.part));
         }
         if let Some(digest) = whole.digest() {
             self.end_file(file, digest);
         }
     }
 
-    /// Tells the digest of a file that was read to the end, if it is the one that it must have.
+    /// Queues the digest of a completely read file, unless it is not the required one.
     fn end_file(&mut self, file: u64, digest: Digest) {
         let Some(active) = self.files.get_mut(&file) else { return };
         active.ended = true;
         let source = Arc::clone(&active.source);
-        match self.unexpected(source.entry.path.as_bytes(), &digest) {
+        match self.digest_failure(source.entry.path.as_bytes(), &digest) {
             Some(failure) => self.fail(&source, failure),
             None => self.ends.push((file, Bytes(digest.0))),
         }
     }
 
-    /// A comparison has ended: the digests agree or they do not.
-    pub fn compared(&mut self, source: &Source, same: bool) {
+    /// Handles the result of a comparison of digests.
+    pub fn compared(&mut self, source: &SourceEntry, same: bool) {
         let Some(active) = self.files.get_mut(&source.file) else { return };
         if same {
             active.skipped = true;
@@ -705,8 +713,8 @@ impl Sender {
         }
     }
 
-    /// A file of [`Piece::Digest`] is digested, or cannot be.
-    pub fn digested(&mut self, source: &Source, result: Result<Digest, Failure>) {
+    /// Handles the result of [`Piece::Digest`].
+    pub fn digested(&mut self, source: &SourceEntry, result: Result<Digest, Failure>) {
         self.digesting = self.digesting.saturating_sub(1);
         match (result, &mut self.placed) {
             (Ok(digest), Some(placed)) => {
@@ -717,7 +725,7 @@ impl Sender {
         }
     }
 
-    fn changed(&mut self, source: &Source, fresh: Option<Entry>) {
+    fn changed(&mut self, source: &SourceEntry, fresh: Option<Entry>) {
         let Some(fresh) = fresh.filter(|_| source.attempt < ATTEMPTS_MAX) else {
             let text = "it changed while it was being copied: copy it again when it is at rest";
             return self.fail(source, Failure::new(FailureKind::Changed, text));
@@ -730,22 +738,22 @@ impl Sender {
         self.announce_attempt(source.root, source.device, fresh, source.attempt + 1);
     }
 
-    fn fail(&mut self, source: &Source, failure: Failure) {
+    fn fail(&mut self, source: &SourceEntry, failure: Failure) {
         if let Some(active) = self.files.remove(&source.file) {
             self.tally.resumed_bytes -= active.resumed_bytes;
             self.tally.fail(source.entry.path.to_string(), failure.clone());
             let (path, bytes) = (source.entry.path.as_bytes(), source.entry.bytes);
-            self.note(path, bytes, false, Err(failure.clone()));
+            self.record_result(path, bytes, false, Err(failure.clone()));
             self.outbox.push_back(ToReceiver::FileFailed((source.file, Some(failure))));
         }
     }
 
-    /// A frame was handed to a stream.
-    pub fn sent(&mut self, stream: StreamId, work: Work) {
+    /// Records that a frame was handed to a stream.
+    pub fn sent(&mut self, stream: StreamId, work: FrameTask) {
         self.in_flight.insert(work.sequence, (stream, work.piece));
     }
 
-    /// A stream is gone: what it carried and nobody acknowledged is work again.
+    /// Requeues the unacknowledged frames of a lost stream; returns their number.
     pub fn stream_lost(&mut self, stream: StreamId) -> usize {
         let lost: Vec<_> = self
             .in_flight
@@ -755,41 +763,41 @@ impl Sender {
             .collect();
         for sequence in &lost {
             let (_, piece) = self.in_flight.remove(sequence).expect("just listed");
-            self.again(piece);
+            self.requeue(piece);
         }
         lost.len()
     }
 
-    /// A piece that was read and could not be sent is work again.
-    pub fn again(&mut self, piece: Piece) {
+    /// Requeues a piece that was read and could not be sent.
+    pub fn requeue(&mut self, piece: Piece) {
         let device = match &piece {
             Piece::Block { source, .. } | Piece::Compare { source, .. } | Piece::Digest(source) => {
                 source.device
             }
             Piece::Pack(sources) => sources.first().map_or(0, |source| source.device),
         };
-        self.queues.entry(device).or_default().again.push_back(piece);
+        self.queues.entry(device).or_default().retry.push_back(piece);
     }
 
-    /// Whether every range of a file was handed out to readers.
+    /// True if every range of a file was handed to readers.
     #[must_use]
     pub fn is_handed_out(&self, file: u64) -> bool {
         self.files.get(&file).is_none_or(|active| active.ranges.is_empty())
     }
 
-    /// Whether frames of a stream wait for an acknowledgement.
+    /// True if frames of the stream are unacknowledged.
     #[must_use]
-    pub fn awaits(&self, stream: StreamId) -> bool {
+    pub fn has_unacknowledged(&self, stream: StreamId) -> bool {
         self.in_flight.values().any(|(carrier, _)| *carrier == stream)
     }
 
-    /// Queues the carrier's measurements for the receiver.
+    /// Queues the driver's measurements for the receiver.
     pub fn report(&mut self, report: Report) {
         self.last_reported |= self.is_settled();
         self.outbox.push_back(ToReceiver::Report(report));
     }
 
-    /// Queues the reason why this side stops the transfer.
+    /// Queues a cancellation with its reason.
     pub fn cancel(&mut self, reason: &str) {
         self.outbox.push_back(ToReceiver::Cancel(reason.to_owned()));
     }

@@ -1,4 +1,4 @@
-//! A copy between two agents that a third party asks for.
+//! Third-party copy: a requester makes one agent send files to another.
 //!
 //! ```text
 //!              requester
@@ -8,71 +8,71 @@
 //!          control and data
 //! ```
 //!
-//! The requester opens a session at the destination as for any push, and hands that session to the
-//! source, which comes back to it as if the requester's connection had been lost. The requester's token for
-//! one agent is never seen by the other; what the source holds is the key of this one session. Data
-//! never passes the requester, which hears [`FromSource`] and says [`ToSource`] over a link of its own.
+//! The requester opens a session at the destination as for any push and hands it to the source, which
+//! reconnects to it as if the requester's connection had been lost. Neither agent sees the requester's
+//! token for the other; the source holds only the key of this session. Data does not pass through the
+//! requester, which exchanges [`FromSource`] and [`ToSource`] with the source over a link of its own.
 
-use crate::control::{Failure, FileError, Placed, Settings, Tally};
+use crate::control::{EntryFailure, Failure, Placed, Settings, TransferTally};
 use crate::digest::Digest;
 use crate::manifest::RelativePath;
 use crate::open::{Mark, Opened, Pull};
-use crate::wire::{Bytes, Input, Wire, WireError, wire_enum, wire_struct};
+use crate::wire::{Bytes, WireError, WireFormat, WireReader, wire_enum, wire_struct};
 
 wire_struct! {
-    /// Asks an agent to send files into a session at another.
+    /// Request to send files into a session at another agent.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ThirdParty {
-        /// What to send, and how; the options are those of the session.
+        /// Sources and options; the options are those of the session.
         pub pull: Pull,
-        /// Host of the destination.
+        /// Host name of the destination.
         pub host: String,
-        /// Its port.
+        /// Port of the destination.
         pub port: u16,
-        /// Addresses of it to spread streams over, as text; none for those of its name.
+        /// Destination addresses to spread streams over, as text; empty to resolve `host`.
         pub to: Vec<String>,
-        /// Addresses of the source to connect from, as text; none for any.
+        /// Source addresses to connect from, as text; empty for any.
         pub from: Vec<String>,
-        /// TCP congestion control of data streams.
+        /// TCP congestion control of data streams; absent for the system default.
         pub congestion: Option<String>,
         /// SHA-256 of the destination's certificate.
         pub fingerprint: [u8; 32],
-        /// The session that the requester opened there.
+        /// Session opened by the requester at the destination.
         pub session: Opened,
-        /// How many seconds the destination may stay out of reach.
+        /// Seconds for which the destination may stay unreachable.
         pub give_up_after: u32,
-        /// Whether the requester wants the digests of files in place.
+        /// Set when the requester wants the digests of committed files.
         pub keep_placed: bool,
-        /// Whether it wants those of files that were there before, which are read for it.
+        /// Set when it also wants the digests of skipped files, which must be read for it.
         pub digest_skipped: bool,
     }
 }
 
-impl Wire for FileError {
+impl WireFormat for EntryFailure {
     const MIN_BYTES: usize = String::MIN_BYTES + Failure::MIN_BYTES;
     fn put(&self, out: &mut Vec<u8>) {
         self.path.put(out);
         self.failure.put(out);
     }
-    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+    fn take(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         Ok(Self { path: String::take(input)?, failure: Failure::take(input)? })
     }
 }
 
-impl Wire for Placed {
+impl WireFormat for Placed {
     const MIN_BYTES: usize = RelativePath::MIN_BYTES + Bytes::MIN_BYTES;
     fn put(&self, out: &mut Vec<u8>) {
         self.path.put(out);
         (u32::try_from(self.digest.0.len()).expect("a digest is short")).put(out);
         out.extend_from_slice(&self.digest.0);
     }
-    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+    fn take(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         Ok(Self { path: RelativePath::take(input)?, digest: Digest(Bytes::take(input)?.0) })
     }
 }
 
-/// The counts of a [`Tally`] cross the network; its errors and warnings do so once each.
-impl Wire for Tally {
+/// Only the counters of a [`TransferTally`]; its errors and warnings travel in messages of their own.
+impl WireFormat for TransferTally {
     const MIN_BYTES: usize = 15 * u64::MIN_BYTES + 2;
     fn put(&self, out: &mut Vec<u8>) {
         let counts = [
@@ -96,7 +96,7 @@ impl Wire for Tally {
         self.manifest_complete.put(out);
         self.integrity_failed.put(out);
     }
-    fn take(input: &mut Input<'_>) -> Result<Self, WireError> {
+    fn take(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         Ok(Self {
             entries: u64::take(input)?,
             files: u64::take(input)?,
@@ -122,70 +122,70 @@ impl Wire for Tally {
 }
 
 wire_struct! {
-    /// How a copy is going, as the source knows it.
+    /// Progress of the copy as known to the source.
     #[derive(Debug, Clone, Default)]
     pub struct Progress {
-        /// What was done so far.
-        pub tally: Tally,
-        /// Streams now connected.
+        /// Counters of the session.
+        pub tally: TransferTally,
+        /// Number of streams now connected.
         pub streams: u16,
-        /// Most streams that were connected at a time.
+        /// Peak number of connected streams.
         pub streams_peak: u16,
-        /// Rate over the last moments.
+        /// Rate over the last seconds.
         pub bits_per_second: u64,
-        /// What bounds it.
+        /// Bottleneck, in words; see the mover's `bottleneck`.
         pub bound_by: String,
         /// Storage engines of source and destination.
         pub engines: (String, String),
-        /// TCP segments sent again.
+        /// TCP segments retransmitted.
         pub retransmits: u64,
-        /// Bytes over the network, blocks sent twice included.
+        /// Bytes on the network, including blocks sent twice.
         pub network_bytes: u64,
         /// CPU time of source and destination in microseconds.
         pub cpu_us: (u64, u64),
-        /// Streams that broke.
+        /// Number of streams lost.
         pub streams_lost: u64,
-        /// Blocks sent again.
+        /// Number of blocks sent again.
         pub repeated: u64,
-        /// Whose data it is.
+        /// Scitag of the transfer.
         pub mark: Option<Mark>,
-        /// How the packets of the source are labelled, or why they are not.
+        /// How the source labels its packets, or why it does not.
         pub label: String,
         /// Reader threads per device at the source.
         pub readers: u16,
-        /// Its rate limit.
+        /// Rate limit of the source.
         pub rate_bps: Option<u64>,
-        /// Addresses that were given up.
+        /// Addresses that the source no longer uses.
         pub dropped: Vec<String>,
     }
 }
 
 wire_enum! {
-    /// How it ended.
+    /// Final result of a third-party copy.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Ended {
-        /// Everything that could be copied is durable.
+        /// Every file that could be copied is durable.
         Finished(()) = 0,
-        /// Somebody stopped it.
+        /// Stopped by a user or operator, for this reason.
         Cancelled(String) = 1,
-        /// It cannot go on.
+        /// Failed, for this reason.
         Failed(String) = 2,
-        /// The destination has forgotten the session: with a new one it goes on.
+        /// The destination no longer knows the session; a new session can continue the copy.
         Forgotten(String) = 3,
     }
 }
 
 wire_enum! {
-    /// From the source to the requester.
+    /// Message from the source to the requester.
     #[derive(Debug, Clone)]
     pub enum FromSource {
-        /// How it is going.
+        /// Periodic progress.
         Progress(Box<Progress>) = 1,
-        /// Entries that failed and were not told before.
-        Errors(Vec<FileError>) = 2,
-        /// Warnings that were not told before.
-        Warnings(Vec<FileError>) = 5,
-        /// Files in place that were not told before.
+        /// Entries that failed since the last such message.
+        Errors(Vec<EntryFailure>) = 2,
+        /// Warnings since the last such message.
+        Warnings(Vec<EntryFailure>) = 5,
+        /// Files committed since the last such message.
         Placed(Vec<Placed>) = 3,
         /// The last message.
         Ended(Ended) = 4,
@@ -193,12 +193,12 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// From the requester to the source.
+    /// Message from the requester to the source.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum ToSource {
-        /// A change of settings.
+        /// Change of settings.
         Settings(Settings) = 1,
-        /// The user stops it, for this reason.
+        /// Stop the copy, for this reason.
         Cancel(String) = 2,
     }
 }
@@ -212,14 +212,19 @@ mod tests {
     use crate::wire;
 
     #[test]
-    fn messages_survive() {
-        let tally = Tally { files: 3, moved_bytes: 5, manifest_complete: true, ..Tally::default() };
+    fn messages_round_trip() {
+        let tally = TransferTally {
+            files: 3,
+            moved_bytes: 5,
+            manifest_complete: true,
+            ..TransferTally::default()
+        };
         let progress = Progress {
             tally,
             engines: ("direct".into(), "buffered".into()),
             ..Progress::default()
         };
-        let errors = vec![FileError {
+        let errors = vec![EntryFailure {
             path: "a\nb".into(),
             failure: Failure::new(FailureKind::Source, "gone"),
         }];

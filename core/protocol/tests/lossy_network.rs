@@ -1,28 +1,29 @@
-//! Both state machines over an in-memory network with a virtual clock, which cuts streams and control
-//! connections, kills the receiver and changes files, all at moments drawn from a seed.
+//! Both state machines over an in-memory network with a virtual clock. The network cuts streams and
+//! control connections, kills the receiver and changes files, all at moments drawn from a seed.
 //!
-//! Whatever happens, the destination ends as the source, byte for byte, and every file is settled once.
+//! In every case the destination ends equal to the source, byte for byte, and every file is settled
+//! once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use penstock_protocol::control::{ToReceiver, ToSender};
-use penstock_protocol::digest::{self, Algorithm, Digest, Part, RangeHasher};
+use penstock_protocol::digest::{self, Algorithm, Digest, DigestPart, RangeHasher};
 use penstock_protocol::extents::{Extent, Extents};
-use penstock_protocol::link::Link;
-use penstock_protocol::manifest::{Entry, Kind, RelativePath, Time};
-use penstock_protocol::receiver::{Place, Receiver, Verdict};
-use penstock_protocol::sender::{Piece, Read, Sender, Work};
+use penstock_protocol::link::ControlLink;
+use penstock_protocol::manifest::{Entry, EntryKind, RelativePath, Time};
+use penstock_protocol::receiver::{DestinationCheck, FrameTarget, Receiver};
+use penstock_protocol::sender::{FrameTask, Piece, ReadOutcome, Sender};
 use penstock_protocol::wire::{self, Bytes};
 use proptest::prelude::*;
 
 const BLOCK_BYTES: u32 = 64 << 10;
-const STREAMS: u32 = 3;
+const STREAM_COUNT: u32 = 3;
 
-/// xorshift64*: the one source of chance, so that a seed is the whole test.
-struct Chance(u64);
+/// xorshift64*, the only source of randomness, so that a seed determines the whole test.
+struct Random(u64);
 
-impl Chance {
+impl Random {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -35,13 +36,13 @@ impl Chance {
     }
 }
 
-/// One file's part of a frame on its way.
+/// Part of a frame in flight that belongs to one file.
 #[derive(Clone)]
 struct Chunk {
     file: u64,
     offset: u64,
     data: Vec<u8>,
-    part: Part,
+    part: DigestPart,
     whole: bool,
 }
 
@@ -50,67 +51,67 @@ struct Frame {
     chunks: Vec<Chunk>,
 }
 
-/// A destination that outlives the receivers that write to it.
+/// Destination storage, which survives the receivers that write to it.
 #[derive(Default)]
 struct Store {
     placed: BTreeMap<RelativePath, (Vec<u8>, Time)>,
-    /// By path and time of the source, as a fresh source must not meet the bytes of an older one.
+    /// By path and source time, so that a new version never meets bytes of an older one.
     partial: BTreeMap<(RelativePath, Time), (Vec<u8>, Vec<Extent>)>,
 }
 
-struct World {
-    chance: Chance,
+struct Network {
+    random: Random,
     algorithm: Algorithm,
     now: Duration,
     sources: BTreeMap<RelativePath, (Vec<u8>, Time)>,
     store: Store,
     sender: Sender,
     receiver: Receiver,
-    sender_link: Link,
-    receiver_link: Link,
+    sender_link: ControlLink,
+    receiver_link: ControlLink,
     streams: Vec<VecDeque<Frame>>,
     sent_bytes: u64,
-    /// Times that a source changed.
+    /// Number of changes to sources.
     changes: u64,
 }
 
-impl World {
+impl Network {
     fn new(seed: u64, algorithm: Algorithm) -> Self {
-        let mut chance = Chance(seed | 1);
+        let mut random = Random(seed | 1);
         let mut sources = BTreeMap::new();
-        for number in 0..1 + chance.below(40) {
-            let bytes = match chance.below(4) {
-                0 => chance.below(10 * u64::from(BLOCK_BYTES)),
-                1 => u64::from(BLOCK_BYTES) * chance.below(5),
-                _ => chance.below(9000),
+        for number in 0..1 + random.below(40) {
+            let bytes = match random.below(4) {
+                0 => random.below(10 * u64::from(BLOCK_BYTES)),
+                1 => u64::from(BLOCK_BYTES) * random.below(5),
+                _ => random.below(9000),
             };
-            let data = (0..bytes).map(|_| chance.below(256) as u8).collect();
+            let data = (0..bytes).map(|_| random.below(256) as u8).collect();
             let path = RelativePath::new(format!("run/{number}").into_bytes()).expect("a path");
             sources.insert(path, (data, Time { seconds: number as i64, nanos: 0 }));
         }
         Self {
-            chance,
+            random,
             algorithm,
             now: Duration::ZERO,
             sources,
             store: Store::default(),
             sender: Sender::new(algorithm, BLOCK_BYTES),
             receiver: Receiver::new(algorithm),
-            sender_link: Link::new(Duration::ZERO),
-            receiver_link: Link::new(Duration::ZERO),
+            sender_link: ControlLink::new(Duration::ZERO),
+            receiver_link: ControlLink::new(Duration::ZERO),
             streams: Vec::new(),
             sent_bytes: 0,
             changes: 0,
         }
     }
 
-    /// Both ends begin a new session, as after the death of either.
+    /// Starts a new session at both ends, as after a crash of either.
     fn begin(&mut self) {
         self.sender = Sender::new(self.algorithm, BLOCK_BYTES);
         self.receiver = Receiver::new(self.algorithm);
-        self.sender_link = Link::new(self.now);
-        self.receiver_link = Link::new(self.now);
-        self.streams = (0..STREAMS).map(|_| VecDeque::new()).collect();
+        self.sender_link = ControlLink::new(self.now);
+        self.receiver_link = ControlLink::new(self.now);
+        self.streams = (0..STREAM_COUNT).map(|_| VecDeque::new()).collect();
         self.reconnect();
         for (path, (data, modified)) in &self.sources {
             self.sender.announce(0, 1, entry(path, data, *modified));
@@ -136,10 +137,10 @@ impl World {
         let (mut down, mut up) = (Vec::new(), Vec::new());
         self.sender_link.transmit(self.now, 4096, &mut down).expect("the clock is slow");
         self.receiver_link.transmit(self.now, 4096, &mut up).expect("the clock is slow");
-        let cut = self.chance.one_in(12);
+        let cut = self.random.one_in(12);
         if cut {
-            down.truncate(self.chance.below(down.len() as u64 + 1) as usize);
-            up.truncate(self.chance.below(up.len() as u64 + 1) as usize);
+            down.truncate(self.random.below(down.len() as u64 + 1) as usize);
+            up.truncate(self.random.below(up.len() as u64 + 1) as usize);
         }
         for message in self.receiver_link.receive(&down, self.now).expect("whole frames") {
             let message: ToReceiver = wire::decode(&message).expect("a message");
@@ -161,15 +162,15 @@ impl World {
             };
             let key = (entry.path.clone(), entry.modified);
             let verdict = match (self.store.placed.get(&entry.path), self.store.partial.get(&key)) {
-                (Some(placed), _) if same(placed) => Verdict::Skip(Digest(Vec::new())),
-                (_, Some((_, extents))) => Verdict::Resume(extents.clone()),
+                (Some(placed), _) if same(placed) => DestinationCheck::Skip(Digest(Vec::new())),
+                (_, Some((_, extents))) => DestinationCheck::Resume(extents.clone()),
                 _ if entry.bytes == 0 => {
                     self.store.placed.insert(entry.path.clone(), (Vec::new(), entry.modified));
-                    Verdict::Done(Digest(Vec::new()))
+                    DestinationCheck::Done(Digest(Vec::new()))
                 }
                 _ => {
                     self.store.partial.insert(key, (vec![0; entry.bytes as usize], Vec::new()));
-                    Verdict::Send
+                    DestinationCheck::Send
                 }
             };
             let algorithm = self.algorithm;
@@ -177,8 +178,8 @@ impl World {
                 let key = (entry.path.clone(), entry.modified);
                 let (data, _) = self.store.partial.get_mut(&key).expect("it has ranges");
                 let range = extent.offset as usize..(extent.offset + extent.bytes) as usize;
-                // Storage may have lost what it had.
-                if self.chance.one_in(4) {
+                // Storage may have lost bytes.
+                if self.random.one_in(4) {
                     data[range.start] ^= 1;
                 }
                 let mut hasher =
@@ -192,10 +193,10 @@ impl World {
     }
 
     fn read_and_send(&mut self) {
-        for _ in 0..self.chance.below(4) {
+        for _ in 0..self.random.below(4) {
             let Some(work) = self.sender.next_work(1) else { return };
             let Some(frame) = self.read(&work) else { continue };
-            let stream = self.chance.below(u64::from(STREAMS)) as u32;
+            let stream = self.random.below(u64::from(STREAM_COUNT)) as u32;
             self.sent_bytes +=
                 frame.chunks.iter().map(|chunk| chunk.data.len() as u64).sum::<u64>();
             self.sender.sent(stream, work);
@@ -203,7 +204,7 @@ impl World {
         }
     }
 
-    fn read(&mut self, work: &Work) -> Option<Frame> {
+    fn read(&mut self, work: &FrameTask) -> Option<Frame> {
         let (pieces, whole): (Vec<_>, bool) = match &work.piece {
             Piece::Block { source, offset, bytes } => {
                 (vec![(source.clone(), *offset..*offset + *bytes)], false)
@@ -212,11 +213,11 @@ impl World {
                 sources.iter().map(|source| (source.clone(), 0..source.entry.bytes)).collect(),
                 true,
             ),
-            Piece::Compare { .. } | Piece::Digest(_) => unreachable!("nobody asked for digests"),
+            Piece::Compare { .. } | Piece::Digest(_) => unreachable!("no digests were requested"),
         };
         let mut chunks = Vec::new();
         for (source, range) in pieces {
-            if self.chance.one_in(200) {
+            if self.random.one_in(200) {
                 let (data, modified) = self.sources.get_mut(&source.entry.path).expect("a source");
                 data.push(7);
                 modified.nanos += 1;
@@ -225,25 +226,25 @@ impl World {
             let (data, modified) = &self.sources[&source.entry.path];
             if data.len() as u64 != source.entry.bytes || *modified != source.entry.modified {
                 let fresh = entry(&source.entry.path, data, *modified);
-                self.sender.read(&source, range, Read::Changed(Some(Box::new(fresh))));
+                self.sender.read(&source, range, ReadOutcome::Changed(Some(Box::new(fresh))));
                 continue;
             }
             let bytes = data[range.start as usize..range.end as usize].to_vec();
             let crc = digest::crc32c(&bytes);
             let part = digest::part(self.algorithm, range.start, data.len() as u64, &bytes, crc);
-            self.sender.read(&source, range.clone(), Read::Good(part));
+            self.sender.read(&source, range.clone(), ReadOutcome::Good(part));
             chunks.push(Chunk { file: source.file, offset: range.start, data: bytes, part, whole });
         }
         (!chunks.is_empty() || whole).then_some(Frame { sequence: work.sequence, chunks })
     }
 
     fn deliver(&mut self) {
-        for stream in 0..STREAMS {
-            if self.chance.one_in(15) {
+        for stream in 0..STREAM_COUNT {
+            if self.random.one_in(15) {
                 self.streams[stream as usize].clear();
                 self.sender.stream_lost(stream);
             }
-            for _ in 0..self.chance.below(3) {
+            for _ in 0..self.random.below(3) {
                 let Some(frame) = self.streams[stream as usize].pop_front() else { break };
                 for chunk in frame.chunks {
                     self.write(chunk);
@@ -256,7 +257,7 @@ impl World {
     fn write(&mut self, chunk: Chunk) {
         let bytes = chunk.data.len() as u64;
         let place = self.receiver.accept(chunk.file, chunk.offset, bytes).expect("an honest frame");
-        let Place::Write(entry) = place else { return };
+        let FrameTarget::Write(entry) = place else { return };
         let key = (entry.path.clone(), entry.modified);
         let partial = self.store.partial.get_mut(&key).expect("begun at its check");
         let start = chunk.offset as usize;
@@ -281,7 +282,9 @@ impl World {
             let (data, extents) = self.store.partial.remove(&key).expect("it was written");
             let mut whole = Extents::new(self.algorithm, data.len() as u64);
             for extent in extents {
-                whole.insert(extent.offset, extent.bytes, Part(extent.part)).expect("no crossing");
+                whole
+                    .insert(extent.offset, extent.bytes, DigestPart(extent.part))
+                    .expect("no crossing");
             }
             assert_eq!(whole.digest(), Some(finish.digest.clone()));
             let mut serial = digest::Serial::new(self.algorithm).expect("an algorithm");
@@ -309,7 +312,7 @@ impl World {
             if self.sender.is_finished() {
                 break;
             }
-            if kills > 0 && self.chance.one_in(60) {
+            if kills > 0 && self.random.one_in(60) {
                 kills -= 1;
                 self.begin();
             }
@@ -320,7 +323,7 @@ impl World {
 fn entry(path: &RelativePath, data: &[u8], modified: Time) -> Entry {
     Entry {
         path: path.clone(),
-        kind: Kind::File,
+        kind: EntryKind::File,
         bytes: data.len() as u64,
         modified,
         changed: modified,
@@ -338,39 +341,39 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_dataset_arrives_whatever_is_lost(seed: u64, kills in 0_u64..4, blake in any::<bool>()) {
+    fn dataset_arrives_despite_losses(seed: u64, kills in 0_u64..4, blake in any::<bool>()) {
         let algorithm = if blake { Algorithm::Blake3 } else { Algorithm::Crc32c };
-        let mut world = World::new(seed, algorithm);
-        world.run(kills);
-        let tally = world.sender.tally();
+        let mut network = Network::new(seed, algorithm);
+        network.run(kills);
+        let tally = network.sender.tally();
         let changed = tally.failed;
-        prop_assert_eq!(tally.files + changed, world.sources.len() as u64, "{:?}", tally);
+        prop_assert_eq!(tally.files + changed, network.sources.len() as u64, "{:?}", tally);
         let mut missing = 0;
-        for (path, source) in &world.sources {
-            // A file that kept changing is reported and not placed.
-            match world.store.placed.get(path) {
+        for (path, source) in &network.sources {
+            // A file that changed in every attempt is reported and not committed.
+            match network.store.placed.get(path) {
                 Some(placed) if placed == source => {}
                 _ => missing += 1,
             }
         }
         // A source may change again after it was placed, which no copy can undo.
         prop_assert!(missing >= changed);
-        // What was placed before the sender said that it had changed counts at the receiver, and so
-        // does what came in its place.
-        let placed = world.receiver.tally();
+        // A version committed before the sender reported the change counts at the receiver, and so does
+        // its replacement.
+        let placed = network.receiver.tally();
         let more = (placed.files - tally.files, placed.bytes - tally.bytes);
-        prop_assert!(more.0 <= world.changes, "{more:?}");
-        prop_assert!(world.changes > 0 || more == (0, 0), "{more:?}");
+        prop_assert!(more.0 <= network.changes, "{more:?}");
+        prop_assert!(network.changes > 0 || more == (0, 0), "{more:?}");
     }
 }
 
 #[test]
-fn nothing_lost_means_nothing_sent_twice() {
-    let mut world = World::new(42, Algorithm::Crc32c);
-    world.chance = Chance(7);
-    world.run(0);
-    let first = world.sent_bytes;
-    world.run(0);
-    assert_eq!(world.sent_bytes, first, "a repeated command sends nothing");
-    assert_eq!(world.sender.tally().skipped_files, world.sender.tally().files);
+fn repeated_transfer_sends_nothing() {
+    let mut network = Network::new(42, Algorithm::Crc32c);
+    network.random = Random(7);
+    network.run(0);
+    let first = network.sent_bytes;
+    network.run(0);
+    assert_eq!(network.sent_bytes, first, "a repeated command sends nothing");
+    assert_eq!(network.sender.tally().skipped_files, network.sender.tally().files);
 }

@@ -20,7 +20,7 @@ use penstock_protocol::digest::Algorithm;
 use penstock_protocol::list::PathList;
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{
-    Existing, Label, Mark, Opened, Options, Protection, Pull, Push, Request,
+    Existing, Mark, Opened, Options, PacketLabel, Protection, Pull, Push, Request,
 };
 use penstock_protocol::proof::SessionKey;
 use penstock_protocol::wire::Bytes;
@@ -208,9 +208,9 @@ fn mark(args: &CpArgs) -> Result<Option<Mark>, StartError> {
     let Some(name) = &args.scitag else { return Ok(None) };
     let tag = crate::tag::lookup(name).map_err(|error| usage(format!("--scitag {error:#}")))?;
     let label = match args.label {
-        Labels::Flow => Label::Flow,
-        Labels::Destination => Label::Destination,
-        Labels::None => Label::None,
+        Labels::Flow => PacketLabel::Flow,
+        Labels::Destination => PacketLabel::Destination,
+        Labels::None => PacketLabel::None,
     };
     let scitag = u16::try_from(tag.number()).unwrap_or(u16::MAX);
     Ok(Some(Mark { scitag, label }))

@@ -615,11 +615,11 @@ fn print_json(copied: &Copied) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use penstock_protocol::control::Tally;
+    use penstock_protocol::control::TransferTally;
 
     use super::*;
 
-    fn snapshot(tally: Tally) -> Snapshot {
+    fn snapshot(tally: TransferTally) -> Snapshot {
         Snapshot {
             tally,
             bits_per_second: 1_800_000_000,
@@ -629,12 +629,12 @@ mod tests {
     }
 
     fn running() -> Snapshot {
-        snapshot(Tally {
+        snapshot(TransferTally {
             moved_bytes: 300 << 20,
             announced_bytes: 700 << 20,
             files: 1,
             manifest_complete: true,
-            ..Tally::default()
+            ..TransferTally::default()
         })
     }
 
@@ -657,17 +657,22 @@ mod tests {
 
     #[test]
     fn headline_has_correct_plurals() {
-        let one = Tally { files: 1, bytes: 700 << 20, skipped_files: 1, ..Tally::default() };
+        let one = TransferTally {
+            files: 1,
+            bytes: 700 << 20,
+            skipped_files: 1,
+            ..TransferTally::default()
+        };
         let headline = |tally| headline(&snapshot(tally), 2.0, "network");
         assert_eq!(headline(one.clone()), "nothing to do: 1 file (700 MiB) is already there");
-        let two = Tally { files: 2, skipped_files: 2, ..one.clone() };
+        let two = TransferTally { files: 2, skipped_files: 2, ..one.clone() };
         assert_eq!(headline(two), "nothing to do: 2 files (700 MiB) are already there");
-        let moved = Tally { skipped_files: 0, moved_bytes: 700 << 20, ..one };
+        let moved = TransferTally { skipped_files: 0, moved_bytes: 700 << 20, ..one };
         let text = headline(moved.clone());
         assert_eq!(text, "copied 700 MiB in 1 file in 2.0 s: 2.94 Gb/s, bound by network");
-        let failed = Tally { failed: 3, ..moved };
+        let failed = TransferTally { failed: 3, ..moved };
         assert!(headline(failed).starts_with("copied 700 MiB in 1 file, 3 failed in 2.0 s"));
-        let none = Tally { failed: 2, ..Tally::default() };
+        let none = TransferTally { failed: 2, ..TransferTally::default() };
         assert_eq!(headline(none), "nothing was copied: 2 failed in 2.0 s");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use penstock_protocol::open::{Label, Mark};
+use penstock_protocol::open::{Mark, PacketLabel};
 use penstock_scitags::Scitag;
 use penstock_scitags::firefly::FIREFLY_PORT;
 
@@ -49,7 +49,7 @@ pub fn decide(
     asked: Option<Mark>,
 ) -> Option<Mark> {
     let rules = || [token, export].into_iter().flatten();
-    let label = asked.map_or(Label::Flow, |mark| mark.label);
+    let label = asked.map_or(PacketLabel::Flow, |mark| mark.label);
     let mark =
         |rule: TagRule| u16::try_from(rule.tag.number()).ok().map(|scitag| Mark { scitag, label });
     match (rules().find(|rule| rule.force), asked) {
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_is_forced_goes_before_what_is_asked_and_that_before_what_is_usual() {
-        let asked = Some(Mark { scitag: 9 << 6 | 1, label: Label::None });
+        let asked = Some(Mark { scitag: 9 << 6 | 1, label: PacketLabel::None });
         assert_eq!(owner(decide(None, None, None)), None);
         assert_eq!(owner(decide(rule(2, false), rule(3, false), None)), Some(2));
         assert_eq!(owner(decide(None, rule(3, false), None)), Some(3));
@@ -81,7 +81,10 @@ mod tests {
         assert_eq!(owner(decide(rule(2, false), rule(3, true), asked)), Some(3));
         assert_eq!(owner(decide(rule(2, true), rule(3, true), asked)), Some(2));
         // How packets say it stays the client's choice.
-        assert_eq!(decide(rule(2, true), None, asked).map(|mark| mark.label), Some(Label::None));
+        assert_eq!(
+            decide(rule(2, true), None, asked).map(|mark| mark.label),
+            Some(PacketLabel::None)
+        );
     }
 
     #[test]

@@ -15,10 +15,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use penstock_host::placement::Homes;
 use penstock_protocol::control::Settings;
-use penstock_protocol::link::Link;
+use penstock_protocol::link::ControlLink;
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{
-    Answer, Join, Mark, Open, Opened, Protection, Refusal, RefusalKind, Request, Return, SessionId,
+    Answer, Join, Mark, Open, Opened, Protection, Reconnect, Refusal, RefusalKind, Request,
+    SessionId,
 };
 use penstock_protocol::preamble::{ConnectionKind, Preamble};
 use penstock_protocol::proof::{Nonces, SessionKey};
@@ -514,7 +515,7 @@ impl Inner {
             return self.check(&open, channel);
         }
         let granted = match open.request {
-            Request::Return(ref back) => self.take_back(back),
+            Request::Reconnect(ref back) => self.take_back(back),
             _ => self.grant(&open, &channel),
         };
         let (running, answer) = match granted {
@@ -533,11 +534,11 @@ impl Inner {
         let mut link = lock(&running.link);
         *lock(&running.lost) = None;
         let peer_received = match &open.request {
-            Request::Return(back) => back.received,
+            Request::Reconnect(back) => back.received,
             _ => 0,
         };
         let answer = match answer {
-            Answer::Returned(_) => Answer::Returned(link.received()),
+            Answer::Reconnected(_) => Answer::Reconnected(link.received()),
             other => other,
         };
         let clock = running.clock();
@@ -584,12 +585,12 @@ impl Inner {
         Ok(())
     }
 
-    fn take_back(&self, back: &Return) -> Result<(Arc<Running>, Answer), Refusal> {
+    fn take_back(&self, back: &Reconnect) -> Result<(Arc<Running>, Answer), Refusal> {
         let running = lock(&self.sessions).get(&back.session).cloned();
         let running =
             running.filter(|running| *running.end.session().key() == SessionKey(back.key));
         match running {
-            Some(running) => Ok((running, Answer::Returned(0))),
+            Some(running) => Ok((running, Answer::Reconnected(0))),
             None => Err(Refusal::new(RefusalKind::UnknownSession, "no such session")),
         }
     }
@@ -662,7 +663,7 @@ impl Inner {
             path: display_path(granted.path.as_bytes()),
             journal: granted.journal,
             started: SystemTime::now(),
-            link: Mutex::new(Link::new(Duration::ZERO)),
+            link: Mutex::new(ControlLink::new(Duration::ZERO)),
             connection: Mutex::default(),
             lost: Mutex::default(),
             rate: Mutex::default(),

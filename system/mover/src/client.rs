@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use penstock_protocol::control::{Placed, Settings, Settled, Tally};
-use penstock_protocol::link::Link;
+use penstock_protocol::control::{Placed, Settings, Settled, TransferTally};
+use penstock_protocol::link::ControlLink;
 use penstock_protocol::open::{Mark, Opened, Request};
 use penstock_protocol::proof::Nonces;
 use penstock_sys::event::Event;
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Plan {
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     /// What was done so far.
-    pub tally: Tally,
+    pub tally: TransferTally,
     /// Streams now connected.
     pub streams: u16,
     /// Reader threads per device of this end; zero where it has none.
@@ -490,7 +490,7 @@ impl Shared {
             move || streams::keep(&shared, &end, &opened)
         });
         let clock = Instant::now();
-        let mut link = Link::new(clock.elapsed());
+        let mut link = ControlLink::new(clock.elapsed());
         let ended = loop {
             *lock(&self.control) = channel.transport().try_clone().ok();
             let stopped = match link.connected(peer_received, clock.elapsed()) {
@@ -560,7 +560,7 @@ pub fn join_locally(send: &AnyEnd, receive: &AnyEnd, streams: u16) -> io::Result
     let drive = |end: &AnyEnd, socket: UnixStream| {
         let end = end.clone();
         spawn("control", move || {
-            let mut link = Link::new(clock.elapsed());
+            let mut link = ControlLink::new(clock.elapsed());
             let _ = link.connected(0, clock.elapsed());
             let mut channel = Channel::clear(Transport::Local(socket));
             if let Stopped::Fault(why) | Stopped::Lost(why) =

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_protocol::open::{
-    Answer, Join, Mark, Open, Opened, Protection, Refusal, RefusalKind, Request, Return,
+    Answer, Join, Mark, Open, Opened, Protection, Reconnect, Refusal, RefusalKind, Request,
 };
 use penstock_protocol::preamble::{ConnectionKind, Preamble, PreambleError};
 use penstock_protocol::proof::{Nonces, SessionKey};
@@ -186,7 +186,7 @@ impl Contact {
             (channel, Answer::Refused(refusal)) => {
                 Err(CopyError::Refused(self.shown_at(&channel), refusal))
             }
-            (_, Answer::Returned(_) | Answer::Known(_)) => Err(self.nonsense()),
+            (_, Answer::Reconnected(_) | Answer::Known(_)) => Err(self.nonsense()),
         }
     }
 
@@ -214,9 +214,9 @@ impl Contact {
         opened: &Opened,
         received: u64,
     ) -> Result<Option<(Channel, u64)>, CopyError> {
-        let back = Return { session: opened.session, key: opened.key, received };
-        match self.ask(Request::Return(back))? {
-            (channel, Answer::Returned(received)) => Ok(Some((channel, received))),
+        let back = Reconnect { session: opened.session, key: opened.key, received };
+        match self.ask(Request::Reconnect(back))? {
+            (channel, Answer::Reconnected(received)) => Ok(Some((channel, received))),
             (_, Answer::Refused(refusal)) if refusal.kind == RefusalKind::UnknownSession => {
                 Ok(None)
             }

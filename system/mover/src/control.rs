@@ -7,8 +7,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use penstock_protocol::control::REPORT_EVERY;
-use penstock_protocol::link::Link;
+use penstock_protocol::control::REPORT_INTERVAL;
+use penstock_protocol::link::ControlLink;
 use penstock_sys::event::{self, Event, Interest};
 
 use crate::channel::Channel;
@@ -48,7 +48,12 @@ pub enum Stopped {
 }
 
 /// Drives `channel` until the session is over or the connection lost.
-pub fn drive(end: &dyn End, link: &mut Link, channel: &mut Channel, clock: Instant) -> Stopped {
+pub fn drive(
+    end: &dyn End,
+    link: &mut ControlLink,
+    channel: &mut Channel,
+    clock: Instant,
+) -> Stopped {
     let mut driver = Driver { end, link, channel, clock, out: Vec::new(), written: 0 };
     match driver.run() {
         Ok(stopped) => stopped,
@@ -58,7 +63,7 @@ pub fn drive(end: &dyn End, link: &mut Link, channel: &mut Channel, clock: Insta
 
 struct Driver<'a> {
     end: &'a dyn End,
-    link: &'a mut Link,
+    link: &'a mut ControlLink,
     channel: &'a mut Channel,
     clock: Instant,
     out: Vec<u8>,
@@ -73,7 +78,7 @@ impl Driver<'_> {
         loop {
             if Instant::now() >= next_tick {
                 self.end.tick();
-                next_tick = Instant::now() + REPORT_EVERY;
+                next_tick = Instant::now() + REPORT_INTERVAL;
             }
             while self.link.has_room() {
                 let Some(message) = self.end.poll_message() else { break };

@@ -12,7 +12,7 @@ use std::time::Duration;
 use penstock_protocol::control::Placed;
 use penstock_protocol::open::{Refusal, RefusalKind};
 use penstock_protocol::third_party::{Ended, FromSource, Progress, ThirdParty, ToSource};
-use penstock_protocol::wire::{self, Wire};
+use penstock_protocol::wire::{self, WireFormat};
 use penstock_sys::event::Event;
 
 use crate::client::{Begin, Plan, Snapshot, Transfer};
@@ -140,7 +140,7 @@ impl Delegate {
 }
 
 /// As many items as make a message of moderate length.
-fn limited<T: Wire>(items: &mut dyn Iterator<Item = T>) -> Vec<T> {
+fn limited<T: WireFormat>(items: &mut dyn Iterator<Item = T>) -> Vec<T> {
     let mut bytes = 0;
     let mut list = Vec::new();
     while bytes < LIST_BYTES {

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use penstock_protocol::open::{Answer, Join, OPEN_BYTES_MAX, Open};
 use penstock_protocol::preamble::{self, PREAMBLE_BYTES, Preamble};
 use penstock_protocol::proof::KEY_BYTES;
-use penstock_protocol::wire::{self, Wire};
+use penstock_protocol::wire::{self, WireFormat};
 
 use crate::channel::Channel;
 use crate::transport::Transport;
@@ -53,13 +53,13 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-fn send<T: Wire>(channel: &mut Channel, message: &T) -> io::Result<()> {
+fn send<T: WireFormat>(channel: &mut Channel, message: &T) -> io::Result<()> {
     let body = wire::encode(message);
     let length = u32::try_from(body.len()).map_err(invalid)?;
     channel.write_two(&length.to_be_bytes(), &body)
 }
 
-fn receive<T: Wire>(channel: &mut Channel) -> io::Result<T> {
+fn receive<T: WireFormat>(channel: &mut Channel) -> io::Result<T> {
     let mut length = [0; 4];
     channel.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length) as usize;

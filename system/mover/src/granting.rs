@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use penstock_host::placement::Homes;
 use penstock_protocol::block::{BLOCK_BYTES_MIN, PAYLOAD_BYTES_MAX};
-use penstock_protocol::control::{Placed, Report, Settings, Settled, Tally};
-use penstock_protocol::journal::At;
+use penstock_protocol::control::{Placed, Report, Settings, Settled, TransferTally};
+use penstock_protocol::journal::TargetDirectory;
 use penstock_protocol::list::PathList;
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{
@@ -81,7 +81,7 @@ impl AnyEnd {
 
     /// What was done so far.
     #[must_use]
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> TransferTally {
         match self {
             Self::Send(end) => end.0.tally(),
             Self::Receive(end) => end.0.tally(),
@@ -91,7 +91,7 @@ impl AnyEnd {
     /// Wants these paths of a sender that waits for a list; a sending end wants nothing.
     pub fn want(&self, list: Arc<PathList>) {
         if let Self::Receive(end) = self {
-            end.0.with_machine(|machine| machine.want(list));
+            end.0.with_machine(|machine| machine.request_paths(list));
         }
     }
 
@@ -341,7 +341,7 @@ pub fn block_bytes(request: &Request) -> u32 {
         Request::Push(push) => push.options.block_bytes,
         Request::Pull(pull) => pull.options.block_bytes,
         Request::ThirdParty(both) => both.pull.options.block_bytes,
-        Request::Return(_) | Request::Check(()) => 0,
+        Request::Reconnect(_) | Request::Check(()) => 0,
     }
 }
 
@@ -409,7 +409,7 @@ impl Grant<'_> {
                 let given = (session.session, SessionKey(session.key));
                 self.send(&request.pull, &options, Some(given))
             }
-            Request::Return(_) | Request::Check(()) => {
+            Request::Reconnect(_) | Request::Check(()) => {
                 Err(Refusal::new(RefusalKind::Request, "that is no new session"))
             }
         }
@@ -530,7 +530,7 @@ impl Grant<'_> {
         let directory = (file_system, inode);
         let name =
             JournalName::new(&self.caller.name, directory, target.rename.as_deref(), &target.key);
-        let at = At {
+        let at = TargetDirectory {
             path: Bytes(path.into_os_string().into_vec()),
             file_system,
             inode,

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
 
 use penstock_marker::{Action, Method, SocketTags};
-use penstock_protocol::open::{Label, Mark};
+use penstock_protocol::open::{Mark, PacketLabel};
 use penstock_protocol::sender::StreamId;
 use penstock_scitags::label::{ENTROPY_MAX, FlowLabel};
 use penstock_scitags::{Scitag, option};
@@ -70,7 +70,7 @@ impl Labelling {
             let flow_label = FlowLabel::new(tag, entropy).ok().map(FlowLabel::value);
             Self { flow_label, told, ..Self::default() }
         };
-        if mark.label == Label::Flow {
+        if mark.label == PacketLabel::Flow {
             return by_label("flow".to_owned());
         }
         match option_for(tag, peer, source) {
@@ -94,7 +94,7 @@ pub fn label_accepted(mark: Option<Mark>, tcp: &TcpStream, pin: &Path) -> String
         Ok(tag) => tag,
         Err(why) => return format!("none: {why}"),
     };
-    let asked = mark.label == Label::Flow;
+    let asked = mark.label == PacketLabel::Flow;
     match by_marker(tag, tcp, pin) {
         Ok(()) if asked => "flow".to_owned(),
         Ok(()) => format!("flow: {}", instead(NO_ROOM)),
@@ -112,14 +112,14 @@ fn by_marker(tag: Scitag, tcp: &TcpStream, pin: &Path) -> Result<(), String> {
 
 /// The tag, where packets can carry it as asked.
 fn on_packets(mark: Mark, ipv6: bool) -> Result<Scitag, String> {
-    if mark.label == Label::None {
+    if mark.label == PacketLabel::None {
         return Err("fireflies alone were asked for".to_owned());
     }
     let tag = Scitag::from_number(u64::from(mark.scitag)).map_err(|error| error.to_string())?;
     tag.fits_on_packets().map_err(|error| error.to_string())?;
     match mark.label {
         _ if ipv6 => Ok(tag),
-        Label::Destination => {
+        PacketLabel::Destination => {
             Err("IPv4 packets have no destination options, fireflies tell".to_owned())
         }
         _ => Err("IPv4 packets have no flow label, fireflies tell".to_owned()),
@@ -190,7 +190,7 @@ mod tests {
         Link { index: 1, name: "eth7".to_owned(), ethernet: true, mtu: 9000, gso_max_size }
     }
 
-    fn told(scitag: u16, label: Label, peer: &str) -> String {
+    fn told(scitag: u16, label: PacketLabel, peer: &str) -> String {
         let mark = Some(Mark { scitag, label });
         Labelling::connecting(mark, 0, peer.parse().unwrap(), None).told
     }
@@ -211,21 +211,21 @@ mod tests {
 
     #[test]
     fn what_is_not_labelled_says_why() {
-        for label in [Label::Flow, Label::Destination] {
+        for label in [PacketLabel::Flow, PacketLabel::Destination] {
             let ipv4 = told(CMS, label, "192.0.2.1:1");
             assert!(ipv4.starts_with("none: IPv4 packets have no "), "{ipv4}");
             assert_eq!(told(CMS, label, "[::ffff:192.0.2.1]:1"), ipv4);
             let large = told(512 << 6 | 1, label, "[::1]:1");
             assert!(large.starts_with("none: owner 512"), "{large}");
         }
-        assert_eq!(told(CMS, Label::None, "[::1]:1"), "none: fireflies alone were asked for");
+        assert_eq!(told(CMS, PacketLabel::None, "[::1]:1"), "none: fireflies alone were asked for");
         let nobody = Labelling::connecting(None, 0, "[::1]:1".parse().unwrap(), None);
         assert_eq!(nobody, Labelling::default());
     }
 
     #[test]
     fn an_option_that_cannot_be_gives_way_to_the_flow_label() {
-        let mark = Some(Mark { scitag: CMS, label: Label::Destination });
+        let mark = Some(Mark { scitag: CMS, label: PacketLabel::Destination });
         // There is no such device.
         let peer = "[fe80::1%2147418112]:1".parse().unwrap();
         let labelling = Labelling::connecting(mark, 33, peer, None);

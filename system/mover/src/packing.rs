@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use penstock_protocol::block::{self, FrameKind, Header, PACK_ALIGN_BYTES_MIN, PackItem};
 use penstock_protocol::digest;
-use penstock_protocol::sender::{Read, Source, Work};
-use penstock_protocol::wire::Wire;
+use penstock_protocol::sender::{FrameTask, ReadOutcome, SourceEntry};
+use penstock_protocol::wire::WireFormat;
 use penstock_sys::buffer::{BUFFER_ALIGNMENT, Buffer, BufferPool};
 use penstock_sys::fs::{self, Open};
 use penstock_sys::ring::{Batch, Part};
@@ -58,7 +58,12 @@ impl<'a> Packer<'a> {
     }
 
     /// Reads whole files one behind the other, and their table after them.
-    pub(crate) fn read(&mut self, work: Work, sources: &[Arc<Source>], mut buffer: Buffer) {
+    pub(crate) fn read(
+        &mut self,
+        work: FrameTask,
+        sources: &[Arc<SourceEntry>],
+        mut buffer: Buffer,
+    ) {
         let algorithm = self.end.algorithm();
         let mut at = 0;
         let mut table = Vec::new();
@@ -101,7 +106,7 @@ impl<'a> Packer<'a> {
                         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
                         PackItem { file: source.file, bytes, crc, part: part.0 }.put(&mut table);
                         items += 1;
-                        Read::Good(part)
+                        ReadOutcome::Good(part)
                     }
                     Ok(Some(changed)) => changed,
                     Err(error) => failed(&error),
@@ -127,7 +132,7 @@ impl<'a> Packer<'a> {
     }
 
     /// Opens a small file; has the device begin to read it, if that is not done by a batch.
-    fn open(&mut self, source: &Source) -> io::Result<Small> {
+    fn open(&mut self, source: &SourceEntry) -> io::Result<Small> {
         let (dir, path): (_, &Path) = self.end.locate(source);
         let how = Open { brief: true, ..Open::reading() };
         if self.direct {
@@ -158,7 +163,7 @@ impl<'a> Packer<'a> {
     /// is overwritten up to the next.
     fn read_direct(
         &mut self,
-        sources: &[Arc<Source>],
+        sources: &[Arc<SourceEntry>],
         files: &[io::Result<Small>],
         mut at: usize,
         buffer: &mut Buffer,
@@ -210,6 +215,6 @@ enum Place {
     Sectors(usize),
 }
 
-fn len(source: &Source) -> usize {
+fn len(source: &SourceEntry) -> usize {
     usize::try_from(source.entry.bytes).unwrap_or(usize::MAX)
 }

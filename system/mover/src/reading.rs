@@ -13,7 +13,7 @@ use std::time::Duration;
 use penstock_protocol::block::{FrameKind, Header};
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::digest::{self, Algorithm, Digest, Serial};
-use penstock_protocol::sender::{Piece, Read, Source, Work};
+use penstock_protocol::sender::{FrameTask, Piece, ReadOutcome, SourceEntry};
 use penstock_sys::buffer::{BUFFER_ALIGNMENT, Buffer};
 use penstock_sys::fs::{self, Open};
 use penstock_sys::ring::{BlockIo, Operation, OperationKind, block_io};
@@ -45,7 +45,7 @@ struct OpenSource {
 pub struct OpenSources(Mutex<VecDeque<(u64, Arc<OpenSource>)>>);
 
 impl OpenSources {
-    fn get(&self, end: &SenderEnd, source: &Source) -> io::Result<Arc<OpenSource>> {
+    fn get(&self, end: &SenderEnd, source: &SourceEntry) -> io::Result<Arc<OpenSource>> {
         if let Some((_, open)) = lock(&self.0).iter().find(|(file, _)| *file == source.file) {
             return Ok(Arc::clone(open));
         }
@@ -64,7 +64,7 @@ impl OpenSources {
 }
 
 impl SenderEnd {
-    fn open_source(&self, source: &Source) -> io::Result<OpenSource> {
+    fn open_source(&self, source: &SourceEntry) -> io::Result<OpenSource> {
         let (dir, path) = self.locate(source);
         let wanted = self.engine.direct && source.entry.bytes >= DIRECT_BYTES_MIN;
         if wanted {
@@ -88,7 +88,7 @@ impl SenderEnd {
     }
 
     /// What became of a source since it was announced: `None` while it is the same.
-    pub(crate) fn changed(&self, source: &Source, file: &File) -> Option<Read> {
+    pub(crate) fn changed(&self, source: &SourceEntry, file: &File) -> Option<ReadOutcome> {
         let now = match fs::stat_file(file) {
             Ok(stat) => (stat.kind, stat.size, scan::time(stat.mtime)),
             Err(error) => return Some(failed(&error)),
@@ -101,12 +101,12 @@ impl SenderEnd {
         let fresh = dir.stat(path).ok().and_then(|stat| {
             scan::entry(dir, path, arrives_as, &stat, self.session.options.xattrs).ok()
         });
-        Some(Read::Changed(fresh.map(Box::new)))
+        Some(ReadOutcome::Changed(fresh.map(Box::new)))
     }
 }
 
-pub(crate) fn failed(error: &io::Error) -> Read {
-    Read::Failed(Failure::new(FailureKind::Source, fs::describe(error)))
+pub(crate) fn failed(error: &io::Error) -> ReadOutcome {
+    ReadOutcome::Failed(Failure::new(FailureKind::Source, fs::describe(error)))
 }
 
 /// Reads for one device until the session is over or fewer readers are wanted.
@@ -126,7 +126,7 @@ struct Reader<'a> {
     number: u16,
     io: Box<dyn BlockIo>,
     packer: Packer<'a>,
-    pending: HashMap<u64, (Work, Arc<Source>, Arc<OpenSource>)>,
+    pending: HashMap<u64, (FrameTask, Arc<SourceEntry>, Arc<OpenSource>)>,
     token: u64,
 }
 
@@ -161,7 +161,7 @@ impl Reader<'_> {
         }
     }
 
-    fn begin(&mut self, work: Work, buffer: Buffer) {
+    fn begin(&mut self, work: FrameTask, buffer: Buffer) {
         match &work.piece {
             Piece::Block { .. } => self.begin_block(work, buffer),
             Piece::Pack(sources) => {
@@ -173,7 +173,7 @@ impl Reader<'_> {
         }
     }
 
-    fn begin_block(&mut self, work: Work, buffer: Buffer) {
+    fn begin_block(&mut self, work: FrameTask, buffer: Buffer) {
         let Piece::Block { source, offset, bytes } = &work.piece else { return };
         let (source, offset, bytes) = (Arc::clone(source), *offset, *bytes);
         let open = match self.end.open.get(self.end, &source) {
@@ -243,11 +243,17 @@ impl Reader<'_> {
             payload_crc: crc,
             ..Header::end()
         };
-        self.end.read(&source, range, Read::Good(part));
+        self.end.read(&source, range, ReadOutcome::Good(part));
         self.end.ready.push(Ready { work, header, buffer: Some(buffer) });
     }
 
-    fn hole(&mut self, work: Work, source: &Arc<Source>, open: &OpenSource, mut buffer: Buffer) {
+    fn hole(
+        &mut self,
+        work: FrameTask,
+        source: &Arc<SourceEntry>,
+        open: &OpenSource,
+        mut buffer: Buffer,
+    ) {
         let Piece::Block { offset, bytes, .. } = work.piece else { return };
         if let Some(read) = self.end.changed(source, &open.file) {
             return self.end.read(source, offset..offset + bytes, read);
@@ -267,11 +273,11 @@ impl Reader<'_> {
             payload_crc: digest::crc32c(&[]),
             ..Header::end()
         };
-        self.end.read(source, offset..offset + bytes, Read::Good(part));
+        self.end.read(source, offset..offset + bytes, ReadOutcome::Good(part));
         self.end.ready.push(Ready { work, header, buffer: None });
     }
 
-    fn compare(&self, source: &Source, other: &Digest, mut buffer: Buffer) {
+    fn compare(&self, source: &SourceEntry, other: &Digest, mut buffer: Buffer) {
         let (dir, path) = self.end.locate(source);
         let digest = dir
             .open_file(path, &Open::reading())
@@ -285,7 +291,7 @@ impl Reader<'_> {
 
 impl Reader<'_> {
     /// Digests a file that is at the destination already.
-    fn digest(&self, source: &Source, mut buffer: Buffer) {
+    fn digest(&self, source: &SourceEntry, mut buffer: Buffer) {
         let (dir, path) = self.end.locate(source);
         let digest = dir.open_file(path, &Open::reading()).and_then(|file| {
             let digest = digest_file(&file, self.end.algorithm(), &mut buffer)?;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use penstock_protocol::control::{Failure, FailureKind};
-use penstock_protocol::manifest::{ENTRY_BYTES_MAX, Entry, Kind, RelativePath, Time};
+use penstock_protocol::manifest::{ENTRY_BYTES_MAX, Entry, EntryKind, RelativePath, Time};
 use penstock_protocol::wire::{self, Bytes};
 use penstock_sys::fs::{self, Dir, Entries, Open, Stat};
 
@@ -141,15 +141,15 @@ pub fn entry(
 ) -> Result<Entry, Failure> {
     let source = |text: String| Failure::new(FailureKind::Source, text);
     let kind = match stat.kind {
-        fs::Kind::File => Kind::File,
-        fs::Kind::Directory => Kind::Directory,
-        fs::Kind::Symlink => Kind::Symlink,
+        fs::Kind::File => EntryKind::File,
+        fs::Kind::Directory => EntryKind::Directory,
+        fs::Kind::Symlink => EntryKind::Symlink,
         fs::Kind::Other(what) => {
             return Err(source(format!("it is a {what}, which is not copied: leave it out")));
         }
     };
     let link = match kind {
-        Kind::Symlink => {
+        EntryKind::Symlink => {
             let target = dir.read_link(name).map_err(|error| source(fs::describe(&error)))?;
             target.into_os_string().into_vec()
         }
@@ -162,7 +162,7 @@ pub fn entry(
     } else {
         Vec::new()
     };
-    let bytes = if kind == Kind::File { stat.size } else { 0 };
+    let bytes = if kind == EntryKind::File { stat.size } else { 0 };
     let entry = Entry {
         path: RelativePath::new(path.as_os_str().as_bytes().to_vec())
             .map_err(|error| source(error.to_string()))?,
@@ -185,8 +185,8 @@ pub fn entry(
     Ok(entry)
 }
 
-fn read_xattrs(dir: &Dir, name: &Path, kind: Kind) -> io::Result<Vec<(Bytes, Bytes)>> {
-    if kind != Kind::File {
+fn read_xattrs(dir: &Dir, name: &Path, kind: EntryKind) -> io::Result<Vec<(Bytes, Bytes)>> {
+    if kind != EntryKind::File {
         let all = dir.xattrs(name)?.into_iter();
         return Ok(all.map(|(name, value)| (Bytes(name.into_vec()), Bytes(value))).collect());
     }

@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 use penstock_protocol::block::Header;
 use penstock_protocol::control::{
-    Failure, FailureKind, Placed, Settings, Settled, Tally, ToReceiver, ToSender,
+    Failure, FailureKind, Placed, Settings, Settled, ToReceiver, ToSender, TransferTally,
 };
 use penstock_protocol::digest::{Algorithm, Digest, Serial};
 use penstock_protocol::list::PathList;
 use penstock_protocol::manifest::RelativePath;
 use penstock_protocol::open::Existing;
 use penstock_protocol::proof::Authenticator;
-use penstock_protocol::sender::{Read, Sender, Source, StreamId, Work};
+use penstock_protocol::sender::{FrameTask, ReadOutcome, Sender, SourceEntry, StreamId};
 use penstock_protocol::wire;
 use penstock_sys::buffer::Buffer;
 use penstock_sys::event::Event;
@@ -46,7 +46,7 @@ const READY_MAX: usize = 256;
 #[derive(Debug)]
 pub struct Ready {
     /// What it is.
-    pub work: Work,
+    pub work: FrameTask,
     /// Its header.
     pub header: Header,
     /// Its payload, as long as the header says; none for a hole.
@@ -199,7 +199,7 @@ impl SenderEnd {
 
     /// What was done so far.
     #[must_use]
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> TransferTally {
         lock(&self.machine).tally().clone()
     }
 
@@ -239,7 +239,7 @@ impl SenderEnd {
 
     /// Where an announced source lies.
     #[must_use]
-    pub fn locate<'a>(&'a self, source: &'a Source) -> (&'a Dir, &'a Path) {
+    pub fn locate<'a>(&'a self, source: &'a SourceEntry) -> (&'a Dir, &'a Path) {
         let root = &self.sources[source.root as usize];
         (&root.dir, scan::native(&source.entry.path))
     }
@@ -306,7 +306,7 @@ impl SenderEnd {
                         self.ensure_readers(device);
                     }
                     let mut machine = lock(&self.machine);
-                    while !machine.room() && !self.session.is_over() {
+                    while !machine.has_room() && !self.session.is_over() {
                         drop(machine);
                         self.session.wake_control();
                         let guard = lock(&self.machine);
@@ -334,12 +334,12 @@ impl SenderEnd {
     }
 
     /// Work for a reader, if there is any now.
-    pub fn try_work(&self, device: u64) -> Option<Work> {
+    pub fn try_work(&self, device: u64) -> Option<FrameTask> {
         lock(&self.machine).next_work(device)
     }
 
     /// Work for a reader, waiting for a moment.
-    pub fn wait_work(&self, device: u64) -> Option<Work> {
+    pub fn wait_work(&self, device: u64) -> Option<FrameTask> {
         let mut machine = lock(&self.machine);
         machine.next_work(device).or_else(|| {
             machine = wait(&self.work, machine, Duration::from_millis(100));
@@ -348,8 +348,8 @@ impl SenderEnd {
     }
 
     /// A reader has done with a range of a source.
-    pub fn read(&self, source: &Source, range: Range<u64>, result: Read) {
-        if !matches!(result, Read::Good(_)) {
+    pub fn read(&self, source: &SourceEntry, range: Range<u64>, result: ReadOutcome) {
+        if !matches!(result, ReadOutcome::Good(_)) {
             lock(&self.serial).remove(&source.file);
         }
         let mut machine = lock(&self.machine);
@@ -362,7 +362,7 @@ impl SenderEnd {
     }
 
     /// A reader has done with whole files.
-    pub fn read_whole(&self, sources: &[Arc<Source>], results: Vec<Read>) {
+    pub fn read_whole(&self, sources: &[Arc<SourceEntry>], results: Vec<ReadOutcome>) {
         let mut machine = lock(&self.machine);
         for (source, result) in sources.iter().zip(results) {
             machine.read(source, 0..source.entry.bytes, result);
@@ -370,20 +370,20 @@ impl SenderEnd {
     }
 
     /// A reader has compared a source with its copy.
-    pub fn compared(&self, source: &Source, same: bool) {
+    pub fn compared(&self, source: &SourceEntry, same: bool) {
         lock(&self.machine).compared(source, same);
         self.session.wake_control();
     }
 
     /// A reader has digested a source that is at the destination already.
-    pub fn digested(&self, source: &Source, result: Result<Digest, Failure>) {
+    pub fn digested(&self, source: &SourceEntry, result: Result<Digest, Failure>) {
         lock(&self.machine).digested(source, result);
         self.session.wake_control();
     }
 
     /// Takes a block into the digest of its file, where that must be in order. Blocks that were
     /// skipped, because the destination has them, are read here: the price of such digests.
-    pub fn digest_in_order(&self, source: &Source, offset: u64, data: &[u8]) {
+    pub fn digest_in_order(&self, source: &SourceEntry, offset: u64, data: &[u8]) {
         if self.algorithm().combines() {
             return;
         }
@@ -421,7 +421,7 @@ impl SenderEnd {
         lock(&self.machine).is_handed_out(file)
     }
 
-    fn catch_up(&self, serial: &mut Serial, source: &Source, end: u64) -> io::Result<()> {
+    fn catch_up(&self, serial: &mut Serial, source: &SourceEntry, end: u64) -> io::Result<()> {
         let (dir, path) = self.locate(source);
         let file = dir.open_file(path, &Open::reading())?;
         reading::catch_up(serial, &file, end)
@@ -471,7 +471,7 @@ impl SenderEnd {
     fn await_written(&self, stream: StreamId) -> io::Result<()> {
         let start = Instant::now();
         let mut machine = lock(&self.machine);
-        while machine.awaits(stream) && !self.session.is_over() {
+        while machine.has_unacknowledged(stream) && !self.session.is_over() {
             if start.elapsed() > DEAD_AFTER {
                 return Err(io::ErrorKind::TimedOut.into());
             }

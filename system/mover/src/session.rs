@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use penstock_host::placement::{self, Homes, Placement};
 use penstock_protocol::control::{Report, Settings};
 use penstock_protocol::open::{Options, SessionId};
-use penstock_protocol::pace::{Pacer, Place};
+use penstock_protocol::pace::{PaceTicket, Pacer};
 use penstock_protocol::proof::{Authenticator, Nonces, SessionKey};
 use penstock_protocol::sender::StreamId;
 use penstock_sys::buffer::BufferPool;
@@ -96,15 +96,15 @@ impl Pace {
         lock(&self.pacer).rate_bps()
     }
 
-    fn enter(&self, bytes: usize) -> Place {
-        lock(&self.pacer).enter(bytes as u64, self.clock.elapsed())
+    fn reserve(&self, bytes: usize) -> PaceTicket {
+        lock(&self.pacer).reserve(bytes as u64, self.clock.elapsed())
     }
 
-    fn give_back(&self, bytes: usize) {
-        lock(&self.pacer).give_back(bytes as u64);
+    fn refund(&self, bytes: usize) {
+        lock(&self.pacer).refund(bytes as u64);
     }
 
-    fn left(&self, place: Place) -> Duration {
+    fn left(&self, place: PaceTicket) -> Duration {
         lock(&self.pacer).wait(place, self.clock.elapsed())
     }
 }
@@ -429,8 +429,8 @@ impl Session {
     /// # Errors
     /// When the channel was broken meanwhile.
     pub fn wait_for_pace(&self, bytes: usize, channel: &Channel) -> io::Result<()> {
-        let own = self.pace.enter(bytes);
-        let shared = self.shared_pace.as_ref().map(|pace| (pace, pace.enter(bytes)));
+        let own = self.pace.reserve(bytes);
+        let shared = self.shared_pace.as_ref().map(|pace| (pace, pace.reserve(bytes)));
         let left = || {
             let shared = shared.as_ref().map_or(Duration::ZERO, |(pace, place)| pace.left(*place));
             self.pace.left(own).max(shared)
@@ -445,8 +445,8 @@ impl Session {
             // Short steps, so that another rate, the end of the session or of the stream is noticed.
             std::thread::sleep(wait.min(Duration::from_millis(100)));
             if channel.is_broken()? {
-                self.pace.give_back(bytes);
-                self.shared_pace.iter().for_each(|pace| pace.give_back(bytes));
+                self.pace.refund(bytes);
+                self.shared_pace.iter().for_each(|pace| pace.refund(bytes));
                 broken = true;
                 break;
             }

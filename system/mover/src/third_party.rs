@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use penstock_protocol::control::{ERRORS_KEPT, FileError, Placed, Settings};
-use penstock_protocol::link::Link;
+use penstock_protocol::control::{ERRORS_KEPT, EntryFailure, Placed, Settings};
+use penstock_protocol::link::ControlLink;
 use penstock_protocol::open::{Opened, Push, Request};
 use penstock_protocol::third_party::{Ended, FromSource, Progress, ThirdParty, ToSource};
 use penstock_protocol::wire;
@@ -66,8 +66,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct News {
     progress: Progress,
-    errors: Vec<FileError>,
-    warnings: Vec<FileError>,
+    errors: Vec<EntryFailure>,
+    warnings: Vec<EntryFailure>,
     waiting: Option<String>,
     placed: Vec<Placed>,
     /// What sessions before this one did.
@@ -242,7 +242,7 @@ impl Shared {
         let (mut channel, at_source) = self.plan.source.open(request)?;
         self.sessions.fetch_add(1, Ordering::Relaxed);
         let clock = Instant::now();
-        let mut link = Link::new(clock.elapsed());
+        let mut link = ControlLink::new(clock.elapsed());
         let mut received = 0;
         loop {
             let stopped = self.drive(&mut link, received, &mut channel, clock);
@@ -291,7 +291,7 @@ impl Shared {
 
     fn drive(
         &self,
-        link: &mut Link,
+        link: &mut ControlLink,
         received: u64,
         channel: &mut Channel,
         clock: Instant,

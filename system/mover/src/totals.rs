@@ -4,14 +4,14 @@
 //! that as there already. To the transfer it was moved: each byte counts once, as moved by whichever
 //! session, or as there before the first.
 
-use penstock_protocol::control::Tally;
+use penstock_protocol::control::TransferTally;
 
 /// The tally of a transfer of which the sessions before counted `earlier` and the present one `now`.
 ///
 /// What the present one found is taken for moved before, up to what was moved or asked for, once what was
 /// there before the first is taken away.
 #[must_use]
-pub fn together(earlier: &Tally, now: Tally) -> Tally {
+pub fn together(earlier: &TransferTally, now: TransferTally) -> TransferTally {
     let found = |moved: u64, there: u64, now: u64| moved.min(now.saturating_sub(there));
     let moved = earlier.moved_bytes.max(earlier.wanted_bytes);
     let kept = found(moved, earlier.resumed_bytes, now.resumed_bytes);
@@ -20,7 +20,7 @@ pub fn together(earlier: &Tally, now: Tally) -> Tally {
     let resumed_bytes = now.resumed_bytes - kept;
     let mut warnings = earlier.warnings.clone();
     warnings.extend(now.warnings.iter().cloned());
-    Tally {
+    TransferTally {
         // What is lost with a session was moved all the same until it is moved again.
         moved_bytes: earlier.moved_bytes.max(now.moved_bytes + kept),
         resumed_bytes,
@@ -39,11 +39,22 @@ pub fn together(earlier: &Tally, now: Tally) -> Tally {
 mod tests {
     use super::*;
 
-    fn tally(moved_bytes: u64, resumed_bytes: u64, files: u64, skipped_files: u64) -> Tally {
-        Tally { moved_bytes, resumed_bytes, files, skipped_files, ..Tally::default() }
+    fn tally(
+        moved_bytes: u64,
+        resumed_bytes: u64,
+        files: u64,
+        skipped_files: u64,
+    ) -> TransferTally {
+        TransferTally {
+            moved_bytes,
+            resumed_bytes,
+            files,
+            skipped_files,
+            ..TransferTally::default()
+        }
     }
 
-    fn numbers(tally: &Tally) -> [u64; 4] {
+    fn numbers(tally: &TransferTally) -> [u64; 4] {
         [tally.moved_bytes, tally.resumed_bytes, tally.files, tally.skipped_files]
     }
 
@@ -60,7 +71,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_and_is_there_was_moved_though_nobody_heard_of_it() {
-        let first = Tally { wanted_bytes: 500, wanted_files: 5, ..tally(300, 100, 4, 1) };
+        let first = TransferTally { wanted_bytes: 500, wanted_files: 5, ..tally(300, 100, 4, 1) };
         // 60 of what was in flight arrived before the receiver was lost, and a file was complete.
         let second = together(&first, tally(540, 460, 10, 5));
         assert_eq!(numbers(&second), [900, 100, 10, 1]);

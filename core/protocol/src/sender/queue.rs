@@ -1,25 +1,25 @@
-//! What is to be read of one device, and in which order.
+//! Read queue of one device and its order.
 
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::{Active, PACK_FILES, Piece, Source};
+use super::{OutgoingFile, PACK_FILES_TARGET, Piece, SourceEntry};
 use crate::block::{PACK_FILES_MAX, pack_room};
 use crate::digest::Digest;
 
-/// Work of one device.
+/// Pending reads of one device.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
-    pub(super) again: VecDeque<Piece>,
+pub(super) struct DeviceQueue {
+    pub(super) retry: VecDeque<Piece>,
     pub(super) compare: VecDeque<(u64, Digest)>,
-    pub(super) digest: VecDeque<Arc<Source>>,
+    pub(super) digest: VecDeque<Arc<SourceEntry>>,
     pub(super) large: BinaryHeap<(u64, u64)>,
     pub(super) small: VecDeque<u64>,
     pub(super) small_is_next: bool,
 }
 
-/// What is left of a piece that is to be sent again.
-pub(super) fn still_wanted(files: &HashMap<u64, Active>, piece: Piece) -> Option<Piece> {
+/// Returns the part of a requeued piece that is still needed.
+pub(super) fn still_wanted(files: &HashMap<u64, OutgoingFile>, piece: Piece) -> Option<Piece> {
     match piece {
         Piece::Block { ref source, .. } | Piece::Compare { ref source, .. } => {
             files.contains_key(&source.file).then_some(piece)
@@ -32,17 +32,17 @@ pub(super) fn still_wanted(files: &HashMap<u64, Active>, piece: Piece) -> Option
     }
 }
 
-/// The next block of the largest file.
+/// Returns the next block of the largest file.
 pub(super) fn next_block(
-    queue: &mut Queue,
-    files: &mut HashMap<u64, Active>,
+    queue: &mut DeviceQueue,
+    files: &mut HashMap<u64, OutgoingFile>,
     block_bytes: u64,
 ) -> Option<Piece> {
     while let Some((_, file)) = queue.large.peek() {
         let next = files.get_mut(file).and_then(|active| {
             let range = active.ranges.front_mut()?;
             let offset = range.start;
-            // Blocks end on multiples of the block size wherever a resumed range begins.
+            // Blocks end on multiples of the block size, wherever a resumed range begins.
             let end = range.end.min((offset / block_bytes + 1) * block_bytes);
             range.start = end;
             if range.is_empty() {
@@ -59,10 +59,10 @@ pub(super) fn next_block(
     None
 }
 
-/// As many small files as make a pack.
+/// Returns as many small files as fit in a pack.
 pub(super) fn next_pack(
-    queue: &mut Queue,
-    files: &HashMap<u64, Active>,
+    queue: &mut DeviceQueue,
+    files: &HashMap<u64, OutgoingFile>,
     block_bytes: u64,
 ) -> Option<Piece> {
     let mut sources = Vec::new();
@@ -73,7 +73,9 @@ pub(super) fn next_pack(
             continue;
         };
         let item = pack_room(active.source.entry.bytes);
-        if bytes + item > block_bytes || sources.len() == PACK_FILES.min(PACK_FILES_MAX.into()) {
+        if bytes + item > block_bytes
+            || sources.len() == PACK_FILES_TARGET.min(PACK_FILES_MAX.into())
+        {
             break;
         }
         bytes += item;

@@ -13,7 +13,7 @@ use penstock_mover::agent::Place;
 use penstock_mover::scan::{Found, Source, Walk};
 use penstock_mover::sink::PART;
 use penstock_operations::orders::{ENTRIES_MAX, Entry, Fault, LISTED_PATH};
-use penstock_protocol::manifest::{Kind, display_path};
+use penstock_protocol::manifest::{EntryKind, display_path};
 use penstock_sys::fs::{self, Dir, describe};
 
 use super::faults::lasting;
@@ -131,7 +131,7 @@ impl Drop for Listing {
 fn walk(shared: &Shared, dir: Dir, shown: &str) {
     let source = Source { dir: Arc::new(dir), path: std::path::PathBuf::new() };
     Walk { recursive: true, xattrs: false }.run(&source, |found| match found {
-        Found::Entry(_, entry) if entry.kind == Kind::File => {
+        Found::Entry(_, entry) if entry.kind == EntryKind::File => {
             match std::str::from_utf8(entry.path.as_bytes()) {
                 Ok(path) if is_unfinished(path) => !shared.lock().stopped,
                 Ok(path) => shared.tell(Entry { path: path.to_owned(), bytes: entry.bytes }),

@@ -23,7 +23,7 @@ use penstock_protocol::control::{Settings, Settled};
 use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_protocol::list::{PathList, TEXT_BYTES_MAX};
 use penstock_protocol::manifest::RelativePath;
-use penstock_protocol::open::{Existing, Label, Mark, Options, Protection, Push};
+use penstock_protocol::open::{Existing, Mark, Options, PacketLabel, Protection, Push};
 use penstock_protocol::wire::Bytes;
 
 use super::faults::{Verdict, fault, lasting, of_copy, of_file, of_own_refusal};
@@ -424,7 +424,7 @@ impl SendWork {
                 Overwrite::Changed => Existing::Replace,
                 Overwrite::Never => Existing::Keep,
             },
-            mark: self.send.scitag.map(|scitag| Mark { scitag, label: Label::Flow }),
+            mark: self.send.scitag.map(|scitag| Mark { scitag, label: PacketLabel::Flow }),
             settings: Settings {
                 rate_bps: in_force.rate_bps.map(|rate| rate.max(1)),
                 streams: Some(in_force.streams.unwrap_or_else(|| default_streams(group))),

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime};
 
-use penstock_protocol::link::Link;
+use penstock_protocol::link::ControlLink;
 use penstock_protocol::open::SessionId;
 
 use super::{Caller, Transfer};
@@ -30,7 +30,7 @@ pub(super) struct Running {
     pub(super) end: AnyEnd,
     /// Where its files go to another agent, and its client only looks on.
     pub(super) delegate: Option<Delegate>,
-    pub(super) link: Mutex<Link>,
+    pub(super) link: Mutex<ControlLink>,
     pub(super) connection: Mutex<Option<Transport>>,
     pub(super) lost: Mutex<Option<Instant>>,
     pub(super) rate: Mutex<granting::RateMeter>,

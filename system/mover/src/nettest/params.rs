@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_protocol::open::{Label, Mark};
+use penstock_protocol::open::{Mark, PacketLabel};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
@@ -178,9 +178,9 @@ impl TestParams {
     #[must_use]
     pub fn mark(&self) -> Option<Mark> {
         let label = match self.label {
-            LabelBy::Flow => Label::Flow,
-            LabelBy::Destination => Label::Destination,
-            LabelBy::None => Label::None,
+            LabelBy::Flow => PacketLabel::Flow,
+            LabelBy::Destination => PacketLabel::Destination,
+            LabelBy::None => PacketLabel::None,
         };
         self.scitag.map(|scitag| Mark { scitag, label })
     }

@@ -17,11 +17,11 @@ use penstock_protocol::block::PACK_ALIGN_BYTES_MIN;
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::digest::{Algorithm, Digest, Serial};
 use penstock_protocol::journal::Identity;
-use penstock_protocol::manifest::{Entry, Kind, RelativePath, display_path};
+use penstock_protocol::manifest::{Entry, EntryKind, RelativePath, display_path};
 use penstock_protocol::open::{Existing, Options};
-use penstock_protocol::receiver::Verdict;
+use penstock_protocol::receiver::DestinationCheck;
 use penstock_protocol::sender::DIFFERS;
-use penstock_protocol::wire::{Bytes, Wire};
+use penstock_protocol::wire::{Bytes, WireFormat};
 use penstock_sys::buffer::BUFFER_ALIGNMENT;
 use penstock_sys::fs::{self, Dir, Open, Timestamp};
 
@@ -229,16 +229,17 @@ impl Destination {
 
     /// Looks at the destination of an entry; makes what needs no data. A file that wants data is given
     /// back with its verdict.
-    pub fn check(&self, file: u64, entry: &Arc<Entry>) -> (Verdict, Option<SinkFile>) {
+    pub fn check(&self, file: u64, entry: &Arc<Entry>) -> (DestinationCheck, Option<SinkFile>) {
         let verdict = match entry.kind {
-            Kind::Directory => self.make_directory(entry),
-            Kind::Symlink => self.make_link(entry),
-            Kind::File => match self.check_file(file, entry) {
+            EntryKind::Directory => self.make_directory(entry),
+            EntryKind::Symlink => self.make_link(entry),
+            EntryKind::File => match self.check_file(file, entry) {
                 Ok((verdict, sink)) => return (verdict, sink),
                 Err(failure) => Err(failure),
             },
         };
-        let verdict = verdict.map_or_else(Verdict::Failed, |()| Verdict::Done(Digest(Vec::new())));
+        let verdict = verdict
+            .map_or_else(DestinationCheck::Failed, |()| DestinationCheck::Done(Digest(Vec::new())));
         (verdict, None)
     }
 
@@ -320,7 +321,7 @@ impl Destination {
         &self,
         file: u64,
         entry: &Arc<Entry>,
-    ) -> Result<(Verdict, Option<SinkFile>), Failure> {
+    ) -> Result<(DestinationCheck, Option<SinkFile>), Failure> {
         let (parent, name) = self.parent_of(&entry.path).map_err(|error| destination(&error))?;
         let there = if parent.is_fresh { None } else { stat_if_there(&*parent.dir, &name)? };
         if there.is_some_and(|stat| stat.kind == fs::Kind::Directory) {
@@ -341,7 +342,10 @@ impl Destination {
         });
         if same && !self.options.compare_digest {
             self.remove_unfinished(partial.as_ref(), &parent);
-            return Ok((Verdict::Skip(self.digest_of_skipped(&*parent.dir, &name)?), None));
+            return Ok((
+                DestinationCheck::Skip(self.digest_of_skipped(&*parent.dir, &name)?),
+                None,
+            ));
         }
         let file_lock = match &self.locks {
             Some(locks) => Some(locks.lock(&parent, &name)?),
@@ -395,12 +399,12 @@ impl Destination {
                 self.rename(&sink)
             };
             make().map_err(|error| destination(&error))?;
-            return Ok((Verdict::Done(empty_digest(self.options.algorithm)), None));
+            return Ok((DestinationCheck::Done(empty_digest(self.options.algorithm)), None));
         }
         let verdict = match compare {
-            Some(digest) => Verdict::Compare(digest),
-            None if ranges.is_empty() => Verdict::Send,
-            None => Verdict::Resume(ranges),
+            Some(digest) => DestinationCheck::Compare(digest),
+            None if ranges.is_empty() => DestinationCheck::Send,
+            None => DestinationCheck::Resume(ranges),
         };
         Ok((verdict, Some(sink)))
     }
@@ -554,7 +558,7 @@ impl Destination {
         for (name, value) in &entry.xattrs {
             match set(OsStr::from_bytes(&name.0), &value.0) {
                 // xattr(7): links have none of the user's.
-                Err(_) if entry.kind == Kind::Symlink && name.0.starts_with(b"user.") => {}
+                Err(_) if entry.kind == EntryKind::Symlink && name.0.starts_with(b"user.") => {}
                 Err(error) if refuses_attribute(&error) => {
                     let (names, _) = refused.get_or_insert_with(|| (Vec::new(), error));
                     names.push(display_path(&name.0));

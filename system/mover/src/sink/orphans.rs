@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use penstock_protocol::journal::{self, Partial, Places};
+use penstock_protocol::journal::{self, Partial, TempFileLocations};
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::{Kind, Open, Stat, describe};
@@ -210,7 +210,7 @@ fn remove_one(store: &JournalStore, name: &str, before: SystemTime) -> io::Resul
         }
         return Ok(None);
     }
-    let places = journal::places(&read(&*store.directory, &path)?);
+    let places = journal::temp_file_locations(&read(&*store.directory, &path)?);
     let target = places.as_ref().map(|places| PathBuf::from(OsStr::from_bytes(&places.at.path.0)));
     let (files, bytes) = match &places {
         Some(places) => remove_temporaries(store, places, before)?,
@@ -228,7 +228,7 @@ fn remove_journal(store: &JournalStore, name: &str) -> io::Result<()> {
 
 fn remove_temporaries(
     store: &JournalStore,
-    places: &Places,
+    places: &TempFileLocations,
     before: SystemTime,
 ) -> io::Result<(u64, u64)> {
     let base = match (store.open_base)(&places.at) {
@@ -269,7 +269,7 @@ pub(super) fn remove_if_consumed(
     if content.is_empty() {
         let _ = store.directory.remove_file(format!("{name}.lock").as_ref());
     }
-    let Some(places) = journal::places(&content) else { return Ok(()) };
+    let Some(places) = journal::temp_file_locations(&content) else { return Ok(()) };
     let base = (store.open_base)(&places.at)?;
     let is_there = |partial: &Partial| {
         let name = Path::new(OsStr::from_bytes(&partial.partial_name.0));

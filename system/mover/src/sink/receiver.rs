@@ -9,11 +9,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use penstock_protocol::block::{FrameKind, Header, PackItem};
-use penstock_protocol::control::{Placed, Settings, Tally, ToReceiver, ToSender};
+use penstock_protocol::control::{Placed, Settings, ToReceiver, ToSender, TransferTally};
 use penstock_protocol::extents::Extent;
-use penstock_protocol::manifest::{Entry, Kind};
+use penstock_protocol::manifest::{Entry, EntryKind};
 use penstock_protocol::proof::Authenticator;
-use penstock_protocol::receiver::{Place, Receiver, SenderFault, Verdict};
+use penstock_protocol::receiver::{DestinationCheck, FrameTarget, Receiver, SenderFault};
 use penstock_protocol::sender::StreamId;
 use penstock_protocol::wire;
 use penstock_sys::buffer::Buffer;
@@ -92,7 +92,7 @@ impl ReceiverEnd {
 
     /// What was done so far.
     #[must_use]
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> TransferTally {
         lock(&self.machine).tally().clone()
     }
 
@@ -142,7 +142,7 @@ impl ReceiverEnd {
         let sinks = lock(&self.sinks);
         let place = |(_, item): &(usize, PackItem)| {
             let place = machine.accept(item.file, 0, u64::from(item.bytes))?;
-            let wanted = matches!(place, Place::Write(_));
+            let wanted = matches!(place, FrameTarget::Write(_));
             Ok(sinks.get(&item.file).filter(|_| wanted).cloned())
         };
         items.iter().map(place).collect()
@@ -200,8 +200,8 @@ impl ReceiverEnd {
         true
     }
 
-    fn check(self: &Arc<Self>, file: u64, entry: &Arc<Entry>) -> Verdict {
-        if entry.kind != Kind::Directory && !self.session.options.inplace {
+    fn check(self: &Arc<Self>, file: u64, entry: &Arc<Entry>) -> DestinationCheck {
+        if entry.kind != EntryKind::Directory && !self.session.options.inplace {
             self.destination.into_folder_of(&entry.path);
         }
         let (verdict, sink) = self.destination.check(file, entry);
@@ -337,7 +337,7 @@ impl ReceiverEnd {
         let place = lock(&self.machine).accept(header.file, header.offset, header.bytes);
         let place = place.map_err(|fault| io::Error::new(io::ErrorKind::InvalidData, fault))?;
         match (place, self.sink(header.file)) {
-            (Place::Write(_), Some(sink)) => {
+            (FrameTarget::Write(_), Some(sink)) => {
                 let device = sink.parent.device;
                 self.queue(device, Task::Write(Received { header, sink: Some(sink), buffer }));
             }

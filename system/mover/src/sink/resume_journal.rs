@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 
 use penstock_protocol::extents::Extent;
 use penstock_protocol::journal::{
-    self, About, At, Begun, JOURNAL_VERSION, Partial, Record, Unfinished,
+    self, FileStart, JOURNAL_VERSION, JournalHeader, Partial, Record, TargetDirectory, Unfinished,
 };
 use penstock_protocol::open::Options;
 use penstock_protocol::wire::Bytes;
@@ -201,7 +201,7 @@ impl Journal {
     pub fn open(
         store: &JournalStore,
         name: &JournalName,
-        at: At,
+        at: TargetDirectory,
         options: &Options,
     ) -> Result<Self, JournalError> {
         let failed = |error: io::Error| {
@@ -226,7 +226,7 @@ impl Journal {
                 file.written.clear();
             }
         }
-        let earlier_folders = journal::places(&bytes)
+        let earlier_folders = journal::temp_file_locations(&bytes)
             .filter(|places| (places.at.file_system, places.at.inode) == directory)
             .map(|places| places.directories)
             .unwrap_or_default();
@@ -308,7 +308,7 @@ impl Journal {
     pub fn into_folder(&self, path: &[u8]) {
         let path = Bytes(path.to_vec());
         if lock(&self.state).folders.insert(path.clone()) {
-            self.append(&Record::Into(path));
+            self.append(&Record::TempDirectory(path));
         }
     }
 
@@ -329,7 +329,7 @@ impl Journal {
         state.next_number += 1;
         let number = state.next_number;
         drop(state);
-        self.append(&Record::Begun(Begun { number, partial }));
+        self.append(&Record::FileStarted(FileStart { number, partial }));
         for extent in ranges {
             self.append(&Record::Written((number, extent.clone())));
         }
@@ -359,7 +359,7 @@ impl Journal {
     pub fn names_durable(&self, count: usize) {
         let ended: Vec<_> = lock(&self.state).ending.drain(..count).collect();
         for number in ended {
-            self.append(&Record::Ended(number));
+            self.append(&Record::FileEnded(number));
         }
     }
 
@@ -505,24 +505,24 @@ fn begin(
     unfinished: &[Unfinished],
     folders: &[Bytes],
     boot: String,
-    at: At,
+    at: TargetDirectory,
     options: &Options,
 ) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let about = About {
+    let about = JournalHeader {
         version: JOURNAL_VERSION,
         boot,
         algorithm: options.algorithm.of_ranges(),
         block_bytes: options.block_bytes,
     };
-    journal::put(&Record::About(about), &mut bytes);
-    journal::put(&Record::At(at), &mut bytes);
+    journal::put(&Record::Header(about), &mut bytes);
+    journal::put(&Record::Target(at), &mut bytes);
     for folder in folders {
-        journal::put(&Record::Into(folder.clone()), &mut bytes);
+        journal::put(&Record::TempDirectory(folder.clone()), &mut bytes);
     }
     for (number, file) in (1..).zip(unfinished) {
-        let begun = Begun { number, partial: file.partial.clone() };
-        journal::put(&Record::Begun(begun), &mut bytes);
+        let begun = FileStart { number, partial: file.partial.clone() };
+        journal::put(&Record::FileStarted(begun), &mut bytes);
         for extent in &file.durable {
             journal::put(&Record::Written((number, extent.clone())), &mut bytes);
         }
@@ -605,7 +605,7 @@ mod tests {
         let open = |key| {
             let name = JournalName::new("user", (1, 1), None, &[key; 16]);
             let (path, mark) = (Bytes(b"/target".to_vec()), name.mark());
-            let at = At { path, file_system: 1, inode: 1, mark };
+            let at = TargetDirectory { path, file_system: 1, inode: 1, mark };
             Journal::open(&store, &name, at, &options())
         };
         let extent = |offset| Extent { offset, bytes: 3, part: [1; 32] };

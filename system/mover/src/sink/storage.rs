@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use penstock_protocol::journal::{self, At};
+use penstock_protocol::journal::{self, TargetDirectory};
 use penstock_sys::fs::{self, Dir, Kind, Open, Stat, Timestamp};
 use penstock_sys::lock::FileLock;
 
@@ -228,7 +228,7 @@ impl StoredFile for KernelFile {
 }
 
 /// Opens the directory that a journal names, or says why it cannot be had.
-pub type OpenBase = dyn Fn(&At) -> io::Result<Arc<dyn Directory>> + Send + Sync;
+pub type OpenBase = dyn Fn(&TargetDirectory) -> io::Result<Arc<dyn Directory>> + Send + Sync;
 
 /// Storage of resume journals, and the machine that they are about.
 #[derive(Clone)]

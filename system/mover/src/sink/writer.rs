@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use penstock_protocol::block::{self, FrameKind, Header};
 use penstock_protocol::control::{Failure, FailureKind};
-use penstock_protocol::digest::{Algorithm, Part, RangeHasher, crc32c};
+use penstock_protocol::digest::{Algorithm, DigestPart, RangeHasher, crc32c};
 use penstock_protocol::extents::Extent;
 use penstock_protocol::receiver::SenderFault;
 use penstock_sys::buffer::{BUFFER_ALIGNMENT, Buffer};
@@ -217,7 +217,7 @@ impl<'a> Writer<'a> {
         let part = self.end.destination.open(sink).and_then(|_| self.part_of(sink, extent));
         match part {
             Ok(part) => {
-                let is_intact = part == Some(Part(extent.part));
+                let is_intact = part == Some(DigestPart(extent.part));
                 if is_intact {
                     sink.touch();
                 } else {
@@ -239,7 +239,7 @@ impl<'a> Writer<'a> {
     }
 
     /// The part of a range of a file as its device has it; `None` where it ends before.
-    fn part_of(&mut self, sink: &SinkFile, extent: &Extent) -> io::Result<Option<Part>> {
+    fn part_of(&mut self, sink: &SinkFile, extent: &Extent) -> io::Result<Option<DigestPart>> {
         let algorithm: Algorithm = self.end.session.options.algorithm.of_ranges();
         let (offset, bytes) = (extent.offset, extent.bytes);
         let Some(mut hasher) = RangeHasher::new(algorithm, offset, bytes, sink.entry.bytes) else {
@@ -316,7 +316,11 @@ impl<'a> Writer<'a> {
             for (item, result) in written {
                 match result {
                     Ok(()) => {
-                        machine.written_whole(item.file, u64::from(item.bytes), Part(item.part))?;
+                        machine.written_whole(
+                            item.file,
+                            u64::from(item.bytes),
+                            DigestPart(item.part),
+                        )?;
                     }
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                         let text = "it was damaged in the sender's memory: copy it again";

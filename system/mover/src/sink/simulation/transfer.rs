@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_protocol::block::{self, FrameKind, Header, PackItem};
-use penstock_protocol::control::{Settings, Tally};
+use penstock_protocol::control::{Settings, TransferTally};
 use penstock_protocol::digest::{self, Algorithm, Serial};
-use penstock_protocol::journal::At;
-use penstock_protocol::manifest::{Entry, Kind, RelativePath, Time};
+use penstock_protocol::journal::TargetDirectory;
+use penstock_protocol::manifest::{Entry, EntryKind, RelativePath, Time};
 use penstock_protocol::open::{Existing, Options, Protection};
 use penstock_protocol::proof::SessionKey;
-use penstock_protocol::sender::{Piece, Read, Sender, Source, Work};
-use penstock_protocol::wire::{self, Bytes, Wire};
+use penstock_protocol::sender::{FrameTask, Piece, ReadOutcome, Sender, SourceEntry};
+use penstock_protocol::wire::{self, Bytes, WireFormat};
 use penstock_sys::ring::SyncIo;
 
 use super::storage::{Random, SimulatedStorage, State};
@@ -46,12 +46,12 @@ impl Dataset {
         let mut random = Random::new(seed);
         let mut entries = Vec::new();
         for path in ["d", "d/e", "f"] {
-            entries.push((entry(path, Kind::Directory, 0, &mut random), Arc::default()));
+            entries.push((entry(path, EntryKind::Directory, 0, &mut random), Arc::default()));
         }
         for (number, &bytes) in sizes.iter().enumerate() {
             let folder = ["", "d/", "d/e/", "f/"][random.below(4) as usize];
             let path = format!("{folder}{number}-{bytes}");
-            let mut entry = entry(&path, Kind::File, bytes, &mut random);
+            let mut entry = entry(&path, EntryKind::File, bytes, &mut random);
             let mut data: Vec<u8> = (0..bytes).map(|_| random.below(256) as u8).collect();
             // Holes of blocks, and of pages within blocks.
             entry.sparse = number % 5 == 4 && bytes > 3 * 4096;
@@ -64,7 +64,7 @@ impl Dataset {
             }
             entries.push((entry, Arc::new(data)));
         }
-        let mut link = entry("d/link", Kind::Symlink, 0, &mut random);
+        let mut link = entry("d/link", EntryKind::Symlink, 0, &mut random);
         link.link = Bytes(b"e/target".to_vec());
         link.xattrs.clear();
         entries.push((link, Arc::default()));
@@ -77,15 +77,15 @@ impl Dataset {
         let user = (penstock_sys::machine::effective_user(), 0);
         let found = |(entry, data): &(Entry, Arc<Vec<u8>>)| {
             let kind = match entry.kind {
-                Kind::File => penstock_sys::fs::Kind::File,
-                Kind::Directory => penstock_sys::fs::Kind::Directory,
-                Kind::Symlink => penstock_sys::fs::Kind::Symlink,
+                EntryKind::File => penstock_sys::fs::Kind::File,
+                EntryKind::Directory => penstock_sys::fs::Kind::Directory,
+                EntryKind::Symlink => penstock_sys::fs::Kind::Symlink,
             };
             let found = Found {
                 kind,
                 data: Arc::clone(data),
                 link: std::ffi::OsString::from_vec(entry.link.0.clone()).into(),
-                mode: if entry.kind == Kind::Symlink { 0o777 } else { entry.mode },
+                mode: if entry.kind == EntryKind::Symlink { 0o777 } else { entry.mode },
                 owner: if as_root { (entry.uid, entry.gid) } else { user },
                 mtime: penstock_sys::fs::Timestamp {
                     seconds: entry.modified.seconds,
@@ -115,7 +115,7 @@ impl Dataset {
     }
 }
 
-fn entry(path: &str, kind: Kind, bytes: u64, random: &mut Random) -> Entry {
+fn entry(path: &str, kind: EntryKind, bytes: u64, random: &mut Random) -> Entry {
     let modified = Time { seconds: 1_000_000 + random.below(1000) as i64, nanos: 5 };
     let mode = [0o644, 0o600, 0o444, 0o4755][random.below(4) as usize];
     let xattr = (Bytes(b"user.origin".to_vec()), Bytes(path.as_bytes().to_vec()));
@@ -126,7 +126,7 @@ fn entry(path: &str, kind: Kind, bytes: u64, random: &mut Random) -> Entry {
         modified,
         changed: modified,
         inode: random.below(1 << 40),
-        mode: if kind == Kind::Directory { 0o755 } else { mode },
+        mode: if kind == EntryKind::Directory { 0o755 } else { mode },
         uid: 1000 + random.below(2) as u32,
         gid: 100,
         sparse: false,
@@ -150,7 +150,7 @@ pub(super) struct Run {
 pub(super) struct Outcome {
     /// Everything is durable, as both ends say; files may have failed.
     pub(super) is_finished: bool,
-    pub(super) tally: Tally,
+    pub(super) tally: TransferTally,
     /// Paths of files that the sender was told are in place.
     pub(super) placed: Vec<RelativePath>,
 }
@@ -180,7 +180,7 @@ pub(super) fn transfer(storage: &SimulatedStorage, dataset: &Dataset, run: Run) 
     let directory = identify(&*root).expect("a directory");
     let place = (root.file_system_id().expect("a number"), directory.inode);
     let name = JournalName::new("user", place, None, &[run.key; 16]);
-    let at = At {
+    let at = TargetDirectory {
         path: Bytes(b"/simulated".to_vec()),
         file_system: place.0,
         inode: place.1,
@@ -274,7 +274,7 @@ impl Link<'_> {
         }
     }
 
-    fn data(&self, source: &Source) -> &Arc<Vec<u8>> {
+    fn data(&self, source: &SourceEntry) -> &Arc<Vec<u8>> {
         let path = &source.entry.path;
         let found = self.dataset.0.iter().find(|(entry, _)| entry.path == *path);
         &found.expect("an entry of the dataset").1
@@ -307,7 +307,7 @@ impl Link<'_> {
                 if !is_hole {
                     buffer[..payload.len()].copy_from_slice(payload);
                 }
-                sender.read(source, offset..offset + bytes, Read::Good(part));
+                sender.read(source, offset..offset + bytes, ReadOutcome::Good(part));
                 if !self.algorithm.combines() && self.serial.insert(source.file, ()).is_none() {
                     let mut serial = Serial::new(self.algorithm).expect("an algorithm");
                     serial.update(&data);
@@ -326,8 +326,8 @@ impl Link<'_> {
     fn pack(
         &self,
         sender: &mut Sender,
-        work: &Work,
-        sources: &[Arc<Source>],
+        work: &FrameTask,
+        sources: &[Arc<SourceEntry>],
         buffer: &mut [u8],
     ) -> Header {
         let (mut at, mut table) = (0, Vec::new());
@@ -341,7 +341,7 @@ impl Link<'_> {
             let part = digest::part(self.algorithm, 0, source.entry.bytes, data, crc);
             let bytes = data.len() as u32;
             PackItem { file: source.file, bytes, crc, part: part.0 }.put(&mut table);
-            sender.read(source, 0..source.entry.bytes, Read::Good(part));
+            sender.read(source, 0..source.entry.bytes, ReadOutcome::Good(part));
         }
         buffer[at..at + table.len()].copy_from_slice(&table);
         let payload = &buffer[..at + table.len()];
