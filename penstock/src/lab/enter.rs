@@ -112,8 +112,8 @@ fn replace(
     }
     let inside = || format!("cannot enter {} ({})", node.name, node.namespace.display());
     NetworkNamespace::at(&node.namespace).and_then(|one| one.enter()).with_context(inside)?;
-    namespace::own_mounts().context("cannot give it mounts of its own")?;
-    namespace::mount_over(&directory.join("hosts"), Path::new("/etc/hosts"))
+    namespace::unshare_mounts().context("cannot give it mounts of its own")?;
+    namespace::bind_mount(&directory.join("hosts"), Path::new("/etc/hosts"))
         .context("cannot mount the lab's /etc/hosts")?;
     if let Err(error) = namespace::mount_sys() {
         tracing::debug!("/sys shows the devices of the machine: {error}");

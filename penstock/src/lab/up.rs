@@ -180,7 +180,7 @@ pub(crate) fn keep(args: &KeepArgs) -> Result<Code, Failure> {
     let plan = Plan::new(topology).or_exit(Code::Usage)?;
     let mut user_namespace = None;
     if !machine::is_superuser() {
-        namespace::become_root_of_own_user_namespace().map_err(|error| {
+        namespace::unshare_user_namespace().map_err(|error| {
             let why = format!("{error}; run it as root, or allow unprivileged user namespaces");
             anyhow!("a lab needs network namespaces, and this user may not make them: {why}")
         })?;

@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 
 use penstock_sys::net::device::{
-    Device, DeviceSetting, devices, qdiscs, remove_root_qdisc, set_device, set_root_qdisc,
+    DeviceSetting, NetDevice, devices, qdiscs, remove_root_qdisc, set_device, set_root_qdisc,
 };
 use penstock_sys::net::ethtool::Ethtool;
 use serde::{Deserialize, Serialize};
@@ -188,7 +188,7 @@ impl Knob {
     }
 }
 
-fn named(device: &str) -> io::Result<Device> {
+fn named(device: &str) -> io::Result<NetDevice> {
     let found = devices()?.into_iter().find(|one| one.name == device);
     found.ok_or_else(|| {
         io::Error::new(io::ErrorKind::NotFound, format!("there is no device {device}"))

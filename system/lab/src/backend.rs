@@ -105,7 +105,7 @@ impl Backend {
     /// Why this machine does not have it.
     pub fn probe(self) -> io::Result<()> {
         NetworkNamespace::new()?.inside(|| {
-            let configurator = Configurator::here()?;
+            let configurator = Configurator::open()?;
             let device = configurator.index_of("lo")?;
             match self {
                 Self::Nfqueue => {
@@ -113,7 +113,7 @@ impl Backend {
                     divert(&[]).map(|_| ())
                 }
                 Self::Tap => Tap::open("probe").map(|_| ()),
-                Self::Netem => configurator.replace_netem(device, &Netem::NOTHING),
+                Self::Netem => configurator.replace_netem(device, &Netem::PASS_THROUGH),
             }
         })?
     }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use penstock_sys::machine;
-use penstock_sys::net::options::{set_receive_room, set_udp_segments};
+use penstock_sys::net::options::{set_receive_buffer, set_udp_segments};
 use penstock_topology::LinkId;
 use penstock_units::BitRate;
 
@@ -126,7 +126,7 @@ impl Ends {
                 too_slow: true,
             });
         }
-        set_receive_room(&self.there, ROOM_BYTES)?;
+        set_receive_buffer(&self.there, ROOM_BYTES)?;
         let mut trips = on_time(|| self.round_trips())?;
         trips.sort_unstable();
         let rate = self.rate()?;

@@ -38,7 +38,7 @@ impl Node {
     pub(crate) fn new(kind: NodeKind) -> io::Result<Self> {
         let namespace = NetworkNamespace::new()?;
         let network = namespace.inside(|| {
-            let network = Configurator::here()?;
+            let network = Configurator::open()?;
             network.set_up(network.index_of("lo")?)?;
             settings(kind)?;
             Ok::<_, io::Error>(network)
@@ -168,7 +168,7 @@ impl Node {
     pub(crate) fn answer_to(&self, address: Ipv6Addr, port: &Port, on: bool) -> io::Result<()> {
         let device = self.device(port)?;
         match on {
-            true => self.network.add_address_for_who_binds_it(device, address.into(), 128),
+            true => self.network.add_deprecated_address(device, address.into(), 128),
             false => self.network.remove_address(device, address.into(), 128),
         }
     }

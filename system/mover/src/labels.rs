@@ -13,7 +13,7 @@ use penstock_protocol::open::{Mark, PacketLabel};
 use penstock_protocol::sender::StreamId;
 use penstock_scitags::label::{ENTROPY_MAX, FlowLabel};
 use penstock_scitags::{Scitag, option};
-use penstock_sys::net::{Checksums, Link, destination_option, way_out};
+use penstock_sys::net::{Checksums, Link, destination_option, egress_link};
 
 /// Longest packet handed to a device that is no BIG TCP, in bytes.
 const GSO_BYTES_MAX: u32 = 65_536;
@@ -142,12 +142,12 @@ fn refused(error: &io::Error) -> String {
 /// The header that carries `tag` to `peer`, where it harms nothing and this process may set it.
 fn option_for(tag: Scitag, peer: SocketAddr, source: Option<IpAddr>) -> Result<[u8; 8], String> {
     let header = option::encode_header(0, tag).map_err(|error| error.to_string())?;
-    let link = way_out(peer, source)
+    let link = egress_link(peer, source)
         .map_err(|error| format!("the device that leads there is not to be found: {error}"))?;
     // A device that does not say makes none.
     let checksums = Checksums::of(&link.name).unwrap_or_default();
     harmless(&link, checksums)?;
-    destination_option::try_out(&header).map_err(|error| refused(&error))?;
+    destination_option::probe(&header).map_err(|error| refused(&error))?;
     Ok(header)
 }
 

@@ -16,7 +16,7 @@ use penstock_protocol::sender::{FrameTask, ReadOutcome, SourceEntry};
 use penstock_protocol::wire::WireFormat;
 use penstock_sys::buffer::{BUFFER_ALIGNMENT, Buffer, BufferPool};
 use penstock_sys::fs::{self, Open};
-use penstock_sys::ring::{Batch, Part};
+use penstock_sys::ring::{BatchRead, BatchReader};
 
 use crate::reading::failed;
 use crate::sending::{Ready, SenderEnd};
@@ -31,7 +31,7 @@ const READ_AHEAD_BYTES_MIN: u64 = 4096;
 #[derive(Debug)]
 pub(crate) struct Packer<'a> {
     end: &'a Arc<SenderEnd>,
-    batch: Batch,
+    batch: BatchReader,
     /// Whole sectors of files that do not begin on a page of the pack.
     sectors: Buffer,
     /// Files are read past the page cache, as far as is known.
@@ -50,7 +50,7 @@ impl<'a> Packer<'a> {
         let sectors = BufferPool::new(1, FILES_AT_ONCE * PACK_ALIGN_BYTES_MIN).take();
         Self {
             end,
-            batch: Batch::new(depth),
+            batch: BatchReader::new(depth),
             sectors: sectors.expect("a pool that is not closed"),
             // One after the other, it is the page cache that reads ahead.
             direct: end.engine.direct && end.engine.uring,
@@ -178,7 +178,7 @@ impl<'a> Packer<'a> {
             if !small.direct {
                 continue;
             }
-            let part = |from| Part {
+            let part = |from| BatchRead {
                 file: &small.file,
                 range: from..from + bytes.next_multiple_of(BUFFER_ALIGNMENT),
             };
@@ -193,7 +193,7 @@ impl<'a> Packer<'a> {
         }
         let mut in_pack = self.batch.read(buffer, &in_pack).into_iter();
         let mut in_sectors = self.batch.read(&mut self.sectors, &in_sectors).into_iter();
-        if let Some(fault) = self.batch.take_fault() {
+        if let Some(fault) = self.batch.take_error() {
             let why = fs::describe(&fault);
             tracing::warn!("io_uring takes no more ({why}): small files are read one by one");
         }

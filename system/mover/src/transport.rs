@@ -84,7 +84,7 @@ impl Transport {
         socket.set_tcp_keepalive(&keepalive)?;
         socket.set_tcp_user_timeout(Some(dead_after))?;
         // Kernels that cannot bound it try a silent path when their doubled wait ends.
-        options::set_retransmit_wait_max(self, RETRANSMIT_WAIT_MAX).map(|_| ())
+        options::set_rto_max(self, RETRANSMIT_WAIT_MAX).map(|_| ())
     }
 
     /// Address of the peer, where it has one.

@@ -1,12 +1,12 @@
-//! A bounded pool of page-aligned buffers that readers, streams and writers hand to one another.
+//! A bounded pool of page-aligned buffers shared by readers, streams and writers.
 //!
-//! For: fixed memory under any load. A buffer is mapped the first time it is needed, aligned for `O_DIRECT`, and comes
-//! back by itself when dropped. The most recently returned buffer goes out first: it is the one still in the cache.
+//! For: fixed memory under any load. A buffer is mapped on first use, aligned for `O_DIRECT`, and returns to the pool when
+//! dropped. The pool is LIFO: the most recently returned buffer is still in the CPU cache.
 //!
 //! Not for: many sizes (one pool, one size) or secrets (a buffer keeps the bytes of its last use).
 //!
-//! Fails: [`BufferPool::take`] gives `None` once the pool is closed. When the kernel refuses the memory for a further
-//! buffer, the pool goes on with those it has; when it has none, the process ends as it does for any failed allocation.
+//! Fails: [`BufferPool::take`] returns `None` once the pool is closed. When the kernel refuses memory for another buffer,
+//! the pool continues with those it has; without any, the process aborts as for any failed allocation.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
@@ -21,19 +21,19 @@ use mapping::Mapping;
 /// Buffers start at a multiple of this and are a multiple of it long: enough for `O_DIRECT` on any common device.
 pub const BUFFER_ALIGNMENT: usize = 4096;
 
-/// A pool of equal buffers; cloning gives another handle to the same pool.
+/// A pool of buffers of one size. Clones share the pool.
 #[derive(Clone)]
 pub struct BufferPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolInner>,
 }
 
-struct Shared {
+struct PoolInner {
     len: usize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     returned: Condvar,
 }
 
-struct State {
+struct PoolState {
     free: Vec<Mapping>,
     allocated: usize,
     limit: usize,
@@ -43,13 +43,13 @@ struct State {
 }
 
 impl BufferPool {
-    /// A pool of at most `count` buffers of `len` bytes each, `len` rounded up to [`BUFFER_ALIGNMENT`] and at least
-    /// that. Maps nothing yet.
+    /// Creates a pool of at most `count` buffers of `len` bytes each, `len` rounded up to a multiple of
+    /// [`BUFFER_ALIGNMENT`]. Maps no memory yet.
     pub fn new(count: usize, len: usize) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PoolInner {
                 len: len.max(1).next_multiple_of(BUFFER_ALIGNMENT),
-                state: Mutex::new(State {
+                state: Mutex::new(PoolState {
                     free: Vec::new(),
                     allocated: 0,
                     limit: count,
@@ -62,18 +62,18 @@ impl BufferPool {
         }
     }
 
-    /// A buffer, waiting until one is free. `None` once the pool is closed.
+    /// Takes a buffer; blocks until one is free. `None` once the pool is closed.
     pub fn take(&self) -> Option<Buffer> {
         self.take_until(None)
     }
 
-    /// A buffer, waiting for one at most `timeout`.
+    /// Takes a buffer; blocks at most `timeout`.
     pub fn take_timeout(&self, timeout: Duration) -> Option<Buffer> {
         // A timeout too long to add to the clock is no timeout.
         self.take_until(Instant::now().checked_add(timeout))
     }
 
-    /// A buffer if one is free now.
+    /// Takes a buffer if one is free now.
     pub fn try_take(&self) -> Option<Buffer> {
         self.take_now(&mut self.shared.lock())
     }
@@ -112,7 +112,7 @@ impl BufferPool {
         taken
     }
 
-    fn take_now(&self, state: &mut State) -> Option<Buffer> {
+    fn take_now(&self, state: &mut PoolState) -> Option<Buffer> {
         if state.closed {
             return None;
         }
@@ -131,7 +131,7 @@ impl BufferPool {
         Some(Buffer { mapping, shared: Arc::clone(&self.shared) })
     }
 
-    /// Changes how many buffers may be alive. Fewer: free ones go at once, those in use when they come back.
+    /// Changes the limit on allocated buffers. Surplus free buffers are unmapped at once, those in use on return.
     pub fn resize(&self, count: usize) {
         let mut state = self.shared.lock();
         state.limit = count;
@@ -142,7 +142,7 @@ impl BufferPool {
         self.shared.returned.notify_all();
     }
 
-    /// Ends the pool: every blocked and later take gives `None`. Buffers in use stay valid until dropped.
+    /// Closes the pool: blocked and later takes return `None`. Buffers in use stay valid until dropped.
     pub fn close(&self) {
         let mut state = self.shared.lock();
         state.closed = true;
@@ -152,32 +152,32 @@ impl BufferPool {
         self.shared.returned.notify_all();
     }
 
-    /// The length of every buffer, in bytes.
+    /// Length of each buffer in bytes.
     pub fn buffer_len(&self) -> usize {
         self.shared.len
     }
 
-    /// The most buffers that may be alive.
+    /// Limit on allocated buffers.
     pub fn limit(&self) -> usize {
         self.shared.lock().limit
     }
 
-    /// How many takes found no free buffer and had to wait.
+    /// Count of takes that had to wait.
     pub fn waits(&self) -> u64 {
         self.shared.lock().waits
     }
 
-    /// The time all takes together have spent waiting, without the waits still going on.
+    /// Total time of all finished waits.
     pub fn waited(&self) -> Duration {
         self.shared.lock().waited
     }
 
-    /// Buffers alive: in use or free.
+    /// Allocated buffers, in use or free.
     pub fn allocated(&self) -> usize {
         self.shared.lock().allocated
     }
 
-    /// Buffers that are mapped and wait to be taken.
+    /// Allocated buffers that are not in use.
     pub fn free(&self) -> usize {
         self.shared.lock().free.len()
     }
@@ -196,8 +196,8 @@ impl fmt::Debug for BufferPool {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PoolInner {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         // No code that can panic runs between two changes that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -223,12 +223,10 @@ fn no_memory(len: usize) -> ! {
     }
 }
 
-/// One buffer of a [`BufferPool`]: the whole of it as bytes. Returns to its pool when dropped.
-///
-/// Holds zeroes, or whatever its last user left.
+/// One buffer of a [`BufferPool`]; returns to its pool on drop. Its content is zeroes or the data of its last use.
 pub struct Buffer {
     mapping: Mapping,
-    shared: Arc<Shared>,
+    shared: Arc<PoolInner>,
 }
 
 impl Deref for Buffer {

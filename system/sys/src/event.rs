@@ -1,9 +1,9 @@
-//! Waking a thread that waits for descriptors.
+//! Wake-ups between threads (eventfd) and waiting for descriptors (poll).
 //!
-//! For: [`Event`], to stop or nudge a thread from another, and [`poll`], to wait for it beside sockets.
+//! For: [`Event`], to stop or wake a thread from another, and [`poll`], to wait for it beside sockets.
 //! Not for: many descriptors or carrying data.
 //!
-//! Fails as `eventfd` and `poll` do; interruptions by signals are waited out.
+//! Fails with the errors of `eventfd` and `poll`; retries on EINTR.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,23 +12,23 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::Errno;
 
-/// A signal between threads that stays on until drained. Descriptor readable: signalled.
+/// A signal between threads that stays set until drained (eventfd). Its descriptor is readable while set.
 #[derive(Debug)]
 pub struct Event {
     fd: OwnedFd,
 }
 
 impl Event {
-    /// A new one, not signalled.
+    /// Creates an event that is not set.
     pub fn new() -> io::Result<Self> {
         Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
-    /// Signals; again while signalled changes nothing.
+    /// Sets the signal; idempotent.
     pub fn signal(&self) -> io::Result<()> {
         loop {
             match rustix::io::write(&self.fd, &1u64.to_ne_bytes()) {
-                // The counter is full: signalled as can be.
+                // The counter is full: already set.
                 Ok(_) | Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -36,7 +36,7 @@ impl Event {
         }
     }
 
-    /// Takes the signal back; whether there was one.
+    /// Clears the signal; true if it was set.
     pub fn drain(&self) -> io::Result<bool> {
         loop {
             match rustix::io::read(&self.fd, &mut [0u8; 8]) {
@@ -48,7 +48,7 @@ impl Event {
         }
     }
 
-    /// Waits for the signal, without taking it, at most `timeout`; whether it came.
+    /// Waits for the signal without clearing it, at most `timeout`; true if it is set.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
         let ready = poll(&[(self.as_fd(), Interest::READ)], timeout)?;
         Ok(ready.iter().any(|ready| ready.readable))
@@ -61,46 +61,46 @@ impl AsFd for Event {
     }
 }
 
-/// What to wait for on a descriptor. Errors and hang-ups are always told.
+/// Events to wait for on a descriptor. Errors and hang-ups are always reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Interest {
-    /// Until it can be read.
+    /// Readable (POLLIN).
     pub read: bool,
-    /// Until it can be written.
+    /// Writable (POLLOUT).
     pub write: bool,
 }
 
 impl Interest {
-    /// To read.
+    /// POLLIN, errors and hang-ups.
     pub const READ: Self = Self { read: true, write: false };
-    /// To write.
+    /// POLLOUT, errors and hang-ups.
     pub const WRITE: Self = Self { read: false, write: true };
-    /// For errors and hang-ups alone.
+    /// Errors and hang-ups alone.
     pub const NONE: Self = Self { read: false, write: false };
 }
 
-/// What a descriptor is ready for.
+/// Events reported for a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Readiness {
-    /// Reading does not block; it may tell the end or an error.
+    /// A read does not block; it may return end of file or an error.
     pub readable: bool,
-    /// Writing does not block; it may tell an error.
+    /// A write does not block; it may return an error.
     pub writable: bool,
-    /// The other end has gone.
+    /// The other end is closed (POLLHUP, POLLRDHUP).
     pub hung_up: bool,
-    /// An error waits to be fetched, on a socket also in its error queue; or the descriptor is not open.
+    /// An error is pending, on a socket also in its error queue; or the descriptor is not open.
     pub error: bool,
 }
 
 impl Readiness {
-    /// Ready for anything at all?
+    /// True if any event was reported.
     pub fn any(self) -> bool {
         self != Self::default()
     }
 }
 
-/// Waits until a descriptor is ready, at most `timeout` (`None`: without end). One answer per descriptor, in order; at
-/// the timeout none of them is ready for anything.
+/// Waits until a descriptor is ready, at most `timeout` (`None`: no limit). Returns one answer per descriptor, in order;
+/// after the timeout all are empty.
 pub fn poll(
     fds: &[(BorrowedFd<'_>, Interest)],
     timeout: Option<Duration>,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn poll_tells_each_descriptor_apart() {
+    fn poll_reports_each_descriptor() {
         let event = Event::new().unwrap();
         let (reader, mut writer) = io::pipe().unwrap();
         let ready = |timeout| {

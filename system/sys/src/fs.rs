@@ -1,12 +1,12 @@
-//! Files and directories, reached only beneath a directory the caller has opened.
+//! Files and directories, confined beneath a directory that the caller opened.
 //!
-//! For: a mover that obeys names sent by the other end. [`Dir`] takes relative paths of any bytes and any length and
-//! cannot be led outside by `..`, by a symbolic link, or by a link swapped in while it looks. The functions on
-//! `&File` are what a mover does with one open file: space, holes, caches, alignment, times, extended attributes.
+//! For: names that come from the peer. [`Dir`] takes relative paths of any bytes and any length; neither `..` nor a
+//! symbolic link, nor one created during the look-up, leads outside. The functions on `&File` cover preallocation, holes,
+//! page cache, alignment, times and extended attributes.
 //!
 //! Not for: whole trees (walking, deleting and copying are the caller's loops) nor for deciding what is overwritten.
 //!
-//! Fails with plain [`io::Error`] that does not name the file; [`describe`] gives the operator's words.
+//! Fails with plain [`io::Error`] that does not name the file; [`describe`] formats the error for operators.
 
 use std::io;
 
@@ -34,7 +34,7 @@ pub use xattr::{
     XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX, get_xattr, list_xattrs, remove_xattr, set_xattr,
 };
 
-/// What went wrong, in the few words an operator acts on; the system's own text for errors not listed here.
+/// Formats an error for operators; the system's text for errors not listed here.
 pub fn describe(error: &io::Error) -> String {
     let words = match error.raw_os_error() {
         Some(libc::ENOSPC) => "no space left on the file system",
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn common_errors_in_the_operators_words() {
+    fn common_errors_have_operator_texts() {
         for (errno, words) in [
             (libc::ENOSPC, "no space left on the file system"),
             (libc::EDQUOT, "disk quota exceeded"),

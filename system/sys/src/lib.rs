@@ -1,13 +1,12 @@
-//! Every raw system call of the house, each as a small safe type. The only crate with unsafe code.
+//! Safe wrappers of Linux system calls. The only crate of the workspace with unsafe code.
 //!
 //! For: files confined beneath a directory ([`fs`]), a pool of page-aligned buffers ([`buffer`]), file I/O with depth
 //! ([`ring`]), facts about this machine and process ([`machine`]), wake-ups ([`event`]), locks between processes
-//! ([`lock`]), TCP beyond the standard library ([`net`]).
+//! ([`lock`]), namespaces ([`namespace`]), TCP, netlink and packet queues ([`net`]).
 //!
-//! Not for: policy. Nothing here decides what to read, where to write, how often to retry or what to tell the user.
+//! Not for: policy. Nothing here decides what to read, where to write, how often to retry or what to report to the user.
 //!
-//! Fails with plain [`std::io::Error`]; the caller knows the object and adds it. [`fs::describe`] gives the words an
-//! operator wants for the common ones.
+//! Fails with plain [`std::io::Error`]; the caller adds the object. [`fs::describe`] formats common errors for operators.
 
 pub mod buffer;
 pub mod event;

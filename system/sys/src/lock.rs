@@ -1,10 +1,10 @@
-//! One process at a time.
+//! Lock files (`flock`) between processes.
 //!
-//! For: a journal or a state directory that only one process may use. The lock is the kernel's (`flock`): it ends with the
-//! process, however that ends, and the file stays. Not for: threads of one process, or machines sharing a file system
-//! whose `flock` is local to each (NFS before Linux 2.6.12, Lustre mounted with `localflock`).
+//! For: a journal or a state directory that only one process may use. The kernel releases the lock when the process ends;
+//! the file stays. Not for: threads of one process, or machines sharing a file system whose `flock` is local to each (NFS
+//! before Linux 2.6.12, Lustre mounted with `localflock`).
 //!
-//! Fails as opening the file does; a lock held elsewhere is an answer, not an error.
+//! Fails with the error of `open`; a lock held elsewhere is `None`, not an error.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,14 +14,14 @@ use std::path::Path;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-/// Holds a file's exclusive lock until dropped. Clones of the file share it.
+/// An exclusive lock on a file, released on drop. Clones of the file share it.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
 }
 
 impl FileLock {
-    /// Locks `file`, or gives `None` at once where another open file holds the lock.
+    /// Locks `file` without waiting; `None` where another open file holds the lock.
     pub fn try_lock(file: File) -> io::Result<Option<Self>> {
         loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -33,26 +33,26 @@ impl FileLock {
         }
     }
 
-    /// Locks the file at `path`, which is made where there is none and read by nobody else. Whoever holds the lock may remove
-    /// the file: a lock on one that is not there any more is none.
+    /// Locks the file at `path`, created with mode 0600 where missing. The holder may remove the file: after locking, this
+    /// checks that `path` is still the locked file, and retries if not.
     pub fn try_lock_at(path: &Path) -> io::Result<Option<Self>> {
-        let mut how = OpenOptions::new();
-        how.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
         loop {
-            let Some(lock) = Self::try_lock(how.open(path)?)? else { return Ok(None) };
+            let Some(lock) = Self::try_lock(options.open(path)?)? else { return Ok(None) };
             let held = lock.file.metadata()?;
             match path.metadata() {
                 Ok(there) if (there.dev(), there.ino()) == (held.dev(), held.ino()) => {
                     return Ok(Some(lock));
                 }
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                // It was removed, or is another, since it was opened.
+                // Removed or replaced since it was opened.
                 _ => {}
             }
         }
     }
 
-    /// The locked file.
+    /// The locked file, open for reading and writing.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -60,7 +60,7 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // Closing would do, were it not for a child process that has inherited the open file meanwhile.
+        // Closing is not enough where a child process has inherited the open file.
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn one_holder_at_a_time_while_files_come_and_go() {
+    fn one_holder_while_files_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.lock");
         let (holders, held) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -97,7 +97,7 @@ mod tests {
                         assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two hold it");
                         held.fetch_add(1, Ordering::SeqCst);
                         holders.fetch_sub(1, Ordering::SeqCst);
-                        // From here on somebody else may hold the next file.
+                        // From here on another thread may lock the next file.
                         std::fs::remove_file(&path).unwrap();
                         drop(lock);
                     }

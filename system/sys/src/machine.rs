@@ -1,9 +1,9 @@
-//! Facts about this machine, this process and this thread, and the two settings a mover needs of them.
+//! Facts and settings of this machine, this process and this thread.
 //!
-//! For: accounting of CPU time and memory, placing threads, enough open files. Not for: judging the machine (the `host`
-//! room) or changing it: what is set here ends with the process.
+//! For: CPU time and memory accounting, thread affinity and priority, resource limits. Not for: judging or changing the
+//! machine (`system/host`): settings made here end with the process.
 //!
-//! Fails with plain errors; a fact the kernel does not give is `None` or empty.
+//! Fails with plain errors; a fact that the kernel does not report is `None` or empty.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,24 +16,24 @@ use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Names this boot: another one after each restart. What a journal compares to know whether unsynced data survived.
+/// UUID of this boot. A journal compares it to detect a restart, after which unsynced data may be lost.
 pub fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// The user this process acts as: 0 is root.
+/// Effective user id; 0 is root.
 pub fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// CPU time that all threads of this process have used, in user and kernel mode.
+/// CPU time of all threads of this process, user and system.
 pub fn process_cpu() -> Duration {
     usage().map_or(Duration::ZERO, |usage| duration(usage.ru_utime) + duration(usage.ru_stime))
 }
 
-/// The most memory this process has had resident, in bytes.
+/// Peak resident set size of this process, in bytes.
 pub fn peak_resident_bytes() -> u64 {
-    // Linux counts it in KiB.
+    // Linux reports KiB.
     usage().map_or(0, |usage| u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024)
 }
 
@@ -54,8 +54,8 @@ fn duration(time: libc::timeval) -> Duration {
     Duration::from_secs(seconds) + Duration::from_micros(micros)
 }
 
-/// CPU time that the calling thread has used, in user and kernel mode. On loopback the kernel does
-/// the receiver's protocol work in the sender's context, and it shows here as the sender's.
+/// CPU time of the calling thread, user and system. On loopback the kernel does the receiver's protocol work in the
+/// sender's context, and it counts as the sender's.
 pub fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or(Duration::ZERO)
@@ -70,14 +70,14 @@ pub fn cores() -> usize {
     }
 }
 
-/// The numbers of the CPUs the calling thread may run on.
+/// Numbers of the CPUs the calling thread may run on.
 pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
-/// Keeps the calling thread to these CPUs. `InvalidInput` for an empty list, a number that cannot be, or CPUs that are
-/// all offline or forbidden to it.
+/// Pins the calling thread to these CPUs. `InvalidInput` for an empty list, a number out of range, or CPUs that are all
+/// offline or forbidden to it.
 pub fn pin_thread_to(cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for &cpu in cpus {
@@ -98,11 +98,10 @@ pub fn pin_thread_to(cpus: &[usize]) -> io::Result<()> {
     })
 }
 
-/// Has the calling thread run before all ordinary ones, as soon as it has something to do (SCHED_FIFO at the lowest
-/// priority), and wake up when it asked to and not some microseconds later.
+/// Gives the calling thread the real-time class SCHED_FIFO at its lowest priority, and a timer slack of 1 ns.
 ///
 /// # Errors
-/// `PermissionDenied` without CAP_SYS_NICE; the thread is as it was.
+/// `PermissionDenied` without CAP_SYS_NICE; the scheduling class is then unchanged.
 pub fn become_realtime() -> io::Result<()> {
     // SAFETY: prctl with this option takes a number and touches no memory.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
@@ -112,28 +111,30 @@ pub fn become_realtime() -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// While it lives, processors without work wait awake, so that timers go off when they should: one that sleeps, above all
-/// a virtual one, comes back some milliseconds late at times. The kernel's own interface for it (PM QoS).
+/// Keeps idle CPUs out of deep sleep states until drop (PM QoS, `/dev/cpu_dma_latency`), so that timers fire on time:
+/// a sleeping CPU, above all a virtual one, sometimes wakes up milliseconds late.
 #[derive(Debug)]
-pub struct Wakeful {
+pub struct CpuLatencyRequest {
     _request: fs::File,
 }
 
-impl Wakeful {
+impl CpuLatencyRequest {
+    /// Requests a wake-up latency of 0.
+    ///
     /// # Errors
-    /// Where the kernel has no such interface or it is not for this user.
-    pub fn begin() -> io::Result<Self> {
+    /// Where the kernel lacks the interface or forbids it to this user.
+    pub fn zero() -> io::Result<Self> {
         let mut request = fs::File::options().write(true).open("/dev/cpu_dma_latency")?;
-        // The longest time to wake up that is allowed, in microseconds.
+        // Maximum wake-up latency in microseconds.
         request.write_all(&0_i32.to_ne_bytes())?;
         Ok(Self { _request: request })
     }
 }
 
-/// Standard output and standard error go to this file from now on, and standard input has nothing.
+/// Redirects standard output and standard error to `file`, and standard input from `/dev/null`.
 ///
 /// # Errors
-/// Whatever the kernel says.
+/// The kernel's error.
 pub fn redirect_output(file: &fs::File) -> io::Result<()> {
     let nothing = fs::File::open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nothing)?;
@@ -141,22 +142,22 @@ pub fn redirect_output(file: &fs::File) -> io::Result<()> {
     Ok(rustix::stdio::dup2_stderr(file)?)
 }
 
-/// Has this process hear SIGTERM when the thread that started it ends, however that comes.
+/// Makes the kernel send SIGTERM to this process when the thread that started it ends (PR_SET_PDEATHSIG).
 ///
 /// # Errors
-/// Whatever the kernel says.
+/// The kernel's error.
 pub fn end_with_parent() -> io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?)
 }
 
-/// Kills a process at once; one that is gone is no fault.
+/// Sends SIGKILL to a process; a missing process is no error.
 pub fn kill(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
 }
 
-/// Raises the limit on open files to the highest this process is allowed, and gives it.
+/// Raises the soft limit on open files to the hard limit, and returns it.
 pub fn raise_open_files() -> io::Result<u64> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -166,13 +167,13 @@ pub fn raise_open_files() -> io::Result<u64> {
     Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
-/// The CPUs of a NUMA node; empty where there is no such node.
+/// CPUs of a NUMA node; empty for a missing node.
 pub fn cpus_of_node(node: usize) -> Vec<usize> {
     let path = format!("/sys/devices/system/node/node{node}/cpulist");
     fs::read_to_string(path).map_or(Vec::new(), |list| parse_cpu_list(list.trim()))
 }
 
-/// Reads a list of CPUs as people and sysfs write it (`0-3,8`); `None` where it is none.
+/// Parses a CPU list (`0-3,8`); `None` for malformed text.
 pub fn parse_cpus(list: &str) -> Option<Vec<usize>> {
     let well_formed = list.split(',').all(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -181,7 +182,7 @@ pub fn parse_cpus(list: &str) -> Option<Vec<usize>> {
     well_formed.then(|| parse_cpu_list(list))
 }
 
-/// The kernel's way to write a set of CPUs, `0-3,8,10-11`, in order; what cannot be read is left out.
+/// Parses the kernel's CPU list format, `0-3,8,10-11`, in order; skips malformed parts.
 fn parse_cpu_list(list: &str) -> Vec<usize> {
     let mut cpus = BTreeSet::new();
     for part in list.split(',') {
@@ -193,7 +194,7 @@ fn parse_cpu_list(list: &str) -> Vec<usize> {
     cpus.into_iter().collect()
 }
 
-/// Writes numbers of CPUs, or of anything, as [`parse_cpus`] reads them: `0-3,8`.
+/// Formats CPU numbers, or any numbers, as a list (`0-3,8`), the inverse of [`parse_cpus`].
 #[must_use]
 pub fn display_cpus(cpus: &[usize]) -> String {
     let sorted: BTreeSet<usize> = cpus.iter().copied().collect();
@@ -211,14 +212,13 @@ pub fn display_cpus(cpus: &[usize]) -> String {
     text.collect::<Vec<_>>().join(",")
 }
 
-/// Time all CPUs together have been busy, and have been at all, in ticks since boot. What matters is the difference
-/// between two calls.
+/// Busy and total time of all CPUs since boot, in ticks, for differences between two calls.
 pub fn machine_busy() -> Option<(u64, u64)> {
     parse_busy(&fs::read_to_string("/proc/stat").ok()?)
 }
 
-/// From the `cpu` line of `/proc/stat`, see proc_stat(5): user nice system idle iowait irq softirq steal; guest time,
-/// which follows, is part of user time.
+/// Parses the `cpu` line of `/proc/stat` (proc_stat(5)): user nice system idle iowait irq softirq steal. Guest time, which
+/// follows, is part of user time.
 fn parse_busy(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> =
@@ -228,9 +228,9 @@ fn parse_busy(stat: &str) -> Option<(u64, u64)> {
     Some((total.saturating_sub(idle), total))
 }
 
-/// The mode bits that this process's new files go without.
+/// Mode bits that this process's new files do not get.
 pub fn umask() -> u32 {
-    // Asking the kernel by umask(2) would change it for every thread for a moment.
+    // umask(2) would change it for all threads for a moment.
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     status
         .lines()
@@ -239,7 +239,7 @@ pub fn umask() -> u32 {
         .unwrap_or(0o022)
 }
 
-/// Whether this process was started with a signal ignored, as `nohup` does.
+/// True if this process ignores `signal`, as under `nohup`.
 #[must_use]
 pub fn ignores_signal(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -248,43 +248,43 @@ pub fn ignores_signal(signal: i32) -> bool {
     (1..=64).contains(&signal) && ignored & (1 << (signal - 1)) != 0
 }
 
-/// This machine's name, as the kernel has it.
+/// This machine's node name, as `uname -n`.
 #[must_use]
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// What the processor is, as `uname -m` says.
+/// Machine architecture, as `uname -m`.
 #[must_use]
 pub fn architecture() -> String {
     rustix::system::uname().machine().to_string_lossy().into_owned()
 }
 
-/// How many bytes the file system at `path` has, and how many of them are free.
+/// Size and free space of the file system at `path`, in bytes.
 ///
 /// # Errors
-/// Whatever the kernel says.
+/// The error of `statvfs`.
 pub fn disk_space(path: &Path) -> io::Result<(u64, u64)> {
     let facts = rustix::fs::statvfs(path)?;
     let bytes = |blocks: u64| blocks.saturating_mul(facts.f_frsize);
     Ok((bytes(facts.f_blocks), bytes(facts.f_bfree)))
 }
 
-/// The release of the kernel, as `uname -r` says.
+/// Kernel release, as `uname -r`.
 #[must_use]
 pub fn kernel_release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// Leaves the terminal and the session it was started from: their end is no longer that of this process.
+/// Starts a new session without a controlling terminal (setsid(2)), so that a hang-up does not end this process.
 ///
 /// # Errors
-/// When this process leads a group of processes already.
+/// When this process is a process group leader.
 pub fn leave_session() -> io::Result<()> {
     Ok(rustix::process::setsid().map(|_| ())?)
 }
 
-/// Whether this process may act as any user.
+/// True if the effective user is root.
 pub fn is_superuser() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_are_written_as_they_are_read() {
+    fn cpu_lists_round_trip() {
         for list in ["0", "0-3,8", "0-1,4-5,7", "1023"] {
             assert_eq!(display_cpus(&parse_cpus(list).unwrap()), list);
         }
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn work_takes_cpu_time_of_thread_and_process() {
+    fn work_counts_as_cpu_time() {
         let (process, thread) = (process_cpu(), thread_cpu());
         let mut value = 1u64;
         while thread_cpu() - thread < Duration::from_millis(20) {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn open_files_are_raised_to_the_hard_limit() {
+    fn open_files_rise_to_hard_limit() {
         let limit = raise_open_files().unwrap();
         assert!(limit >= 64);
         let now = rustix::process::getrlimit(Resource::Nofile);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_lists_as_the_kernel_writes_them() {
+    fn malformed_cpu_lists_are_empty() {
         assert_eq!(parse_cpu_list("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
         assert_eq!(parse_cpu_list("5,1"), [1, 5]);
         for nothing in ["", "x", "3-1", "-", "1-"] {

@@ -1,7 +1,7 @@
-//! Network namespaces: made, entered, and gone with the last that holds them.
+//! Network, user and mount namespaces.
 //!
-//! A namespace made here has no name and no mount. It lives as long as a process runs in it or holds its descriptor,
-//! so that nothing is left of it however its maker ends.
+//! A network namespace created here has no name and no mount: the kernel removes it when no process runs in it and none
+//! holds its descriptor, so a crash leaves nothing behind.
 
 use std::fs::File;
 use std::io;
@@ -13,17 +13,17 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-/// A network namespace.
+/// A descriptor of a network namespace, which keeps it alive.
 #[derive(Debug)]
 pub struct NetworkNamespace(File);
 
 impl NetworkNamespace {
-    /// A new one, with a loopback device that is down.
+    /// Creates a namespace. Its loopback device is down.
     ///
     /// # Errors
-    /// `PermissionDenied` without CAP_SYS_ADMIN, or when the kernel has no room for more.
+    /// `PermissionDenied` without CAP_SYS_ADMIN; the kernel's error beyond `user.max_net_namespaces`.
     pub fn new() -> io::Result<Self> {
-        // A thread of its own: the rest of the process stays where it is.
+        // On its own thread: unshare(2) moves the calling thread.
         on_own_thread(|| {
             // SAFETY: a new network namespace changes nothing that memory safety rests on; file descriptors and
             // memory stay shared.
@@ -32,7 +32,7 @@ impl NetworkNamespace {
         })?
     }
 
-    /// The one in which the calling thread is.
+    /// Opens the calling thread's namespace.
     ///
     /// # Errors
     /// Where `/proc` is not mounted.
@@ -40,23 +40,23 @@ impl NetworkNamespace {
         Self::at(Path::new("/proc/thread-self/ns/net"))
     }
 
-    /// The one that a file under `/proc/PID/ns`, `/proc/PID/fd` or `/run/netns` stands for.
+    /// Opens a namespace by a file under `/proc/PID/ns`, `/proc/PID/fd` or `/run/netns`.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// The error of `open`.
     pub fn at(path: &Path) -> io::Result<Self> {
         File::open(path).map(Self)
     }
 
-    /// What the kernel calls it: the same number for the same namespace while it lives.
+    /// Inode number: identifies the namespace while it lives.
     ///
     /// # Errors
-    /// Never on Linux as it is.
+    /// The error of `fstat`.
     pub fn inode(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.ino())
     }
 
-    /// Moves the calling thread into it for good.
+    /// Moves the calling thread into the namespace (setns(2)).
     ///
     /// # Errors
     /// `PermissionDenied` without CAP_SYS_ADMIN over it.
@@ -64,19 +64,19 @@ impl NetworkNamespace {
         Ok(move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
 
-    /// Does some work in it, on a thread of its own: sockets made there belong to it wherever they go.
+    /// Runs `work` on a new thread in the namespace. Sockets that it opens stay in the namespace.
     ///
     /// # Errors
-    /// As [`Self::enter`]; what the work gives is inside.
+    /// As [`Self::enter`].
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         on_own_thread(|| self.enter().map(|()| work()))?
     }
 }
 
-/// The number of the network namespace in which the calling thread is: no other has it until the machine restarts.
+/// Cookie of the calling thread's network namespace (SO_NETNS_COOKIE), unique until the machine restarts.
 ///
 /// # Errors
-/// Before Linux 5.14 there is none.
+/// `ENOPROTOOPT` before Linux 5.14.
 pub fn network_cookie() -> io::Result<u64> {
     let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))
         .or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
@@ -109,12 +109,12 @@ fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     })
 }
 
-/// Gives the calling process, which must have one thread only, a user namespace in which it is root, and with it
-/// the right to make network namespaces.
+/// Moves the calling process into a new user namespace in which it is root and may create network namespaces. The process
+/// must have one thread.
 ///
 /// # Errors
 /// Where the machine forbids it (`kernel.unprivileged_userns_clone`, `user.max_user_namespaces`, a security module).
-pub fn become_root_of_own_user_namespace() -> io::Result<()> {
+pub fn unshare_user_namespace() -> io::Result<()> {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     // SAFETY: credentials are those of the whole process, which has one thread; memory and descriptors stay.
     unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }?;
@@ -124,20 +124,20 @@ pub fn become_root_of_own_user_namespace() -> io::Result<()> {
     std::fs::write("/proc/self/gid_map", format!("0 {group} 1"))
 }
 
-/// Moves the calling process, which must have one thread only, into the user namespace that `path` stands for.
+/// Moves the calling process into the user namespace at `path`. The process must have one thread.
 ///
 /// # Errors
-/// `PermissionDenied` where it belongs to someone else.
+/// `PermissionDenied` where it belongs to another user.
 pub fn enter_user_namespace(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     Ok(move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::User))?)
 }
 
-/// Gives the calling process mounts of its own: what it mounts from now on nobody else sees.
+/// Moves the calling process into a new mount namespace: other processes do not see its later mounts.
 ///
 /// # Errors
 /// `PermissionDenied` without CAP_SYS_ADMIN.
-pub fn own_mounts() -> io::Result<()> {
+pub fn unshare_mounts() -> io::Result<()> {
     use rustix::mount::{MountPropagationFlags, mount_change};
     // SAFETY: only the view of the file system changes.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
@@ -145,18 +145,18 @@ pub fn own_mounts() -> io::Result<()> {
     Ok(mount_change("/", flags)?)
 }
 
-/// Puts `file` over `place`, in the mounts that the process has.
+/// Bind-mounts `source` over `target`.
 ///
 /// # Errors
-/// Where either is not there, or without CAP_SYS_ADMIN.
-pub fn mount_over(file: &Path, place: &Path) -> io::Result<()> {
-    Ok(rustix::mount::mount_bind(file, place)?)
+/// Where either is missing, or without CAP_SYS_ADMIN.
+pub fn bind_mount(source: &Path, target: &Path) -> io::Result<()> {
+    Ok(rustix::mount::mount_bind(source, target)?)
 }
 
-/// A `/sys` that shows the devices of the network namespace in which the calling process is.
+/// Mounts a `/sys` that shows the devices of the calling process's network namespace.
 ///
 /// # Errors
-/// As [`mount_over`].
+/// As [`bind_mount`].
 pub fn mount_sys() -> io::Result<()> {
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
     let _ = unmount("/sys", UnmountFlags::DETACH);
@@ -169,7 +169,7 @@ mod tests {
     use crate::net::Link;
 
     #[test]
-    fn a_new_namespace_has_a_loopback_of_its_own_and_goes_with_its_holder() {
+    fn new_namespace_has_own_loopback() {
         let Ok(namespace) = NetworkNamespace::new() else {
             println!("skipped: needs root");
             return;
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(namespace.inside(|| Link::named("lo").unwrap().name).unwrap(), "lo");
         let cookie = network_cookie().unwrap();
         assert_ne!(namespace.inside(network_cookie).unwrap().unwrap(), cookie);
-        // The thread of the test stayed where it was.
+        // The test's thread did not move.
         assert_eq!(network_cookie().unwrap(), cookie);
         assert_eq!(NetworkNamespace::current().unwrap().inode().unwrap(), here);
     }

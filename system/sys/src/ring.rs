@@ -1,14 +1,14 @@
 //! Reading and writing files in blocks, several at a time.
 //!
-//! For: keeping fast storage busy. [`Ring`] hands the kernel many operations at once through io_uring; [`SyncIo`] does one
-//! after the other where that is not to be had, or not worth it. Both own buffer and file while an operation lasts, so
+//! For: keeping fast storage busy. [`Ring`] submits many operations at once through io_uring; [`SyncIo`] does one
+//! after the other where io_uring is unavailable or not worth it. Both own buffer and file while an operation lasts, so
 //! that safe code cannot touch a buffer the kernel writes into. One loop drives either through [`BlockIo`]: submit while
 //! there is room, complete while anything is in flight.
 //!
 //! Not for: sockets (io_uring is no faster for them) nor order: operations finish in any.
 //!
 //! Fails per operation, in [`Completion::result`]; [`BlockIo::complete`] itself fails only where the ring is broken or
-//! nothing is in flight. An operation that could never be right finishes at once with `InvalidInput`.
+//! nothing is in flight. An invalid operation finishes at once with `InvalidInput`.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -22,10 +22,10 @@ use crate::fs::{is_direct, stat_file};
 mod batch;
 mod uring;
 
-pub use batch::{Batch, Part};
+pub use batch::{BatchRead, BatchReader};
 pub use uring::Ring;
 
-/// Which way the bytes go.
+/// Direction of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OperationKind {
     /// From the file into the buffer.
@@ -37,30 +37,30 @@ pub enum OperationKind {
 /// One block to read or write: `buffer[start..start + len]` at `offset` of `file`.
 #[derive(Debug)]
 pub struct Operation {
-    /// Which way.
+    /// Direction of the transfer.
     pub kind: OperationKind,
-    /// The file; open while the operation lasts.
+    /// Kept open until completion.
     pub file: Arc<File>,
-    /// The buffer; comes back in the [`Completion`].
+    /// Returned in the [`Completion`].
     pub buffer: Buffer,
-    /// Where in the buffer, in bytes.
+    /// Start of the block in the buffer, in bytes.
     pub start: usize,
-    /// How many bytes.
+    /// Length of the block in bytes.
     pub len: usize,
-    /// Where in the file, in bytes.
+    /// Start of the block in the file, in bytes.
     pub offset: u64,
-    /// The caller's mark, handed back untouched.
+    /// Caller's identifier, returned unchanged.
     pub token: u64,
 }
 
-/// What became of an [`Operation`].
+/// Outcome of an [`Operation`].
 #[derive(Debug)]
 pub struct Completion {
-    /// The operation's mark.
+    /// [`Operation::token`] of the operation.
     pub token: u64,
     /// The operation's buffer; after a failed read its content is undefined.
     pub buffer: Buffer,
-    /// Which way it was.
+    /// Direction of the operation.
     pub kind: OperationKind,
     /// Bytes moved: all of them, or less only where a read met the end of the file.
     pub result: io::Result<usize>,
@@ -68,20 +68,19 @@ pub struct Completion {
 
 /// Block I/O on files, with or without depth.
 pub trait BlockIo: Send {
-    /// Takes on an operation. Beyond the depth ([`Self::has_room`]) it finishes at once with `WouldBlock`.
+    /// Submits an operation. Beyond the depth ([`Self::has_room`]) it finishes at once with `WouldBlock`.
     fn submit(&mut self, operation: Operation);
-    /// Waits for an operation to finish, whichever does first. `InvalidInput` where nothing is in flight.
+    /// Waits for the next completion. `InvalidInput` where nothing is in flight.
     fn complete(&mut self) -> io::Result<Completion>;
-    /// Whether another operation can be taken on.
+    /// True if another operation can be submitted.
     fn has_room(&self) -> bool;
-    /// Operations taken on whose completion has not been handed out.
+    /// Operations submitted whose completion was not returned.
     fn in_flight(&self) -> usize;
-    /// What does the work, for logs and metrics: `io_uring` or `pread/pwrite`.
+    /// Name of the backend for logs and metrics: `io_uring` or `pread/pwrite`.
     fn name(&self) -> &'static str;
 }
 
-/// The best there is for `depth` operations at a time, and where that is not io_uring although the depth asked for it,
-/// the reason to tell the operator.
+/// Chooses a backend for `depth` operations at a time. With the reason for operators where it falls back from io_uring.
 pub fn block_io(depth: usize) -> (Box<dyn BlockIo>, Option<String>) {
     if depth <= 1 {
         return (Box::new(SyncIo::new()), None);
@@ -105,7 +104,7 @@ pub struct SyncIo {
 }
 
 impl SyncIo {
-    /// Needs nothing and cannot fail.
+    /// Creates the backend; opens nothing.
     pub fn new() -> Self {
         Self::default()
     }
@@ -114,10 +113,10 @@ impl SyncIo {
 impl BlockIo for SyncIo {
     fn submit(&mut self, operation: Operation) {
         let completion = if self.has_room() {
-            match Progress::begin(operation) {
+            match PartialOperation::begin(operation) {
                 Ok(mut progress) => {
                     let result = loop {
-                        let moved = progress.move_some();
+                        let moved = progress.transfer_once();
                         if let Some(result) = progress.advance(moved) {
                             break result;
                         }
@@ -156,7 +155,7 @@ fn nothing_in_flight() -> io::Error {
 fn no_room(operation: Operation) -> Completion {
     let error = io::Error::new(
         io::ErrorKind::WouldBlock,
-        "more file operations submitted than there is room for",
+        "more file operations submitted than the depth allows",
     );
     finished(operation, Err(error))
 }
@@ -165,18 +164,18 @@ fn finished(operation: Operation, result: io::Result<usize>) -> Completion {
     Completion { token: operation.token, buffer: operation.buffer, kind: operation.kind, result }
 }
 
-/// The kernel moves less than 2 GiB at once; this is below that and a multiple of every alignment.
-const BYTES_AT_ONCE_MAX: usize = 1 << 30;
+/// Below the kernel's limit of 2 GiB per call, and a multiple of any alignment.
+const BYTES_PER_CALL_MAX: usize = 1 << 30;
 
-/// An operation under way, which may take several calls: the kernel may move fewer bytes than asked.
+/// An operation in progress, which may take several calls: the kernel may transfer fewer bytes than requested.
 #[derive(Debug)]
-struct Progress {
+struct PartialOperation {
     operation: Operation,
     moved: usize,
 }
 
-impl Progress {
-    /// Checked, or finished already: because it is wrong, or because there is nothing to move.
+impl PartialOperation {
+    /// Checks the operation. `Err` holds the completion of an invalid or an empty one.
     fn begin(operation: Operation) -> Result<Self, Completion> {
         let in_buffer = operation
             .start
@@ -202,26 +201,26 @@ impl Progress {
         Ok(Self { operation, moved: 0 })
     }
 
-    /// What is left to move in the next call.
-    fn left(&mut self) -> (&mut [u8], u64) {
-        let left = (self.operation.len - self.moved).min(BYTES_AT_ONCE_MAX);
+    /// Returns buffer and file offset of the next call.
+    fn remaining(&mut self) -> (&mut [u8], u64) {
+        let left = (self.operation.len - self.moved).min(BYTES_PER_CALL_MAX);
         let start = self.operation.start + self.moved;
         let offset = self.operation.offset + self.moved as u64;
         (&mut self.operation.buffer[start..start + left], offset)
     }
 
-    /// One system call, here and now.
-    fn move_some(&mut self) -> io::Result<usize> {
+    /// Transfers the next piece with one `pread` or `pwrite`.
+    fn transfer_once(&mut self) -> io::Result<usize> {
         let file = Arc::clone(&self.operation.file);
         let kind = self.operation.kind;
-        let (bytes, offset) = self.left();
+        let (bytes, offset) = self.remaining();
         match kind {
             OperationKind::Read => file.read_at(bytes, offset),
             OperationKind::Write => file.write_at(bytes, offset),
         }
     }
 
-    /// Takes the result of one call; the whole operation's result once there is nothing more to do.
+    /// Accounts for the result of one call; returns the operation's result when it is finished.
     fn advance(&mut self, moved: io::Result<usize>) -> Option<io::Result<usize>> {
         match (moved, self.operation.kind) {
             (Err(error), _) if error.kind() == io::ErrorKind::Interrupted => None,
@@ -237,8 +236,8 @@ impl Progress {
         }
     }
 
-    /// After a short read with `O_DIRECT`: has it met the end of the file? Asking on from there, as one does otherwise,
-    /// would start at an offset that is not aligned, and fail.
+    /// True after a short read with `O_DIRECT` at the end of the file. Another read from there, as without `O_DIRECT`, would
+    /// start at an unaligned offset and fail.
     fn at_direct_end(&self) -> bool {
         let file = &self.operation.file;
         let end = self.operation.offset + self.moved as u64;

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::thread;
 
 use penstock_sys::net::device::{
-    Device, DeviceSetting, devices, qdiscs, remove_root_qdisc, set_device, set_root_qdisc,
+    DeviceSetting, NetDevice, devices, qdiscs, remove_root_qdisc, set_device, set_root_qdisc,
 };
-use penstock_sys::net::ethtool::{Ethtool, Knob};
+use penstock_sys::net::ethtool::{DriverSetting, Ethtool};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// Runs `test` on a thread in a namespace of its own, with a veth pair of two queues and a tap device.
@@ -34,7 +34,7 @@ fn in_a_namespace(test: fn()) {
     thread::spawn(run).join().unwrap();
 }
 
-fn device(name: &str) -> Device {
+fn device(name: &str) -> NetDevice {
     devices().unwrap().into_iter().find(|device| device.name == name).unwrap()
 }
 
@@ -84,17 +84,17 @@ fn disciplines_come_and_go() {
 fn knobs_and_offloads_of_a_driver() {
     in_a_namespace(|| {
         let mut ethtool = Ethtool::open().unwrap();
-        let channels = |ethtool: &mut Ethtool| ethtool.settings("ve0")[&Knob::RxChannels];
+        let channels = |ethtool: &mut Ethtool| ethtool.settings("ve0")[&DriverSetting::RxChannels];
         assert_eq!(channels(&mut ethtool).max, Some(2));
         for count in [1, 2, 1] {
-            ethtool.set("ve0", Knob::RxChannels, count).unwrap();
+            ethtool.set("ve0", DriverSetting::RxChannels, count).unwrap();
             assert_eq!(channels(&mut ethtool).value, count);
         }
-        assert!(ethtool.set("ve0", Knob::RxChannels, 3).is_err());
+        assert!(ethtool.set("ve0", DriverSetting::RxChannels, 3).is_err());
         // A tap device holds frames back until there are so many.
-        ethtool.set("tap0", Knob::RxFrames, 16).unwrap();
-        assert_eq!(ethtool.settings("tap0")[&Knob::RxFrames].value, 16);
-        assert!(ethtool.set("ve0", Knob::RxRing, 512).is_err());
+        ethtool.set("tap0", DriverSetting::RxFrames, 16).unwrap();
+        assert_eq!(ethtool.settings("tap0")[&DriverSetting::RxFrames].value, 16);
+        assert!(ethtool.set("ve0", DriverSetting::RxRing, 512).is_err());
 
         for on in [false, true] {
             ethtool.set_feature("ve0", "tx-tcp-segmentation", on).unwrap();

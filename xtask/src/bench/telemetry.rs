@@ -19,7 +19,7 @@ use penstock_flows::sflow::record::{HEADER_ETHERNET, SampledHeader};
 use penstock_flows::sflow::xdr::Opaque;
 use penstock_flows::sflow::{Encoder, FlowRecord, Interface, Source};
 use penstock_scitags::{FlowLabel, Registry};
-use penstock_sys::net::{BATCH, DatagramSender};
+use penstock_sys::net::{DATAGRAMS_PER_CALL_MAX, DatagramSender};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -154,7 +154,7 @@ impl Load {
                 std::thread::sleep(Duration::from_micros(500));
                 continue;
             }
-            let end = (self.next + BATCH / 2).min(self.datagrams.len());
+            let end = (self.next + DATAGRAMS_PER_CALL_MAX / 2).min(self.datagrams.len());
             for datagram in &mut self.datagrams[self.next..end] {
                 let agent = usize::from(datagram[11]);
                 self.numbers[agent] += 1;

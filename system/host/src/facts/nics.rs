@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use penstock_sys::net::device::{Device, Qdisc, devices, qdiscs};
-use penstock_sys::net::ethtool::{Ethtool, Knob, Setting};
+use penstock_sys::net::device::{NetDevice, Qdisc, devices, qdiscs};
+use penstock_sys::net::ethtool::{DriverSetting, Ethtool, SettingValue};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -249,29 +249,29 @@ impl Nic {
 
 /// The word of a knob in facts, plans and journals.
 #[must_use]
-pub fn word(knob: Knob) -> &'static str {
+pub fn word(knob: DriverSetting) -> &'static str {
     match knob {
-        Knob::RxRing => "rx-ring",
-        Knob::TxRing => "tx-ring",
-        Knob::RxChannels => "rx-channels",
-        Knob::TxChannels => "tx-channels",
-        Knob::CombinedChannels => "combined-channels",
-        Knob::RxMicroseconds => "rx-usecs",
-        Knob::RxFrames => "rx-frames",
-        Knob::TxMicroseconds => "tx-usecs",
-        Knob::TxFrames => "tx-frames",
-        Knob::AdaptiveRx => "adaptive-rx",
-        Knob::AdaptiveTx => "adaptive-tx",
-        Knob::PauseAutoneg => "pause-autoneg",
-        Knob::PauseRx => "pause-rx",
-        Knob::PauseTx => "pause-tx",
+        DriverSetting::RxRing => "rx-ring",
+        DriverSetting::TxRing => "tx-ring",
+        DriverSetting::RxChannels => "rx-channels",
+        DriverSetting::TxChannels => "tx-channels",
+        DriverSetting::CombinedChannels => "combined-channels",
+        DriverSetting::RxMicroseconds => "rx-usecs",
+        DriverSetting::RxFrames => "rx-frames",
+        DriverSetting::TxMicroseconds => "tx-usecs",
+        DriverSetting::TxFrames => "tx-frames",
+        DriverSetting::AdaptiveRx => "adaptive-rx",
+        DriverSetting::AdaptiveTx => "adaptive-tx",
+        DriverSetting::PauseAutoneg => "pause-autoneg",
+        DriverSetting::PauseRx => "pause-rx",
+        DriverSetting::PauseTx => "pause-tx",
     }
 }
 
 /// The knob of a word.
 #[must_use]
-pub fn knob(of: &str) -> Option<Knob> {
-    Knob::ALL.into_iter().find(|knob| word(*knob) == of)
+pub fn knob(of: &str) -> Option<DriverSetting> {
+    DriverSetting::ALL.into_iter().find(|knob| word(*knob) == of)
 }
 
 /// Reads all devices but loopback; by netlink, so only where the tree is this machine.
@@ -300,7 +300,7 @@ pub fn gather(tree: &Tree) -> Vec<Nic> {
     nics
 }
 
-fn from_device(device: &Device, all: &[Device], qdiscs: &[Qdisc]) -> Nic {
+fn from_device(device: &NetDevice, all: &[NetDevice], qdiscs: &[Qdisc]) -> Nic {
     // The lower device of one end of a veth is the other, often in another namespace.
     let stacked = device.kind.as_deref() != Some("veth");
     let lower = device
@@ -342,10 +342,10 @@ fn root_qdisc(device: u32, qdiscs: &[Qdisc]) -> Option<RootQdisc> {
 
 fn ask_driver(nic: &mut Nic, ethtool: &mut Ethtool) {
     nic.speed_mbps = ethtool.speed_mbps(&nic.name).ok().flatten();
-    let queues = ethtool.spread_over(&nic.name).ok();
+    let queues = ethtool.rss_queues(&nic.name).ok();
     nic.rss_queues = queues.and_then(|queues| u32::try_from(queues.len()).ok());
     let settings = ethtool.settings(&nic.name);
-    let bounded = |setting: Setting| Bounded { value: setting.value, max: setting.max };
+    let bounded = |setting: SettingValue| Bounded { value: setting.value, max: setting.max };
     nic.settings =
         settings.into_iter().map(|(knob, at)| (word(knob).to_owned(), bounded(at))).collect();
     let features = ethtool.features(&nic.name).unwrap_or_default();
@@ -360,7 +360,7 @@ fn ask_driver(nic: &mut Nic, ethtool: &mut Ethtool) {
         .collect();
 }
 
-fn look_at_hardware(nic: &mut Nic, device: &Device, tree: &Tree) {
+fn look_at_hardware(nic: &mut Nic, device: &NetDevice, tree: &Tree) {
     let place = format!("/sys/class/net/{}", nic.name);
     let index = tree.number::<u32>(&format!("{place}/ifindex"));
     let Some((bus, address)) = device.bus.as_ref().filter(|_| index == Some(device.index)) else {
@@ -509,7 +509,7 @@ mod tests {
 
     #[test]
     fn every_knob_has_its_word() {
-        for one in Knob::ALL {
+        for one in DriverSetting::ALL {
             assert_eq!(knob(word(one)), Some(one));
         }
         assert_eq!(knob("rings"), None);

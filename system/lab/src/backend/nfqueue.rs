@@ -9,8 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use penstock_sys::event::{Interest, poll};
-use penstock_sys::machine::{self, Wakeful};
-use penstock_sys::net::{CONGESTED, Diversion, PacketQueue};
+use penstock_sys::machine::{self, CpuLatencyRequest};
+use penstock_sys::net::{CE_MARK, Diversion, PacketQueue};
 use penstock_units::BitRate;
 use std::os::fd::AsFd;
 
@@ -392,7 +392,7 @@ struct Keeper {
     /// How long it waited without sleeping, less what it may.
     awake: Duration,
     /// While packets wait, and a little longer.
-    wakeful: Option<Wakeful>,
+    wakeful: Option<CpuLatencyRequest>,
     /// It is for root alone.
     may_wake: bool,
 }
@@ -463,7 +463,7 @@ impl Keeper {
             self.release()?;
         }
         if self.wakeful.is_none() && self.may_wake && !self.held.is_empty() {
-            self.wakeful = Wakeful::begin().ok();
+            self.wakeful = CpuLatencyRequest::zero().ok();
             self.may_wake = self.wakeful.is_some();
         }
         let slept = self.since.elapsed() - before;
@@ -492,7 +492,7 @@ impl Keeper {
             }
             match first.verdict {
                 Verdict::Go { marked } => {
-                    self.queue.accept_up_to(last, marked.then_some(CONGESTED))?;
+                    self.queue.accept_up_to(last, marked.then_some(CE_MARK))?;
                     self.direction.lateness.count(now - first.at, count);
                 }
                 Verdict::Drop => {

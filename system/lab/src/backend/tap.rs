@@ -46,7 +46,7 @@ impl Link {
         let open = |place: Place<'_>| -> io::Result<Arc<Tap>> {
             let tap = place.node.namespace.inside(|| Tap::open(&place.port.device))??;
             let device = place.node.device(place.port)?;
-            place.node.network.describe(device, &Node::new_device(place.port))?;
+            place.node.network.set_identity(device, &Node::new_device(place.port))?;
             Ok(Arc::new(tap))
         };
         let taps = [open(ends[0])?, open(ends[1])?];
@@ -156,7 +156,7 @@ impl Carrier {
             }
             let held = self.held.pop_front()?;
             // A device that does not take it is down: so is the link.
-            if let Err(error) = self.to.give(&held.frame) {
+            if let Err(error) = self.to.write_frame(&held.frame) {
                 tracing::debug!(
                     "{}: a frame of {} bytes: {error}",
                     self.direction.name,
@@ -172,7 +172,7 @@ impl Carrier {
         for count in 0..BATCH {
             let mut buffer = self.spare.pop().unwrap_or_default();
             buffer.resize(TAP_FRAME_BYTES_MAX, 0);
-            let Some(length) = self.from.take(&mut buffer)? else {
+            let Some(length) = self.from.read_frame(&mut buffer)? else {
                 self.spare.push(buffer);
                 return Ok(count);
             };

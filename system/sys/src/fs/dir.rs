@@ -1,6 +1,6 @@
-//! A directory and everything beneath it, and nothing else.
+//! A directory as the root of all look-ups.
 //!
-//! For: carrying out what the other end names. Every path is looked up with `openat2` and `RESOLVE_BENEATH`, so that
+//! For: operations on paths that the peer names. Every path is looked up with `openat2` and `RESOLVE_BENEATH`, so that
 //! neither `..` nor an absolute path nor a symbolic link leads outside, not even one put there during the look-up.
 //! Links that stay beneath are followed on the way; the last component is followed only where the name says so.
 //!
@@ -34,8 +34,8 @@ use super::stat::{Kind, Stat, Timestamp, stat_fd, stat_name};
 const CONFINED: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// How often a look-up is tried anew when directories are renamed under it, before that is an error.
-const RACES_MAX: usize = 100;
+/// Attempts of a look-up that races with renames.
+const LOOKUP_ATTEMPTS_MAX: usize = 100;
 
 /// An open directory; all paths given to it are relative to it and stay beneath it. `""` and `"."` name itself.
 #[derive(Debug)]
@@ -44,8 +44,8 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// Opens the directory at `path`: the one path here that the operator chose, so it is followed wherever it leads.
-    /// Reading the directory is not needed to pass through it.
+    /// Opens the directory at `path`. The operator chose this path, so links in it are followed without restriction.
+    /// Needs search permission, not read permission.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         let fd = rustix::fs::open(path.as_ref(), DIRECTORY, Mode::empty())?;
         match rustix::fs::openat2(&fd, c".", DIRECTORY, Mode::empty(), CONFINED) {
@@ -66,7 +66,7 @@ impl Dir {
         Ok(Self { fd })
     }
 
-    /// The directory that holds `path`, and the last component of `path`; `path` itself need not exist.
+    /// Opens the parent directory of `path` and returns it with the last component; `path` need not exist.
     pub fn parent(&self, path: impl AsRef<Path>) -> io::Result<(Self, OsString)> {
         let relative = Relative::new(path.as_ref())?;
         let (parent, name) = split(&relative)?;
@@ -133,14 +133,14 @@ impl Dir {
         Ok(stat_fd(fd.as_fd())?.kind == Kind::File)
     }
 
-    /// The facts about `path`; about a symbolic link itself.
+    /// Reads the metadata of `path`, without following a symbolic link.
     pub fn stat(&self, path: impl AsRef<Path>) -> io::Result<Stat> {
         let relative = Relative::new(path.as_ref())?;
         let (directory, name) = self.at(&relative)?;
         stat_name(directory.as_fd(), name)
     }
 
-    /// The facts about `path`, or about what it leads to, as far as that stays beneath.
+    /// Reads the metadata of `path`, following links that stay beneath.
     pub fn stat_follow(&self, path: impl AsRef<Path>) -> io::Result<Stat> {
         let relative = Relative::new(path.as_ref())?;
         let fd = self.look_up(&relative, OFlags::PATH | OFlags::CLOEXEC, 0)?;
@@ -196,7 +196,7 @@ impl Dir {
         Ok(rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Renames `from` to `to` at one stroke, replacing what has that name.
+    /// Renames `from` to `to` atomically, replacing an existing name.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
         let (from, to) = (Relative::new(from.as_ref())?, Relative::new(to.as_ref())?);
         let ((from_dir, from_name), (to_dir, to_name)) =
@@ -206,8 +206,8 @@ impl Dir {
 
     /// Renames `from` to `to`, or fails with `AlreadyExists` where anything has that name.
     ///
-    /// Where the file system cannot do it at one stroke (NFS), the file gets its new name first and loses the old one
-    /// after: an interruption can leave both. A directory fails there with `EPERM`, what has no hard links likewise.
+    /// Where the file system lacks RENAME_NOREPLACE (NFS), this links the new name and unlinks the old one: an interruption
+    /// can leave both. Directories fail there with `EPERM`, as does anything without hard links.
     pub fn rename_noreplace(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
         let (from, to) = (Relative::new(from.as_ref())?, Relative::new(to.as_ref())?);
         let ((from_dir, from_name), (to_dir, to_name)) =
@@ -233,7 +233,7 @@ impl Dir {
         Ok(rustix::fs::symlinkat(target.as_ref(), directory, name)?)
     }
 
-    /// Where the symbolic link `path` points.
+    /// Reads the target of the symbolic link `path`.
     pub fn read_link(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
         let relative = Relative::new(path.as_ref())?;
         let (directory, name) = self.in_parent(&relative)?;
@@ -241,7 +241,7 @@ impl Dir {
         Ok(OsString::from_vec(target.into_bytes()).into())
     }
 
-    /// Sets when the content of `path` last changed; of a symbolic link itself.
+    /// Sets the modification time of `path`, without following a symbolic link.
     pub fn set_times(&self, path: impl AsRef<Path>, mtime: Timestamp) -> io::Result<()> {
         let relative = Relative::new(path.as_ref())?;
         let (directory, name) = self.at(&relative)?;
@@ -262,7 +262,7 @@ impl Dir {
         Ok(rustix::fs::chmod(path, permissions(mode))?)
     }
 
-    /// Sets owner and group, where given, of `path`; of a symbolic link itself.
+    /// Sets owner and group, where given, of `path`, without following a symbolic link.
     pub fn set_owner(
         &self,
         path: impl AsRef<Path>,
@@ -275,54 +275,58 @@ impl Dir {
         Ok(rustix::fs::chownat(directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// The names in this directory and their kinds, without `.` and `..`.
+    /// Lists names and kinds in this directory, without `.` and `..`.
     pub fn entries(&self) -> io::Result<Entries> {
         Ok(Entries(rustix::fs::Dir::new(self.readable()?)?))
     }
 
-    /// Makes the names in this directory durable: what was created, renamed and removed, not the files' content.
+    /// Makes the entries of this directory durable (fsync): creations, renames and removals, not file contents.
     pub fn sync_all(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(self.readable()?)?)
     }
 
-    /// Makes everything written to this directory's file system durable, by whomever.
+    /// Makes all data of this directory's file system durable (syncfs).
     pub fn sync_filesystem(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(self.readable()?)?)
     }
 
-    /// Where this directory is now, from the root. Needs `/proc`.
+    /// Returns the current absolute path of this directory. Needs `/proc`.
     pub fn real_path(&self) -> io::Result<PathBuf> {
         let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         Ok(OsString::from_vec(rustix::fs::readlink(link, Vec::new())?.into_bytes()).into())
     }
 
-    /// The facts about this directory itself.
+    /// Reads the metadata of this directory itself.
     pub fn stat_self(&self) -> io::Result<Stat> {
         stat_fd(self.fd.as_fd())
     }
 
-    /// The file system this directory lives on, as [`Stat::device`] gives it.
+    /// Device number of this directory's file system ([`Stat::device`]).
     pub fn device(&self) -> io::Result<u64> {
         Ok(stat_fd(self.fd.as_fd())?.device)
     }
 
-    /// The directory opened for reading: its own descriptor, `O_PATH`, is for passing through only.
+    /// Opens the directory for reading: its own descriptor is `O_PATH`.
     fn readable(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.fd, c".", flags, Mode::empty())?)
     }
 
-    /// Where to find `relative`, which may be this directory itself: a directory and one component in it.
-    fn at<'a>(&'a self, relative: &'a Relative) -> io::Result<(At<'a>, &'a OsStr)> {
+    /// Splits `relative`, which may be this directory itself, into an open directory and one component in it.
+    fn at<'a>(&'a self, relative: &'a Relative) -> io::Result<(DirHandle<'a>, &'a OsStr)> {
         match relative.split_last() {
-            None => Ok((At::Here(self.fd.as_fd()), OsStr::new("."))),
-            Some((parent, name)) if parent.is_empty() => Ok((At::Here(self.fd.as_fd()), name)),
-            Some((parent, name)) => Ok((At::There(self.look_up(&parent, DIRECTORY, 0)?), name)),
+            None => Ok((DirHandle::Here(self.fd.as_fd()), OsStr::new("."))),
+            Some((parent, name)) if parent.is_empty() => {
+                Ok((DirHandle::Here(self.fd.as_fd()), name))
+            }
+            Some((parent, name)) => {
+                Ok((DirHandle::There(self.look_up(&parent, DIRECTORY, 0)?), name))
+            }
         }
     }
 
-    /// As [`Self::at`], for what makes or removes a name: this directory itself is refused.
-    fn in_parent<'a>(&'a self, relative: &'a Relative) -> io::Result<(At<'a>, &'a OsStr)> {
+    /// As [`Self::at`], but refuses this directory itself, which no operation may create or remove.
+    fn in_parent<'a>(&'a self, relative: &'a Relative) -> io::Result<(DirHandle<'a>, &'a OsStr)> {
         split(relative)?;
         self.at(relative)
     }
@@ -345,13 +349,13 @@ impl AsFd for Dir {
     }
 }
 
-/// The directory already open, or one opened for this call.
-enum At<'a> {
+/// A borrowed or an owned directory descriptor.
+enum DirHandle<'a> {
     Here(BorrowedFd<'a>),
     There(OwnedFd),
 }
 
-impl AsFd for At<'_> {
+impl AsFd for DirHandle<'_> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Here(fd) => *fd,
@@ -375,7 +379,7 @@ fn open_beneath(
     flags: OFlags,
     mode: u32,
 ) -> io::Result<OwnedFd> {
-    for _ in 0..RACES_MAX {
+    for _ in 0..LOOKUP_ATTEMPTS_MAX {
         match rustix::fs::openat2(from, piece, flags, permissions(mode), CONFINED) {
             Ok(fd) => return Ok(fd),
             Err(Errno::INTR) => {}
@@ -415,7 +419,7 @@ pub(super) fn permissions(mode: u32) -> Mode {
     Mode::from_raw_mode(mode & 0o7777)
 }
 
-/// Owner and group for the kernel, to which the highest number means "leave as it is".
+/// Converts owner and group; refuses the highest number, which the kernel takes as "unchanged".
 pub(super) fn owner(uid: Option<u32>, gid: Option<u32>) -> io::Result<(Option<Uid>, Option<Gid>)> {
     if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "4294967295 is no user or group"));
@@ -423,7 +427,7 @@ pub(super) fn owner(uid: Option<u32>, gid: Option<u32>) -> io::Result<(Option<Ui
     Ok((uid.map(Uid::from_raw), gid.map(Gid::from_raw)))
 }
 
-/// For the kernel: this time of change, and the time of access as it is.
+/// Encodes a modification time, with the access time unchanged.
 pub(super) fn times(mtime: Timestamp) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },

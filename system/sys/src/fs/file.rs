@@ -1,4 +1,4 @@
-//! What a mover does with one open file besides reading and writing it.
+//! Operations on an open file beside reading and writing.
 //!
 //! For: space ahead of the data, the page cache kept small, `O_DIRECT` where the file system has it, durability, times.
 //! Not for: deciding when any of these is worth it. Holes are in [`super::sparse`].
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::dir::{owner, permissions, times};
 use super::stat::{Timestamp, stat_file};
 
-/// Reads until `buffer` is full or the file ends, from `offset`; the file position stays. The bytes read.
+/// Reads from `offset` until `buffer` is full or the file ends, without moving the file position. Returns the bytes read.
 pub fn read_at_most(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
@@ -43,8 +43,8 @@ pub fn write_all_at(file: &File, buffer: &[u8], offset: u64) -> io::Result<()> {
 /// Reserves space for `len_bytes` and sets the file's length to at least that, so that a full file system shows before
 /// the data comes. `false` where the file system cannot: the length is then unchanged.
 ///
-/// Fails with `ENOSPC` before it begins where that much space is not free: the kernel would first take all there is,
-/// from everybody else, and some file systems keep it. A file to which that happens all the same wants cutting.
+/// Fails with `ENOSPC` before it begins where that much space is not free: the kernel would first allocate all free space,
+/// and some file systems keep it. The caller should truncate a file after a later ENOSPC.
 pub fn preallocate(file: &File, len_bytes: u64) -> io::Result<bool> {
     let missing_bytes = len_bytes.saturating_sub(stat_file(file)?.allocated_bytes);
     let space = rustix::fs::fstatvfs(file)?;
@@ -118,29 +118,29 @@ pub fn drop_cache(file: &File, offset: u64, len_bytes: u64) -> io::Result<()> {
     Ok(rustix::fs::fadvise(file, offset, std::num::NonZeroU64::new(len_bytes), Advice::DontNeed)?)
 }
 
-/// Tells the kernel that the file will be read from front to back: it reads further ahead.
+/// Advises sequential reading (POSIX_FADV_SEQUENTIAL): the kernel reads further ahead.
 pub fn advise_sequential(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fadvise(file, 0, None, Advice::Sequential)?)
 }
 
-/// Asks the device for the first `len_bytes` now, so that a read later does not wait for them.
+/// Starts reading the first `len_bytes` into the page cache (POSIX_FADV_WILLNEED).
 pub fn advise_will_need(file: &File, len_bytes: u64) -> io::Result<()> {
     let len = std::num::NonZeroU64::new(len_bytes);
     Ok(rustix::fs::fadvise(file, 0, len, Advice::WillNeed)?)
 }
 
-/// Makes the content durable, and of the facts only those needed to read it.
+/// Makes the content durable, and the metadata needed to read it (fdatasync).
 pub fn sync_data(file: &File) -> io::Result<()> {
     Ok(retry(|| rustix::fs::fdatasync(file))?)
 }
 
-/// Makes content and facts durable; the name is the directory's ([`super::Dir::sync_all`]).
+/// Makes content and metadata durable (fsync); the name belongs to the directory ([`super::Dir::sync_all`]).
 pub fn sync_all(file: &File) -> io::Result<()> {
     Ok(retry(|| rustix::fs::fsync(file))?)
 }
 
 /// Takes the file's exclusive lock (`flock`) for as long as this open file and its clones are open; `false` while another
-/// open file holds it. Where the file system has no locks, nobody else can hold one.
+/// open file holds it. True where the file system has no locks.
 pub fn try_lock(file: &File) -> io::Result<bool> {
     match retry(|| rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)) {
         Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(true),
@@ -149,7 +149,7 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Sets when the content last changed.
+/// Sets the modification time.
 pub fn set_file_times(file: &File, mtime: Timestamp) -> io::Result<()> {
     Ok(rustix::fs::futimens(file, &times(mtime))?)
 }
@@ -165,10 +165,10 @@ pub fn set_file_owner(file: &File, uid: Option<u32>, gid: Option<u32>) -> io::Re
     Ok(rustix::fs::fchown(file, uid, gid)?)
 }
 
-/// The alignment in bytes that `O_DIRECT` wants of memory, offset and length on this file; `None` where the file system
+/// Alignment in bytes that `O_DIRECT` requires of memory, offset and length on this file; `None` where the file system
 /// has no `O_DIRECT`.
 ///
-/// Kernels before 6.1 do not tell: there `O_DIRECT` is switched on for a moment, and 4096 is the answer where that works.
+/// Kernels before 6.1 do not report it: there this switches `O_DIRECT` on for a moment, and returns 4096 on success.
 pub fn direct_alignment(file: &File) -> io::Result<Option<u32>> {
     if let Ok(stat) = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
         && stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0
@@ -206,25 +206,25 @@ pub fn set_direct(file: &File, direct: bool) -> io::Result<()> {
     }
 }
 
-/// Whether `O_DIRECT` is on for this open file.
+/// True if this open file has `O_DIRECT`.
 pub fn is_direct(file: &File) -> io::Result<bool> {
     Ok(rustix::fs::fcntl_getfl(file)?.contains(OFlags::DIRECT))
 }
 
-/// Bytes that this user may still write to the file system of `at`, a file or [`super::Dir`]; quotas not counted.
+/// Free bytes for unprivileged users on the file system of `at`, a file or [`super::Dir`]; ignores quotas.
 pub fn available_bytes(at: impl AsFd) -> io::Result<u64> {
     let stat = rustix::fs::fstatvfs(at)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// The number of the file system that `at` lives on: the same wherever and whenever it is mounted where the file system
-/// keeps one (ext4, btrfs), else that of its device; zero where it gives none.
+/// File system id (`f_fsid`) of `at`: stable across mounts where the file system stores one (ext4, btrfs), else that of its
+/// device; 0 where it has none.
 pub fn file_system_id(at: impl AsFd) -> io::Result<u64> {
     Ok(rustix::fs::fstatvfs(at)?.f_fsid)
 }
 
-/// The name of the kind of file system that `at`, a file or [`super::Dir`], lives on; its number in hexadecimal
-/// (`0x1234abcd`) for those not known here.
+/// Name of the file system type of `at`, a file or [`super::Dir`]; its magic number in hexadecimal (`0x1234abcd`) where
+/// unknown.
 pub fn file_system_name(at: impl AsFd) -> io::Result<String> {
     let stat = rustix::fs::fstatfs(at)?;
     // The kernel's type is a signed word on some architectures; the magic number is its low 32 bits.
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn preallocation_beyond_the_file_system_takes_nothing() {
+    fn failed_preallocation_allocates_nothing() {
         let file = tempfile::tempfile().unwrap();
         let error = preallocate(&file, i64::MAX as u64).unwrap_err();
         assert!(matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EFBIG)));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_stop_at_the_end_and_writes_are_whole() {
+    fn reads_stop_at_end_of_file() {
         let file = tempfile::tempfile().unwrap();
         write_all_at(&file, b"hello", 3).unwrap();
         let mut buffer = [9; 16];
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn direct_is_switched_where_it_is_had() {
+    fn direct_is_switched_where_supported() {
         let file = tempfile::tempfile().unwrap();
         let Some(alignment) = direct_alignment(&file).unwrap() else {
             eprintln!("SKIPPED: this file system has no O_DIRECT");
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn proc_has_no_direct_and_a_name() {
+    fn proc_has_no_direct_io() {
         let file = File::open("/proc/self/status").unwrap();
         assert_eq!(direct_alignment(&file).unwrap(), None);
         assert_eq!(file_system_name(&file).unwrap(), "proc");

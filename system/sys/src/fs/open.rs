@@ -1,50 +1,45 @@
-//! How a file is to be opened.
-//!
-//! For: saying it in named fields, with the careful choice as the default. Not for: opening.
-//!
-//! Cannot fail.
+//! Options of [`super::Dir::open_file`], with safe defaults.
 
 use rustix::fs::OFlags;
 
-/// How [`super::Dir::open_file`] opens a file. Start from [`Open::reading`], [`Open::writing`] or [`Open::creating`].
+/// Options of [`super::Dir::open_file`]. Start from [`Open::reading`], [`Open::writing`] or [`Open::creating`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Open {
-    /// For reading.
+    /// Read access.
     pub read: bool,
-    /// For writing.
+    /// Write access.
     pub write: bool,
-    /// Create it where it is missing.
+    /// Create a missing file.
     pub create: bool,
-    /// Create it, and fail with `AlreadyExists` where anything has the name, be it a dangling link.
+    /// Create the file, and fail with `AlreadyExists` where the name exists, even as a dangling link.
     pub create_new: bool,
-    /// Cut it to length 0.
+    /// Truncate it to length 0.
     pub truncate: bool,
-    /// Past the page cache, with `O_DIRECT`; fails with `Unsupported` where the file system has none.
+    /// Bypass the page cache (`O_DIRECT`); fails with `Unsupported` where the file system has none.
     pub direct: bool,
     /// Follow a symbolic link in the last component as far as it stays beneath; else that fails with `ELOOP`.
     pub follow: bool,
     /// Allow what is not a regular file. Opening a fifo may then wait for its other end.
     pub special: bool,
-    /// For one small file among thousands: saves the look at what was opened, and two more calls. The caller makes
-    /// sure by [`super::stat_file`] or [`Open::create_new`] that it is a regular file, and gives it to no ring: it stays
-    /// nonblocking.
+    /// Skip the check for a regular file, to save three calls for each of many small files. The caller checks by
+    /// [`super::stat_file`] or [`Open::create_new`], and must not pass the file to a ring: it stays nonblocking.
     pub brief: bool,
     /// Permission bits of a file created, before the umask.
     pub mode: u32,
 }
 
 impl Open {
-    /// For reading.
+    /// Opens an existing file for reading.
     pub fn reading() -> Self {
         Self { read: true, ..Self::default() }
     }
 
-    /// For writing what exists.
+    /// Opens an existing file for writing.
     pub fn writing() -> Self {
         Self { write: true, ..Self::default() }
     }
 
-    /// For writing; created with `mode` where missing.
+    /// Opens for writing; creates a missing file with `mode`.
     pub fn creating(mode: u32) -> Self {
         Self { write: true, create: true, mode, ..Self::default() }
     }

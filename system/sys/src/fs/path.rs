@@ -1,7 +1,7 @@
 //! Relative paths from outside, made safe to hand to the kernel.
 //!
-//! For: refusing what could never be right before any system call, and cutting a path of any length into pieces the
-//! kernel takes. Not for: symbolic links, which only the kernel can judge.
+//! For: refusing invalid paths before any system call, and splitting a path of any length into pieces that the kernel
+//! accepts. Not for: symbolic links, which only the kernel can resolve.
 //!
 //! Fails with `InvalidInput` and the rule that was broken.
 
@@ -41,7 +41,7 @@ impl Relative {
         Ok(Self(clean))
     }
 
-    /// The directory itself?
+    /// True for the directory itself.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

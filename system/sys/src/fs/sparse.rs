@@ -1,6 +1,6 @@
-//! Where a file holds data, and where nothing.
+//! Data segments and holes of a file (SEEK_DATA, SEEK_HOLE).
 //!
-//! For: not reading and sending what is known to be zeroes. Not for: finding zeroes that are stored.
+//! For: skipping holes when reading and sending. Not for: finding stored zeroes.
 //!
 //! Moves the file's position, which clones of the file share: read and write by offset beside it, and let one thread at a
 //! time ask. Fails as `lseek` does; a file system without holes reports one segment, as the kernel does for it.
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_covered_and_holes_are_left_out() {
+    fn segments_cover_data_without_holes() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(64 * MIB).unwrap();
         let data = vec![1; MIB as usize];
@@ -120,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_one_hole_has_none() {
+    fn hole_only_file_has_no_segments() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(MIB).unwrap();
         assert!(segments(&file).is_empty());
     }
 
     #[test]
-    fn a_size_other_than_the_files_is_harmless() {
+    fn wrong_size_is_harmless() {
         let file = tempfile::tempfile().unwrap();
         write_all_at(&file, &[1; 10_000], 0).unwrap();
         let short: Vec<_> = data_segments(&file, 5000).map(Result::unwrap).collect();

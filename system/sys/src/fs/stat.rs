@@ -1,8 +1,6 @@
-//! What a file is: kind, size, permissions, owner, times.
+//! File metadata: kind, size, permissions, owner, times (statx).
 //!
-//! For: the facts a mover carries or compares. Not for: access times, which moving data changes.
-//!
-//! Fails as `statx` does.
+//! Without access times, which reading changes.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp};
 
-/// What kind of thing a name stands for.
+/// File type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A regular file.
@@ -54,36 +52,36 @@ impl From<StatxTimestamp> for Timestamp {
     }
 }
 
-/// The facts about one file.
+/// Metadata of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// What kind of file it is.
+    /// File type, from `st_mode`.
     pub kind: Kind,
-    /// Length in bytes.
+    /// Logical size in bytes, holes included.
     pub size: u64,
-    /// Bytes of storage in use; less than `size` when the file is sparse or compressed.
+    /// Allocated bytes; less than `size` for a sparse or compressed file.
     pub allocated_bytes: u64,
     /// Permission bits with set-user-id, set-group-id and sticky: `0o7777`.
     pub mode: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id of the owner.
     pub gid: u32,
-    /// When the content last changed.
+    /// Modification time of the content.
     pub mtime: Timestamp,
-    /// When content or facts last changed; set by the kernel alone.
+    /// Change time of content or metadata; only the kernel sets it.
     pub ctime: Timestamp,
-    /// The file system it lives on.
+    /// Device number of the file system.
     pub device: u64,
-    /// Its number there.
+    /// Inode number, unique in the file system.
     pub inode: u64,
-    /// How many names it has.
+    /// Number of hard links.
     pub links: u64,
-    /// Number of the mount it was reached through, zero before Linux 5.8.
+    /// Mount id (STATX_MNT_ID); 0 before Linux 5.8.
     pub mount: u64,
 }
 
-const FACTS: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::MNT_ID);
+const STATX_MASK: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::MNT_ID);
 
 impl From<Statx> for Stat {
     fn from(stat: Statx) -> Self {
@@ -104,24 +102,24 @@ impl From<Statx> for Stat {
     }
 }
 
-/// The facts about an open file.
+/// Reads the metadata of an open file.
 pub fn stat_file(file: &File) -> io::Result<Stat> {
     stat_fd(file.as_fd())
 }
 
-/// The facts about what `fd` has open, be it with `O_PATH`.
+/// Reads the metadata of `fd`, which may be `O_PATH`.
 pub(super) fn stat_fd(fd: BorrowedFd<'_>) -> io::Result<Stat> {
-    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, FACTS)?;
+    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, STATX_MASK)?;
     Ok(stat.into())
 }
 
-/// The facts about `name`, one component, in `directory`; of a symbolic link itself.
+/// Reads the metadata of `name`, one component, in `directory`, without following a symbolic link.
 pub(super) fn stat_name(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<Stat> {
     let stat = rustix::fs::statx(
         directory,
         name,
         AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT,
-        FACTS,
+        STATX_MASK,
     )?;
     Ok(stat.into())
 }

@@ -18,14 +18,14 @@ use rustix::io::Errno;
 
 use super::Dir;
 
-/// The longest value, in bytes.
+/// Longest value in bytes (XATTR_SIZE_MAX).
 pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
-/// The most bytes all names of one file take together, each with a closing NUL.
+/// Most bytes of all names of one file, each with a NUL (XATTR_LIST_MAX).
 pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
 
-/// The names of the file's attributes that this process may see; none where the file system has no attributes.
+/// Lists the names of the attributes that this process may see; empty where the file system has no attributes.
 pub fn list_xattrs(file: &File) -> io::Result<Vec<OsString>> {
-    names(whole(XATTR_LIST_BYTES_MAX, |buffer| rustix::fs::flistxattr(file, buffer)))
+    names(read_whole(XATTR_LIST_BYTES_MAX, |buffer| rustix::fs::flistxattr(file, buffer)))
 }
 
 fn names(list: Result<Vec<u8>, Errno>) -> io::Result<Vec<OsString>> {
@@ -41,17 +41,18 @@ fn names(list: Result<Vec<u8>, Errno>) -> io::Result<Vec<OsString>> {
 }
 
 impl Dir {
-    /// The attributes of `path` that this process may see, as names and values; of a symbolic link itself. Needs
-    /// `/proc`.
+    /// Reads names and values of the attributes of `path` that this process may see, without following a symbolic link.
+    /// Needs `/proc`.
     pub fn xattrs(&self, path: impl AsRef<Path>) -> io::Result<Vec<(OsString, Vec<u8>)>> {
         let fd = self.handle(path.as_ref())?;
         let path = proc_path(&fd);
         let mut attributes = Vec::new();
         for name in
-            names(whole(XATTR_LIST_BYTES_MAX, |buffer| rustix::fs::listxattr(&path, buffer)))?
+            names(read_whole(XATTR_LIST_BYTES_MAX, |buffer| rustix::fs::listxattr(&path, buffer)))?
         {
-            match whole(XATTR_VALUE_BYTES_MAX, |buffer| rustix::fs::getxattr(&path, &name, buffer))
-            {
+            match read_whole(XATTR_VALUE_BYTES_MAX, |buffer| {
+                rustix::fs::getxattr(&path, &name, buffer)
+            }) {
                 // Removed in between.
                 Err(Errno::NODATA) => {}
                 value => attributes.push((name, value?)),
@@ -60,7 +61,7 @@ impl Dir {
         Ok(attributes)
     }
 
-    /// Sets the attribute `name` of `path`, replacing its value; of a symbolic link itself. Needs `/proc`.
+    /// Sets the attribute `name` of `path`, without following a symbolic link. Needs `/proc`.
     pub fn set_xattr(&self, path: impl AsRef<Path>, name: &OsStr, value: &[u8]) -> io::Result<()> {
         check(name)?;
         let fd = self.handle(path.as_ref())?;
@@ -73,10 +74,10 @@ fn proc_path(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// The value of the attribute `name`; `None` where the file has none of that name.
+/// Reads the attribute `name`; `None` where the file does not have it.
 pub fn get_xattr(file: &File, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
     check(name)?;
-    match whole(XATTR_VALUE_BYTES_MAX, |buffer| rustix::fs::fgetxattr(file, name, buffer)) {
+    match read_whole(XATTR_VALUE_BYTES_MAX, |buffer| rustix::fs::fgetxattr(file, name, buffer)) {
         Err(Errno::NODATA) => Ok(None),
         other => Ok(Some(other?)),
     }
@@ -120,12 +121,12 @@ fn check(name: &OsStr) -> io::Result<()> {
     ))
 }
 
-/// What `call` fills: tried with little room first, for nearly all lists and values are short.
-fn whole(
-    most_bytes: usize,
+/// Calls `call` with a buffer of 1 KiB, which nearly all lists and values fit, then with `bytes_max`.
+fn read_whole(
+    bytes_max: usize,
     mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
 ) -> Result<Vec<u8>, Errno> {
-    for room in [1 << 10, most_bytes] {
+    for room in [1 << 10, bytes_max] {
         let mut buffer = vec![0; room];
         match call(&mut buffer) {
             Ok(len) => {
@@ -183,7 +184,7 @@ mod tests {
         let name = OsStr::new("user.x");
         dir.set_xattr("inner", name, b"1").unwrap();
         assert!(dir.xattrs("inner").unwrap().contains(&(name.to_owned(), b"1".to_vec())));
-        // The kernel allows none of the user's on a link, whoever asks.
+        // The kernel allows no user attributes on links.
         let error = dir.set_xattr("link", name, b"2").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         let trusted = OsStr::new("trusted.x");
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_than_the_first_room() {
+    fn value_longer_than_first_buffer() {
         let Some(file) = file() else { return };
         let name = OsStr::new("user.long");
         // ext4 keeps all attributes of a file in one block unless told otherwise.

@@ -1,5 +1,5 @@
-//! Making TCP connections with everything set before the handshake, when it still counts: the
-//! window scale, the congestion control and the source address.
+//! TCP connection setup with the options that must be set before the handshake: buffers (and so the window scale),
+//! congestion control, source address, flow label.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -9,25 +9,25 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{destination_option, flow_label, options};
 
-/// What to set on a socket before it connects.
+/// Socket options set before the handshake.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
-    /// Local address to connect from, so that a chosen interface is used.
+    /// Source address; selects the interface.
     pub source: Option<IpAddr>,
-    /// Congestion control; the system's default without one.
+    /// Congestion control; `None` is the system's default.
     pub congestion: Option<String>,
-    /// Fixed socket buffers in bytes; without one the kernel sizes them.
+    /// Fixed socket buffers in bytes; `None` leaves them to the kernel's autotuning.
     pub window_bytes: Option<u32>,
-    /// IPv6 flow label of everything that is sent; IPv4 has none.
+    /// IPv6 flow label of all sent packets; ignored for IPv4.
     pub flow_label: Option<u32>,
-    /// Destination Options header of everything that is sent; IPv4 has none.
+    /// IPv6 Destination Options header of all sent packets; ignored for IPv4.
     pub destination_option: Option<[u8; 8]>,
 }
 
-/// Connects to `peer`, giving up after `timeout`.
+/// Connects to `peer` within `timeout`.
 ///
 /// # Errors
-/// The kernel's reason; a source address of the other family or not of this machine says so.
+/// The kernel's error, with the name of the option that it refused.
 pub fn connect(
     peer: SocketAddr,
     options: &ConnectOptions,
@@ -54,10 +54,10 @@ pub fn connect(
     Ok(socket.into())
 }
 
-/// Listens on `address`. `[::]` takes IPv4 clients as well; port 0 lets the kernel choose.
+/// Listens on `address`. `[::]` accepts IPv4 clients as well; port 0 lets the kernel choose.
 ///
 /// # Errors
-/// The kernel's reason.
+/// The kernel's error.
 pub fn listen(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -94,7 +94,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn connects_from_the_chosen_source_with_the_chosen_congestion() {
+    fn source_and_congestion_are_applied() {
         let listener = listen("127.0.0.1:0".parse().unwrap(), 8).unwrap();
         let name = options::available_congestion().remove(0);
         let options = ConnectOptions {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_source_address_is_named() {
+    fn foreign_source_error_names_address() {
         let options = ConnectOptions {
             source: Some("192.0.2.1".parse().unwrap()),
             ..ConnectOptions::default()
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn listening_on_all_of_ipv6_takes_ipv4_too() {
+    fn unspecified_ipv6_listener_accepts_ipv4() {
         let Ok(listener) = listen("[::]:0".parse().unwrap(), 8) else {
             return;
         };

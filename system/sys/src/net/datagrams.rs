@@ -1,4 +1,4 @@
-//! UDP in batches: many datagrams for one system call, and how many the kernel dropped before they were taken.
+//! Batched UDP I/O (recvmmsg, sendmmsg), with timestamps and the kernel's drop counter.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -8,53 +8,53 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::options::{set_int, set_receive_room};
+use super::options::{set_int, set_receive_buffer};
 
-/// Most datagrams taken or given by one call.
-pub const BATCH: usize = 64;
+/// Most datagrams per system call.
+pub const DATAGRAMS_PER_CALL_MAX: usize = 64;
 
-/// No UDP datagram is longer.
+/// Above the longest UDP datagram.
 const DATAGRAM_BYTES_MAX: usize = 65_536;
 
-/// asm-generic/socket.h; the libc crate does not have it.
+/// include/uapi/asm-generic/socket.h; libc does not have it.
 const SO_MEMINFO: libc::c_int = 55;
 
-/// Room for the two control messages that are asked for (24 and 32 bytes), aligned as the kernel wants it.
+/// Buffer for the control messages SO_RXQ_OVFL (24 bytes) and SCM_TIMESTAMPNS (32 bytes), with the alignment of `cmsghdr`.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct ControlBuffer([u8; 64]);
 
-/// A bound socket that takes datagrams in batches.
+/// A bound socket that receives datagrams in batches.
 pub struct DatagramReceiver {
     socket: UdpSocket,
     buffers: Vec<u8>,
     names: Vec<libc::sockaddr_storage>,
-    controls: Vec<Control>,
-    facts: Vec<Facts>,
+    controls: Vec<ControlBuffer>,
+    infos: Vec<DatagramInfo>,
     taken: usize,
     dropped_last: u32,
     dropped: u64,
     buffer_bytes: usize,
 }
 
-/// What the kernel says of a datagram.
+/// Length and control messages of one datagram.
 #[derive(Debug, Clone, Copy, Default)]
-struct Facts {
+struct DatagramInfo {
     length: usize,
     received_at: Option<Duration>,
     dropped_before: u32,
 }
 
-/// A datagram that was taken.
+/// A datagram of the last [`DatagramReceiver::receive`].
 #[derive(Debug, Clone, Copy)]
-pub struct Datagram<'a> {
-    /// Where it came from.
+pub struct ReceivedDatagram<'a> {
+    /// Source address; IPv4-mapped addresses as IPv4.
     pub from: SocketAddr,
-    /// Its payload.
+    /// UDP payload.
     pub bytes: &'a [u8],
-    /// When the kernel received it, since 1970 by the wall clock (`SO_TIMESTAMPNS`); `None` where it does not say.
+    /// Arrival time since 1970 by the wall clock (`SO_TIMESTAMPNS`); `None` without a timestamp.
     pub received_at: Option<Duration>,
-    /// Datagrams that the kernel dropped between the one before and this one, because the buffer was full.
+    /// Datagrams that the kernel dropped between the previous one and this one because the buffer was full.
     pub dropped_before: u32,
 }
 
@@ -65,11 +65,11 @@ impl std::fmt::Debug for DatagramReceiver {
 }
 
 impl DatagramReceiver {
-    /// Binds `address`. The kernel keeps up to `buffer_bytes` of datagrams that wait, or as much as it allows
-    /// ([`Self::buffer_bytes`]). [`Self::receive`] waits for at most `wait`.
+    /// Binds `address` with a receive buffer of `buffer_bytes`, or the kernel's limit ([`Self::buffer_bytes`]).
+    /// [`Self::receive`] blocks for at most `wait`.
     ///
     /// # Errors
-    /// When the address cannot be had.
+    /// The error of `bind`.
     pub fn bind(address: SocketAddr, buffer_bytes: usize, wait: Duration) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         if address.ip() == IpAddr::from([0_u8; 16]) {
@@ -77,8 +77,8 @@ impl DatagramReceiver {
         }
         socket.bind(&address.into())?;
         socket.set_read_timeout(Some(wait))?;
-        set_receive_room(&socket, buffer_bytes)?;
-        // The kernel tells twice of what was asked: its bookkeeping is in it (socket(7)).
+        set_receive_buffer(&socket, buffer_bytes)?;
+        // The kernel reports twice the requested size, for its bookkeeping (socket(7)).
         let buffer_bytes = socket.recv_buffer_size()? / 2;
         set_int(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
         set_int(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
@@ -86,10 +86,10 @@ impl DatagramReceiver {
         let name: libc::sockaddr_storage = unsafe { zeroed() };
         Ok(Self {
             socket: socket.into(),
-            buffers: vec![0; BATCH * DATAGRAM_BYTES_MAX],
-            names: vec![name; BATCH],
-            controls: vec![Control([0; 64]); BATCH],
-            facts: vec![Facts::default(); BATCH],
+            buffers: vec![0; DATAGRAMS_PER_CALL_MAX * DATAGRAM_BYTES_MAX],
+            names: vec![name; DATAGRAMS_PER_CALL_MAX],
+            controls: vec![ControlBuffer([0; 64]); DATAGRAMS_PER_CALL_MAX],
+            infos: vec![DatagramInfo::default(); DATAGRAMS_PER_CALL_MAX],
             taken: 0,
             dropped_last: 0,
             dropped: 0,
@@ -97,35 +97,34 @@ impl DatagramReceiver {
         })
     }
 
-    /// Where it is bound.
+    /// Returns the bound address.
     ///
     /// # Errors
-    /// Whatever the kernel says.
+    /// The kernel's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// What the kernel keeps for it, in bytes.
+    /// Size of the kernel's receive buffer in bytes.
     #[must_use]
     pub fn buffer_bytes(&self) -> usize {
         self.buffer_bytes
     }
 
-    /// Datagrams that the kernel dropped because the buffer was full, as of the last one taken or of
-    /// [`Self::dropped_since`].
+    /// Datagrams dropped because the buffer was full, as of the last received one or of [`Self::dropped_since`].
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Datagrams that the kernel dropped since the last one taken. It tells of them with the next datagram, too, but
-    /// that may be long in coming.
+    /// Reads how many datagrams the kernel dropped since the last received one. The next datagram reports them as well, but
+    /// may come late.
     ///
     /// # Errors
-    /// Whatever `getsockopt` says.
+    /// The error of `getsockopt`.
     pub fn dropped_since(&mut self) -> io::Result<u32> {
-        // include/uapi/linux/sock_diag.h: SK_MEMINFO_DROPS is the last of SK_MEMINFO_VARS.
-        const SK_MEMINFO_DROPS: usize = 8;
+        const SK_MEMINFO_DROPS: usize = libc::SK_MEMINFO_DROPS as usize;
+        /// include/uapi/linux/sock_diag.h; libc does not have it.
         const SK_MEMINFO_VARS: usize = 9;
         let mut values = [0_u32; SK_MEMINFO_VARS];
         let mut length = size_of_val(&values) as libc::socklen_t;
@@ -148,10 +147,10 @@ impl DatagramReceiver {
         Ok(since)
     }
 
-    /// Takes the datagrams that wait, or the next one. How many; 0 when none came in time.
+    /// Receives the queued datagrams, or blocks for the next one. Returns their count; 0 after a time-out or signal.
     ///
     /// # Errors
-    /// Whatever the kernel says, time-outs and signals excepted.
+    /// The kernel's other errors.
     pub fn receive(&mut self) -> io::Result<usize> {
         self.taken = 0;
         let mut vectors: Vec<libc::iovec> = self
@@ -173,7 +172,7 @@ impl DatagramReceiver {
                 message.msg_hdr.msg_iov = vector;
                 message.msg_hdr.msg_iovlen = 1;
                 message.msg_hdr.msg_control = std::ptr::from_mut(control).cast();
-                message.msg_hdr.msg_controllen = size_of::<Control>() as _;
+                message.msg_hdr.msg_controllen = size_of::<ControlBuffer>() as _;
                 message
             })
             .collect();
@@ -183,7 +182,7 @@ impl DatagramReceiver {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
                 messages.as_mut_ptr(),
-                BATCH as libc::c_uint,
+                DATAGRAMS_PER_CALL_MAX as libc::c_uint,
                 libc::MSG_WAITFORONE as _,
                 std::ptr::null_mut(),
             )
@@ -198,58 +197,58 @@ impl DatagramReceiver {
             };
         }
         self.taken = count as usize;
-        for (facts, message) in self.facts.iter_mut().zip(&messages).take(self.taken) {
+        for (info, message) in self.infos.iter_mut().zip(&messages).take(self.taken) {
             let (received_at, dropped) = control_messages(message);
-            // The kernel says nothing before its first drop.
+            // The kernel sends no counter before its first drop.
             let dropped = dropped.unwrap_or(self.dropped_last);
             let dropped_before = dropped.wrapping_sub(self.dropped_last);
-            // A datagram that waited has the count of when it came: a later one may be known already.
+            // A queued datagram has the counter of its arrival, which may be older than the last read one.
             let dropped_before = if dropped_before > u32::MAX / 2 { 0 } else { dropped_before };
             self.dropped_last = self.dropped_last.wrapping_add(dropped_before);
             self.dropped += u64::from(dropped_before);
             let length = (message.msg_len as usize).min(DATAGRAM_BYTES_MAX);
-            *facts = Facts { length, received_at, dropped_before };
+            *info = DatagramInfo { length, received_at, dropped_before };
         }
         Ok(self.taken)
     }
 
-    /// Whether the last [`Self::receive`] took all that waited.
+    /// True if the last [`Self::receive`] emptied the queue.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.taken < BATCH
+        self.taken < DATAGRAMS_PER_CALL_MAX
     }
 
-    /// The datagrams of the last [`Self::receive`], in the order in which they came.
-    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
+    /// Datagrams of the last [`Self::receive`], in order of arrival.
+    pub fn datagrams(&self) -> impl Iterator<Item = ReceivedDatagram<'_>> {
         (0..self.taken).filter_map(|at| {
             let start = at * DATAGRAM_BYTES_MAX;
-            let Facts { length, received_at, dropped_before } = self.facts[at];
+            let DatagramInfo { length, received_at, dropped_before } = self.infos[at];
             let bytes = &self.buffers[start..start + length];
             let from = address(&self.names[at])?;
-            Some(Datagram { from, bytes, received_at, dropped_before })
+            Some(ReceivedDatagram { from, bytes, received_at, dropped_before })
         })
     }
 }
 
-/// A connected socket that gives datagrams in batches.
+/// A connected socket that sends datagrams in batches.
 #[derive(Debug)]
 pub struct DatagramSender {
     socket: UdpSocket,
 }
 
 impl DatagramSender {
-    /// Of a socket that is connected.
+    /// Wraps a connected socket.
     #[must_use]
     pub fn new(socket: UdpSocket) -> Self {
         Self { socket }
     }
 
-    /// Gives up to [`BATCH`] datagrams to the kernel; how many it took.
+    /// Sends up to [`DATAGRAMS_PER_CALL_MAX`] datagrams. Returns how many the kernel accepted.
     ///
     /// # Errors
-    /// Whatever the kernel says.
+    /// The kernel's error.
     pub fn send(&self, datagrams: &[Vec<u8>]) -> io::Result<usize> {
-        let datagrams = &datagrams[..datagrams.len().min(BATCH)];
+        let datagrams = &datagrams[..datagrams.len().min(DATAGRAMS_PER_CALL_MAX)];
         let mut vectors: Vec<libc::iovec> = datagrams
             .iter()
             .map(|bytes| libc::iovec {
@@ -280,7 +279,7 @@ impl DatagramSender {
     }
 }
 
-/// When the kernel received this datagram, and how many the socket had dropped by then.
+/// Decodes arrival time and drop counter of a datagram.
 fn control_messages(message: &libc::mmsghdr) -> (Option<Duration>, Option<u32>) {
     let header = &message.msg_hdr;
     let (mut received_at, mut dropped) = (None, None);
@@ -334,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_arrive_and_what_finds_no_room_is_counted() {
+    fn overflow_drops_are_counted() {
         let wait = Duration::from_millis(50);
         let mut receiver =
             DatagramReceiver::bind("[::]:0".parse().unwrap(), 64 << 10, wait).unwrap();
@@ -360,22 +359,22 @@ mod tests {
         assert_eq!(got.into_iter().map(|one| one.1).collect::<Vec<_>>(), few);
         assert_eq!(receiver.dropped(), 0);
 
-        // Far more than there is room for: each is either taken or counted, once one more was taken.
-        let many = vec![vec![7; 1400]; BATCH];
+        // Beyond the receive buffer each datagram is either received or counted as dropped.
+        let many = vec![vec![7; 1400]; DATAGRAMS_PER_CALL_MAX];
         let sent: usize = (0..20).map(|_| sender.send(&many).unwrap()).sum();
-        let (mut taken, mut told) = (0, 0);
+        let (mut taken, mut reported) = (0, 0);
         loop {
             let more = receiver.receive().unwrap();
             taken += more;
-            told += receiver.datagrams().map(|one| u64::from(one.dropped_before)).sum::<u64>();
+            reported += receiver.datagrams().map(|one| u64::from(one.dropped_before)).sum::<u64>();
             if more == 0 {
                 break;
             }
         }
         assert!(receiver.is_drained());
-        // All that waited came before the first drop, so the kernel tells of none with it; it does when asked.
+        // All queued datagrams came before the first drop and report none; getsockopt does.
         let since = u64::from(receiver.dropped_since().unwrap());
-        assert!(since > 0 && receiver.dropped() == told + since);
+        assert!(since > 0 && receiver.dropped() == reported + since);
         assert_eq!(taken as u64 + receiver.dropped(), sent as u64);
         // The next one repeats the count.
         assert_eq!(sender.send(&many[..1]).unwrap(), 1);

@@ -1,12 +1,11 @@
 //! IPv6 flow labels of a program's own connections.
 //!
-//! A label is chosen before a connection is made, and then stands in every packet that this end sends on
-//! it, retransmissions and super-packets included. No privilege is needed. An accepted connection
-//! cannot be given one this way.
+//! The label is set before `connect` and is then in every packet that this end sends, retransmissions and super-packets
+//! included. It needs no privilege. Accepted connections cannot have a label this way.
 //!
-//! A lease first: without one the kernel refuses the connection (EINVAL) as soon as any socket of the
-//! network namespace holds a label for itself alone. The table of leases is small and shared by the whole
-//! host, so that a lease that is not to be had is gone without.
+//! The label is leased first (IPV6_FLOWLABEL_MGR): without a lease the kernel refuses the connection (EINVAL) as soon as
+//! any socket of the network namespace holds an exclusive label. The table of leases is small and shared by the whole
+//! host, so a failed lease is ignored.
 
 use std::io;
 use std::mem::size_of;
@@ -28,14 +27,14 @@ struct FlowLabelRequest {
 
 const _: () = assert!(size_of::<FlowLabelRequest>() == 32);
 
-const IPV6_FLOWLABEL_MGR: libc::c_int = 32;
-const IPV6_FLOWINFO_SEND: libc::c_int = 33;
-const ACTION_GET: u8 = 0;
-const SHARE_ANY: u8 = 255;
-const FLAG_CREATE: u16 = 1;
+// include/uapi/linux/in6.h; libc does not have these.
+const IPV6_FL_A_GET: u8 = 0;
+const IPV6_FL_S_ANY: u8 = 255;
+const IPV6_FL_F_CREATE: u16 = 1;
+const IPV6_FL_F_REMOTE: u16 = 8;
 
 /// Largest label: 20 bits.
-pub const LABEL_MAX: u32 = 0xF_FFFF;
+pub const FLOW_LABEL_MAX: u32 = 0xF_FFFF;
 
 fn set<T>(socket: &impl AsFd, option: libc::c_int, value: &T) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0);
@@ -53,45 +52,44 @@ fn set<T>(socket: &impl AsFd, option: libc::c_int, value: &T) -> io::Result<()> 
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Prepares an IPv6 socket to connect with `label`; the address to connect to then holds it.
+/// Prepares an IPv6 socket to connect with `label`. Returns the address to connect to, which holds the label.
 ///
 /// # Errors
-/// When the label has more than 20 bits, or the kernel knows no flow labels.
+/// For a label of more than 20 bits, or without kernel support for flow labels.
 pub fn prepare(socket: &impl AsFd, peer: SocketAddrV6, label: u32) -> io::Result<SocketAddr> {
-    if label > LABEL_MAX {
+    if label > FLOW_LABEL_MAX {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!("flow label {label:#x} has more than 20 bits"),
         ));
     }
-    set(socket, IPV6_FLOWINFO_SEND, &1_i32)?;
+    set(socket, libc::IPV6_FLOWINFO_SEND, &1_i32)?;
     let lease = FlowLabelRequest {
         destination: peer.ip().octets(),
         label: label.to_be(),
-        action: ACTION_GET,
-        share: SHARE_ANY,
-        flags: FLAG_CREATE,
+        action: IPV6_FL_A_GET,
+        share: IPV6_FL_S_ANY,
+        flags: IPV6_FL_F_CREATE,
         expires_seconds: 0,
         linger_seconds: 6,
         padding: 0,
     };
-    // The table is full, or labels are in ranges that this one is not in: it works without, too.
-    let _ = set(socket, IPV6_FLOWLABEL_MGR, &lease);
+    // Fails where the table is full or the namespace restricts labels; the connection works without a lease.
+    let _ = set(socket, libc::IPV6_FLOWLABEL_MGR, &lease);
     Ok(SocketAddrV6::new(*peer.ip(), peer.port(), label.to_be(), peer.scope_id()).into())
 }
 
-/// The label that the peer of a connection sends, where it has sent something and the kernel tells.
+/// Returns the flow label in the packets of a connection's peer, after it has sent data.
 ///
 /// # Errors
-/// Whatever `getsockopt` says.
+/// The error of `getsockopt`.
 pub fn of_peer(socket: &impl AsFd) -> io::Result<u32> {
-    const FLAG_REMOTE: u16 = 8;
     let mut request = FlowLabelRequest {
         destination: [0; 16],
         label: 0,
-        action: ACTION_GET,
+        action: IPV6_FL_A_GET,
         share: 0,
-        flags: FLAG_REMOTE,
+        flags: IPV6_FL_F_REMOTE,
         expires_seconds: 0,
         linger_seconds: 0,
         padding: 0,
@@ -103,13 +101,13 @@ pub fn of_peer(socket: &impl AsFd) -> io::Result<u32> {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
             libc::IPPROTO_IPV6,
-            IPV6_FLOWLABEL_MGR,
+            libc::IPV6_FLOWLABEL_MGR,
             (&raw mut request).cast(),
             &raw mut length,
         )
     };
     if result == 0 {
-        Ok(u32::from_be(request.label) & LABEL_MAX)
+        Ok(u32::from_be(request.label) & FLOW_LABEL_MAX)
     } else {
         Err(io::Error::last_os_error())
     }
@@ -124,12 +122,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peer_sees_the_label() {
+    fn peer_receives_the_label() {
         let Ok(listener) = listen("[::1]:0".parse().unwrap(), 8) else {
             eprintln!("SKIPPED: no IPv6 here");
             return;
         };
-        for label in [0x3_0038, 0xF_013B, LABEL_MAX] {
+        for label in [0x3_0038, 0xF_013B, FLOW_LABEL_MAX] {
             let options = ConnectOptions { flow_label: Some(label), ..ConnectOptions::default() };
             let peer = listener.local_addr().unwrap();
             let mut ours = connect(peer, &options, Duration::from_secs(1)).unwrap();
@@ -141,16 +139,16 @@ mod tests {
     }
 
     #[test]
-    fn a_label_of_more_than_twenty_bits_is_refused() {
+    fn label_above_20_bits_is_refused() {
         let Ok(listener) = listen("[::1]:0".parse().unwrap(), 8) else { return };
         let options =
-            ConnectOptions { flow_label: Some(LABEL_MAX + 1), ..ConnectOptions::default() };
+            ConnectOptions { flow_label: Some(FLOW_LABEL_MAX + 1), ..ConnectOptions::default() };
         let peer = listener.local_addr().unwrap();
         assert!(connect(peer, &options, Duration::from_secs(1)).is_err());
     }
 
     #[test]
-    fn ipv4_has_none_and_connects() {
+    fn ipv4_connects_without_label() {
         let listener = listen("127.0.0.1:0".parse().unwrap(), 8).unwrap();
         let options = ConnectOptions { flow_label: Some(1), ..ConnectOptions::default() };
         connect(listener.local_addr().unwrap(), &options, Duration::from_secs(1)).unwrap();

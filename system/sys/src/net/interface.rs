@@ -1,28 +1,28 @@
-//! Through which interface a host is reached, and which addresses this machine has.
+//! Addresses of this machine's interfaces, and the egress interface for a host.
 //!
-//! Fails by giving nothing: the answer is a hint for placement, never needed.
+//! Errors give an empty answer: callers use it as a hint for NUMA placement.
 
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::ptr;
 
-/// Name of the interface from which packets to `host` leave.
+/// Name of the egress interface for packets to `host`.
 pub fn interface_towards(host: &str) -> Option<String> {
     let peer = (host, 9).to_socket_addrs().ok()?.next()?;
     let any: IpAddr =
         if peer.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    // Connecting a datagram socket sends nothing; it only asks the routing table.
+    // Connecting a datagram socket sends nothing; it only queries the routing table.
     let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect(peer).ok()?;
     interface_with(socket.local_addr().ok()?.ip())
 }
 
-/// Whether this machine has the address.
+/// True if an interface of this machine has the address, or it is a loopback address.
 pub fn is_own_address(address: IpAddr) -> bool {
     address.to_canonical().is_loopback() || interface_with(address).is_some()
 }
 
-/// All addresses of this machine's interfaces with the interface's name, in the kernel's order.
+/// Names and addresses of all interfaces of this machine, in the kernel's order.
 pub fn own_addresses() -> Vec<(String, IpAddr)> {
     let mut all = Vec::new();
     for_each_address(|address, name| {
@@ -32,11 +32,10 @@ pub fn own_addresses() -> Vec<(String, IpAddr)> {
     all
 }
 
-/// Those of [`own_addresses`] that are for whoever asks: without what is deprecated (RFC 4862 section 5.5.4), which is kept
-/// for those who name it.
+/// [`own_addresses`] without deprecated ones (RFC 4862 section 5.5.4), which only explicit binds use.
 pub fn preferred_addresses() -> Vec<(String, IpAddr)> {
-    let told = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
-    let deprecated: Vec<Ipv6Addr> = told.lines().filter_map(deprecated).collect();
+    let table = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
+    let deprecated: Vec<Ipv6Addr> = table.lines().filter_map(deprecated).collect();
     let mut all = own_addresses();
     all.retain(|(_, ip)| !matches!(ip, IpAddr::V6(ip) if deprecated.contains(ip)));
     all
@@ -44,17 +43,15 @@ pub fn preferred_addresses() -> Vec<(String, IpAddr)> {
 
 /// The address of a line of `if_inet6` (address, index, prefix, scope, flags in hexadecimal, name), if it is deprecated.
 fn deprecated(line: &str) -> Option<Ipv6Addr> {
-    /// IFA_F_DEPRECATED of include/uapi/linux/if_addr.h.
-    const DEPRECATED: u32 = 0x20;
     let mut words = line.split_whitespace();
     let address = u128::from_str_radix(words.next()?, 16).ok()?;
     let flags = u32::from_str_radix(words.nth(3)?, 16).ok()?;
-    (flags & DEPRECATED != 0).then(|| Ipv6Addr::from(address))
+    (flags & libc::IFA_F_DEPRECATED != 0).then(|| Ipv6Addr::from(address))
 }
 
 /// Name of the interface that has the address.
 pub fn interface_with(address: IpAddr) -> Option<String> {
-    // What comes to a socket for both families is IPv6 that maps IPv4.
+    // Dual-stack sockets report IPv4 peers as IPv4-mapped IPv6 addresses.
     let address = address.to_canonical();
     let mut found = None;
     for_each_address(|has, name| {
@@ -66,8 +63,8 @@ pub fn interface_with(address: IpAddr) -> Option<String> {
     found
 }
 
-/// Shows each address with the name of its interface, until it is enough.
-fn for_each_address(mut is_enough: impl FnMut(IpAddr, &CStr) -> bool) {
+/// Calls `stop` with each address and its interface's name, until it returns true.
+fn for_each_address(mut stop: impl FnMut(IpAddr, &CStr) -> bool) {
     let mut first: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: the pointer is valid for the write of one pointer.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
@@ -79,7 +76,7 @@ fn for_each_address(mut is_enough: impl FnMut(IpAddr, &CStr) -> bool) {
         let entry = unsafe { &*next };
         // SAFETY: the name is a C string that lives as long as the list.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) };
-        if address_of(entry).is_some_and(|address| is_enough(address, name)) {
+        if address_of(entry).is_some_and(|address| stop(address, name)) {
             break;
         }
         next = entry.ifa_next;
@@ -129,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn deprecated_addresses_are_known_by_their_flag() {
+    fn deprecated_addresses_have_the_flag() {
         let line = "fd706e73800000000000000000000001 02 80 00 a0     eth0";
         assert_eq!(deprecated(line), Some("fd70:6e73:8000::1".parse().unwrap()));
         assert_eq!(deprecated("fd706e73000000000000000000000001 02 40 00 82     eth0"), None);

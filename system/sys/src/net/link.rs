@@ -1,69 +1,58 @@
-//! Facts about a network device of this network namespace, asked from the kernel by netlink.
+//! Index, name and packet sizes of one network device of this network namespace, by rtnetlink.
 //!
 //! Not from `/sys/class/net`, which shows the namespace it was mounted in.
 
 use std::io;
 
-use super::netlink::{attributes, cut, put, u16_at, u32_at};
+use super::netlink::{IFINFOMSG_BYTES, attributes, put, truncated, u16_at, u32_at};
 
-/// rtnetlink(7): kinds of messages and attributes.
-const GETLINK: u16 = 18;
-const IFNAME: u16 = 3;
-const MTU: u16 = 4;
-const GSO_MAX_SIZE: u16 = 41;
-
-/// if_arp(7): devices whose frames begin with an Ethernet header.
-const ETHERNET: u16 = 1;
-const LOOPBACK: u16 = 772;
-
-const INFO_BYTES: usize = 16;
+/// IFNAMSIZ less the terminating NUL.
 const NAME_BYTES_MAX: usize = 15;
 
-/// A network device.
+/// A network device: the attributes that marker and mover need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// Its index.
+    /// Interface index, unique in the namespace.
     pub index: u32,
-    /// Its name.
+    /// Interface name, up to 15 bytes.
     pub name: String,
-    /// Whether its frames begin with an Ethernet header.
+    /// True if its frames begin with an Ethernet header.
     pub ethernet: bool,
-    /// Longest packet, in bytes.
+    /// In bytes.
     pub mtu: u32,
-    /// Longest packet that the kernel hands to it for segmentation, in bytes: more than 65536 is BIG TCP.
+    /// Largest super-packet that the kernel hands to it (GSO), in bytes; above 65536 is BIG TCP.
     pub gso_max_size: u32,
 }
 
 impl Link {
-    /// The device with this name.
+    /// Looks a device up by name.
     ///
     /// # Errors
-    /// `NotFound` where there is none; else whatever the socket says.
+    /// `NotFound` without such a device; else the socket's error.
     pub fn named(name: &str) -> io::Result<Self> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(['\0', '/']) {
             return Err(io::ErrorKind::NotFound.into());
         }
         let mut attribute = Vec::new();
-        put(&mut attribute, IFNAME, &[name.as_bytes(), &[0]].concat());
-        ask(0, &attribute)
+        put(&mut attribute, libc::IFLA_IFNAME, &[name.as_bytes(), &[0]].concat());
+        request(0, &attribute)
     }
 
-    /// The device with this index.
+    /// Looks a device up by index.
     ///
     /// # Errors
-    /// `NotFound` where there is none; else whatever the socket says.
+    /// `NotFound` without such a device; else the socket's error.
     pub fn indexed(index: u32) -> io::Result<Self> {
-        ask(index, &[])
+        request(index, &[])
     }
 }
 
-fn ask(index: u32, attribute: &[u8]) -> io::Result<Link> {
+fn request(index: u32, attribute: &[u8]) -> io::Result<Link> {
     let mut body = vec![0; 4]; // family, type
     body.extend(index.to_ne_bytes());
     body.extend([0; 8]); // flags, change
     body.extend(attribute);
-    let answer = super::netlink::ask(GETLINK, &body).map_err(|error| {
-        // ENODEV is what an unknown device gives.
+    let answer = super::netlink::request(libc::RTM_GETLINK, &body).map_err(|error| {
         let unknown = error.raw_os_error() == Some(libc::ENODEV);
         if unknown { io::ErrorKind::NotFound.into() } else { error }
     })?;
@@ -71,23 +60,25 @@ fn ask(index: u32, attribute: &[u8]) -> io::Result<Link> {
 }
 
 fn read(body: &[u8]) -> io::Result<Link> {
-    let hardware = u16_at(body, 2).ok_or_else(cut)?;
+    let hardware = u16_at(body, 2).ok_or_else(truncated)?;
     let mut link = Link {
-        index: u32_at(body, 4).ok_or_else(cut)?,
+        index: u32_at(body, 4).ok_or_else(truncated)?,
         name: String::new(),
-        ethernet: hardware == ETHERNET || hardware == LOOPBACK,
+        ethernet: hardware == libc::ARPHRD_ETHER || hardware == libc::ARPHRD_LOOPBACK,
         mtu: 0,
-        // Before IFLA_GSO_MAX_SIZE there was no more than this.
+        // The limit of kernels without IFLA_GSO_MAX_SIZE.
         gso_max_size: 65_536,
     };
-    for (kind, value) in attributes(body.get(INFO_BYTES..).unwrap_or_default()) {
+    for (kind, value) in attributes(body.get(IFINFOMSG_BYTES..).unwrap_or_default()) {
         match kind {
-            IFNAME => {
+            libc::IFLA_IFNAME => {
                 let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
                 link.name = String::from_utf8_lossy(&value[..end]).into_owned();
             }
-            MTU => link.mtu = u32_at(value, 0).unwrap_or(0),
-            GSO_MAX_SIZE => link.gso_max_size = u32_at(value, 0).unwrap_or(link.gso_max_size),
+            libc::IFLA_MTU => link.mtu = u32_at(value, 0).unwrap_or(0),
+            libc::IFLA_GSO_MAX_SIZE => {
+                link.gso_max_size = u32_at(value, 0).unwrap_or(link.gso_max_size)
+            }
             _ => {}
         }
     }
@@ -99,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_there_by_name_and_by_index() {
+    fn loopback_is_found_by_name_and_index() {
         let link = Link::named("lo").unwrap();
         assert!(link.ethernet && link.mtu > 0 && link.gso_max_size > 0, "{link:?}");
         assert_eq!(Link::indexed(link.index).unwrap(), link);
@@ -110,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_arrives_is_no_panic() {
+    fn malformed_messages_do_not_panic() {
         for length in 0..80 {
             for byte in [0, 1, 4, 255] {
                 let _ = read(&vec![byte; length]);

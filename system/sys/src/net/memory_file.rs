@@ -1,4 +1,4 @@
-//! A file that lives in memory only, to be sent with `sendfile`: what iperf3 calls zero copy.
+//! An in-memory file (memfd) for `sendfile`, as iperf3's zero-copy mode.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ pub struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// Makes a file of `length` bytes with a fixed pseudo-random content.
+    /// Creates a file of `length` bytes with fixed pseudo-random content.
     ///
     /// # Errors
     /// The kernel lacks memfd or memory.
@@ -30,16 +30,16 @@ impl MemoryFile {
         Ok(Self { file, length })
     }
 
-    /// Length in bytes.
+    /// File size in bytes.
     #[must_use]
     pub const fn length(&self) -> u64 {
         self.length
     }
 
-    /// Sends up to `count` bytes from `offset`; how many the kernel took may be fewer.
+    /// Sends up to `count` bytes from `offset`. Returns the bytes that the kernel accepted.
     ///
     /// # Errors
-    /// Whatever `sendfile` says; a send timeout of the socket shows as `WouldBlock`.
+    /// The error of `sendfile`; `WouldBlock` after the socket's send timeout.
     pub fn send(&self, socket: &impl AsFd, offset: u64, count: usize) -> io::Result<usize> {
         let mut offset = offset;
         Ok(sendfile(socket, &self.file, Some(&mut offset), count)?)

@@ -1,28 +1,28 @@
-//! TCP as the kernel offers it beyond the standard library: what it knows of a connection
-//! ([`TcpInfo`]), the options a bulk mover sets ([`options`]), how a connection is made
-//! ([`connect`]), and ways to send memory without copying it ([`SplicePipe`], [`MemoryFile`]).
+//! Linux networking beyond the standard library: TCP statistics ([`TcpInfo`]), socket options ([`options`]), connection
+//! setup ([`connect`]), zero-copy sending ([`SplicePipe`], [`MemoryFile`]), devices and routes by netlink
+//! ([`Configurator`], [`device`], [`ethtool`]), packet queues ([`PacketQueue`]).
 //!
-//! Policy does not live here: nothing in this module decides which option to set or which path
-//! to take. Every function reports the kernel's refusal as an error that says what was asked.
+//! No policy: nothing here decides which option to set or which path to take. Errors name the request that the kernel
+//! refused.
 
 mod checksums;
 mod configure;
 pub mod connect;
-mod conversation;
 mod datagrams;
 pub mod destination_option;
 pub mod device;
 mod divert;
+mod egress;
 pub mod ethtool;
 pub mod flow_label;
 mod interface;
 mod link;
 mod memory_file;
 mod netlink;
+mod netlink_session;
 pub mod options;
 mod packet_queue;
 mod pattern;
-mod route;
 mod speed;
 mod splice_pipe;
 mod statistics;
@@ -31,17 +31,16 @@ mod tcp_info;
 
 pub use checksums::Checksums;
 pub use configure::{Configurator, DeviceCounters, Netem, NewDevice, Route};
-
-pub use datagrams::{BATCH, DatagramReceiver, DatagramSender};
-pub use divert::{CONGESTED, Diversion, Means, divert};
+pub use datagrams::{DATAGRAMS_PER_CALL_MAX, DatagramReceiver, DatagramSender, ReceivedDatagram};
+pub use divert::{CE_MARK, Diversion, DiversionMethod, divert};
+pub use egress::egress_link;
 pub use interface::{
     interface_towards, interface_with, is_own_address, own_addresses, preferred_addresses,
 };
 pub use link::Link;
 pub use memory_file::MemoryFile;
-pub use packet_queue::{PacketQueue, Waiting};
+pub use packet_queue::{PacketQueue, QueuedPacket};
 pub use pattern::PatternMemory;
-pub use route::way_out;
 pub use speed::speed_bps;
 pub use splice_pipe::SplicePipe;
 pub use statistics::{CountedDevice, DeviceStatistics};

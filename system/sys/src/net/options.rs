@@ -7,24 +7,25 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 
-/// Of `linux/tcp.h` since 6.15; libc has no name for it yet.
+/// include/uapi/linux/tcp.h since Linux 6.15; libc does not have it.
 const TCP_RTO_MAX_MS: i32 = 44;
-const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+const TCP_AVAILABLE_CONGESTION_CONTROL: &str =
+    "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
-/// The congestion controls this machine's kernel can use now, in its order.
+/// Congestion controls that are available now (loaded modules), in the kernel's order.
 #[must_use]
 pub fn available_congestion() -> Vec<String> {
-    std::fs::read_to_string(AVAILABLE)
+    std::fs::read_to_string(TCP_AVAILABLE_CONGESTION_CONTROL)
         .unwrap_or_default()
         .split_whitespace()
         .map(str::to_owned)
         .collect()
 }
 
-/// Chooses the congestion control of `socket`.
+/// Sets the congestion control of `socket` (TCP_CONGESTION).
 ///
 /// # Errors
-/// Names the ones that are available, or says that this one is reserved for root.
+/// The error lists the available ones, or says that this one is reserved for root.
 pub fn set_congestion(socket: &impl AsFd, name: &str) -> io::Result<()> {
     SockRef::from(socket).set_tcp_congestion(name.as_bytes()).map_err(|error| {
         let reason = match error.raw_os_error() {
@@ -43,23 +44,23 @@ pub fn set_congestion(socket: &impl AsFd, name: &str) -> io::Result<()> {
     })
 }
 
-/// The congestion control `socket` uses.
+/// Returns the congestion control of `socket`.
 ///
 /// # Errors
-/// Whatever `getsockopt` says.
+/// The error of `getsockopt`.
 pub fn congestion(socket: &impl AsFd) -> io::Result<String> {
     let name = SockRef::from(socket).tcp_congestion()?;
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
-/// Paces `socket` at most at this many bytes per second (`SO_MAX_PACING_RATE`), done by the fq
-/// queueing discipline or, without it, by TCP's own timers. `u64::MAX` lifts the limit.
+/// Limits the pacing rate of `socket` (`SO_MAX_PACING_RATE`), enforced by the fq qdisc or, without it, by TCP's own timers.
+/// `u64::MAX` removes the limit.
 ///
 /// # Errors
-/// Whatever `setsockopt` says.
+/// The error of `setsockopt`.
 pub fn set_max_pacing_rate(socket: &impl AsFd, bytes_per_second: u64) -> io::Result<()> {
-    // Kernels since 4.20 take an unsigned long here, which is 64 bits on all we run on.
+    // Since Linux 4.20 the option takes an unsigned long: 64 bits on all supported architectures.
     let length = libc::socklen_t::try_from(size_of::<u64>()).unwrap_or(0);
     // SAFETY: the descriptor is open for as long as `socket` is borrowed; the pointer and length
     // describe an integer without padding that lives until the call returns.
@@ -75,41 +76,40 @@ pub fn set_max_pacing_rate(socket: &impl AsFd, bytes_per_second: u64) -> io::Res
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Has a UDP socket send what it is given as datagrams of this many bytes (`UDP_SEGMENT`), and receive datagrams that
-/// came together as one (`UDP_GRO`).
+/// Turns on segmentation offload of a UDP socket: writes leave as datagrams of `bytes` each (`UDP_SEGMENT`), and reads
+/// return coalesced datagrams (`UDP_GRO`).
 ///
 /// # Errors
-/// Whatever `setsockopt` says.
+/// The error of `setsockopt`.
 pub fn set_udp_segments(socket: &impl AsFd, bytes: u16) -> io::Result<()> {
     set_int(socket, libc::SOL_UDP, libc::UDP_SEGMENT, i32::from(bytes))?;
     set_int(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
 
-/// Gives a socket room for this many bytes that arrived and were not taken: beyond the system's limit where it may.
+/// Sets the receive buffer in bytes: with CAP_NET_ADMIN beyond `net.core.rmem_max` (`SO_RCVBUFFORCE`).
 ///
 /// # Errors
-/// Whatever `setsockopt` says.
-pub fn set_receive_room(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
+/// The error of `setsockopt`.
+pub fn set_receive_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
         .or_else(|_| set_int(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes))
 }
 
-/// How long sent data may stay unacknowledged before the connection is given up
-/// (`TCP_USER_TIMEOUT`).
+/// Sets how long sent data may stay unacknowledged before the kernel closes the connection (`TCP_USER_TIMEOUT`).
 ///
 /// # Errors
-/// Whatever `setsockopt` says.
+/// The error of `setsockopt`.
 pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()> {
     SockRef::from(socket).set_tcp_user_timeout(Some(timeout))
 }
 
-/// The longest wait before what stays unacknowledged is sent once more (`TCP_RTO_MAX_MS`, from Linux 6.15 on): 1 s to
-/// 120 s. Each wait is twice the one before. Gives whether this kernel can bound it.
+/// Bounds the retransmission timeout, which doubles with each retransmission (`TCP_RTO_MAX_MS`, 1 s to 120 s). False where
+/// the kernel lacks the option (before Linux 6.15).
 ///
 /// # Errors
-/// Whatever `setsockopt` says.
-pub fn set_retransmit_wait_max(socket: &impl AsFd, wait: Duration) -> io::Result<bool> {
+/// The error of `setsockopt`.
+pub fn set_rto_max(socket: &impl AsFd, wait: Duration) -> io::Result<bool> {
     let millis = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
     match set_int(socket, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, millis) {
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),
@@ -117,29 +117,29 @@ pub fn set_retransmit_wait_max(socket: &impl AsFd, wait: Duration) -> io::Result
     }
 }
 
-/// Asks a silent peer for a sign of life after `idle`, and gives up when three go unanswered.
+/// Turns on TCP keepalive: first probe after `idle`, then every 10 s; three unanswered probes close the connection.
 ///
 /// # Errors
-/// Whatever `setsockopt` says.
+/// The error of `setsockopt`.
 pub fn set_keepalive(socket: &impl AsFd, idle: Duration) -> io::Result<()> {
     let keepalive =
         TcpKeepalive::new().with_time(idle).with_interval(Duration::from_secs(10)).with_retries(3);
     SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
-/// How long a read, or an accept on a listening socket, may block.
+/// Limits how long a read, or an accept on a listening socket, may block (`SO_RCVTIMEO`).
 ///
 /// # Errors
-/// Whatever `setsockopt` says.
+/// The error of `setsockopt`.
 pub fn set_receive_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()> {
     SockRef::from(socket).set_read_timeout(Some(timeout))
 }
 
-/// Fixes the buffers of `socket` and so its window; turns the kernel's own sizing off. The kernel
-/// caps it at `net.core.rmem_max` and `wmem_max` without saying so.
+/// Sets fixed socket buffers, and so the TCP window; turns the kernel's autotuning off. The kernel silently caps them at
+/// `net.core.rmem_max` and `wmem_max`.
 ///
 /// # Errors
-/// Whatever `setsockopt` says.
+/// The error of `setsockopt`.
 pub fn set_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     let socket = SockRef::from(socket);
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -147,7 +147,7 @@ pub fn set_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     socket.set_send_buffer_size(bytes)
 }
 
-/// Sets an option whose value is an int.
+/// Sets a socket option of type `int`.
 pub(super) fn set_int(socket: &impl AsFd, level: i32, option: i32, value: i32) -> io::Result<()> {
     // SAFETY: the descriptor is open for as long as `socket` is borrowed; the kernel reads one int.
     let result = unsafe {
@@ -184,11 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_bounded_where_the_kernel_can() {
+    fn rto_max_is_set_where_supported() {
         let (_listener, stream) = socket();
         let mut millis = 0i32;
         let mut length = size_of_val(&millis) as libc::socklen_t;
-        if !set_retransmit_wait_max(&stream, Duration::from_secs(1)).unwrap() {
+        if !set_rto_max(&stream, Duration::from_secs(1)).unwrap() {
             println!("skipped: needs Linux 6.15");
             return;
         }
@@ -203,11 +203,11 @@ mod tests {
             )
         };
         assert_eq!((result, millis), (0, 1000));
-        assert!(set_retransmit_wait_max(&stream, Duration::from_millis(1)).is_err());
+        assert!(set_rto_max(&stream, Duration::from_millis(1)).is_err());
     }
 
     #[test]
-    fn unknown_congestion_lists_what_there_is() {
+    fn unknown_congestion_error_lists_available() {
         let (_listener, stream) = socket();
         let message = set_congestion(&stream, "warp9").unwrap_err().to_string();
         assert!(message.contains("'warp9'"), "{message}");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_options_are_accepted() {
+    fn other_options_are_accepted() {
         let (_listener, stream) = socket();
         set_max_pacing_rate(&stream, 20_000_000_000).unwrap();
         set_max_pacing_rate(&stream, u64::MAX).unwrap();

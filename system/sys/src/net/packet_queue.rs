@@ -1,11 +1,11 @@
-//! Packets that wait in the kernel for a verdict (nfnetlink_queue): their length and first bytes come here, their
-//! payload stays where it is.
+//! NFQUEUE: packets that wait in the kernel for a verdict (nfnetlink_queue). The kernel sends their length and first bytes
+//! and keeps the payload.
 //!
-//! Packets come in the order in which they wait and are numbered so; super-packets stay whole. One verdict can let
-//! everything up to a number go. What has no verdict when the queue is closed is dropped.
+//! Packets come in queue order with increasing ids; super-packets stay whole. A batch verdict applies to all packets up to
+//! an id. Closing the queue drops packets without a verdict.
 //!
-//! The kernel says when a packet arrived, so that it does not matter how long a thread takes to hear of it. It notes
-//! that time while any socket of the machine asks for it; each queue has one that does.
+//! The kernel timestamps packets on arrival, so that the delay of the receiving thread does not matter. It does so while
+//! any socket of the machine requests timestamps; each queue holds one that does.
 
 use std::io;
 use std::net::UdpSocket;
@@ -13,114 +13,117 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 use std::time::{Duration, SystemTime};
 
-use super::divert::protocol;
-use super::netlink::{Netlink, attributes, put, set_option, u16_at, u32_at};
-use super::options::{set_int, set_receive_room};
+use rustix::net::netlink::NETFILTER;
 
-/// include/uapi/linux/netfilter/nfnetlink_queue.h.
-const PACKET: u16 = 3 << 8;
-const CONFIGURE: u16 = (3 << 8) | 2;
-const VERDICT: u16 = (3 << 8) | 1;
-const VERDICT_BATCH: u16 = (3 << 8) | 3;
-const CONFIG_COMMAND: u16 = 1;
-const CONFIG_PARAMETERS: u16 = 2;
-const CONFIG_LENGTH_MAX: u16 = 3;
-const CONFIG_MASK: u16 = 4;
-const CONFIG_FLAGS: u16 = 5;
-const BIND: u8 = 1;
-const COPY_PACKET: u8 = 2;
-/// Super-packets come whole.
-const FLAG_GSO: u32 = 4;
-const PACKET_HEADER: u16 = 1;
-const VERDICT_HEADER: u16 = 2;
-const MARK: u16 = 3;
-const TIMESTAMP: u16 = 4;
-const PAYLOAD: u16 = 10;
-const LENGTH: u16 = 13;
-const ACCEPT: u32 = 1;
-const DROP: u32 = 0;
-/// netlink.h: more than fits is dropped without an error.
-const OPTION_NO_ENOBUFS: i32 = 5;
+use super::netlink::{NLMSGHDR_BYTES, Netlink, attributes, put, set_option, u16_at, u32_at};
+use super::options::{set_int, set_receive_buffer};
 
+// libc declares these as `c_int`; message types and attributes have 16 bits.
+const NFNL_SUBSYS_QUEUE: u16 = libc::NFNL_SUBSYS_QUEUE as u16;
+const NFQNL_MSG_PACKET: u16 = (NFNL_SUBSYS_QUEUE << 8) | libc::NFQNL_MSG_PACKET as u16;
+const NFQNL_MSG_VERDICT: u16 = (NFNL_SUBSYS_QUEUE << 8) | libc::NFQNL_MSG_VERDICT as u16;
+const NFQNL_MSG_CONFIG: u16 = (NFNL_SUBSYS_QUEUE << 8) | libc::NFQNL_MSG_CONFIG as u16;
+const NFQNL_MSG_VERDICT_BATCH: u16 =
+    (NFNL_SUBSYS_QUEUE << 8) | libc::NFQNL_MSG_VERDICT_BATCH as u16;
+const NFQA_CFG_CMD: u16 = libc::NFQA_CFG_CMD as u16;
+const NFQA_CFG_PARAMS: u16 = libc::NFQA_CFG_PARAMS as u16;
+const NFQA_CFG_QUEUE_MAXLEN: u16 = libc::NFQA_CFG_QUEUE_MAXLEN as u16;
+const NFQA_CFG_MASK: u16 = libc::NFQA_CFG_MASK as u16;
+const NFQA_CFG_FLAGS: u16 = libc::NFQA_CFG_FLAGS as u16;
+const NFQNL_CFG_CMD_BIND: u8 = libc::NFQNL_CFG_CMD_BIND as u8;
+const NFQNL_COPY_PACKET: u8 = libc::NFQNL_COPY_PACKET as u8;
+/// Delivers super-packets (GSO) unsegmented.
+const NFQA_CFG_F_GSO: u32 = libc::NFQA_CFG_F_GSO as u32;
+const NFQA_PACKET_HDR: u16 = libc::NFQA_PACKET_HDR as u16;
+const NFQA_VERDICT_HDR: u16 = libc::NFQA_VERDICT_HDR as u16;
+const NFQA_MARK: u16 = libc::NFQA_MARK as u16;
+const NFQA_TIMESTAMP: u16 = libc::NFQA_TIMESTAMP as u16;
+const NFQA_PAYLOAD: u16 = libc::NFQA_PAYLOAD as u16;
+const NFQA_CAP_LEN: u16 = libc::NFQA_CAP_LEN as u16;
+const NF_ACCEPT: u32 = libc::NF_ACCEPT as u32;
+const NF_DROP: u32 = libc::NF_DROP as u32;
+
+/// Size of `struct nlmsghdr` and `struct nfgenmsg`.
+const HEADERS_BYTES: usize = NLMSGHDR_BYTES + 4;
 const MESSAGE_BYTES: usize = 512;
-const BATCH: usize = 32;
-const WAITING_MAX: u32 = 1 << 20;
-const BUFFER_BYTES: usize = 128 << 20;
+const MESSAGES_PER_RECV_MAX: usize = 32;
+const QUEUE_PACKETS_MAX: u32 = 1 << 20;
+const SOCKET_BUFFER_BYTES: usize = 128 << 20;
 
-/// A packet that waits.
+/// A packet that waits for a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Waiting<'a> {
-    /// Its number; those that came later have higher ones, until it wraps.
+pub struct QueuedPacket<'a> {
+    /// Increases with each packet of the queue and wraps.
     pub id: u32,
-    /// Its bytes, IP header included.
+    /// Length in bytes with the IP header.
     pub bytes: u32,
-    /// The first of them.
+    /// First bytes of the packet, from the IP header.
     pub head: &'a [u8],
-    /// When it arrived.
+    /// Arrival time by the wall clock; `None` without a timestamp.
     pub arrived: Option<SystemTime>,
 }
 
-/// A queue of the namespace in which it was opened.
+/// An NFQUEUE of the network namespace in which it was opened.
 pub struct PacketQueue {
     netlink: Netlink,
-    // Has the kernel note when packets arrive.
-    _clock: UdpSocket,
+    // Requests timestamps (SO_TIMESTAMPNS).
+    _timestamps: UdpSocket,
     number: u16,
-    buffers: Box<[[u8; MESSAGE_BYTES]; BATCH]>,
-    lengths: [usize; BATCH],
+    buffers: Box<[[u8; MESSAGE_BYTES]; MESSAGES_PER_RECV_MAX]>,
+    lengths: [usize; MESSAGES_PER_RECV_MAX],
 }
 
 impl PacketQueue {
-    /// Opens queue `number` of the namespace in which the calling thread is; `head_bytes` of each packet come here,
-    /// at most 256.
+    /// Opens queue `number` of the calling thread's network namespace; the kernel copies `head_bytes` of each packet, at
+    /// most 256.
     ///
     /// # Errors
-    /// `ResourceBusy` where another program has it; `Unsupported` where the kernel has no such queues.
+    /// `ResourceBusy` where another program has the queue; `Unsupported` where the kernel has no NFQUEUE.
     pub fn open(number: u16, head_bytes: u32) -> io::Result<Self> {
-        let netlink = Netlink::open(Some(protocol()))?;
+        let netlink = Netlink::open(Some(NETFILTER))?;
         let queue = Self {
             netlink,
-            _clock: clock()?,
+            _timestamps: timestamping_socket()?,
             number,
-            buffers: Box::new([[0; MESSAGE_BYTES]; BATCH]),
-            lengths: [0; BATCH],
+            buffers: Box::new([[0; MESSAGE_BYTES]; MESSAGES_PER_RECV_MAX]),
+            lengths: [0; MESSAGES_PER_RECV_MAX],
         };
-        queue.configure(|body| put(body, CONFIG_COMMAND, &[BIND, 0, 0, 0]))?;
+        queue.configure(|body| put(body, NFQA_CFG_CMD, &[NFQNL_CFG_CMD_BIND, 0, 0, 0]))?;
         queue.configure(|body| {
             let mut parameters = head_bytes.min(256).to_be_bytes().to_vec();
-            parameters.push(COPY_PACKET);
-            put(body, CONFIG_PARAMETERS, &parameters);
-            put(body, CONFIG_LENGTH_MAX, &WAITING_MAX.to_be_bytes());
-            put(body, CONFIG_FLAGS, &FLAG_GSO.to_be_bytes());
-            put(body, CONFIG_MASK, &FLAG_GSO.to_be_bytes());
+            parameters.push(NFQNL_COPY_PACKET);
+            put(body, NFQA_CFG_PARAMS, &parameters);
+            put(body, NFQA_CFG_QUEUE_MAXLEN, &QUEUE_PACKETS_MAX.to_be_bytes());
+            put(body, NFQA_CFG_FLAGS, &NFQA_CFG_F_GSO.to_be_bytes());
+            put(body, NFQA_CFG_MASK, &NFQA_CFG_F_GSO.to_be_bytes());
         })?;
-        set_receive_room(&queue, BUFFER_BYTES)?;
-        set_option(queue.netlink.fd(), OPTION_NO_ENOBUFS)?;
+        set_receive_buffer(&queue, SOCKET_BUFFER_BYTES)?;
+        set_option(queue.netlink.fd(), libc::NETLINK_NO_ENOBUFS)?;
         Ok(queue)
     }
 
     fn configure(&self, fill: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
-        let mut body = self.head();
+        let mut body = self.nfgenmsg();
         fill(&mut body);
-        self.netlink.change(CONFIGURE, 0, &body)
+        self.netlink.change(NFQNL_MSG_CONFIG, 0, &body)
     }
 
-    /// struct nfgenmsg.
-    fn head(&self) -> Vec<u8> {
+    /// Encodes `struct nfgenmsg`.
+    fn nfgenmsg(&self) -> Vec<u8> {
         let mut body = vec![0, 0];
         body.extend(self.number.to_be_bytes());
         body
     }
 
-    /// Takes up to [`BATCH`] packets that began to wait, without waiting for them itself; gives how many there were.
+    /// Passes up to [`MESSAGES_PER_RECV_MAX`] new packets to `each` and returns their count. Does not block.
     ///
     /// # Errors
-    /// Whatever the socket says; nothing there is none.
-    pub fn take(&mut self, mut each: impl FnMut(Waiting<'_>)) -> io::Result<usize> {
+    /// The socket's error; an empty queue is none.
+    pub fn take(&mut self, mut each: impl FnMut(QueuedPacket<'_>)) -> io::Result<usize> {
         let count = self.receive()?;
         for (buffer, length) in self.buffers.iter().zip(self.lengths).take(count) {
-            if let Some(waiting) = read(&buffer[..length.min(MESSAGE_BYTES)]) {
-                each(waiting);
+            if let Some(packet) = parse(&buffer[..length.min(MESSAGE_BYTES)]) {
+                each(packet);
             }
         }
         Ok(count)
@@ -128,9 +131,9 @@ impl PacketQueue {
 
     fn receive(&mut self) -> io::Result<usize> {
         // SAFETY: all zeroes are a valid value of these C structures.
-        let mut parts: [libc::iovec; BATCH] = unsafe { std::mem::zeroed() };
+        let mut parts: [libc::iovec; MESSAGES_PER_RECV_MAX] = unsafe { std::mem::zeroed() };
         // SAFETY: as above.
-        let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+        let mut messages: [libc::mmsghdr; MESSAGES_PER_RECV_MAX] = unsafe { std::mem::zeroed() };
         for ((part, message), buffer) in
             parts.iter_mut().zip(&mut messages).zip(self.buffers.iter_mut())
         {
@@ -144,7 +147,7 @@ impl PacketQueue {
             libc::recvmmsg(
                 self.netlink.fd().as_raw_fd(),
                 messages.as_mut_ptr(),
-                BATCH as libc::c_uint,
+                MESSAGES_PER_RECV_MAX as libc::c_uint,
                 libc::MSG_DONTWAIT,
                 ptr::null_mut(),
             )
@@ -160,38 +163,38 @@ impl PacketQueue {
         Ok(count)
     }
 
-    /// Lets every packet that waits with a number up to this one go, with this mark.
+    /// Accepts all packets up to this id, with this mark.
     ///
     /// # Errors
-    /// Whatever the socket says.
+    /// The socket's error.
     pub fn accept_up_to(&self, id: u32, mark: Option<u32>) -> io::Result<()> {
-        self.decide(VERDICT_BATCH, ACCEPT, id, mark)
+        self.send_verdict(NFQNL_MSG_VERDICT_BATCH, NF_ACCEPT, id, mark)
     }
 
-    /// Drops every packet that waits with a number up to this one.
+    /// Drops all packets up to this id.
     ///
     /// # Errors
-    /// Whatever the socket says.
+    /// The socket's error.
     pub fn drop_up_to(&self, id: u32) -> io::Result<()> {
-        self.decide(VERDICT_BATCH, DROP, id, None)
+        self.send_verdict(NFQNL_MSG_VERDICT_BATCH, NF_DROP, id, None)
     }
 
-    /// Drops one packet. The kernel finds it by a walk past all that wait before it.
+    /// Drops one packet. The kernel searches the queue from its head.
     ///
     /// # Errors
-    /// Whatever the socket says.
+    /// The socket's error.
     pub fn drop_one(&self, id: u32) -> io::Result<()> {
-        self.decide(VERDICT, DROP, id, None)
+        self.send_verdict(NFQNL_MSG_VERDICT, NF_DROP, id, None)
     }
 
-    fn decide(&self, kind: u16, verdict: u32, id: u32, mark: Option<u32>) -> io::Result<()> {
-        let mut body = self.head();
+    fn send_verdict(&self, kind: u16, verdict: u32, id: u32, mark: Option<u32>) -> io::Result<()> {
+        let mut body = self.nfgenmsg();
         let decision = [verdict.to_be_bytes(), id.to_be_bytes()].concat();
-        put(&mut body, VERDICT_HEADER, &decision);
+        put(&mut body, NFQA_VERDICT_HDR, &decision);
         if let Some(mark) = mark {
-            put(&mut body, MARK, &mark.to_be_bytes());
+            put(&mut body, NFQA_MARK, &mark.to_be_bytes());
         }
-        self.netlink.tell(kind, &body)
+        self.netlink.send(kind, &body)
     }
 }
 
@@ -207,14 +210,14 @@ impl std::fmt::Debug for PacketQueue {
     }
 }
 
-/// A socket for which the kernel notes when packets arrive.
-fn clock() -> io::Result<UdpSocket> {
+/// Opens a socket that makes the kernel timestamp packets.
+fn timestamping_socket() -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     set_int(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     Ok(socket)
 }
 
-/// struct nfqnl_msg_packet_timestamp: seconds and microseconds.
+/// Decodes `struct nfqnl_msg_packet_timestamp`: seconds and microseconds.
 fn time(value: &[u8]) -> Option<SystemTime> {
     let word = |at: usize| Some(u64::from_be_bytes(value.get(at..at + 8)?.try_into().ok()?));
     let (seconds, micros) =
@@ -222,35 +225,35 @@ fn time(value: &[u8]) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(seconds)?.checked_add(micros)
 }
 
-fn read(message: &[u8]) -> Option<Waiting<'_>> {
-    if u16_at(message, 4)? != PACKET {
+fn parse(message: &[u8]) -> Option<QueuedPacket<'_>> {
+    if u16_at(message, 4)? != NFQNL_MSG_PACKET {
         return None;
     }
-    let mut waiting = Waiting { id: 0, bytes: 0, head: &[], arrived: None };
+    let mut packet = QueuedPacket { id: 0, bytes: 0, head: &[], arrived: None };
     let mut known = false;
-    for (kind, value) in attributes(message.get(20..)?) {
+    for (kind, value) in attributes(message.get(HEADERS_BYTES..)?) {
         match kind {
-            PACKET_HEADER => {
-                waiting.id = u32_at(value, 0)?.to_be();
+            NFQA_PACKET_HDR => {
+                packet.id = u32_at(value, 0)?.to_be();
                 known = true;
             }
-            PAYLOAD => {
-                waiting.head = value;
-                waiting.bytes = waiting.bytes.max(u32::try_from(value.len()).unwrap_or(0));
+            NFQA_PAYLOAD => {
+                packet.head = value;
+                packet.bytes = packet.bytes.max(u32::try_from(value.len()).unwrap_or(0));
             }
-            TIMESTAMP => waiting.arrived = time(value),
-            LENGTH => waiting.bytes = u32_at(value, 0)?.to_be(),
+            NFQA_TIMESTAMP => packet.arrived = time(value),
+            NFQA_CAP_LEN => packet.bytes = u32_at(value, 0)?.to_be(),
             _ => {}
         }
     }
-    known.then_some(waiting)
+    known.then_some(packet)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::namespace::NetworkNamespace;
-    use crate::net::{CONGESTED, Configurator, Diversion, divert};
+    use crate::net::{CE_MARK, Configurator, Diversion, divert};
     use std::net::UdpSocket;
     use std::time::Duration;
 
@@ -262,13 +265,13 @@ mod tests {
         };
         namespace
             .inside(|| {
-                let lo = Configurator::here().unwrap();
+                let lo = Configurator::open().unwrap();
                 let device = lo.index_of("lo").unwrap();
                 lo.set_up(device).unwrap();
                 let mut queue = PacketQueue::open(3, 64).unwrap();
                 assert!(PacketQueue::open(3, 64).is_err());
-                let means = divert(&[Diversion { device, to: None, queue: 3 }]).unwrap();
-                println!("by {means:?}");
+                let method = divert(&[Diversion { device, to: None, queue: 3 }]).unwrap();
+                println!("by {method:?}");
                 for address in ["127.0.0.1:0", "[::1]:0"] {
                     let there = UdpSocket::bind(address).unwrap();
                     there.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -278,21 +281,21 @@ mod tests {
                     }
                     let mut seen = Vec::new();
                     while seen.len() < 3 {
-                        queue.take(|waiting| seen.push((waiting.id, waiting.bytes))).unwrap();
+                        queue.take(|packet| seen.push((packet.id, packet.bytes))).unwrap();
                     }
                     let header = if address.starts_with('[') { 48 } else { 28 };
                     let lengths: Vec<_> = seen.iter().map(|(_, bytes)| bytes - header).collect();
                     assert_eq!(lengths, [3, 3, 5]);
                     queue.accept_up_to(seen[0].0, None).unwrap();
                     queue.drop_up_to(seen[1].0).unwrap();
-                    queue.accept_up_to(seen[2].0, Some(CONGESTED)).unwrap();
+                    queue.accept_up_to(seen[2].0, Some(CE_MARK)).unwrap();
                     let mut text = [0; 9];
                     for expected in ["one", "three"] {
                         let length = there.recv(&mut text).unwrap();
                         assert_eq!(&text[..length], expected.as_bytes());
                     }
                 }
-                // Nothing is diverted any more.
+                // Without diversions packets pass.
                 divert(&[]).unwrap();
                 let there = UdpSocket::bind("127.0.0.1:0").unwrap();
                 there.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -303,10 +306,10 @@ mod tests {
     }
 
     #[test]
-    fn whatever_arrives_is_no_panic() {
+    fn malformed_messages_do_not_panic() {
         for length in 0..80 {
             for byte in [0, 1, 3, 4, 10, 255] {
-                let _ = read(&vec![byte; length]);
+                let _ = parse(&vec![byte; length]);
             }
         }
     }

@@ -1,8 +1,7 @@
-//! Memory whose content is fixed once and then only read: what a memory-to-memory test sends.
+//! Read-only memory with a fixed pattern: the payload of a memory-to-memory test.
 //!
-//! It is mapped on huge pages where the kernel has them to give, so that a whole segment is one
-//! run of physical memory. Because nothing can write to it after `new`, the kernel may hold
-//! references to its pages (vmsplice) without any byte on the wire ever changing.
+//! It is mapped on huge pages where available, so that a segment is contiguous in physical memory. Nothing writes to it
+//! after `new`: the kernel may hold references to its pages (vmsplice) without a change of bytes on the wire.
 
 use std::io;
 use std::ptr::NonNull;
@@ -61,15 +60,15 @@ impl PatternMemory {
         Ok(memory)
     }
 
-    /// The content.
+    /// The whole pattern.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `start..start + length` lies inside the mapping, is initialised, and nobody
+        // SAFETY: `start..start + length` lies inside the mapping, is initialised, and nothing
         // writes to it while `self` lives.
         unsafe { std::slice::from_raw_parts(self.first(), self.length) }
     }
 
-    /// Whether the kernel took the advice to use huge pages (it may still lack them).
+    /// True if the kernel accepted `MADV_HUGEPAGE`; it may still lack huge pages.
     #[must_use]
     pub const fn huge_pages_advised(&self) -> bool {
         self.huge_advised
@@ -105,7 +104,7 @@ mod tests {
     use super::PatternMemory;
 
     #[test]
-    fn is_the_same_every_time_and_not_constant() {
+    fn pattern_is_deterministic_and_varies() {
         let one = PatternMemory::new(100_003).unwrap();
         let two = PatternMemory::new(100_003).unwrap();
         assert_eq!(one.bytes().len(), 100_003);

@@ -1,7 +1,6 @@
-//! Sending memory without copying it: its pages go into a pipe once (vmsplice), are duplicated
-//! into a second pipe (tee) and pass from there to a socket (splice). The kernel holds references
-//! to the pages until they are acknowledged, and looks the pages up only once: that is the gain
-//! over a vmsplice for each send.
+//! Zero-copy sending: pages go into a pipe once (vmsplice), are duplicated into a second pipe (tee) and move from there
+//! to a socket (splice). The kernel holds references to the pages until they are acknowledged, and looks them up only
+//! once, which is the gain over a vmsplice per send.
 //!
 //! Only [`PatternMemory`] can be sent: it never changes, so nothing on the wire can.
 
@@ -18,13 +17,13 @@ use super::PatternMemory;
 /// An endless supply of one piece of memory for one socket.
 #[derive(Debug)]
 pub struct SplicePipe {
-    /// Holds the memory's pages for good.
+    /// Holds the memory's pages until drop.
     supply: Pipe,
     /// Bytes in `supply`.
     length: usize,
-    /// Passes duplicates on.
+    /// Holds duplicates on their way to the socket.
     outlet: Pipe,
-    /// Bytes in `outlet` that the socket has not taken yet.
+    /// Bytes in `outlet` that the socket has not accepted yet.
     pending: usize,
 }
 
@@ -35,11 +34,10 @@ struct Pipe {
 }
 
 impl SplicePipe {
-    /// Makes the pipes and puts `memory` into them, or as much of its start as this user's pipes
-    /// may hold: the kernel gives less once they together pass `fs.pipe-user-pages-soft`.
+    /// Fills a pipe with `memory`, or as much of its start as this user's pipes may hold (`fs.pipe-user-pages-soft`).
     ///
     /// # Errors
-    /// No pipe can be made, or the kernel refuses vmsplice.
+    /// The error of `pipe2` or `vmsplice`.
     pub fn new(memory: &PatternMemory) -> io::Result<Self> {
         let bytes = memory.bytes();
         let supply = Pipe::new(bytes.len())?;
@@ -52,17 +50,17 @@ impl SplicePipe {
         Ok(Self { supply, length, outlet, pending: 0 })
     }
 
-    /// Bytes of the memory that are in the pipe.
+    /// Bytes of the memory that the pipe holds.
     #[must_use]
     pub const fn length(&self) -> usize {
         self.length
     }
 
-    /// Moves up to `length` bytes towards `socket`. Returns how many it took, which may be fewer:
-    /// call again. The stream of bytes is pieces of the memory's start.
+    /// Sends up to `length` bytes. Returns the bytes that the socket accepted; call again for the rest. The stream consists
+    /// of pieces of the memory's start.
     ///
     /// # Errors
-    /// Whatever tee or splice say; a send timeout of the socket shows as `WouldBlock`.
+    /// The error of `tee` or `splice`; `WouldBlock` after the socket's send timeout.
     pub fn send(&mut self, socket: &impl AsFd, length: usize) -> io::Result<usize> {
         if self.pending == 0 {
             let count = length.min(self.length);
@@ -96,7 +94,7 @@ mod tests {
     use super::{PatternMemory, SplicePipe};
 
     #[test]
-    fn the_receiver_reads_the_memory_over_and_over() {
+    fn receiver_reads_memory_repeatedly() {
         let memory = PatternMemory::new(300_000).unwrap();
         let mut pipe = SplicePipe::new(&memory).unwrap();
         assert_eq!(pipe.length(), memory.bytes().len());

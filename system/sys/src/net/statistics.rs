@@ -1,59 +1,41 @@
-//! All network devices of this network namespace with their counters, asked from the kernel by netlink.
+//! Counters of all network devices of this network namespace, by rtnetlink.
 //!
-//! Not from `/sys/class/net` or `/proc/net/dev`: the one shows the namespace it was mounted in, the other has too few
-//! counters.
+//! Not from `/sys/class/net`, which shows the namespace it was mounted in, nor from `/proc/net/dev`, which lacks counters.
 
 use std::io;
 
-use super::conversation::Conversation;
-use super::netlink::{attributes, cut, u16_at, u32_at};
+use super::netlink::{
+    IF_OPER_UNKNOWN, IF_OPER_UP, IFF_LOWER_UP, IFF_UP, IFINFOMSG_BYTES, attributes, truncated,
+    u16_at, u32_at,
+};
+use super::netlink_session::NetlinkSession;
 
-/// rtnetlink(7), include/uapi/linux/if_link.h.
-const GETLINK: u16 = 18;
-const HARDWARE: u16 = 1;
-const NAME: u16 = 3;
-const STATE: u16 = 16;
-const INFO: u16 = 18;
-const STATS64: u16 = 23;
-const PROMISCUITY: u16 = 30;
-const INFO_KIND: u16 = 1;
-const UP: u32 = 1;
-const LOWER_UP: u32 = 0x1_0000;
-const STATE_UP: u8 = 6;
-const STATE_UNKNOWN: u8 = 0;
-
-/// if_arp(7).
-const ETHERNET: u16 = 1;
-const LOOPBACK: u16 = 772;
-
-const INFO_BYTES: usize = 16;
-
-/// A network device.
+/// A network device with its state and counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CountedDevice {
-    /// Its index.
+    /// Interface index, unique in the namespace.
     pub index: u32,
-    /// Its name.
+    /// Interface name, up to 15 bytes.
     pub name: String,
-    /// Whether its frames begin with an Ethernet header.
+    /// True if its frames begin with an Ethernet header.
     pub ethernet: bool,
-    /// Whether it is hardware, real or a virtual machine's: of Ethernet, and of none of the kernel's own kinds (VLAN,
-    /// bridge, bond, veth).
+    /// True for an Ethernet device without IFLA_INFO_KIND: hardware, real or a virtual machine's, and not a VLAN, bridge,
+    /// bond or veth.
     pub physical: bool,
-    /// Whether it was taken up.
+    /// Administratively up (IFF_UP).
     pub up: bool,
-    /// Whether packets go through it.
+    /// Operationally up: it passes packets.
     pub running: bool,
-    /// Whether it takes frames to anybody.
+    /// True in promiscuous mode.
     pub promiscuous: bool,
-    /// Its Ethernet address.
+    /// Ethernet (MAC) address.
     pub hardware: Option<[u8; 6]>,
-    /// What went through it.
+    /// Counters since its creation.
     pub statistics: DeviceStatistics,
 }
 
-/// What went through a device since it was made (`struct rtnl_link_stats64`). Bytes are those of Ethernet frames
-/// without check sequence.
+/// `struct rtnl_link_stats64`, counted from the creation of the device. Bytes include the Ethernet header, not the frame
+/// check sequence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the kernel's own names")]
 pub struct DeviceStatistics {
@@ -73,44 +55,49 @@ pub struct DeviceStatistics {
 }
 
 impl CountedDevice {
-    /// All of them.
+    /// Lists all devices of the namespace.
     ///
     /// # Errors
-    /// Whatever the kernel says.
+    /// The kernel's error.
     pub fn all() -> io::Result<Vec<Self>> {
-        let answers = Conversation::open(None)?.list(GETLINK, &[0; INFO_BYTES])?;
+        let answers = NetlinkSession::open(None)?.dump(libc::RTM_GETLINK, &[0; IFINFOMSG_BYTES])?;
         answers.iter().map(|answer| read(answer)).collect()
     }
 }
 
 fn read(body: &[u8]) -> io::Result<CountedDevice> {
-    let hardware = u16_at(body, 2).ok_or_else(cut)?;
-    let flags = u32_at(body, 8).ok_or_else(cut)?;
+    let hardware = u16_at(body, 2).ok_or_else(truncated)?;
+    let flags = u32_at(body, 8).ok_or_else(truncated)?;
     let mut device = CountedDevice {
-        index: u32_at(body, 4).ok_or_else(cut)?,
+        index: u32_at(body, 4).ok_or_else(truncated)?,
         name: String::new(),
-        ethernet: hardware == ETHERNET || hardware == LOOPBACK,
-        physical: hardware == ETHERNET,
-        up: flags & UP != 0,
+        ethernet: hardware == libc::ARPHRD_ETHER || hardware == libc::ARPHRD_LOOPBACK,
+        physical: hardware == libc::ARPHRD_ETHER,
+        up: flags & IFF_UP != 0,
         running: false,
         promiscuous: false,
         hardware: None,
         statistics: DeviceStatistics::default(),
     };
-    for (kind, value) in attributes(body.get(INFO_BYTES..).unwrap_or_default()) {
+    for (kind, value) in attributes(body.get(IFINFOMSG_BYTES..).unwrap_or_default()) {
         match kind {
-            NAME => {
+            libc::IFLA_IFNAME => {
                 let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
                 device.name = String::from_utf8_lossy(&value[..end]).into_owned();
             }
-            HARDWARE if hardware == ETHERNET => device.hardware = value.try_into().ok(),
-            STATE => {
-                device.running = value == [STATE_UP]
-                    || (value == [STATE_UNKNOWN] && flags & (UP | LOWER_UP) == (UP | LOWER_UP));
+            libc::IFLA_ADDRESS if hardware == libc::ARPHRD_ETHER => {
+                device.hardware = value.try_into().ok()
             }
-            INFO => device.physical &= !attributes(value).any(|(kind, _)| kind == INFO_KIND),
-            PROMISCUITY => device.promiscuous = u32_at(value, 0) != Some(0),
-            STATS64 => device.statistics = statistics(value),
+            libc::IFLA_OPERSTATE => {
+                device.running = value == [IF_OPER_UP]
+                    || (value == [IF_OPER_UNKNOWN]
+                        && flags & (IFF_UP | IFF_LOWER_UP) == (IFF_UP | IFF_LOWER_UP));
+            }
+            libc::IFLA_LINKINFO => {
+                device.physical &= !attributes(value).any(|(kind, _)| kind == libc::IFLA_INFO_KIND)
+            }
+            libc::IFLA_PROMISCUITY => device.promiscuous = u32_at(value, 0) != Some(0),
+            libc::IFLA_STATS64 => device.statistics = statistics(value),
             _ => {}
         }
     }
@@ -144,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_among_them_and_counts() {
+    fn loopback_is_listed_and_counts() {
         let of_lo =
             || CountedDevice::all().unwrap().into_iter().find(|one| one.name == "lo").unwrap();
         let before = of_lo();
@@ -158,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_arrives_is_no_panic() {
+    fn malformed_messages_do_not_panic() {
         for length in 0..80 {
             for byte in [0, 1, 4, 18, 23, 255] {
                 let _ = read(&vec![byte; length]);

@@ -1,39 +1,27 @@
-//! Ethernet devices whose packets a program carries (TUN/TAP), whole super-packets at a time.
+//! TAP devices with virtio network headers (TUN/TAP), so that super-packets cross them whole.
 //!
-//! A frame comes and goes behind the twelve bytes of a virtio network header, which say how the kernel is to cut a
-//! super-packet into segments and which checksum is still to be made.
+//! Each frame has `struct virtio_net_hdr_mrg_rxbuf` (12 bytes) in front: segment size and type (GSO), and the checksum that
+//! is still to be computed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// include/uapi/linux/if_tun.h.
-const SET_INTERFACE: libc::c_ulong = 0x4004_54CA;
-const SET_OFFLOAD: libc::c_ulong = 0x4004_54D0;
-const SET_HEADER_SIZE: libc::c_ulong = 0x4004_54D8;
-const TAP: libc::c_short = 2;
-const NO_PACKET_INFORMATION: libc::c_short = 0x1000;
-const VIRTIO_HEADER: libc::c_short = 0x4000;
-const OFFLOAD_CHECKSUM: libc::c_ulong = 1;
-const OFFLOAD_TCP4: libc::c_ulong = 2;
-const OFFLOAD_TCP6: libc::c_ulong = 4;
-const OFFLOAD_ECN: libc::c_ulong = 8;
-
-/// Bytes of the header before each frame.
+/// Size of the virtio network header before each frame.
 pub const TAP_HEADER_BYTES: usize = 12;
-/// The longest frame with its header: a super-packet.
+/// Largest frame: virtio header, Ethernet header, VLAN tag and a super-packet.
 pub const TAP_FRAME_BYTES_MAX: usize = TAP_HEADER_BYTES + 14 + 4 + 65_536;
 
-/// A device that lives as long as this.
+/// A TAP device; dropping it removes the device.
 #[derive(Debug)]
 pub struct Tap(File);
 
 impl Tap {
-    /// A device of this name in the network namespace in which the calling thread is.
+    /// Creates a device of this name in the calling thread's network namespace.
     ///
     /// # Errors
-    /// `NotFound` where the kernel has none; `PermissionDenied` without CAP_NET_ADMIN; `ResourceBusy` for a name that is taken.
+    /// `NotFound` where the kernel has no TUN/TAP; `PermissionDenied` without CAP_NET_ADMIN; `ResourceBusy` for a name in use.
     pub fn open(name: &str) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -48,23 +36,25 @@ impl Tap {
         for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
             *to = from as libc::c_char;
         }
-        request.ifr_ifru.ifru_flags = TAP | NO_PACKET_INFORMATION | VIRTIO_HEADER;
+        request.ifr_ifru.ifru_flags =
+            (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
         // SAFETY: the kernel reads and writes one `ifreq` at the pointer.
-        check(unsafe { libc::ioctl(file.as_raw_fd(), SET_INTERFACE, &raw mut request) })?;
+        check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
         let bytes = TAP_HEADER_BYTES as libc::c_int;
         // SAFETY: the kernel reads one int from the pointer.
-        check(unsafe { libc::ioctl(file.as_raw_fd(), SET_HEADER_SIZE, &raw const bytes) })?;
-        let offload = OFFLOAD_CHECKSUM | OFFLOAD_TCP4 | OFFLOAD_TCP6 | OFFLOAD_ECN;
-        // SAFETY: this one takes a number.
-        check(unsafe { libc::ioctl(file.as_raw_fd(), SET_OFFLOAD, offload) })?;
+        check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const bytes) })?;
+        let offload = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+        let offload = libc::c_ulong::from(offload);
+        // SAFETY: TUNSETOFFLOAD takes a number and touches no memory.
+        check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, offload) })?;
         Ok(Self(file))
     }
 
-    /// The next frame that was sent by the device, header first; none when there is none now.
+    /// Reads the next frame that the device sent, header first; `None` when no frame waits.
     ///
     /// # Errors
-    /// Whatever the kernel says.
-    pub fn take(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    /// The kernel's error.
+    pub fn read_frame(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match (&self.0).read(buffer) {
                 Ok(length) => return Ok(Some(length)),
@@ -75,11 +65,11 @@ impl Tap {
         }
     }
 
-    /// Has the device receive a frame, header first.
+    /// Writes a frame, header first, that the device receives.
     ///
     /// # Errors
-    /// `InvalidInput` for what is none; whatever else the kernel says.
-    pub fn give(&self, frame: &[u8]) -> io::Result<()> {
+    /// `InvalidInput` for a malformed frame; else the kernel's error.
+    pub fn write_frame(&self, frame: &[u8]) -> io::Result<()> {
         (&self.0).write(frame).map(|_| ())
     }
 }

@@ -1,7 +1,7 @@
-//! What the kernel knows about one TCP connection: `getsockopt(TCP_INFO)`, typed.
+//! Statistics of one TCP connection: `getsockopt(TCP_INFO)`.
 //!
-//! The kernel's structure has grown with every few releases and it copies out as many bytes as
-//! both sides know. Fields an older kernel does not have stay zero.
+//! The kernel's structure grows with releases; the kernel copies as many bytes as both sides know. Fields that an older
+//! kernel does not have stay zero.
 
 use std::io;
 use std::mem::size_of;
@@ -74,17 +74,17 @@ const _: () = assert!(size_of::<RawTcpInfo>() == 224);
 pub struct TcpInfo {
     /// Smoothed round-trip time.
     pub rtt_us: u32,
-    /// Smallest round-trip time seen; 0 while nothing has been measured.
+    /// Smallest round-trip time; 0 before the first measurement.
     pub rtt_min_us: u32,
     /// The receiver's own estimate of the round-trip time, for the end that only reads.
     pub receiver_rtt_us: u32,
-    /// Segments sent again since the start.
+    /// Segments retransmitted since the start.
     pub retransmits: u32,
     /// Most recent rate at which data was delivered to the peer, in bits per second.
     pub delivery_rate_bps: u64,
     /// Bytes the peer has acknowledged.
     pub bytes_acked: u64,
-    /// Bytes sent again.
+    /// Payload bytes retransmitted since the start.
     pub bytes_retransmitted: u64,
     /// Bytes received in order.
     pub bytes_received: u64,
@@ -92,11 +92,11 @@ pub struct TcpInfo {
     pub segments_sent: u32,
     /// Segments received, those without data included.
     pub segments_received: u32,
-    /// Bytes written by the program that have not been sent once.
+    /// Bytes in the send buffer that were never sent.
     pub notsent_bytes: u32,
     /// Segments sent and not acknowledged.
     pub unacked_segments: u32,
-    /// Time since the peer acknowledged anything.
+    /// Time since the last acknowledgement.
     pub last_acknowledged_ms: u32,
     /// Congestion window in segments.
     pub snd_cwnd: u32,
@@ -104,21 +104,21 @@ pub struct TcpInfo {
     pub snd_mss: u32,
     /// Largest segment received, in bytes of payload.
     pub rcv_mss: u32,
-    /// Largest segment this end announced it can take.
+    /// MSS that this end advertised, in bytes.
     pub advertised_mss: u32,
     /// Time with data outstanding.
     pub busy_us: u64,
-    /// Time stopped by the peer's receive window.
+    /// Time limited by the peer's receive window.
     pub rwnd_limited_us: u64,
-    /// Time stopped by this end's send buffer.
+    /// Time limited by this end's send buffer.
     pub sndbuf_limited_us: u64,
 }
 
 impl TcpInfo {
-    /// Asks the kernel about `socket`.
+    /// Reads the statistics of `socket`.
     ///
     /// # Errors
-    /// Whatever `getsockopt` says: not a TCP socket, most often.
+    /// The error of `getsockopt`, as for sockets other than TCP.
     pub fn of(socket: &impl AsFd) -> io::Result<Self> {
         let mut raw = RawTcpInfo::default();
         let mut length = libc::socklen_t::try_from(size_of::<RawTcpInfo>()).unwrap_or(0);
@@ -145,7 +145,7 @@ impl From<RawTcpInfo> for TcpInfo {
     fn from(raw: RawTcpInfo) -> Self {
         Self {
             rtt_us: raw.rtt,
-            // The kernel says "not measured" with all ones.
+            // All ones: not measured yet.
             rtt_min_us: if raw.min_rtt == u32::MAX { 0 } else { raw.min_rtt },
             receiver_rtt_us: raw.rcv_rtt,
             retransmits: raw.total_retrans,
@@ -177,7 +177,7 @@ mod tests {
     use super::TcpInfo;
 
     #[test]
-    fn counts_what_crossed_a_loopback_connection() {
+    fn loopback_connection_counts_bytes() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn is_an_error_on_a_socket_that_is_not_tcp() {
+    fn udp_socket_is_an_error() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(TcpInfo::of(&socket).is_err());
     }

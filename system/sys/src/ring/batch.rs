@@ -1,9 +1,9 @@
-//! Many small reads into one memory, all at the device at once.
+//! Many small reads into one buffer, submitted to the device at once.
 //!
-//! For: thousands of small files past the page cache, where one read after the other would leave the device idle.
-//! Not for: writing, which a file that grows makes wait anyhow.
+//! For: thousands of small files with `O_DIRECT`, where sequential reads would leave the device idle.
+//! Not for: writing, since extending a file blocks anyhow.
 //!
-//! Fails per part. Without io_uring, or once that takes no more, the parts are read one after the other.
+//! Fails per read. Without io_uring, or after its failure, it reads sequentially.
 
 use std::fmt;
 use std::fs::File;
@@ -16,52 +16,51 @@ use std::time::Duration;
 
 use io_uring::{IoUring, opcode, types};
 
-/// The beginning of one file, and where it goes in the memory.
+/// Reads the start of one file into a range of the buffer.
 #[derive(Debug, Clone)]
-pub struct Part<'a> {
-    /// The file.
+pub struct BatchRead<'a> {
+    /// Read from offset 0.
     pub file: &'a File,
-    /// Where its bytes go; no further than the memory.
+    /// Destination in the buffer.
     pub range: Range<usize>,
 }
 
-/// Reads parts of a memory at once; keep it to one thread.
-pub struct Batch {
+/// Executes batches of [`BatchRead`]; keep it to one thread.
+pub struct BatchReader {
     ring: Option<IoUring>,
     depth: usize,
-    fault: Option<io::Error>,
+    error: Option<io::Error>,
 }
 
-/// What the kernel says to each part: bytes or an error's number; nothing where it was not asked.
-type Answers = Vec<Option<Result<usize, i32>>>;
+/// Result of each read: bytes or errno; `None` where it was not submitted.
+type ReadResults = Vec<Option<Result<usize, i32>>>;
 
-impl Batch {
-    /// For `depth` parts at the device at a time; one, where there is no io_uring.
+impl BatchReader {
+    /// Prepares for `depth` reads at a time; 1 without io_uring.
     pub fn new(depth: u32) -> Self {
         let ring = IoUring::builder().setup_clamp().dontfork().build(depth.max(1)).ok();
         let ring = ring.filter(|_| super::Ring::probe().is_ok());
         let depth = ring.as_ref().map_or(1, |ring| ring.params().sq_entries() as usize);
-        Self { ring, depth, fault: None }
+        Self { ring, depth, error: None }
     }
 
-    /// Why io_uring took no more, once, if that has happened; from there on it is done without.
-    pub fn take_fault(&mut self) -> Option<io::Error> {
-        self.fault.take()
+    /// Returns the error that ended the use of io_uring, once.
+    pub fn take_error(&mut self) -> Option<io::Error> {
+        self.error.take()
     }
 
-    /// Reads each part from the beginning of its file. How many bytes came, in the order of `parts`: all that were asked
-    /// for, or less where the file ends before.
+    /// Executes all reads. Returns their byte counts in order: the whole range, or less where the file is shorter.
     ///
     /// # Panics
-    /// When a part lies beyond the memory.
-    pub fn read(&mut self, memory: &mut [u8], parts: &[Part<'_>]) -> Vec<io::Result<usize>> {
+    /// When a range lies beyond the memory.
+    pub fn read(&mut self, memory: &mut [u8], parts: &[BatchRead<'_>]) -> Vec<io::Result<usize>> {
         assert!(
             parts.iter().all(|part| memory.get(part.range.clone()).is_some()),
             "beyond the memory"
         );
         let mut read = Vec::with_capacity(parts.len());
         for some in parts.chunks(self.depth) {
-            let answers = self.ask(memory, some);
+            let answers = self.submit(memory, some);
             for (part, answer) in some.iter().zip(answers) {
                 let into = &mut memory[part.range.clone()];
                 read.push(match answer {
@@ -75,8 +74,8 @@ impl Batch {
         read
     }
 
-    /// One read for each part, at most `depth`; nothing where it could not be asked.
-    fn ask(&mut self, memory: &mut [u8], parts: &[Part<'_>]) -> Answers {
+    /// Submits one read for each part, at most `depth`; `None` for those not submitted.
+    fn submit(&mut self, memory: &mut [u8], parts: &[BatchRead<'_>]) -> ReadResults {
         let mut answers = vec![None; parts.len()];
         let Some(ring) = &mut self.ring else { return answers };
         let base = memory.as_mut_ptr();
@@ -97,19 +96,19 @@ impl Batch {
         if let Err(error) = collect(ring, asked, &mut answers) {
             // What the kernel was never handed goes with the ring.
             self.ring = None;
-            self.fault = Some(error);
+            self.error = Some(error);
         }
         answers
     }
 }
 
-/// Hands over the `asked` reads that are queued and takes the answers to all. Where the kernel takes no more, what it
-/// was handed before is waited for nevertheless: it may still write into memory that is only borrowed.
-fn collect(ring: &mut IoUring, mut asked: usize, answers: &mut Answers) -> io::Result<()> {
+/// Submits the `asked` queued reads and collects their results. After a failed submission it still waits for the reads
+/// submitted before, since the kernel may write into the borrowed memory.
+fn collect(ring: &mut IoUring, mut asked: usize, answers: &mut ReadResults) -> io::Result<()> {
     let mut result = Ok(());
     while asked > 0 {
         if result.is_err() {
-            // Answers come at any system call of this thread.
+            // ReadResults come at any system call of this thread.
             thread::sleep(Duration::from_millis(1));
         } else if let Err(error) = ring.submit_and_wait(asked) {
             match error.raw_os_error() {
@@ -132,7 +131,7 @@ fn collect(ring: &mut IoUring, mut asked: usize, answers: &mut Answers) -> io::R
     result
 }
 
-/// Reads on behind the first `done` bytes until the end of the file or of `into`.
+/// Reads from offset `done` until the end of the file or of `into`.
 fn finish(file: &File, into: &mut [u8], mut done: usize) -> io::Result<usize> {
     while done < into.len() {
         match file.read_at(&mut into[done..], done as u64) {
@@ -147,9 +146,9 @@ fn finish(file: &File, into: &mut [u8], mut done: usize) -> io::Result<usize> {
     Ok(done)
 }
 
-impl fmt::Debug for Batch {
+impl fmt::Debug for BatchReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("depth", &self.depth).finish_non_exhaustive()
+        f.debug_struct("BatchReader").field("depth", &self.depth).finish_non_exhaustive()
     }
 }
 
@@ -160,11 +159,11 @@ mod tests {
 
     use super::*;
 
-    /// Has the kernel take no more; it goes on with what it has as long as the second descriptor is there.
+    /// Makes further submissions fail; earlier reads continue while the returned descriptor is open.
     fn break_ring(ring: &IoUring) -> OwnedFd {
         let fd = ring.as_raw_fd();
         let nothing = File::open("/dev/null").unwrap();
-        // SAFETY: the descriptor is open, and what `dup` makes is nobody else's.
+        // SAFETY: the descriptor is open, and `dup` returns a new one.
         let kept = unsafe { OwnedFd::from_raw_fd(libc::dup(fd)) };
         // SAFETY: both are open; the ring goes on to own the number.
         assert_eq!(unsafe { libc::dup2(nothing.as_raw_fd(), fd) }, fd);
@@ -172,8 +171,8 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_breaks_costs_speed_alone() {
-        let mut batch = Batch::new(8);
+    fn broken_ring_falls_back_to_pread() {
+        let mut batch = BatchReader::new(8);
         let Some(ring) = &mut batch.ring else {
             eprintln!("SKIPPED: no io_uring here");
             return;
@@ -198,15 +197,16 @@ mod tests {
         collect(ring, 3, &mut answers).unwrap_err();
         assert_eq!(answers, [Some(Ok(10)), Some(Ok(10)), None]);
 
-        let mut batch = Batch::new(8);
+        let mut batch = BatchReader::new(8);
         let _kept = batch.ring.as_ref().map(break_ring);
         for _ in 0..2 {
             memory.fill(0);
-            let part = |number: usize| Part { file: &file, range: number * 10..number * 10 + 10 };
+            let part =
+                |number: usize| BatchRead { file: &file, range: number * 10..number * 10 + 10 };
             let read = batch.read(&mut memory, &[part(0), part(1), part(2)]);
             assert!(read.iter().all(|read| *read.as_ref().unwrap() == 10));
             assert_eq!(&memory, b"012345678901234567890123456789");
         }
-        assert!(batch.take_fault().is_some() && batch.ring.is_none());
+        assert!(batch.take_error().is_some() && batch.ring.is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! Both ways of doing block I/O, through the one interface, against real files.
+//! Both backends through the [`BlockIo`] trait, against real files.
 
 use super::*;
 use crate::buffer::BufferPool;
@@ -21,7 +21,7 @@ fn ring(depth: usize) -> Option<Ring> {
     }
 }
 
-/// Everything there is here to do block I/O with.
+/// All backends available here.
 fn both(depth: usize) -> Vec<Box<dyn BlockIo>> {
     let mut both: Vec<Box<dyn BlockIo>> = vec![Box::new(SyncIo::new())];
     if let Some(ring) = ring(depth) {
@@ -101,7 +101,7 @@ fn read_all(io: &mut dyn BlockIo, pool: &BufferPool, file: &Arc<File>, len: usiz
 }
 
 #[test]
-fn what_is_written_is_read_back_with_an_unaligned_tail() {
+fn unaligned_tail_round_trips() {
     for io in &mut both(8) {
         let pool = BufferPool::new(8, BLOCK);
         for len in [1, 511, BLOCK, BLOCK + 1, 40 * BLOCK + 12_345] {
@@ -116,7 +116,7 @@ fn what_is_written_is_read_back_with_an_unaligned_tail() {
 }
 
 #[test]
-fn direct_reads_end_at_an_unaligned_end_of_file() {
+fn direct_reads_stop_at_unaligned_eof() {
     for io in &mut both(8) {
         let pool = BufferPool::new(8, BLOCK);
         for len in [1, 512, 4096, 10_000, BLOCK, 20 * BLOCK, 20 * BLOCK + 1536, 20 * BLOCK + 77] {
@@ -151,7 +151,7 @@ fn direct_writes_are_read_back() {
 }
 
 #[test]
-fn part_of_a_buffer_at_an_odd_offset() {
+fn unaligned_buffer_range_is_read() {
     for io in &mut both(2) {
         let pool = BufferPool::new(1, BLOCK);
         let file = file_with(&pattern(1000));
@@ -196,7 +196,7 @@ fn reads_past_the_end_are_empty() {
 }
 
 #[test]
-fn errors_come_with_the_operation_and_the_buffer_comes_back() {
+fn failed_operation_returns_its_buffer() {
     for io in &mut both(2) {
         let pool = BufferPool::new(1, BLOCK);
         let full = Arc::new(File::options().write(true).open("/dev/full").unwrap());
@@ -219,7 +219,7 @@ fn errors_come_with_the_operation_and_the_buffer_comes_back() {
 }
 
 #[test]
-fn what_could_never_be_right_finishes_at_once() {
+fn invalid_operation_finishes_at_once() {
     for io in &mut both(2) {
         let pool = BufferPool::new(1, BLOCK);
         let file = file_with(b"content");
@@ -319,7 +319,7 @@ fn blocked_read(pool: &BufferPool, reader: PipeReader) -> Operation {
 }
 
 #[test]
-fn dropping_a_ring_waits_for_what_is_in_flight() {
+fn drop_waits_for_operations_in_flight() {
     let Some(mut ring) = ring(4) else { return };
     let pool = BufferPool::new(1, 4096);
     let (reader, mut writer) = io::pipe().unwrap();
@@ -339,7 +339,7 @@ fn dropping_a_ring_waits_for_what_is_in_flight() {
 }
 
 #[test]
-fn dropping_a_ring_amid_much_gives_every_buffer_back() {
+fn drop_returns_all_buffers() {
     let pool = BufferPool::new(16, BLOCK);
     for round in 0..20 {
         let Some(mut ring) = ring(16) else { return };
@@ -366,7 +366,7 @@ fn dropping_a_ring_amid_much_gives_every_buffer_back() {
 }
 
 #[test]
-fn short_answers_are_taken_up_again_by_the_ring() {
+fn ring_continues_after_short_reads() {
     let Some(mut ring) = ring(4) else { return };
     let pool = BufferPool::new(1, 4096);
     let (reader, mut writer) = io::pipe().unwrap();
@@ -384,10 +384,10 @@ fn short_answers_are_taken_up_again_by_the_ring() {
 }
 
 #[test]
-fn progress_through_short_answers_and_interruptions() {
+fn short_and_interrupted_calls_continue() {
     let pool = BufferPool::new(1, 4096);
     let begin = |kind| {
-        Progress::begin(Operation {
+        PartialOperation::begin(Operation {
             kind,
             file: file_with(b""),
             buffer: pool.take().unwrap(),
@@ -401,7 +401,7 @@ fn progress_through_short_answers_and_interruptions() {
     let mut read = begin(OperationKind::Read);
     assert!(read.advance(Ok(3)).is_none());
     assert!(read.advance(Err(io::ErrorKind::Interrupted.into())).is_none());
-    let (bytes, offset) = read.left();
+    let (bytes, offset) = read.remaining();
     assert_eq!((bytes.len(), offset), (7, 103));
     assert!(matches!(read.advance(Ok(0)), Some(Ok(3))));
     drop(read);
@@ -418,7 +418,7 @@ fn progress_through_short_answers_and_interruptions() {
 }
 
 #[test]
-fn the_best_there_is_with_the_reason_for_less() {
+fn fallback_reports_its_reason() {
     assert_eq!(block_io(1).0.name(), "pread/pwrite");
     assert_eq!(block_io(1).1, None);
     let (io, reason) = block_io(4);
@@ -429,16 +429,16 @@ fn the_best_there_is_with_the_reason_for_less() {
 }
 
 #[test]
-fn a_batch_reads_whole_and_short_files_into_their_places() {
+fn batch_reads_whole_and_short_files() {
     for depth in [1, 4] {
-        let mut batch = Batch::new(depth);
+        let mut batch = BatchReader::new(depth);
         let contents: Vec<_> = (0..11).map(|n| pattern(n * 1000)).collect();
         let files: Vec<_> = contents.iter().map(|content| file_with(content)).collect();
         let mut memory = vec![0xaa; 11 * 8192];
         let parts: Vec<_> = files
             .iter()
             .enumerate()
-            .map(|(n, file)| Part { file, range: n * 8192..n * 8192 + 7000 })
+            .map(|(n, file)| BatchRead { file, range: n * 8192..n * 8192 + 7000 })
             .collect();
         for (n, read) in batch.read(&mut memory, &parts).into_iter().enumerate() {
             let expected = &contents[n][..contents[n].len().min(7000)];
@@ -450,7 +450,7 @@ fn a_batch_reads_whole_and_short_files_into_their_places() {
 }
 
 #[test]
-fn a_batch_meets_an_unaligned_end_with_direct_reads() {
+fn direct_batch_stops_at_unaligned_eof() {
     let content = pattern(BLOCK + 12_345);
     let file = tempfile::tempfile_in(".").unwrap();
     write_all_at(&file, &content, 0).unwrap();
@@ -461,26 +461,27 @@ fn a_batch_meets_an_unaligned_end_with_direct_reads() {
     set_direct(&file, true).unwrap();
     let pool = BufferPool::new(1, 4 * BLOCK);
     let mut buffer = pool.take().unwrap();
-    let part = Part { file: &file, range: BLOCK..3 * BLOCK };
-    let read = Batch::new(2).read(&mut buffer, std::slice::from_ref(&part));
+    let part = BatchRead { file: &file, range: BLOCK..3 * BLOCK };
+    let read = BatchReader::new(2).read(&mut buffer, std::slice::from_ref(&part));
     assert_eq!(*read[0].as_ref().unwrap(), content.len());
     assert_eq!(buffer[BLOCK..][..content.len()], content);
 }
 
 #[test]
-fn a_batch_fails_where_a_file_cannot_be_read() {
+fn batch_reports_unreadable_file() {
     let directory = File::open(".").unwrap();
     let file = file_with(b"content");
-    let parts = [Part { file: &directory, range: 0..10 }, Part { file: &file, range: 10..20 }];
-    let read = Batch::new(2).read(&mut [0; 20], &parts);
+    let parts =
+        [BatchRead { file: &directory, range: 0..10 }, BatchRead { file: &file, range: 10..20 }];
+    let read = BatchReader::new(2).read(&mut [0; 20], &parts);
     assert!(read[0].is_err());
     assert_eq!(*read[1].as_ref().unwrap(), 7);
-    assert!(Batch::new(2).read(&mut [0; 20], &[]).is_empty());
+    assert!(BatchReader::new(2).read(&mut [0; 20], &[]).is_empty());
 }
 
 #[test]
 #[should_panic(expected = "beyond the memory")]
-fn a_batch_refuses_what_is_beyond_its_memory() {
+fn batch_panics_beyond_its_memory() {
     let file = file_with(b"content");
-    drop(Batch::new(2).read(&mut [0; 20], &[Part { file: &file, range: 15..21 }]));
+    drop(BatchReader::new(2).read(&mut [0; 20], &[BatchRead { file: &file, range: 15..21 }]));
 }

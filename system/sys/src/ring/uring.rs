@@ -18,23 +18,25 @@ use std::thread;
 
 use io_uring::{IoUring, Probe, opcode, types};
 
-use super::{BlockIo, Completion, Operation, OperationKind, Progress, no_room, nothing_in_flight};
+use super::{
+    BlockIo, Completion, Operation, OperationKind, PartialOperation, no_room, nothing_in_flight,
+};
 
-/// How often the kernel may answer "not now" to the same call before that is an error.
-const REFUSALS_MAX: u32 = 100_000;
+/// Attempts of a call that the kernel answers with EAGAIN or EBUSY.
+const SUBMIT_ATTEMPTS_MAX: u32 = 100_000;
 
 /// File operations through io_uring, up to its depth at a time.
 pub struct Ring {
     ring: IoUring,
-    /// What the kernel has, or will have at the next call, by the number that marks it there.
-    slots: Vec<Option<Progress>>,
+    /// Operations submitted or queued, by their `user_data`.
+    slots: Vec<Option<PartialOperation>>,
     free: Vec<usize>,
     done: VecDeque<Completion>,
     depth: usize,
 }
 
 impl Ring {
-    /// A ring for `depth` operations at a time; at least one, and at most what the kernel allows (32768).
+    /// Creates a ring for `depth` operations at a time, from 1 to the kernel's limit (32768).
     pub fn new(depth: usize) -> io::Result<Self> {
         if depth == 0 {
             return Err(io::Error::new(
@@ -54,13 +56,13 @@ impl Ring {
         })
     }
 
-    /// Whether io_uring can be used here, and if not, why, for the operator. Looked up once per process.
+    /// Checks whether io_uring is usable, once per process; the error says why not, for operators.
     pub fn probe() -> Result<(), String> {
         static PROBED: OnceLock<Result<(), String>> = OnceLock::new();
         PROBED.get_or_init(probe).clone()
     }
 
-    /// How many operations it takes at a time.
+    /// Maximum operations in flight.
     pub fn depth(&self) -> usize {
         self.depth
     }
@@ -69,15 +71,15 @@ impl Ring {
         self.slots.len() - self.free.len()
     }
 
-    /// Puts the next call of the operation in `slot` on its way.
+    /// Queues and submits the next call of the operation in `slot`.
     fn start(&mut self, slot: usize) {
         let Some(progress) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
             return;
         };
         let fd = types::Fd(progress.operation.file.as_raw_fd());
         let kind = progress.operation.kind;
-        let (bytes, offset) = progress.left();
-        // `left` gives at most 1 GiB.
+        let (bytes, offset) = progress.remaining();
+        // `remaining` gives at most 1 GiB.
         let (start, len) = (bytes.as_mut_ptr(), bytes.len() as u32);
         let entry = match kind {
             OperationKind::Read => opcode::Read::new(fd, start, len).offset(offset).build(),
@@ -96,7 +98,7 @@ impl Ring {
         }
     }
 
-    /// Takes in one answer of the kernel, if there is any.
+    /// Processes one completion, if any.
     fn reap(&mut self) -> bool {
         let Some(entry) = self.ring.completion().next() else {
             return false;
@@ -108,7 +110,7 @@ impl Ring {
         let moved = match usize::try_from(entry.result()) {
             Ok(moved) => Ok(moved),
             // The kernel could not do it without blocking, and would not let a worker thread block for it.
-            Err(_) if entry.result() == -libc::EAGAIN => progress.move_some(),
+            Err(_) if entry.result() == -libc::EAGAIN => progress.transfer_once(),
             Err(_) => Err(io::Error::from_raw_os_error(-entry.result())),
         };
         match progress.advance(moved) {
@@ -118,7 +120,7 @@ impl Ring {
         true
     }
 
-    /// Ends the operation in `slot`, which the kernel is through with.
+    /// Finishes the operation in `slot`, which the kernel has completed.
     fn leave(&mut self, slot: usize, result: io::Result<usize>) {
         if let Some(progress) = self.slots.get_mut(slot).and_then(Option::take) {
             self.free.push(slot);
@@ -126,9 +128,9 @@ impl Ring {
         }
     }
 
-    /// Hands over what is queued and waits for an answer.
+    /// Submits queued entries and waits for a completion.
     fn wait(&self) -> io::Result<()> {
-        for _ in 0..REFUSALS_MAX {
+        for _ in 0..SUBMIT_ATTEMPTS_MAX {
             match self.ring.submit_and_wait(1) {
                 Ok(_) => return Ok(()),
                 Err(error) => match error.raw_os_error() {
@@ -148,7 +150,7 @@ impl BlockIo for Ring {
             self.done.push_back(no_room(operation));
             return;
         }
-        match (Progress::begin(operation), self.free.pop()) {
+        match (PartialOperation::begin(operation), self.free.pop()) {
             (Ok(progress), Some(slot)) => {
                 self.slots[slot] = Some(progress);
                 self.start(slot);
@@ -222,7 +224,7 @@ fn probe() -> Result<(), String> {
     })?;
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe).map_err(|error| {
-        format!("io_uring does not tell what it can do (needs Linux 5.6 or newer): {error}")
+        format!("io_uring does not report its operations (needs Linux 5.6 or newer): {error}")
     })?;
     if probe.is_supported(opcode::Read::CODE) && probe.is_supported(opcode::Write::CODE) {
         Ok(())
@@ -232,7 +234,7 @@ fn probe() -> Result<(), String> {
     }
 }
 
-/// Why the ring could not be made; `disabled` is what `kernel.io_uring_disabled` holds, empty where there is none.
+/// Formats why io_uring is unavailable; `disabled` is the value of `kernel.io_uring_disabled`, empty without that sysctl.
 fn reason(error: &io::Error, disabled: &str) -> String {
     match (error.raw_os_error(), disabled) {
         (Some(libc::EPERM), "2") => "io_uring is disabled: sysctl kernel.io_uring_disabled=2 (0 enables it)".to_owned(),
@@ -258,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_tell_the_operator_what_to_change() {
+    fn probe_errors_name_the_remedy() {
         let reason = |errno, disabled| reason(&io::Error::from_raw_os_error(errno), disabled);
         assert_eq!(
             reason(libc::EPERM, "2"),
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn no_depth_is_refused_and_too_much_is_clamped() {
+    fn depth_is_checked_and_clamped() {
         assert_eq!(Ring::new(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         if let Err(reason) = Ring::probe() {
             eprintln!("SKIPPED: {reason}");

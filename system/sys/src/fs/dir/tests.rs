@@ -6,23 +6,23 @@ use std::os::unix::ffi::OsStrExt;
 
 mod attacks;
 
-/// A directory to work in, `inside`, with a file of somebody else's beside it: `secret`.
-struct Place {
+/// A temporary directory with the confined directory `inside` and, beside it, the file `secret`.
+struct Sandbox {
     root: tempfile::TempDir,
     inside: Dir,
 }
 
-fn place() -> Place {
+fn sandbox() -> Sandbox {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("inside")).unwrap();
     std::fs::write(root.path().join("secret"), "secret").unwrap();
     let for_all = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(root.path().join("secret"), for_all).unwrap();
     let inside = Dir::open(root.path().join("inside")).unwrap();
-    Place { root, inside }
+    Sandbox { root, inside }
 }
 
-impl Place {
+impl Sandbox {
     fn path(&self, path: &str) -> PathBuf {
         self.root.path().join("inside").join(path)
     }
@@ -40,60 +40,60 @@ fn read(dir: &Dir, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 
 #[test]
 fn paths_longer_than_the_kernel_takes() {
-    let place = place();
+    let sandbox = sandbox();
     let component = "d".repeat(200);
     let deep = vec![component.as_str(); 60].join("/");
     assert!(deep.len() > 3 * 4000);
-    assert_eq!(place.inside.stat(&deep).unwrap_err().raw_os_error(), Some(libc::ENOENT));
-    place.inside.create_dir_all(&deep, 0o700).unwrap();
-    place.inside.create_dir_all(&deep, 0o700).unwrap();
-    assert_eq!(place.inside.stat(&deep).unwrap().kind, Kind::Directory);
+    assert_eq!(sandbox.inside.stat(&deep).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    sandbox.inside.create_dir_all(&deep, 0o700).unwrap();
+    sandbox.inside.create_dir_all(&deep, 0o700).unwrap();
+    assert_eq!(sandbox.inside.stat(&deep).unwrap().kind, Kind::Directory);
 
     let (file, renamed) = (format!("{deep}/file"), format!("{deep}/renamed"));
-    write(&place.inside, &file, b"deep").unwrap();
-    assert_eq!(place.inside.stat(&file).unwrap().size, 4);
-    assert_eq!(place.inside.stat_follow(&file).unwrap().size, 4);
-    place.inside.set_mode(&file, 0o640).unwrap();
-    place.inside.set_times(&file, Timestamp { seconds: 5, nanos: 6 }).unwrap();
-    place.inside.set_owner(&file, None, None).unwrap();
-    assert_eq!(place.inside.stat(&file).unwrap().mode, 0o640);
-    assert_eq!(place.inside.stat(&file).unwrap().mtime.seconds, 5);
+    write(&sandbox.inside, &file, b"deep").unwrap();
+    assert_eq!(sandbox.inside.stat(&file).unwrap().size, 4);
+    assert_eq!(sandbox.inside.stat_follow(&file).unwrap().size, 4);
+    sandbox.inside.set_mode(&file, 0o640).unwrap();
+    sandbox.inside.set_times(&file, Timestamp { seconds: 5, nanos: 6 }).unwrap();
+    sandbox.inside.set_owner(&file, None, None).unwrap();
+    assert_eq!(sandbox.inside.stat(&file).unwrap().mode, 0o640);
+    assert_eq!(sandbox.inside.stat(&file).unwrap().mtime.seconds, 5);
 
-    place.inside.rename(&file, &renamed).unwrap();
-    place.inside.rename_noreplace(&renamed, "shallow").unwrap();
-    place.inside.rename("shallow", &renamed).unwrap();
-    assert_eq!(read(&place.inside, &renamed).unwrap(), b"deep");
-    let (parent, name) = place.inside.parent(&renamed).unwrap();
+    sandbox.inside.rename(&file, &renamed).unwrap();
+    sandbox.inside.rename_noreplace(&renamed, "shallow").unwrap();
+    sandbox.inside.rename("shallow", &renamed).unwrap();
+    assert_eq!(read(&sandbox.inside, &renamed).unwrap(), b"deep");
+    let (parent, name) = sandbox.inside.parent(&renamed).unwrap();
     assert_eq!(read(&parent, name).unwrap(), b"deep");
-    place.inside.symlink("renamed", format!("{deep}/link")).unwrap();
-    assert_eq!(place.inside.read_link(format!("{deep}/link")).unwrap(), Path::new("renamed"));
-    let opened = place.inside.open_dir(&deep).unwrap();
+    sandbox.inside.symlink("renamed", format!("{deep}/link")).unwrap();
+    assert_eq!(sandbox.inside.read_link(format!("{deep}/link")).unwrap(), Path::new("renamed"));
+    let opened = sandbox.inside.open_dir(&deep).unwrap();
     assert_eq!(opened.entries().unwrap().count(), 2);
 
-    place.inside.remove_file(&renamed).unwrap();
-    place.inside.remove_file(format!("{deep}/link")).unwrap();
+    sandbox.inside.remove_file(&renamed).unwrap();
+    sandbox.inside.remove_file(format!("{deep}/link")).unwrap();
     // The temporary directory's own removal need not manage such depth.
     let mut rest = deep.as_str();
     while !rest.is_empty() {
-        place.inside.remove_dir(rest).unwrap();
+        sandbox.inside.remove_dir(rest).unwrap();
         rest = rest.rsplit_once('/').map_or("", |(above, _)| above);
     }
-    assert_eq!(place.inside.entries().unwrap().count(), 0);
+    assert_eq!(sandbox.inside.entries().unwrap().count(), 0);
 }
 
 #[test]
-fn a_component_longer_than_the_file_system_takes() {
-    let place = place();
+fn overlong_component_is_enametoolong() {
+    let sandbox = sandbox();
     for len in [256, 5000] {
-        let error = place.inside.create_dir("x".repeat(len), 0o700).unwrap_err();
+        let error = sandbox.inside.create_dir("x".repeat(len), 0o700).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENAMETOOLONG));
-        assert!(write(&place.inside, format!("a/{}", "x".repeat(len)), b"").is_err());
+        assert!(write(&sandbox.inside, format!("a/{}", "x".repeat(len)), b"").is_err());
     }
 }
 
 #[test]
 fn names_of_any_bytes() {
-    let place = place();
+    let sandbox = sandbox();
     let names: Vec<&OsStr> = [
         &b"new\nline"[..],
         b"\xff\xfe",
@@ -107,13 +107,14 @@ fn names_of_any_bytes() {
     .into();
     for name in &names {
         let directory = Path::new(name);
-        place.inside.create_dir(directory, 0o700).unwrap();
-        write(&place.inside, directory.join(name), b"x").unwrap();
-        place.inside.rename(directory.join(name), directory.join("other")).unwrap();
-        place.inside.symlink(name, directory.join(name)).unwrap();
-        assert_eq!(place.inside.read_link(directory.join(name)).unwrap(), directory);
+        sandbox.inside.create_dir(directory, 0o700).unwrap();
+        write(&sandbox.inside, directory.join(name), b"x").unwrap();
+        sandbox.inside.rename(directory.join(name), directory.join("other")).unwrap();
+        sandbox.inside.symlink(name, directory.join(name)).unwrap();
+        assert_eq!(sandbox.inside.read_link(directory.join(name)).unwrap(), directory);
     }
-    let mut seen: Vec<_> = place.inside.entries().unwrap().map(|entry| entry.unwrap().0).collect();
+    let mut seen: Vec<_> =
+        sandbox.inside.entries().unwrap().map(|entry| entry.unwrap().0).collect();
     let mut names = names;
     seen.sort();
     names.sort();
@@ -122,74 +123,78 @@ fn names_of_any_bytes() {
 
 #[test]
 fn the_directory_itself() {
-    let place = place();
+    let sandbox = sandbox();
     for itself in ["", ".", "./", "././"] {
-        assert_eq!(place.inside.stat(itself).unwrap().kind, Kind::Directory);
-        assert_eq!(place.inside.stat(itself).unwrap(), place.inside.stat_follow(itself).unwrap());
-        place.inside.open_dir(itself).unwrap();
-        place.inside.create_dir_all(itself, 0o700).unwrap();
-        place.inside.set_times(itself, Timestamp { seconds: 9, nanos: 0 }).unwrap();
-        place.inside.set_mode(itself, 0o750).unwrap();
-        place.inside.set_owner(itself, None, None).unwrap();
-        let stat = place.inside.stat(itself).unwrap();
+        assert_eq!(sandbox.inside.stat(itself).unwrap().kind, Kind::Directory);
+        assert_eq!(
+            sandbox.inside.stat(itself).unwrap(),
+            sandbox.inside.stat_follow(itself).unwrap()
+        );
+        sandbox.inside.open_dir(itself).unwrap();
+        sandbox.inside.create_dir_all(itself, 0o700).unwrap();
+        sandbox.inside.set_times(itself, Timestamp { seconds: 9, nanos: 0 }).unwrap();
+        sandbox.inside.set_mode(itself, 0o750).unwrap();
+        sandbox.inside.set_owner(itself, None, None).unwrap();
+        let stat = sandbox.inside.stat(itself).unwrap();
         assert_eq!((stat.mode, stat.mtime.seconds), (0o750, 9));
         for refused in [
-            place.inside.create_dir(itself, 0o700),
-            place.inside.remove_dir(itself),
-            place.inside.rename(itself, "x"),
-            place.inside.symlink("x", itself),
-            place.inside.parent(itself).map(drop),
+            sandbox.inside.create_dir(itself, 0o700),
+            sandbox.inside.remove_dir(itself),
+            sandbox.inside.rename(itself, "x"),
+            sandbox.inside.symlink("x", itself),
+            sandbox.inside.parent(itself).map(drop),
         ] {
             assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
         }
-        let error = place.inside.open_file(itself, &Open::reading()).unwrap_err();
+        let error = sandbox.inside.open_file(itself, &Open::reading()).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EISDIR));
     }
-    place.inside.sync_all().unwrap();
-    place.inside.sync_filesystem().unwrap();
-    let clone = place.inside.try_clone().unwrap();
-    assert_eq!(clone.device().unwrap(), place.inside.stat("").unwrap().device);
+    sandbox.inside.sync_all().unwrap();
+    sandbox.inside.sync_filesystem().unwrap();
+    let clone = sandbox.inside.try_clone().unwrap();
+    assert_eq!(clone.device().unwrap(), sandbox.inside.stat("").unwrap().device);
 }
 
 #[test]
-fn a_file_on_the_way_is_not_a_directory() {
-    let place = place();
-    write(&place.inside, "file", b"").unwrap();
+fn file_as_parent_is_enotdir() {
+    let sandbox = sandbox();
+    write(&sandbox.inside, "file", b"").unwrap();
     for result in [
-        place.inside.create_dir_all("file/a", 0o700),
-        place.inside.create_dir_all("file", 0o700),
-        place.inside.stat("file/a").map(drop),
-        place.inside.open_dir("file").map(drop),
+        sandbox.inside.create_dir_all("file/a", 0o700),
+        sandbox.inside.create_dir_all("file", 0o700),
+        sandbox.inside.stat("file/a").map(drop),
+        sandbox.inside.open_dir("file").map(drop),
     ] {
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ENOTDIR));
     }
-    assert!(Dir::open(place.path("file")).is_err());
+    assert!(Dir::open(sandbox.path("file")).is_err());
 }
 
 #[test]
 fn create_new_truncate_and_mode() {
-    let place = place();
+    let sandbox = sandbox();
     let new = Open { create_new: true, mode: 0o600, ..Open::writing() };
-    let mut file = place.inside.open_file("file", &new).unwrap();
+    let mut file = sandbox.inside.open_file("file", &new).unwrap();
     file.write_all(b"long content").unwrap();
-    assert_eq!(place.inside.stat("file").unwrap().mode, 0o600);
-    let error = place.inside.open_file("file", &new).unwrap_err();
+    assert_eq!(sandbox.inside.stat("file").unwrap().mode, 0o600);
+    let error = sandbox.inside.open_file("file", &new).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
-    write(&place.inside, "file", b"over").unwrap();
-    assert_eq!(read(&place.inside, "file").unwrap(), b"over content");
+    write(&sandbox.inside, "file", b"over").unwrap();
+    assert_eq!(read(&sandbox.inside, "file").unwrap(), b"over content");
     let truncate = Open { truncate: true, ..Open::writing() };
-    place.inside.open_file("file", &truncate).unwrap();
-    assert_eq!(read(&place.inside, "file").unwrap(), b"");
+    sandbox.inside.open_file("file", &truncate).unwrap();
+    assert_eq!(read(&sandbox.inside, "file").unwrap(), b"");
     let flags =
-        rustix::fs::fcntl_getfl(place.inside.open_file("file", &Open::reading()).unwrap()).unwrap();
+        rustix::fs::fcntl_getfl(sandbox.inside.open_file("file", &Open::reading()).unwrap())
+            .unwrap();
     assert!(!flags.contains(OFlags::NONBLOCK));
 }
 
 #[test]
 fn direct_is_on_or_refused() {
-    let place = place();
+    let sandbox = sandbox();
     let direct = Open { direct: true, ..Open::creating(0o600) };
-    match place.inside.open_file("file", &direct) {
+    match sandbox.inside.open_file("file", &direct) {
         Ok(file) => assert!(super::super::is_direct(&file).unwrap()),
         Err(error) => {
             assert_eq!(error.kind(), io::ErrorKind::Unsupported);
@@ -199,29 +204,29 @@ fn direct_is_on_or_refused() {
 }
 
 #[test]
-fn rename_replaces_and_rename_noreplace_does_not() {
-    let place = place();
-    write(&place.inside, "a", b"a").unwrap();
-    write(&place.inside, "b", b"b").unwrap();
-    let error = place.inside.rename_noreplace("a", "b").unwrap_err();
+fn rename_replaces_noreplace_fails() {
+    let sandbox = sandbox();
+    write(&sandbox.inside, "a", b"a").unwrap();
+    write(&sandbox.inside, "b", b"b").unwrap();
+    let error = sandbox.inside.rename_noreplace("a", "b").unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
-    place.inside.rename("a", "b").unwrap();
-    assert_eq!(read(&place.inside, "b").unwrap(), b"a");
-    assert_eq!(place.inside.stat("a").unwrap_err().kind(), io::ErrorKind::NotFound);
-    place.inside.rename_noreplace("b", "a").unwrap();
-    assert_eq!(read(&place.inside, "a").unwrap(), b"a");
+    sandbox.inside.rename("a", "b").unwrap();
+    assert_eq!(read(&sandbox.inside, "b").unwrap(), b"a");
+    assert_eq!(sandbox.inside.stat("a").unwrap_err().kind(), io::ErrorKind::NotFound);
+    sandbox.inside.rename_noreplace("b", "a").unwrap();
+    assert_eq!(read(&sandbox.inside, "a").unwrap(), b"a");
 }
 
 #[test]
-fn special_files_are_named_and_never_wait() {
-    let place = place();
-    rustix::fs::mkfifoat(&place.inside, "fifo", Mode::RWXU).unwrap();
-    let _socket = std::os::unix::net::UnixListener::bind(place.path("socket")).unwrap();
-    assert_eq!(place.inside.stat("fifo").unwrap().kind, Kind::Other("fifo"));
-    assert_eq!(place.inside.stat("socket").unwrap().kind, Kind::Other("socket"));
+fn special_files_are_refused_without_blocking() {
+    let sandbox = sandbox();
+    rustix::fs::mkfifoat(&sandbox.inside, "fifo", Mode::RWXU).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(sandbox.path("socket")).unwrap();
+    assert_eq!(sandbox.inside.stat("fifo").unwrap().kind, Kind::Other("fifo"));
+    assert_eq!(sandbox.inside.stat("socket").unwrap().kind, Kind::Other("socket"));
     for name in ["fifo", "socket"] {
         for how in [Open::reading(), Open::writing()] {
-            let error = place.inside.open_file(name, &how).unwrap_err();
+            let error = sandbox.inside.open_file(name, &how).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name}");
         }
     }
@@ -234,13 +239,13 @@ fn special_files_are_named_and_never_wait() {
 
 #[test]
 fn entries_give_names_and_kinds() {
-    let place = place();
+    let sandbox = sandbox();
     for number in 0..500 {
-        write(&place.inside, format!("file {number}"), b"").unwrap();
+        write(&sandbox.inside, format!("file {number}"), b"").unwrap();
     }
-    place.inside.create_dir("directory", 0o700).unwrap();
-    place.inside.symlink("nowhere", "link").unwrap();
-    let entries: Vec<_> = place.inside.entries().unwrap().map(Result::unwrap).collect();
+    sandbox.inside.create_dir("directory", 0o700).unwrap();
+    sandbox.inside.symlink("nowhere", "link").unwrap();
+    let entries: Vec<_> = sandbox.inside.entries().unwrap().map(Result::unwrap).collect();
     assert_eq!(entries.len(), 502);
     assert!(entries.contains(&("directory".into(), Kind::Directory)));
     assert!(entries.contains(&("link".into(), Kind::Symlink)));
@@ -249,11 +254,11 @@ fn entries_give_names_and_kinds() {
 
 #[test]
 fn many_threads_make_the_same_directories() {
-    let place = place();
+    let sandbox = sandbox();
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(|| place.inside.create_dir_all("a/b/c/d/e/f", 0o700).unwrap());
+            scope.spawn(|| sandbox.inside.create_dir_all("a/b/c/d/e/f", 0o700).unwrap());
         }
     });
-    assert_eq!(place.inside.stat("a/b/c/d/e/f").unwrap().kind, Kind::Directory);
+    assert_eq!(sandbox.inside.stat("a/b/c/d/e/f").unwrap().kind, Kind::Directory);
 }

@@ -1,4 +1,4 @@
-//! Ways out of the directory, none of which may lead anywhere.
+//! Attempts to escape from the directory; all must fail.
 
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,8 +42,8 @@ fn operations() -> Vec<(&'static str, fn(&Dir, &Path) -> io::Result<()>)> {
     ]
 }
 
-fn secret_is_untouched(place: &Place) {
-    let outside = Dir::open(place.root.path()).unwrap();
+fn secret_is_untouched(sandbox: &Sandbox) {
+    let outside = Dir::open(sandbox.root.path()).unwrap();
     assert_eq!(read(&outside, "secret").unwrap(), b"secret");
     assert_eq!(outside.stat("secret").unwrap().mode & 0o777, 0o644);
     let names: Vec<_> = outside.entries().unwrap().map(Result::unwrap).collect();
@@ -51,10 +51,10 @@ fn secret_is_untouched(place: &Place) {
 }
 
 #[test]
-fn what_could_never_be_right_is_refused_by_every_operation() {
-    let place = place();
-    write(&place.inside, "own", b"own").unwrap();
-    let absolute = place.root.path().join("secret");
+fn escaping_paths_are_refused() {
+    let sandbox = sandbox();
+    write(&sandbox.inside, "own", b"own").unwrap();
+    let absolute = sandbox.root.path().join("secret");
     for path in [
         absolute.as_path(),
         Path::new("../secret"),
@@ -64,79 +64,79 @@ fn what_could_never_be_right_is_refused_by_every_operation() {
         Path::new("own\0"),
     ] {
         for (name, operation) in operations() {
-            let error = operation(&place.inside, path).expect_err(name);
+            let error = operation(&sandbox.inside, path).expect_err(name);
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name} {path:?}: {error}");
         }
     }
-    secret_is_untouched(&place);
+    secret_is_untouched(&sandbox);
 }
 
 #[test]
-fn no_operation_passes_through_a_link_to_the_outside() {
-    let place = place();
-    write(&place.inside, "own", b"own").unwrap();
-    symlink(place.root.path(), place.path("absolute")).unwrap();
-    symlink("..", place.path("relative")).unwrap();
-    symlink("relative", place.path("indirect")).unwrap();
-    symlink("/", place.path("slash")).unwrap();
+fn links_to_outside_are_refused() {
+    let sandbox = sandbox();
+    write(&sandbox.inside, "own", b"own").unwrap();
+    symlink(sandbox.root.path(), sandbox.path("absolute")).unwrap();
+    symlink("..", sandbox.path("relative")).unwrap();
+    symlink("relative", sandbox.path("indirect")).unwrap();
+    symlink("/", sandbox.path("slash")).unwrap();
     for middle in ["absolute", "relative", "indirect"] {
         for (name, operation) in operations() {
             let path = format!("{middle}/secret");
-            let error = operation(&place.inside, path.as_ref()).expect_err(name);
+            let error = operation(&sandbox.inside, path.as_ref()).expect_err(name);
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{name} {path}: {error}");
             assert_eq!(describe(&error), "the path leaves the directory it is confined to");
         }
     }
-    let error = place.inside.stat("slash/etc/passwd").unwrap_err();
+    let error = sandbox.inside.stat("slash/etc/passwd").unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-    secret_is_untouched(&place);
+    secret_is_untouched(&sandbox);
 }
 
 #[test]
-fn a_link_in_the_last_component_is_not_followed() {
-    let place = place();
-    symlink("../secret", place.path("out")).unwrap();
-    symlink("own", place.path("in")).unwrap();
-    symlink("missing", place.path("dangling")).unwrap();
-    write(&place.inside, "own", b"own").unwrap();
+fn trailing_link_is_not_followed() {
+    let sandbox = sandbox();
+    symlink("../secret", sandbox.path("out")).unwrap();
+    symlink("own", sandbox.path("in")).unwrap();
+    symlink("missing", sandbox.path("dangling")).unwrap();
+    write(&sandbox.inside, "own", b"own").unwrap();
     for link in ["out", "in", "dangling"] {
         for how in [Open::reading(), Open::writing(), Open::creating(0o600)] {
-            let error = place.inside.open_file(link, &how).unwrap_err();
+            let error = sandbox.inside.open_file(link, &how).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ELOOP), "{link}");
         }
-        assert_eq!(place.inside.stat(link).unwrap().kind, Kind::Symlink);
-        let error = place.inside.set_mode(link, 0o777).unwrap_err();
+        assert_eq!(sandbox.inside.stat(link).unwrap().kind, Kind::Symlink);
+        let error = sandbox.inside.set_mode(link, 0o777).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         let mtime = Timestamp { seconds: 12, nanos: 34 };
-        place.inside.set_times(link, mtime).unwrap();
-        assert_eq!(place.inside.stat(link).unwrap().mtime, mtime);
+        sandbox.inside.set_times(link, mtime).unwrap();
+        assert_eq!(sandbox.inside.stat(link).unwrap().mtime, mtime);
     }
     let follow = Open { follow: true, ..Open::reading() };
-    assert!(place.inside.open_file("in", &follow).is_ok());
+    assert!(sandbox.inside.open_file("in", &follow).is_ok());
     for escape in [
-        place.inside.open_file("out", &follow).map(drop),
-        place.inside.stat_follow("out").map(drop),
+        sandbox.inside.open_file("out", &follow).map(drop),
+        sandbox.inside.stat_follow("out").map(drop),
     ] {
         assert_eq!(escape.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
     let create = Open { follow: true, ..Open::creating(0o600) };
-    place.inside.open_file("dangling", &create).unwrap();
-    assert_eq!(place.inside.stat("missing").unwrap().kind, Kind::File);
-    assert_ne!(place.inside.stat_follow("in").unwrap().mtime.seconds, 12);
+    sandbox.inside.open_file("dangling", &create).unwrap();
+    assert_eq!(sandbox.inside.stat("missing").unwrap().kind, Kind::File);
+    assert_ne!(sandbox.inside.stat_follow("in").unwrap().mtime.seconds, 12);
 }
 
 #[test]
-fn links_that_stay_beneath_are_followed_on_the_way() {
-    let place = place();
-    place.inside.create_dir_all("a/b", 0o700).unwrap();
-    place.inside.symlink("../a/b", "a/link").unwrap();
-    write(&place.inside, "a/link/file", b"through").unwrap();
-    assert_eq!(read(&place.inside, "a/b/file").unwrap(), b"through");
-    assert_eq!(place.inside.read_link("a/link").unwrap(), Path::new("../a/b"));
-    place.inside.create_dir_all("a/link/c/d", 0o700).unwrap();
-    assert_eq!(place.inside.stat("a/b/c/d").unwrap().kind, Kind::Directory);
-    place.inside.symlink("self", "self").unwrap();
-    let error = place.inside.stat("self/x").unwrap_err();
+fn links_beneath_are_followed() {
+    let sandbox = sandbox();
+    sandbox.inside.create_dir_all("a/b", 0o700).unwrap();
+    sandbox.inside.symlink("../a/b", "a/link").unwrap();
+    write(&sandbox.inside, "a/link/file", b"through").unwrap();
+    assert_eq!(read(&sandbox.inside, "a/b/file").unwrap(), b"through");
+    assert_eq!(sandbox.inside.read_link("a/link").unwrap(), Path::new("../a/b"));
+    sandbox.inside.create_dir_all("a/link/c/d", 0o700).unwrap();
+    assert_eq!(sandbox.inside.stat("a/b/c/d").unwrap().kind, Kind::Directory);
+    sandbox.inside.symlink("self", "self").unwrap();
+    let error = sandbox.inside.stat("self/x").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
 }
 
@@ -158,12 +158,12 @@ fn magic_links_are_refused() {
 }
 
 #[test]
-fn a_directory_swapped_for_a_link_never_leads_outside() {
-    let place = place();
-    place.inside.create_dir("way", 0o700).unwrap();
-    write(&place.inside, "way/secret", b"mine").unwrap();
-    symlink("..", place.path("trap")).unwrap();
-    let (way, trap) = (place.path("way"), place.path("trap"));
+fn swapped_directory_never_leads_outside() {
+    let sandbox = sandbox();
+    sandbox.inside.create_dir("way", 0o700).unwrap();
+    write(&sandbox.inside, "way/secret", b"mine").unwrap();
+    symlink("..", sandbox.path("trap")).unwrap();
+    let (way, trap) = (sandbox.path("way"), sandbox.path("trap"));
     let done = AtomicBool::new(false);
     let results: Vec<_> = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -172,7 +172,7 @@ fn a_directory_swapped_for_a_link_never_leads_outside() {
                 renameat_with(rustix::fs::CWD, &way, rustix::fs::CWD, &trap, exchange).unwrap();
             }
         });
-        let results = (0..5000).map(|_| read(&place.inside, "way/secret")).collect();
+        let results = (0..5000).map(|_| read(&sandbox.inside, "way/secret")).collect();
         done.store(true, Ordering::Relaxed);
         results
     });
