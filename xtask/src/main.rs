@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{bench, bpf, fuzz, kernels, tidy, workspace_root};
+use xtask::{bench, bpf, fuzz, kernels, suite, tidy, workspace_root};
 
 /// Build helpers of Penstock.
 #[derive(Debug, Parser)]
@@ -27,6 +27,8 @@ enum Verb {
         #[arg(long, conflicts_with = "list")]
         lower: bool,
     },
+    /// Run every test, then list what was skipped and the slowest tests.
+    Test(suite::Options),
     /// Build the eBPF objects from their C sources; needs clang.
     Bpf {
         /// Compare new builds with the committed objects instead.
@@ -95,6 +97,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
             }
             eprintln!("tidy: {} faults", faults.len());
             Ok(ExitCode::FAILURE)
+        }
+        Verb::Test(options) => {
+            suite::run(&workspace_root(), &options)?;
+            Ok(ExitCode::SUCCESS)
         }
         Verb::Bpf { check } => {
             bpf::main(&workspace_root(), check)?;
