@@ -24,7 +24,7 @@ use crate::destinations::Destinations;
 use crate::fireflies::{self, TagRule};
 use crate::tokens::{CONTROLLER, OWNER, TokenSource};
 use penstock_http::CONNECTIONS_MAX;
-use penstock_http::access::Reading;
+use penstock_http::access::ReadPolicy;
 use penstock_http::fetch::Url;
 
 mod file;
@@ -134,7 +134,7 @@ pub struct Config {
     /// What this node does; `None` for everything that it can.
     pub roles: Option<Vec<RoleName>>,
     /// Who reads over HTTP without a token.
-    pub reading: Reading,
+    pub reading: ReadPolicy,
     /// Connections of HTTP at once.
     pub connections: usize,
     /// Addresses of the mover.

@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use hyper::{Method, StatusCode};
-use penstock_http::client::Client;
+use penstock_http::client::HttpClient;
 use penstock_http::error_text;
-use penstock_http::fetch::{Url, trusting};
+use penstock_http::fetch::{Url, trusted_tls_config};
 use penstock_mover::agent::{Agent, Limits};
 use penstock_mover::exchange::random;
 use penstock_mover::identity::{Fingerprint, tls_client_config};
@@ -124,12 +124,12 @@ impl Config {
             Some(fingerprint) => {
                 tls_client_config(fingerprint, None).map(Some).map_err(|error| error.to_string())
             }
-            None => trusting(self.authorities.as_deref()).map(Some),
+            None => trusted_tls_config(self.authorities.as_deref()).map(Some),
         }
     }
 
-    fn client(&self) -> Result<Client, String> {
-        Ok(Client::new(self.url.clone(), self.tls()?, read_token(&self.token)?))
+    fn client(&self) -> Result<HttpClient, String> {
+        Ok(HttpClient::new(self.url.clone(), self.tls()?, read_token(&self.token)?))
     }
 }
 
@@ -280,7 +280,7 @@ impl Link {
 
     /// Reports and obeys, until it is told to stop.
     pub async fn run(&self, mut stop: watch::Receiver<bool>) {
-        let mut client: Option<Client> = None;
+        let mut client: Option<HttpClient> = None;
         let mut pause = *PAUSE.start();
         let mut told = Instant::now();
         while !*stop.borrow() {
@@ -337,7 +337,7 @@ impl Link {
             let path = format!("/api/v1/agents/{}/report", self.config.host);
             let json = serde_json::to_vec(&report).expect("plain data");
             let within = Duration::from_secs(1);
-            let _ = client.ask(Method::POST, &path, json, ANSWER_BYTES_MAX, within).await;
+            let _ = client.request(Method::POST, &path, json, ANSWER_BYTES_MAX, within).await;
         }
     }
 
@@ -355,7 +355,7 @@ impl Link {
     }
 
     /// One report, its answer, and the orders that are new in it.
-    async fn exchange(&self, client: &mut Option<Client>) -> Result<(), String> {
+    async fn exchange(&self, client: &mut Option<HttpClient>) -> Result<(), String> {
         let client = match client {
             Some(client) => client,
             None => client.insert(self.config.client()?),
@@ -378,7 +378,7 @@ impl Link {
         Ok(())
     }
 
-    async fn fetch(&self, client: &mut Client, path: &str, id: OrderId) -> Result<(), String> {
+    async fn fetch(&self, client: &mut HttpClient, path: &str, id: OrderId) -> Result<(), String> {
         let path = format!("{path}/orders/{id}");
         match ask::<Order>(client, Method::GET, &path, Vec::new()).await? {
             // It was withdrawn meanwhile.
@@ -416,12 +416,13 @@ impl Link {
 
 /// What the controller answers, and how long that is; `None` where there is no such thing.
 async fn ask<T: DeserializeOwned>(
-    client: &mut Client,
+    client: &mut HttpClient,
     method: Method,
     path: &str,
     json: Vec<u8>,
 ) -> Result<Option<(T, usize)>, String> {
-    let (status, body) = client.ask(method, path, json, ANSWER_BYTES_MAX, ANSWER_WITHIN).await?;
+    let (status, body) =
+        client.request(method, path, json, ANSWER_BYTES_MAX, ANSWER_WITHIN).await?;
     match status {
         StatusCode::NOT_FOUND => return Ok(None),
         status if status.is_success() => {}

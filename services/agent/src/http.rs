@@ -24,7 +24,7 @@
 //! | 403 | a known client's token, which moves files but does not steer the agent |
 //! | 404 | no such path or no such transfer |
 //! | 405 | the path is right, the method is not |
-//! | 408 | the request did not arrive within [`REQUEST_TIME`] |
+//! | 408 | the request did not arrive within [`REQUEST_TIMEOUT`] |
 //! | 409 | the transfer is there, but cannot be changed so: it is over, or cannot have that |
 //! | 413 | a body of more than [`BODY_BYTES_MAX`] |
 //! | 431 | headers of more than [`HEAD_BYTES_MAX`] |
@@ -43,7 +43,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use penstock_http::access::{Caller, Reading};
+use penstock_http::access::{ApiCaller, ReadPolicy};
 use penstock_mover::agent::{Agent, Counters, Limits, Transfer};
 use penstock_mover::identity::Fingerprint;
 use penstock_protocol::control::Settings;
@@ -57,8 +57,8 @@ pub mod api;
 mod metrics;
 
 pub use penstock_http::{
-    ApiError, BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX, HEAD_TIME, REQUEST_TIME, Role,
-    as_problem, server,
+    ApiError, BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX, HEADER_TIMEOUT, REQUEST_TIMEOUT,
+    Role, as_problem, server,
 };
 
 /// What the API needs of the mover.
@@ -125,7 +125,7 @@ pub struct Api {
     /// Who reads metrics without a token.
     pub metrics: MetricsAccess,
     /// Who reads the rest without a token.
-    pub reading: Reading,
+    pub reading: ReadPolicy,
     /// What other roles bring.
     pub roles: Vec<Arc<dyn Role>>,
     /// Addresses of the mover.
@@ -141,7 +141,7 @@ pub struct Api {
     /// When the agent started.
     pub started: SystemTime,
     /// Requests and connections.
-    pub traffic: Arc<server::Traffic>,
+    pub traffic: Arc<server::ConnectionTracker>,
 }
 
 /// All paths, with authentication and limits around them.
@@ -185,28 +185,29 @@ async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) ->
         false => allowed(&api, &request),
     };
     let response = match allowed {
-        Ok(()) => match tokio::time::timeout(REQUEST_TIME, next.run(request)).await {
+        Ok(()) => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
             Ok(response) => response,
             Err(_) => {
-                let text = format!("the request did not arrive within {}s", REQUEST_TIME.as_secs());
+                let text =
+                    format!("the request did not arrive within {}s", REQUEST_TIMEOUT.as_secs());
                 ApiError::new(StatusCode::REQUEST_TIMEOUT, text).into_response()
             }
         },
         Err(refusal) => refusal.into_response(),
     };
     let response = as_problem(response).await;
-    api.traffic.answered(response.status());
+    api.traffic.count_answer(response.status());
     response
 }
 
 fn allowed(api: &Api, request: &Request) -> Result<(), ApiError> {
     let reading = match request.uri().path() {
-        "/metrics" => Reading { read: api.metrics.into(), ..api.reading.clone() },
+        "/metrics" => ReadPolicy { read: api.metrics.into(), ..api.reading.clone() },
         _ => api.reading.clone(),
     };
     match request.uri().path() {
         "/healthz" => return Ok(()),
-        path if penstock_dashboard::is_ours(path) => return Ok(()),
+        path if penstock_dashboard::is_dashboard_path(path) => return Ok(()),
         _ => {}
     }
     let Some(token) = bearer(request.headers()) else {
@@ -224,7 +225,7 @@ fn allowed(api: &Api, request: &Request) -> Result<(), ApiError> {
             StatusCode::FORBIDDEN,
             format!("the token of '{name}' moves files; this API takes the agent's own token"),
         )),
-        None if reads(request) && api.roles.iter().any(|role| role.reads(token)) => Ok(()),
+        None if reads(request) && api.roles.iter().any(|role| role.may_read(token)) => Ok(()),
         None => Err(ApiError::unauthorized(
             "the token is not this agent's: it is in the file 'token' of the agent's state directory",
         )),
@@ -236,14 +237,16 @@ fn reads(request: &Request) -> bool {
 }
 
 /// Who asks a role that checks it itself.
-fn caller(api: &Api, request: &Request) -> Caller {
+fn caller(api: &Api, request: &Request) -> ApiCaller {
     match bearer(request.headers()) {
-        Some(token) if api.gate.rules().tokens.is_owner(token) => Caller::Owner,
-        Some(token) => Caller::Bearer(token.to_owned()),
+        Some(token) if api.gate.rules().tokens.is_owner(token) => ApiCaller::Owner,
+        Some(token) => ApiCaller::Bearer(token.to_owned()),
         None => match api.reading.allows(request) {
-            Ok(true) => Caller::Reader,
-            Ok(false) => Caller::Nobody("give a token: Authorization: Bearer TOKEN".to_owned()),
-            Err(why) => Caller::Nobody(why),
+            Ok(true) => ApiCaller::Reader,
+            Ok(false) => {
+                ApiCaller::Unauthorized("give a token: Authorization: Bearer TOKEN".to_owned())
+            }
+            Err(why) => ApiCaller::Unauthorized(why),
         },
     }
 }

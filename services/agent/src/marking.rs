@@ -17,7 +17,7 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::http::server::{self, Traffic};
+use crate::http::server::{self, ConnectionTracker};
 use crate::registry::Current;
 use crate::state::{State, StateError};
 
@@ -207,7 +207,7 @@ impl Service {
                 let router =
                     api::router(Arc::clone(&engine), credentials.token, config.pin.clone());
                 tokio::spawn(async move {
-                    let traffic = Arc::new(Traffic::default());
+                    let traffic = Arc::new(ConnectionTracker::default());
                     let tls = credentials.identity.tls_server_config();
                     server::serve(listeners, router, &tls, traffic, stopped).await;
                 })

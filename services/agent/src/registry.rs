@@ -21,7 +21,7 @@ use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 
 use crate::state::{State, StateError};
-use penstock_http::fetch::{self, Answer, Url};
+use penstock_http::fetch::{self, FetchOutcome, Url};
 
 /// The copy in the state directory.
 pub const FILE: &str = "scitags.json";
@@ -171,7 +171,7 @@ pub fn update_from_file(state: &State, path: &Path) -> Result<Update, UpdateErro
 }
 
 /// Takes the registry from `url`, if it is another than the copy that came from there. Waits for the
-/// answer, at most [`fetch::WITHIN`].
+/// answer, at most [`fetch::FETCH_TIMEOUT`].
 ///
 /// # Errors
 /// When it cannot be had, is no registry or cannot be kept.
@@ -192,12 +192,12 @@ async fn renew(state: &State, url: &Url) -> Result<Update, UpdateError> {
     let etag = before.etag.as_deref().filter(|_| before.source == source);
     match fetch::fetch(url, etag, REGISTRY_BYTES_MAX).await {
         Err(why) => Err(UpdateError::Fetch { url: source, why }),
-        Ok(Answer::New { body, etag }) => {
+        Ok(FetchOutcome::Modified { body, etag }) => {
             let state = state.clone();
             let kept = spawn_blocking(move || keep(&state, &source, &body, etag)).await;
             kept.expect("keeping does not panic")
         }
-        Ok(Answer::Same) => {
+        Ok(FetchOutcome::NotModified) => {
             let state = state.clone();
             let noted = spawn_blocking(move || note_checked(&state)).await;
             let current = noted.expect("noting does not panic")?;

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use penstock_host::placement::{self, Homes, Wish};
-use penstock_http::access::Reading;
+use penstock_http::access::ReadPolicy;
 use penstock_mover::agent::{self, Agent, Limits};
 use penstock_mover::identity::Fingerprint;
 use penstock_sys::lock::FileLock;
@@ -29,7 +29,7 @@ use tokio::task::JoinHandle;
 use crate::config::{Config, ConfigError, MetricsAccess, RoleName};
 use crate::controller::{self, LimitsNow, Link};
 use crate::gate::{Gate, Rules};
-use crate::http::server::{self, Traffic};
+use crate::http::server::{self, ConnectionTracker};
 use crate::http::{self, Api, NoMover, Role};
 use crate::orders::Orders;
 use crate::registry;
@@ -202,7 +202,7 @@ impl Server {
             let fingerprint = identity.fingerprint();
             Arc::new(Link::new(controller, Arc::new(orders), mover, fingerprint, limits))
         });
-        let traffic = Arc::new(Traffic::new(config.connections));
+        let traffic = Arc::new(ConnectionTracker::new(config.connections));
         let api = Arc::new(Api {
             mover: match &agent {
                 Some(agent) => Arc::new(agent.clone()),
@@ -350,7 +350,7 @@ struct Running {
     http: Vec<SocketAddr>,
     state: PathBuf,
     metrics: MetricsAccess,
-    reading: Reading,
+    reading: ReadPolicy,
     connections: usize,
     roles: Option<Vec<RoleName>>,
     controller: Option<controller::Config>,

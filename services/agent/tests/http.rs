@@ -11,10 +11,10 @@ use penstock_agent::config::{Export, MetricsAccess, Mode, Who};
 use penstock_agent::destinations::Destinations;
 use penstock_agent::gate::{Gate, Rules};
 use penstock_agent::http::api::Change;
-use penstock_agent::http::server::{self, Traffic};
+use penstock_agent::http::server::{self, ConnectionTracker};
 use penstock_agent::http::{self, Api, BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX, Mover};
 use penstock_agent::tokens::{TokenSource, Tokens};
-use penstock_http::access::Reading;
+use penstock_http::access::ReadPolicy;
 use penstock_mover::agent::{Counters, Limits, Transfer};
 use penstock_mover::identity::{Fingerprint, Identity};
 use penstock_protocol::control::Settings;
@@ -112,7 +112,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         scitag: None,
     };
     let mover = Arc::new(Remembering::default());
-    let traffic = Arc::new(Traffic::default());
+    let traffic = Arc::new(ConnectionTracker::default());
     let api = Api {
         mover: Arc::clone(&mover) as _,
         gate: Arc::new(Gate::new(Rules {
@@ -123,7 +123,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         })),
         state: "/nonexistent".into(),
         metrics,
-        reading: Reading::default(),
+        reading: ReadPolicy::default(),
         roles: Vec::new(),
         listen: vec!["[::1]:8620".parse().unwrap()],
         http: vec![address],

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::str::FromStr;
 
-use penstock_http::Caller;
+use penstock_http::ApiCaller;
 use penstock_http::tokens::Tokens;
 use penstock_operations::class::Class;
 
@@ -79,18 +79,18 @@ pub(crate) struct Who {
 impl Who {
     /// The one that a request comes from.
     pub(crate) fn of(
-        caller: Option<&Caller>,
+        caller: Option<&ApiCaller>,
         tokens: &Tokens,
         scopes: &TokenScopes,
     ) -> Result<Self, Problem> {
         match caller {
-            Some(Caller::Owner) => {
+            Some(ApiCaller::Owner) => {
                 Ok(Self { name: "owner".into(), scopes: Vec::new(), everything: true })
             }
-            Some(Caller::Reader) => {
+            Some(ApiCaller::Reader) => {
                 Ok(Self { name: "anyone".into(), scopes: vec![Scope::Read], everything: false })
             }
-            Some(Caller::Bearer(token)) => match tokens.name_of(token) {
+            Some(ApiCaller::Bearer(token)) => match tokens.name_of(token) {
                 Some(name) => {
                     let scopes = scopes.0.get(&name).cloned().unwrap_or_default();
                     Ok(Self { name, scopes, everything: false })
@@ -99,7 +99,7 @@ impl Who {
                     "the token is not known here: [[controller.token]] lists those that are",
                 )),
             },
-            Some(Caller::Nobody(why)) => Err(Problem::unauthorized(why)),
+            Some(ApiCaller::Unauthorized(why)) => Err(Problem::unauthorized(why)),
             None => Err(Problem::unauthorized("give a token: Authorization: Bearer TOKEN")),
         }
     }

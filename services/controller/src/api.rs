@@ -35,8 +35,8 @@ use axum::http::request::Parts;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
-use penstock_http::Caller;
-use penstock_http::server::Peer;
+use penstock_http::ApiCaller;
+use penstock_http::server::PeerAddress;
 use serde::de::DeserializeOwned;
 use utoipa::OpenApi;
 
@@ -113,7 +113,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
 
 /// Finds out who asks, and whether that one asks too often.
 async fn guard(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
-    let caller = request.extensions().get::<Caller>();
+    let caller = request.extensions().get::<ApiCaller>();
     let settings = shared.settings();
     match Who::of(caller, &settings.tokens, &settings.config.scopes) {
         Ok(who) => {
@@ -187,7 +187,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Asking {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let who = parts.extensions.get::<Who>().cloned();
         let who = who.ok_or_else(|| Problem::unauthorized("give a token"))?;
-        let peer = parts.extensions.get::<Peer>().map(|peer| peer.0.ip().to_string());
+        let peer = parts.extensions.get::<PeerAddress>().map(|peer| peer.0.ip().to_string());
         Ok(Self { who, peer: peer.unwrap_or_default() })
     }
 }

@@ -122,7 +122,7 @@ impl Role for Controller {
         api::is_ours(path)
     }
 
-    fn reads(&self, token: &str) -> bool {
+    fn may_read(&self, token: &str) -> bool {
         let settings = self.shared.settings();
         settings.tokens.name_of(token).is_some_and(|name| settings.config.scopes.may_read(&name))
     }

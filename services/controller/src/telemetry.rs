@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hyper::Method;
-use penstock_http::client::Client;
-use penstock_http::fetch::{Url, trusting};
+use penstock_http::client::HttpClient;
+use penstock_http::fetch::{Url, trusted_tls_config};
 use penstock_mover::identity::{Fingerprint, tls_client_config};
 use penstock_operations::round::LinkCount;
 use rustls::ClientConfig;
@@ -65,18 +65,18 @@ impl Telemetry {
             Some(fingerprint) => {
                 tls_client_config(fingerprint, None).map(Some).map_err(|error| error.to_string())
             }
-            None => trusting(self.authorities.as_deref()).map(Some),
+            None => trusted_tls_config(self.authorities.as_deref()).map(Some),
         }
     }
 
-    fn client(&self) -> Result<Client, String> {
+    fn client(&self) -> Result<HttpClient, String> {
         let token = match &self.token {
             None => String::new(),
             Some(file) => std::fs::read_to_string(file)
                 .map(|text| text.trim().to_owned())
                 .map_err(|error| format!("{}: {error}", file.display()))?,
         };
-        Ok(Client::new(self.url.clone(), self.tls()?, token))
+        Ok(HttpClient::new(self.url.clone(), self.tls()?, token))
     }
 }
 
@@ -125,7 +125,7 @@ impl Told {
 
 /// Asks until the controller stops.
 pub(crate) async fn run(shared: Arc<Shared>) {
-    let mut client: Option<(Telemetry, Client)> = None;
+    let mut client: Option<(Telemetry, HttpClient)> = None;
     // As it is stored; read again by who comes to lead.
     let mut known: Option<HashMap<String, SeenLink>> = None;
     let mut told = String::new();
@@ -162,7 +162,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 async fn ask(
     shared: &Shared,
     telemetry: &Telemetry,
-    client: &mut Option<(Telemetry, Client)>,
+    client: &mut Option<(Telemetry, HttpClient)>,
     known: &mut Option<HashMap<String, SeenLink>>,
 ) -> Result<(), String> {
     if client.as_ref().is_none_or(|(of, _)| of != telemetry) {
@@ -171,7 +171,7 @@ async fn ask(
     let Some((_, client)) = client else { return Ok(()) };
     let path = "/api/v1/telemetry/links";
     let (status, body) =
-        client.ask(Method::GET, path, Vec::new(), ANSWER_BYTES_MAX, WITHIN).await?;
+        client.request(Method::GET, path, Vec::new(), ANSWER_BYTES_MAX, WITHIN).await?;
     if !status.is_success() {
         return Err(format!("{} answers {status}", telemetry.url));
     }

@@ -1,4 +1,4 @@
-//! What is built into the binary. A test compares these lists with the folders.
+//! Files built into the binary. A test compares these lists with the folders.
 
 /// Bytes of each file of `dashboard/`.
 macro_rules! files {

@@ -1,10 +1,10 @@
-//! The dashboard's files over HTTP: the page of `dashboard/` and the reports of experiments, as this build was made.
+//! The dashboard's files over HTTP: the page of `dashboard/` and the reports of experiments, as of this build.
 //!
 //! For: `/` and everything below `/ui/`, with types, ETags and gzip. The files hold no figures and no secrets, so
-//! whoever reaches the port may have them; the page asks the API for the rest, and whoever runs the server decides there.
+//! any client may load them; the page gets its figures from the API, which checks access.
 //! Not for: figures, tokens, changing anything.
 //!
-//! Nothing fails but a path that is not there (404) and a method other than GET and HEAD (405).
+//! The only errors are an unknown path (404) and a method other than GET and HEAD (405).
 
 #![forbid(unsafe_code)]
 
@@ -26,31 +26,31 @@ use flate2::write::GzEncoder;
 
 use crate::files::{FILES, PICTURES, REPORTS};
 
-/// What a browser lets the page do: run its own modules and ask its own host. No script or style within the page, no
-/// `eval`, no frame, no form, nothing from elsewhere. (Styles that scripts set on elements are not inline styles. Only
-/// scripts of the page make `blob:` addresses: it draws the map into a picture through one.)
+/// Content security policy of the page: its own modules, requests to its own host. No inline script or style, no
+/// `eval`, no frame, no form, no other origin. (Styles that scripts set on elements are not inline styles. The page
+/// uses `blob:` URLs to export the map as a picture.)
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What a browser lets a picture do that is opened by itself: have styles of its own, and nothing else.
+/// Content security policy of a picture opened by itself: inline styles, nothing else.
 const PICTURE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; sandbox";
 
-/// Below this path of `/ui/` are pictures of experiments.
+/// Path below `/ui/` of the pictures of experiments.
 const PICTURES_PATH: &str = "reports/";
 
-/// Where modules to load early are named in the page, so that they come at once and not one after the other.
+/// Placeholder in the page for `modulepreload` links, so that the browser loads all modules at once.
 const MODULES: &str = "<!--modules-->";
 
-/// A file as it is sent.
+/// A file with its response headers.
 #[derive(Debug)]
 struct Asset {
     kind: &'static str,
     tag: HeaderValue,
     plain: Bytes,
-    /// Where that is shorter.
+    /// Compressed body, if that is shorter.
     gzip: Option<Bytes>,
 }
 
-/// By path below `/ui/`; the page itself is `index.html`.
+/// Files by path below `/ui/`; the page itself is `index.html`.
 static ASSETS: LazyLock<BTreeMap<String, Asset>> = LazyLock::new(|| {
     let asset = |path: String, bytes| (path.clone(), Asset::new(&path, Bytes::from_static(bytes)));
     let files = FILES.iter().map(|(path, bytes)| asset((*path).to_owned(), bytes));
@@ -92,7 +92,7 @@ fn kind(path: &str) -> &'static str {
     }
 }
 
-/// `index.html` with a line for each module.
+/// Returns `index.html` with a `modulepreload` link for each module.
 fn page() -> String {
     let page = FILES.iter().find(|(path, _)| *path == "index.html").map_or(&b""[..], |file| file.1);
     let modules: String = FILES
@@ -120,7 +120,7 @@ fn reports() -> String {
     serde_json::json!({ "reports": reports }).to_string()
 }
 
-/// The page at `/`, and its parts below `/ui/`.
+/// Routes of the page at `/` and of its files below `/ui/`.
 pub fn router() -> Router {
     let page = |headers: HeaderMap| async move { answer("index.html", &headers) };
     let part = |Path(path): Path<String>, headers: HeaderMap| async move {
@@ -130,9 +130,9 @@ pub fn router() -> Router {
     Router::new().route("/", get(page)).route("/ui/{*path}", get(part))
 }
 
-/// Whether `path` is the dashboard's, which anyone may have.
+/// Returns true for paths of the dashboard, which need no token.
 #[must_use]
-pub fn is_ours(path: &str) -> bool {
+pub fn is_dashboard_path(path: &str) -> bool {
     path == "/" || path.starts_with("/ui/")
 }
 
@@ -151,7 +151,7 @@ fn answer(path: &str, asked: &HeaderMap) -> Response {
         ),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
-        // Kept, and asked for again each time: a new build is seen at once.
+        // Cached and revalidated each time: a new build shows at once.
         (header::CACHE_CONTROL, "no-cache"),
         (header::VARY, "accept-encoding"),
         (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_of_the_page_and_every_report_is_in_the_tables() {
+    fn tables_list_all_files_and_reports() {
         let mut there = Vec::new();
         walk(&root().join("dashboard"), "", &mut there);
         let served = ["html", "js", "css", "svg", "txt"];
@@ -261,13 +261,14 @@ mod tests {
         }
         let (_, _, body) = get("/ui/reports.json", &[]).await;
         let reports: serde_json::Value = serde_json::from_slice(&body).unwrap();
-        let told = reports["reports"].as_array().unwrap().iter();
-        let told = told.map(|report| report["pictures"].as_array().unwrap().len()).sum::<usize>();
-        assert_eq!(told, PICTURES.len(), "each picture belongs to a report");
+        let listed = reports["reports"].as_array().unwrap().iter();
+        let listed =
+            listed.map(|report| report["pictures"].as_array().unwrap().len()).sum::<usize>();
+        assert_eq!(listed, PICTURES.len(), "each picture belongs to a report");
     }
 
     #[test]
-    fn vendored_files_are_those_that_were_checked() {
+    fn vendored_files_match_their_checksums() {
         let sums = include_str!("../../../dashboard/vendor/SHA256SUMS");
         assert!(sums.lines().count() >= 7);
         for line in sums.lines() {
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_page_names_every_module_and_nothing_from_elsewhere() {
+    async fn page_preloads_only_own_modules() {
         let (status, headers, body) = get("/", &[]).await;
         let page = String::from_utf8(body).unwrap();
         assert_eq!(status, StatusCode::OK);
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_file_comes_whole_packed_or_not_and_once() {
+    async fn files_support_gzip_and_etags() {
         for (path, bytes) in FILES.iter().filter(|file| file.0 != "index.html") {
             let path = format!("/ui/{path}");
             let (status, headers, plain) = get(&path, &[]).await;
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_there_is_told() {
+    async fn unknown_path_is_404() {
         for path in ["/ui/none.js", "/ui/../Cargo.toml", "/ui/%2e%2e/Cargo.toml", "/ui/index.html"]
         {
             let (status, headers, body) = get(path, &[]).await;

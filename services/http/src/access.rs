@@ -1,8 +1,8 @@
-//! Who may read without a token.
+//! Access without a token.
 //!
-//! A web page from anywhere can make a browser on this machine ask its loopback address, under a name that the
-//! page's owner points there (DNS rebinding). So whoever gives no token must ask by an address or by a name that is
-//! known to be this machine's.
+//! Any web page can make a browser on this machine send requests to its loopback address, under a name that the
+//! page's owner points there (DNS rebinding). So the Host header of a request without a token must be an address or
+//! a known name of this machine.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -10,21 +10,21 @@ use std::str::FromStr;
 use axum::extract::Request;
 use axum::http::{HeaderMap, Method, header};
 
-use crate::server::Peer;
+use crate::server::PeerAddress;
 
-/// Who reads without a token.
+/// Clients that may read without a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Read {
-    /// Everyone.
+pub enum ReadAccess {
+    /// Clients of any address.
     Open,
     /// Programs on this machine.
     #[default]
     Loopback,
-    /// Nobody.
+    /// No client.
     Token,
 }
 
-impl FromStr for Read {
+impl FromStr for ReadAccess {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -39,45 +39,46 @@ impl FromStr for Read {
     }
 }
 
-/// The rule, and the names that this machine has.
+/// Clients that may read without a token, and the names of this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Reading {
-    /// Who.
-    pub read: Read,
-    /// Names by which this machine may be asked besides its own.
+pub struct ReadPolicy {
+    /// Clients by their address.
+    pub read: ReadAccess,
+    /// Names accepted in the Host header besides the host name.
     pub names: Vec<String>,
 }
 
-/// Who asks, as a request's extension; for roles that check it themselves ([`crate::Role::guards`]).
+/// Identity of a client, as an extension of the request, for roles that check access themselves
+/// ([`crate::Role::guards`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Caller {
+pub enum ApiCaller {
     /// The bearer of the node's own token.
     Owner,
-    /// Someone without a token who may read.
+    /// A client without a token that may read.
     Reader,
     /// The bearer of this token, which is not the node's own.
     Bearer(String),
-    /// Someone without a token who may not read, and why.
-    Nobody(String),
+    /// A client without a token that may not read, with the reason.
+    Unauthorized(String),
 }
 
-/// Whether `request` comes from this machine.
+/// Returns true if `request` comes from this machine.
 fn is_local(request: &Request) -> bool {
-    let peer = request.extensions().get::<Peer>();
+    let peer = request.extensions().get::<PeerAddress>();
     peer.is_some_and(|peer| peer.0.ip().to_canonical().is_loopback())
 }
 
-impl Reading {
-    /// Whether `request` may be answered without a token.
+impl ReadPolicy {
+    /// Returns true if `request` needs no token.
     ///
     /// # Errors
-    /// With what to do, where the name it was asked by is all that is wrong.
+    /// With the remedy, if only the name in the Host header is wrong.
     pub fn allows(&self, request: &Request) -> Result<bool, String> {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         let from_there = match self.read {
-            Read::Open => true,
-            Read::Loopback => is_local(request),
-            Read::Token => false,
+            ReadAccess::Open => true,
+            ReadAccess::Loopback => is_local(request),
+            ReadAccess::Token => false,
         };
         if !reads || !from_there {
             return Ok(false);
@@ -107,7 +108,7 @@ impl Reading {
     }
 }
 
-/// The host that was asked for, without its port.
+/// Host header without its port.
 fn host(headers: &HeaderMap) -> &str {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     match host.rsplit_once(':') {
@@ -128,30 +129,30 @@ mod tests {
         let mut request =
             Request::builder().method(method).header("host", host).body(Body::empty()).unwrap();
         let peer: SocketAddr = peer.parse().unwrap();
-        request.extensions_mut().insert(Peer(peer));
+        request.extensions_mut().insert(PeerAddress(peer));
         request
     }
 
     #[test]
-    fn readers_are_known_by_where_they_are_and_what_they_ask_for() {
-        let reading = |read| Reading { read, names: vec!["dtn1.example.org".into()] };
+    fn tokenless_reads_need_a_known_host() {
+        let reading = |read| ReadPolicy { read, names: vec!["dtn1.example.org".into()] };
         let (here, there) = ("127.0.0.1:9", "192.0.2.1:9");
         let ask = |read, host, peer| reading(read).allows(&request(Method::GET, host, peer));
         for host in ["127.0.0.1:8621", "[::1]:8621", "localhost", "LOCALHOST:1", "DTN1.example.org"]
         {
-            assert_eq!(ask(Read::Loopback, host, here), Ok(true), "{host}");
-            assert_eq!(ask(Read::Open, host, there), Ok(true), "{host}");
-            assert_eq!(ask(Read::Loopback, host, there), Ok(false));
-            assert_eq!(ask(Read::Token, host, here), Ok(false));
+            assert_eq!(ask(ReadAccess::Loopback, host, here), Ok(true), "{host}");
+            assert_eq!(ask(ReadAccess::Open, host, there), Ok(true), "{host}");
+            assert_eq!(ask(ReadAccess::Loopback, host, there), Ok(false));
+            assert_eq!(ask(ReadAccess::Token, host, here), Ok(false));
         }
         for host in ["evil.example.com:8621", "", "localhost.evil.example", "127.0.0.1.evil:80"] {
             assert!(
-                ask(Read::Loopback, host, here).unwrap_err().contains("[http] names"),
+                ask(ReadAccess::Loopback, host, here).unwrap_err().contains("[http] names"),
                 "{host}"
             );
         }
-        assert_eq!(ask(Read::Loopback, "[::1]:8621", "[::ffff:127.0.0.1]:1"), Ok(true));
+        assert_eq!(ask(ReadAccess::Loopback, "[::1]:8621", "[::ffff:127.0.0.1]:1"), Ok(true));
         let change = request(Method::POST, "localhost", here);
-        assert_eq!(reading(Read::Open).allows(&change), Ok(false));
+        assert_eq!(reading(ReadAccess::Open).allows(&change), Ok(false));
     }
 }

@@ -1,11 +1,10 @@
-//! A client that asks one server again and again over a connection that stays open.
+//! A client that sends its requests to one server over a persistent connection.
 //!
-//! For: programs that talk to each other each second. Plain HTTP, or TLS as the caller's configuration says; where the
-//! URL says `http` and leads off this machine the caller is to refuse it. A request on a connection that was idle and
-//! turns out to be closed is sent once more over a new one: so ask only for what may be asked twice. Not for: public
-//! documents ([`crate::fetch`]).
+//! For: programs that exchange messages each second. Plain HTTP, or TLS by the caller's configuration; the caller
+//! refuses `http` URLs that lead off this machine. A request on an idle connection that turns out to be closed is
+//! sent again over a new one: requests must be idempotent. Not for: public documents ([`crate::fetch`]).
 //!
-//! Fails with a line; what the server answers with another status than success is an answer.
+//! Errors are one line; a status other than success is no error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,35 +24,35 @@ use tokio_rustls::TlsConnector;
 
 use crate::fetch::Url;
 
-/// Time to connect, with a TLS handshake.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// Time limit of connecting, TLS handshake included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client of one server.
-pub struct Client {
+/// A client of one server, with at most one connection.
+pub struct HttpClient {
     url: Url,
     tls: Option<Arc<ClientConfig>>,
     token: String,
     connection: Option<SendRequest<Full<Bytes>>>,
 }
 
-impl std::fmt::Debug for Client {
+impl std::fmt::Debug for HttpClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client").field("url", &self.url).finish_non_exhaustive()
+        f.debug_struct("HttpClient").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
-impl Client {
-    /// Of the server at `url`, below whose path everything is asked, as the bearer of `token`; an empty one is not shown.
+impl HttpClient {
+    /// Creates a client of the server at `url`, whose path prefixes all requests. An empty `token` is not sent.
     #[must_use]
     pub fn new(url: Url, tls: Option<Arc<ClientConfig>>, token: String) -> Self {
         Self { url, tls, token, connection: None }
     }
 
-    /// Asks for `path` below the URL and gives status and body, of at most `limit` bytes.
+    /// Sends a request for `path` below the URL and returns status and body, of at most `limit` bytes.
     ///
     /// # Errors
-    /// One line, when there is no answer `within` this time, or a longer one.
-    pub async fn ask(
+    /// One line, when there is no answer `within` this time or its body is too long.
+    pub async fn request(
         &mut self,
         method: Method,
         path: &str,
@@ -64,32 +63,32 @@ impl Client {
         let body = Bytes::from(json);
         let reused = self.connection.as_ref().is_some_and(|sender| !sender.is_closed());
         let exchange = async {
-            match self.once(&method, path, body.clone(), limit).await {
-                Err(Failure::Gone(_)) if reused => {
+            match self.try_request(&method, path, body.clone(), limit).await {
+                Err(RequestFailure::Gone(_)) if reused => {
                     self.connection = None;
-                    self.once(&method, path, body, limit).await
+                    self.try_request(&method, path, body, limit).await
                 }
                 other => other,
             }
         };
         let answer = timeout(within, exchange).await;
-        let late = || Err(Failure::Gone(format!("no answer within {} s", within.as_secs())));
+        let late = || Err(RequestFailure::Gone(format!("no answer within {} s", within.as_secs())));
         answer.unwrap_or_else(|_| late()).map_err(|failure| {
-            // Whatever is still under way on it would be taken for the next answer.
+            // A late answer on it would be taken for the next one.
             self.connection = None;
-            let (Failure::Gone(text) | Failure::Bad(text)) = failure;
+            let (RequestFailure::Gone(text) | RequestFailure::Bad(text)) = failure;
             text
         })
     }
 
-    async fn once(
+    async fn try_request(
         &mut self,
         method: &Method,
         path: &str,
         body: Bytes,
         limit: usize,
-    ) -> Result<(StatusCode, Bytes), Failure> {
-        let bad = |error: &dyn std::fmt::Display| Failure::Bad(error.to_string());
+    ) -> Result<(StatusCode, Bytes), RequestFailure> {
+        let bad = |error: &dyn std::fmt::Display| RequestFailure::Bad(error.to_string());
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.url.path().trim_end_matches('/')))
@@ -105,20 +104,21 @@ impl Client {
         let sender = match self.connection.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => self.connection.insert(sender),
             None => {
-                let sender = timeout(CONNECT_WITHIN, self.connect()).await;
-                let late = || Err(format!("no connection within {} s", CONNECT_WITHIN.as_secs()));
-                self.connection.insert(sender.unwrap_or_else(|_| late()).map_err(Failure::Bad)?)
+                let sender = timeout(CONNECT_TIMEOUT, self.connect()).await;
+                let late = || Err(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()));
+                self.connection
+                    .insert(sender.unwrap_or_else(|_| late()).map_err(RequestFailure::Bad)?)
             }
         };
-        let gone = |error: hyper::Error| Failure::Gone(error.to_string());
+        let gone = |error: hyper::Error| RequestFailure::Gone(error.to_string());
         sender.ready().await.map_err(gone)?;
         let answer = sender.send_request(request).await.map_err(gone)?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), limit).collect().await.map_err(|error| {
             if error.is::<LengthLimitError>() {
-                Failure::Bad(format!("its answer is longer than {limit} bytes"))
+                RequestFailure::Bad(format!("its answer is longer than {limit} bytes"))
             } else {
-                Failure::Bad(error.to_string())
+                RequestFailure::Bad(error.to_string())
             }
         })?;
         Ok((status, body.to_bytes()))
@@ -129,7 +129,7 @@ impl Client {
         let stream = TcpStream::connect((host, port)).await;
         let stream = stream
             .map_err(|error| format!("cannot connect to {}: {error}", self.url.authority()))?;
-        // Without it a request of two segments waits for an acknowledgement.
+        // Nagle's algorithm would delay the second segment of a request until an acknowledgement.
         let _ = stream.set_nodelay(true);
         match (&self.tls, self.url.is_encrypted()) {
             (Some(tls), true) => {
@@ -138,27 +138,27 @@ impl Client {
                 let connector = TlsConnector::from(Arc::clone(tls));
                 let stream =
                     connector.connect(name, stream).await.map_err(|error| error.to_string())?;
-                begin(stream).await
+                handshake(stream).await
             }
             (None, true) => Err("no certificate of it is known".to_owned()),
-            (_, false) => begin(stream).await,
+            (_, false) => handshake(stream).await,
         }
     }
 }
 
-async fn begin(
+async fn handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> Result<SendRequest<Full<Bytes>>, String> {
     let (sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    // It ends with the sender.
+    // The task ends when the sender is dropped.
     tokio::spawn(connection);
     Ok(sender)
 }
 
-enum Failure {
-    /// The connection is gone; another one may do.
+enum RequestFailure {
+    /// The connection failed; a new one may succeed.
     Gone(String),
-    /// Another one does no better.
+    /// A new connection would fail, too.
     Bad(String),
 }

@@ -1,21 +1,21 @@
-//! An error as the API answers it: a problem document (RFC 9457).
+//! Errors of the API as problem documents (RFC 9457).
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Its status and one line; each role says what the statuses mean.
+/// An HTTP status and one line; each role documents its statuses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
     status: StatusCode,
     text: String,
 }
 
-/// Media type of every error.
+/// Media type of all errors.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// Longest text of an error that a library made and that is told on.
+/// Longest text of a library's error in a problem document.
 const FOREIGN_TEXT_CHARS_MAX: usize = 300;
 
 /// An error: what failed, why, and what to do. Sent as `application/problem+json`.
@@ -25,32 +25,32 @@ pub struct ErrorBody {
     /// `about:blank`: the status says it all (RFC 9457 section 4.2.1).
     #[serde(rename = "type", default)]
     pub kind: String,
-    /// The status in words.
+    /// Reason phrase of the status.
     #[serde(default)]
     pub title: String,
-    /// The HTTP status.
+    /// HTTP status code of the answer.
     #[serde(default)]
     pub status: u16,
-    /// One line.
+    /// One line: what failed, why, and what to do.
     #[serde(default)]
     pub detail: String,
-    /// The same line.
+    /// The same line as in `detail`.
     pub error: String,
 }
 
 impl ApiError {
-    /// This line with this status.
+    /// Creates an error of this status with one line.
     #[must_use]
     pub fn new(status: StatusCode, text: impl Into<String>) -> Self {
         Self { status, text: text.into() }
     }
 
-    /// 401, with the way to authenticate.
+    /// 401 with the challenge `Bearer`.
     pub fn unauthorized(text: &str) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, text)
     }
 
-    /// 400.
+    /// 400 with one line.
     pub fn bad_request(text: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, text)
     }
@@ -78,7 +78,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Makes a problem document of an error that is none: some come from libraries as plain text.
+/// Turns an error of a library, which is plain text, into a problem document.
 pub async fn as_problem(response: Response) -> Response {
     let status = response.status();
     let is_error = status.is_client_error() || status.is_server_error();
@@ -106,7 +106,7 @@ pub async fn as_problem(response: Response) -> Response {
     problem
 }
 
-/// The line of an error, if `body` is one.
+/// Returns the line of a problem document, or `None` if `body` is none.
 #[must_use]
 pub fn error_text(body: &[u8]) -> Option<String> {
     serde_json::from_slice::<ErrorBody>(body).ok().map(|body| body.error)

@@ -1,12 +1,12 @@
-//! One document over HTTP or HTTPS, fetched only if it is another than before.
+//! Fetch of one document over HTTP or HTTPS, conditional on its ETag.
 //!
-//! For: small public documents such as the scitags registry. TLS towards the authorities that the
-//! system trusts ([`BUNDLES`], or the file that `SSL_CERT_FILE` names). Bounded in size, time and
-//! redirects; a redirect never leads from HTTPS to HTTP. Not for: agents, whose certificates are known
-//! by fingerprint (the agent's client knows them), and not for proxies: behind one, download the document by
+//! For: small public documents such as the scitags registry. TLS trusts the authorities of the
+//! system ([`CA_BUNDLES`], or the file in `SSL_CERT_FILE`). Size, time and redirects are bounded; a
+//! redirect never leads from HTTPS to HTTP. Not for: agents, whose certificates are pinned by
+//! fingerprint (see the agent's client), and not for proxies: behind one, download the document by
 //! other means.
 //!
-//! Fails with a line that names the address and the reason.
+//! Errors are one line with the address and the reason.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -33,11 +33,11 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// Time for the whole, redirects included.
-pub const WITHIN: Duration = Duration::from_secs(30);
+/// Time limit of a fetch, redirects included.
+pub const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where distributions keep the authorities that they trust: Debian, EL, SUSE, Alpine.
-pub const BUNDLES: [&str; 4] = [
+/// Files in which distributions keep the trusted authorities: Debian, EL, SUSE, Alpine.
+pub const CA_BUNDLES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
@@ -46,10 +46,10 @@ pub const BUNDLES: [&str; 4] = [
 
 const REDIRECTS_MAX: usize = 5;
 
-/// Longest answer to what is posted; nobody reads it.
+/// Longest answer to a POST, which is discarded.
 const POST_ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// An address `http://HOST[:PORT]/PATH` or `https://...`.
+/// A URL `http://HOST[:PORT]/PATH` or `https://...`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
     encrypted: bool,
@@ -74,7 +74,7 @@ impl FromStr for Url {
             _ => return Err(bad()),
         };
         let authority = uri.authority().ok_or_else(bad)?;
-        // A password in an address would end up in logs.
+        // A password in a URL would end up in logs.
         if authority.as_str().contains('@') || authority.host().is_empty() {
             return Err(bad());
         }
@@ -85,11 +85,11 @@ impl FromStr for Url {
     }
 }
 
-/// Parsed while it is visited: an error made here gets the line of this very text.
+/// Parses inside the visitor, so that an error gets the line of this value.
 impl<'de> Deserialize<'de> for Url {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
+        struct UrlVisitor;
+        impl de::Visitor<'_> for UrlVisitor {
             type Value = Url;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -99,30 +99,30 @@ impl<'de> Deserialize<'de> for Url {
                 text.parse().map_err(E::custom)
             }
         }
-        deserializer.deserialize_str(Visitor)
+        deserializer.deserialize_str(UrlVisitor)
     }
 }
 
 impl Url {
-    /// Whether it says `https`.
+    /// Returns true if the scheme is `https`.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.encrypted
     }
 
-    /// Where it leads.
+    /// Host without brackets, and port.
     #[must_use]
     pub fn host_and_port(&self) -> (&str, u16) {
         (&self.host, self.port)
     }
 
-    /// Path with query.
+    /// Path with its query, beginning with `/`.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Host and port as the Host header has them: the port only where it is not the usual one.
+    /// Host and port as in the Host header: without the scheme's default port.
     #[must_use]
     pub fn authority(&self) -> String {
         let host =
@@ -133,7 +133,7 @@ impl Url {
         }
     }
 
-    /// Where a redirect leads.
+    /// Resolves the location of a redirect.
     fn redirected(&self, location: &str) -> Result<Self, String> {
         let next = if location.starts_with('/') && !location.starts_with("//") {
             Self { path: location.to_owned(), ..self.clone() }
@@ -156,98 +156,101 @@ impl fmt::Display for Url {
     }
 }
 
-/// What came.
+/// Result of a conditional fetch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    /// The document is that of the given tag.
-    Same,
-    /// The document, and its tag for the next time.
-    New {
-        /// Its bytes.
+pub enum FetchOutcome {
+    /// The server's document still has the given ETag.
+    NotModified,
+    /// A new document.
+    Modified {
+        /// The document, at most as long as the given limit.
         body: Vec<u8>,
-        /// As the server wrote it.
+        /// ETag for the next fetch, as the server sent it.
         etag: Option<String>,
     },
 }
 
-/// Posts `json` to `url`. Redirects are not followed.
+/// Posts `json` to `url` and discards the answer. Follows no redirect.
 ///
 /// # Errors
-/// One line with the reason, also when the answer is no success.
+/// One line with the reason, also for a status of failure.
 pub async fn post(url: &Url, json: Vec<u8>) -> Result<(), String> {
     let sent = async {
         let request = request(url, "POST").header(CONTENT_TYPE, "application/json");
         let request = request.body(Full::new(Bytes::from(json)));
         match send(url, request.map_err(|error| error.to_string())?, POST_ANSWER_BYTES_MAX).await? {
-            Step::Done(_) => Ok(()),
-            Step::Elsewhere(location) => Err(format!("it redirects to '{}'", excerpt(&location))),
+            FetchStep::Done(_) => Ok(()),
+            FetchStep::Redirect(location) => {
+                Err(format!("it redirects to '{}'", excerpt(&location)))
+            }
         }
     };
-    let late = || Err(format!("no answer within {}s", WITHIN.as_secs()));
-    timeout(WITHIN, sent).await.unwrap_or_else(|_| late())
+    let late = || Err(format!("no answer within {}s", FETCH_TIMEOUT.as_secs()));
+    timeout(FETCH_TIMEOUT, sent).await.unwrap_or_else(|_| late())
 }
 
-/// What a server answered, whatever its status.
+/// Answer to [`post_with_headers`], of any status.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
-    /// Whether its status is one of success.
-    pub good: bool,
-    /// Its status.
+pub struct PostResponse {
+    /// True if the status is 2xx.
+    pub success: bool,
+    /// HTTP status code of the answer.
     pub status: u16,
-    /// Of at most as many bytes as were asked for.
+    /// Body, at most as long as the given limit.
     pub body: Vec<u8>,
 }
 
-/// Posts bytes with these headers and gives the answer, also one of failure. Redirects are not followed.
+/// Posts `body` with these headers and returns the answer, even one of failure. Follows no
+/// redirect.
 ///
 /// # Errors
 /// One line with the reason, when there is no answer, or one of more than `limit` bytes.
-pub async fn talk(
+pub async fn post_with_headers(
     url: &Url,
     headers: &[(&str, &str)],
     body: Vec<u8>,
     limit: usize,
-) -> Result<Reply, String> {
-    let talk = async {
+) -> Result<PostResponse, String> {
+    let exchange = async {
         let mut request = request(url, "POST");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(Bytes::from(body)));
-        let mut answer = converse(url, request.map_err(|error| error.to_string())?).await?;
+        let mut answer = connect_and_send(url, request.map_err(|error| error.to_string())?).await?;
         let status = answer.head.status;
         let body = answer.body(limit).await?;
-        Ok(Reply { good: status.is_success(), status: status.as_u16(), body })
+        Ok(PostResponse { success: status.is_success(), status: status.as_u16(), body })
     };
-    let late = || Err(format!("no answer within {}s", WITHIN.as_secs()));
-    timeout(WITHIN, talk).await.unwrap_or_else(|_| late())
+    let late = || Err(format!("no answer within {}s", FETCH_TIMEOUT.as_secs()));
+    timeout(FETCH_TIMEOUT, exchange).await.unwrap_or_else(|_| late())
 }
 
-/// Fetches the document at `url`, of at most `limit` bytes, unless it has the tag `etag`.
+/// Fetches the document at `url`, of at most `limit` bytes, unless its ETag is `etag`.
 ///
 /// # Errors
 /// One line with the reason; the caller names the address.
-pub async fn fetch(url: &Url, etag: Option<&str>, limit: usize) -> Result<Answer, String> {
+pub async fn fetch(url: &Url, etag: Option<&str>, limit: usize) -> Result<FetchOutcome, String> {
     let follow = async {
         let mut url = url.clone();
         for _ in 0..=REDIRECTS_MAX {
-            match ask(&url, etag, limit).await? {
-                Step::Done(answer) => return Ok(answer),
-                Step::Elsewhere(location) => url = url.redirected(&location)?,
+            match get(&url, etag, limit).await? {
+                FetchStep::Done(answer) => return Ok(answer),
+                FetchStep::Redirect(location) => url = url.redirected(&location)?,
             }
         }
         Err(format!("more than {REDIRECTS_MAX} redirects"))
     };
-    let late = || Err(format!("no answer within {}s", WITHIN.as_secs()));
-    timeout(WITHIN, follow).await.unwrap_or_else(|_| late())
+    let late = || Err(format!("no answer within {}s", FETCH_TIMEOUT.as_secs()));
+    timeout(FETCH_TIMEOUT, follow).await.unwrap_or_else(|_| late())
 }
 
-enum Step {
-    Done(Answer),
-    Elsewhere(String),
+enum FetchStep {
+    Done(FetchOutcome),
+    Redirect(String),
 }
 
-async fn ask(url: &Url, etag: Option<&str>, limit: usize) -> Result<Step, String> {
+async fn get(url: &Url, etag: Option<&str>, limit: usize) -> Result<FetchStep, String> {
     let mut request = request(url, "GET").header(ACCEPT, "application/json, */*");
     if let Some(etag) = etag {
         request = request.header(IF_NONE_MATCH, etag);
@@ -264,35 +267,38 @@ fn request(url: &Url, method: &str) -> hyper::http::request::Builder {
         .header(USER_AGENT, concat!("penstock/", env!("CARGO_PKG_VERSION")))
 }
 
-async fn send<B>(url: &Url, request: Request<B>, limit: usize) -> Result<Step, String>
+async fn send<B>(url: &Url, request: Request<B>, limit: usize) -> Result<FetchStep, String>
 where
     B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
 {
-    let mut answer = converse(url, request).await?;
+    let mut answer = connect_and_send(url, request).await?;
     let text = |headers: &HeaderMap, name| {
         headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
     };
     match answer.head.status {
         status if status.is_success() => {
             let body = answer.body(limit).await?;
-            Ok(Step::Done(Answer::New { body, etag: text(&answer.head.headers, ETAG) }))
+            Ok(FetchStep::Done(FetchOutcome::Modified {
+                body,
+                etag: text(&answer.head.headers, ETAG),
+            }))
         }
-        StatusCode::NOT_MODIFIED => Ok(Step::Done(Answer::Same)),
+        StatusCode::NOT_MODIFIED => Ok(FetchStep::Done(FetchOutcome::NotModified)),
         status if status.is_redirection() => text(&answer.head.headers, LOCATION)
-            .map(Step::Elsewhere)
+            .map(FetchStep::Redirect)
             .ok_or_else(|| format!("it answers {status} without saying where")),
         status => Err(format!("it answers {status}")),
     }
 }
 
-/// An answer whose body has not been read yet; its connection ends with it.
-struct Incoming {
+/// An answer whose body has not been read. Dropping it closes the connection.
+struct UnreadResponse {
     head: Parts,
     body: Option<hyper::body::Incoming>,
     connection: tokio::task::AbortHandle,
 }
 
-impl Incoming {
+impl UnreadResponse {
     async fn body(&mut self, limit: usize) -> Result<Vec<u8>, String> {
         let too_long = || format!("it is longer than {limit} bytes");
         let Some(body) = self.body.take() else { return Ok(Vec::new()) };
@@ -306,13 +312,13 @@ impl Incoming {
     }
 }
 
-impl Drop for Incoming {
+impl Drop for UnreadResponse {
     fn drop(&mut self) {
         self.connection.abort();
     }
 }
 
-async fn converse<B>(url: &Url, request: Request<B>) -> Result<Incoming, String>
+async fn connect_and_send<B>(url: &Url, request: Request<B>) -> Result<UnreadResponse, String>
 where
     B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
 {
@@ -320,21 +326,21 @@ where
     let stream =
         stream.map_err(|error| format!("cannot connect to {}: {error}", url.authority()))?;
     if !url.encrypted {
-        return exchange(stream, request).await;
+        return send_over(stream, request).await;
     }
     let name = ServerName::try_from(url.host.clone())
         .map_err(|_| format!("'{}' is no name that a certificate can have", url.host))?;
-    let tls = TlsConnector::from(trusting(None)?);
+    let tls = TlsConnector::from(trusted_tls_config(None)?);
     let stream = tls.connect(name, stream).await.map_err(|error| {
         format!("{error}: if the site has an authority of its own, name its file in SSL_CERT_FILE")
     })?;
-    exchange(stream, request).await
+    send_over(stream, request).await
 }
 
-async fn exchange<B>(
+async fn send_over<B>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<B>,
-) -> Result<Incoming, String>
+) -> Result<UnreadResponse, String>
 where
     B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
 {
@@ -344,7 +350,7 @@ where
     match sender.send_request(request).await {
         Ok(answer) => {
             let (head, body) = answer.into_parts();
-            Ok(Incoming { head, body: Some(body), connection })
+            Ok(UnreadResponse { head, body: Some(body), connection })
         }
         Err(error) => {
             connection.abort();
@@ -353,13 +359,13 @@ where
     }
 }
 
-/// TLS that accepts whom the authorities in `file` vouch for, or else those that the system trusts.
+/// TLS configuration that trusts the authorities in `file`, by default those of the system.
 ///
 /// # Errors
-/// When there are none.
-pub fn trusting(file: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
+/// When no file of authorities exists or it holds no certificate.
+pub fn trusted_tls_config(file: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
     let named = std::env::var_os("SSL_CERT_FILE").filter(|file| !file.is_empty());
-    let known = || BUNDLES.iter().map(PathBuf::from).find(|file| file.exists());
+    let known = || CA_BUNDLES.iter().map(PathBuf::from).find(|file| file.exists());
     let given = file.map(PathBuf::from);
     let file = given.or(named.map(PathBuf::from)).or_else(known).ok_or(
         "no file of trusted authorities is there: install ca-certificates or set SSL_CERT_FILE",
@@ -368,16 +374,16 @@ pub fn trusting(file: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
     let config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| error.to_string())?
-        .with_root_certificates(authorities(&file)?)
+        .with_root_certificates(load_root_certificates(&file)?)
         .with_no_client_auth();
     Ok(Arc::new(config))
 }
 
-fn authorities(file: &Path) -> Result<RootCertStore, String> {
+fn load_root_certificates(file: &Path) -> Result<RootCertStore, String> {
     let failed = |why: String| format!("authorities in {}: {why}", file.display());
     let pem = std::fs::read(file).map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
     let mut store = RootCertStore::empty();
-    // A bundle may hold an authority that TLS does not take; the others count.
+    // A bundle may hold authorities that TLS does not accept; the others count.
     let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
     let (taken, _) = store.add_parsable_certificates(certificates);
     if taken == 0 {
@@ -413,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn redirects_keep_what_is_encrypted() {
+    fn redirects_never_downgrade_to_http() {
         let url: Url = "https://www.scitags.org/api.json".parse().unwrap();
         let next = url.redirected("https://scitags.org/api.json").unwrap();
         assert_eq!(next.to_string(), "https://scitags.org/api.json");

@@ -1,9 +1,9 @@
-//! The HTTP server that all roles of `penstock serve` share, and the client for single documents.
+//! The HTTP server shared by all roles of `penstock serve`, and HTTP clients.
 //!
-//! For: connections with their bounds ([`server`]), errors as they are answered ([`ApiError`]), who may read without
-//! a token ([`access`]), what a role brings ([`Role`]), fetching or posting one document elsewhere ([`fetch`]), and asking
-//! one server again and again ([`client`]).
-//! Not for: what a role answers. [`tokens`] says whose a bearer token is.
+//! For: bounded connections ([`server`]), error documents ([`ApiError`]), reading without a token
+//! ([`access`]), bearer tokens ([`tokens`]), the interface of a role ([`Role`]), fetching or
+//! posting one document ([`fetch`]), and repeated requests to one server ([`client`]). Not for: the
+//! endpoints of a role.
 
 #![forbid(unsafe_code)]
 
@@ -17,24 +17,24 @@ pub mod tokens;
 
 use std::time::Duration;
 
-pub use access::Caller;
+pub use access::ApiCaller;
 pub use error::{ApiError, ErrorBody, PROBLEM_JSON, as_problem, error_text};
 pub use role::Role;
 
-/// Longest body of a request.
+/// Longest body of a request, in bytes.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// Longest request line with headers.
+/// Longest request line with headers, in bytes.
 pub const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Most connections at once, where the operator does not say.
+/// Default limit of open connections.
 pub const CONNECTIONS_MAX: usize = 256;
 
-/// Time for a TLS handshake, and for the headers of a request; an idle connection ends after it too.
-pub const HEAD_TIME: Duration = Duration::from_secs(10);
+/// Time limit of a TLS handshake, and of the headers of a request; closes idle connections, too.
+pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time for a request with its body, and for its answer to begin.
-pub const REQUEST_TIME: Duration = Duration::from_secs(30);
+/// Time limit of a request with its body, until its answer begins.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A client that takes nothing of an answer for so long is dropped.
-pub const TAKE_TIME: Duration = Duration::from_secs(30);
+/// Time after which a client that reads nothing of an answer is dropped.
+pub const SEND_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! What a role brings to the server.
+//! The interface between a role and the HTTP server.
 
 use std::fmt;
 
@@ -6,40 +6,41 @@ use axum::Router;
 use prometheus_client::encoding::DescriptorEncoder;
 use utoipa::openapi::OpenApi;
 
-/// A role of `penstock serve` as the server sees it: paths, what describes them, numbers.
+/// A role of `penstock serve` as the server sees it: routes, API document, metrics.
 pub trait Role: Send + Sync + fmt::Debug + 'static {
-    /// Its paths, whole. Who may ask is checked before.
+    /// Routes with full paths. The server checks access before it calls them.
     fn router(&self) -> Router;
 
-    /// Its paths as an OpenAPI document, which is merged with those of the other roles.
+    /// OpenAPI document of the routes, which the server merges with those of other roles.
     fn document(&self) -> OpenApi;
 
-    /// Its numbers for `/metrics`.
+    /// Encodes the role's metrics for `/metrics`.
     ///
     /// # Errors
-    /// When they cannot be written.
+    /// When encoding fails.
     fn metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result;
 
-    /// SIGHUP: reads anew what it reads from files of its own.
+    /// Reloads the role's own files after SIGHUP.
     ///
     /// # Errors
-    /// With one line; everything stays as it was then.
+    /// With one line; the role then keeps its state.
     fn reload(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Whether it checks itself who may ask at `path`: it then finds a [`crate::Caller`] in the request.
+    /// Returns true if the role checks access to `path` itself, by the [`crate::ApiCaller`] in the
+    /// request.
     fn guards(&self, path: &str) -> bool {
         let _ = path;
         false
     }
 
-    /// Whether it knows the bearer of `token` as one who may read what every role shows.
-    fn reads(&self, token: &str) -> bool {
+    /// Returns true if the role knows `token` as one that may read the endpoints of every role.
+    fn may_read(&self, token: &str) -> bool {
         let _ = token;
         false
     }
 
-    /// The service ends: answers that have no end of their own end now.
+    /// Ends endless answers, because the service stops.
     fn stop(&self) {}
 }

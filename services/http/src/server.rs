@@ -1,7 +1,7 @@
-//! Connections of the HTTP API: accepted, bounded in number and time, encrypted where they leave the
-//! machine.
+//! Connections of the HTTP API: accepted, bounded in number and time, encrypted unless they are
+//! local.
 //!
-//! A connection beyond the limit is told so and closed at once: those that were there first go on.
+//! A connection beyond the limit gets a 503 and is closed, so that open ones go on.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,46 +24,46 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use crate::{CONNECTIONS_MAX, HEAD_BYTES_MAX, HEAD_TIME, TAKE_TIME};
+use crate::{CONNECTIONS_MAX, HEAD_BYTES_MAX, HEADER_TIMEOUT, SEND_TIMEOUT};
 
-/// How long answers may take to leave after the agent was told to stop.
-const STOP_TIME: Duration = Duration::from_secs(3);
+/// Time for the last answers to leave after the agent began to stop.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nconnection: close\r\nretry-after: 10\r\ncontent-length: 175\r\n\r\n{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\"detail\":\"too many connections are open: try it again\",\"error\":\"too many connections are open: try it again\"}\n";
+const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nconnection: close\r\nretry-after: 10\r\ncontent-length: 175\r\n\r\n{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\"detail\":\"too many connections are open: try it again\",\"error\":\"too many connections are open: try it again\"}\n";
 
-/// The other end of a connection, as a request's extension.
+/// Address of the client, as an extension of the request.
 #[derive(Debug, Clone, Copy)]
-pub struct Peer(pub SocketAddr);
+pub struct PeerAddress(pub SocketAddr);
 
-/// Counts of connections and answers, and how many connections there may be.
+/// Counters of connections and answers, and the limit of open connections.
 #[derive(Debug)]
-pub struct Traffic {
-    most: usize,
+pub struct ConnectionTracker {
+    limit: usize,
     open: AtomicUsize,
     refused: AtomicU64,
     answers: [AtomicU64; 3],
 }
 
-impl Default for Traffic {
+impl Default for ConnectionTracker {
     fn default() -> Self {
         Self::new(CONNECTIONS_MAX)
     }
 }
 
-impl Traffic {
-    /// None yet, of at most so many at once.
+impl ConnectionTracker {
+    /// Returns zeroed counters for at most `limit` open connections.
     #[must_use]
-    pub fn new(most: usize) -> Self {
+    pub fn new(limit: usize) -> Self {
         Self {
-            most,
+            limit,
             open: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             answers: Default::default(),
         }
     }
 
-    /// Counts an answer.
-    pub fn answered(&self, status: StatusCode) {
+    /// Counts an answer by the class of its status.
+    pub fn count_answer(&self, status: StatusCode) {
         let class = match status.as_u16() {
             ..400 => 0,
             400..500 => 1,
@@ -72,48 +72,48 @@ impl Traffic {
         self.answers[class].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Answers that went well, that told the client of its error, and of ours.
+    /// Answers so far: successes, errors of the client, errors of the server.
     #[must_use]
     pub fn answers(&self) -> [u64; 3] {
         self.answers.each_ref().map(|answers| answers.load(Ordering::Relaxed))
     }
 
-    /// Connections that are open.
+    /// Number of open connections.
     #[must_use]
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Connections over the limit.
+    /// Number of connections refused because of the limit.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    fn enter(self: &Arc<Self>) -> Option<Entered> {
-        if self.open.fetch_add(1, Ordering::Relaxed) >= self.most {
+    fn try_acquire(self: &Arc<Self>) -> Option<ConnectionSlot> {
+        if self.open.fetch_add(1, Ordering::Relaxed) >= self.limit {
             self.open.fetch_sub(1, Ordering::Relaxed);
             self.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        Some(Entered(Arc::clone(self)))
+        Some(ConnectionSlot(Arc::clone(self)))
     }
 }
 
-/// A counted connection.
+/// Counts an open connection until it is dropped.
 #[derive(Debug)]
-struct Entered(Arc<Traffic>);
+struct ConnectionSlot(Arc<ConnectionTracker>);
 
-impl Drop for Entered {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Opens all `addresses`.
+/// Binds a listener to each of `addresses`.
 ///
 /// # Errors
-/// With the address that cannot be had.
+/// With the address that cannot be bound.
 pub async fn bind(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
     for address in addresses {
@@ -125,12 +125,12 @@ pub async fn bind(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
     Ok(listeners)
 }
 
-/// Serves `router` on `listeners` until `stop` turns true and the last answers have left.
+/// Serves `router` on `listeners` until `stop` becomes true and the last answers have left.
 pub async fn serve(
     listeners: Vec<TcpListener>,
     router: Router,
     tls: &ServerConfig,
-    traffic: Arc<Traffic>,
+    traffic: Arc<ConnectionTracker>,
     stop: watch::Receiver<bool>,
 ) {
     let mut tls = tls.clone();
@@ -155,7 +155,7 @@ async fn accept(
     listener: TcpListener,
     router: Router,
     tls: Option<TlsAcceptor>,
-    traffic: Arc<Traffic>,
+    traffic: Arc<ConnectionTracker>,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut connections = JoinSet::new();
@@ -166,7 +166,7 @@ async fn accept(
             () = stopped(&mut stop) => break,
         };
         match accepted {
-            Ok((stream, peer)) => match traffic.enter() {
+            Ok((stream, peer)) => match traffic.try_acquire() {
                 Some(entered) => {
                     let (router, tls, stop) = (router.clone(), tls.clone(), stop.clone());
                     connections.spawn(async move {
@@ -177,7 +177,7 @@ async fn accept(
                 None => refuse(&stream, tls.is_none()),
             },
             Err(error) => {
-                // Out of file descriptors, most likely: those in use come back.
+                // Most likely out of file descriptors: wait until some are closed.
                 tracing::warn!("cannot accept an HTTP connection: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -185,12 +185,12 @@ async fn accept(
     }
     drop(listener);
     let rest = async { while connections.join_next().await.is_some() {} };
-    let _ = timeout(STOP_TIME, rest).await;
+    let _ = timeout(SHUTDOWN_TIMEOUT, rest).await;
 }
 
 fn refuse(stream: &TcpStream, plain: bool) {
     if plain {
-        let _ = stream.try_write(FULL);
+        let _ = stream.try_write(TOO_MANY_CONNECTIONS);
     }
 }
 
@@ -202,11 +202,11 @@ async fn connection(
     stop: watch::Receiver<bool>,
 ) {
     let _ = stream.set_nodelay(true);
-    // Also ends answers without an end whose client does not read them.
-    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(TAKE_TIME));
+    // Also ends endless answers whose client stops reading.
+    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(SEND_TIMEOUT));
     match tls {
         None => requests(stream, peer, router, stop).await,
-        Some(tls) => match timeout(HEAD_TIME, tls.accept(stream)).await {
+        Some(tls) => match timeout(HEADER_TIMEOUT, tls.accept(stream)).await {
             Ok(Ok(stream)) => requests(stream, peer, router, stop).await,
             Ok(Err(error)) => tracing::debug!(%peer, "TLS handshake failed: {error}"),
             Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
@@ -220,10 +220,10 @@ async fn requests(
     router: Router,
     mut stop: watch::Receiver<bool>,
 ) {
-    let service = TowerToHyperService::new(router.layer(axum::Extension(Peer(peer))));
+    let service = TowerToHyperService::new(router.layer(axum::Extension(PeerAddress(peer))));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIME)
+        .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     let mut served = pin!(served);
@@ -239,7 +239,7 @@ async fn requests(
     }
 }
 
-/// Returns when `stop` is true, or its sender gone.
+/// Returns when `stop` is true or its sender is dropped.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
 }
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn full_answer_has_its_length() {
-        let text = std::str::from_utf8(FULL).unwrap();
+        let text = std::str::from_utf8(TOO_MANY_CONNECTIONS).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
         assert!(crate::error_text(body.as_bytes()).is_some());

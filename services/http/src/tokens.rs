@@ -1,13 +1,13 @@
-//! Bearer tokens: who has which, and whether the one that a client shows is among them.
+//! Bearer tokens: their names, and the check of a presented one.
 //!
-//! Kept and compared as SHA-256, all of them and in constant time, so that neither memory nor the time
-//! of an answer tells about a token. A file of tokens is read again when it changes; while it cannot be
-//! read or has an error, none of its tokens is valid (a token that was just removed must not live on),
-//! and the log says so once for each change.
+//! Stored as SHA-256 and compared in constant time, always against all of them, so that neither
+//! memory nor timing discloses a token. A file of tokens is reloaded when it changes; while it is
+//! unreadable or has an error, none of its tokens is valid (a revoked token must not stay valid),
+//! and the log reports that once for each change.
 //!
-//! Not for: tokens with content, such as WLCG's; what a client may do (each role says that).
+//! Not for: tokens with claims, such as WLCG's; authorisation (each role decides that).
 //!
-//! Fails at the start with a line that names the file; later by refusing.
+//! Errors at the start name the file; later ones refuse the token.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -19,53 +19,53 @@ use std::sync::{Mutex, PoisonError};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 
-/// What the bearer of the agent's own token is called.
+/// Name of the bearer of the agent's own token.
 pub const OWNER: &str = "owner";
 
-/// What the controller and the bearers of its tickets are called.
+/// Name of the controller and of the bearers of its tickets.
 pub const CONTROLLER: &str = "controller";
 
-/// Shortest token; shorter ones can be guessed.
+/// Shortest token that is not guessable, in bytes.
 pub const TOKEN_BYTES_MIN: usize = 16;
 
-/// Longest token.
+/// Longest token in bytes.
 pub const TOKEN_BYTES_MAX: usize = 4096;
 
-/// Longest file of tokens.
+/// Longest token file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// SHA-256 of a token.
-pub type Hash = [u8; 32];
+pub type TokenHash = [u8; 32];
 
-/// Where tokens come from.
+/// Source of one or several tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenSource {
-    /// One, known by its SHA-256 only.
+    /// One token, known by its SHA-256 only.
     Hashed {
-        /// What its bearer is called.
+        /// Name of the bearer.
         name: String,
-        /// Of the token.
-        sha256: Hash,
+        /// SHA-256 of the token.
+        sha256: TokenHash,
     },
-    /// A file that holds one.
+    /// A file that holds one token.
     File {
-        /// What its bearer is called.
+        /// Name of the bearer.
         name: String,
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
     },
-    /// A file with a name and a token in each line, for its owner's eyes only.
+    /// A file of mode 600 with a name and a token per line.
     List {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
     },
 }
 
 impl TokenSource {
-    /// From the hexadecimal SHA-256 of the token.
+    /// Parses the hexadecimal SHA-256 of a token.
     ///
     /// # Errors
-    /// When it is none.
+    /// When it has not 64 hexadecimal digits.
     pub fn hashed(name: String, hex: &str) -> Result<Self, String> {
         let sha256 = unhex(hex).ok_or_else(|| {
             format!("token {name}: sha256 takes 64 hexadecimal digits: printf %s TOKEN | sha256sum prints them")
@@ -73,7 +73,7 @@ impl TokenSource {
         Ok(Self::Hashed { name, sha256 })
     }
 
-    /// What its bearer is called; none for a list.
+    /// Name of the bearer; `None` for a list.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match self {
@@ -83,7 +83,7 @@ impl TokenSource {
     }
 }
 
-/// A file of tokens that cannot be used.
+/// Error of a token file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {text}", file.display())]
 pub struct TokenError {
@@ -91,10 +91,10 @@ pub struct TokenError {
     text: String,
 }
 
-/// Whether a token may be called so.
+/// Checks the name of a token.
 ///
 /// # Errors
-/// With what a name may have.
+/// With the allowed characters.
 pub fn check_token_name(name: &str) -> Result<(), String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-._@".contains(c);
     if name.is_empty() || name.len() > 128 || !name.chars().all(good) {
@@ -114,21 +114,21 @@ pub fn check_token_name(name: &str) -> Result<(), String> {
 }
 
 #[derive(Debug, Clone)]
-struct Known {
+struct KnownToken {
     name: String,
-    sha256: Hash,
+    sha256: TokenHash,
 }
 
-/// All tokens that an agent takes.
+/// All tokens that an agent accepts.
 #[derive(Debug)]
 pub struct Tokens {
-    owner: Hash,
-    fixed: Vec<Known>,
-    watched: Vec<Watched>,
+    owner: TokenHash,
+    fixed: Vec<KnownToken>,
+    watched: Vec<TokenFile>,
 }
 
 impl Tokens {
-    /// The agent's own token and those of `sources`.
+    /// Loads the agent's own token and those of `sources`.
     ///
     /// # Errors
     /// When a file cannot be read, can be read by others, or has a line that is not a name and a token.
@@ -137,28 +137,28 @@ impl Tokens {
         for source in sources {
             match source {
                 TokenSource::Hashed { name, sha256 } => {
-                    tokens.fixed.push(Known { name: name.clone(), sha256: *sha256 });
+                    tokens.fixed.push(KnownToken { name: name.clone(), sha256: *sha256 });
                 }
                 TokenSource::File { name, file } => {
-                    tokens.watched.push(Watched::open(file, Some(name))?);
+                    tokens.watched.push(TokenFile::open(file, Some(name))?);
                 }
-                TokenSource::List { file } => tokens.watched.push(Watched::open(file, None)?),
+                TokenSource::List { file } => tokens.watched.push(TokenFile::open(file, None)?),
             }
         }
         Ok(tokens)
     }
 
-    /// Whether this is the agent's own token.
+    /// Returns true for the agent's own token.
     #[must_use]
     pub fn is_owner(&self, token: &str) -> bool {
         verify_slices_are_equal(&hash(token), &self.owner).is_ok()
     }
 
-    /// Whether a token with this hash is still known, or may be: of a file that is there and cannot be used
-    /// nobody can say which tokens it holds, so none of them counts as removed.
+    /// Returns true if a token with this hash is known, or may be: the tokens of a file that exists
+    /// but cannot be read do not count as revoked.
     #[must_use]
-    pub fn may_hold(&self, sha256: &Hash) -> bool {
-        let is_it = |known: &Known| verify_slices_are_equal(&known.sha256, sha256).is_ok();
+    pub fn may_hold(&self, sha256: &TokenHash) -> bool {
+        let is_it = |known: &KnownToken| verify_slices_are_equal(&known.sha256, sha256).is_ok();
         let mut found = verify_slices_are_equal(&self.owner, sha256).is_ok();
         found |= self.fixed.iter().any(is_it);
         for watched in &self.watched {
@@ -168,12 +168,12 @@ impl Tokens {
         found
     }
 
-    /// What the bearer of `token` is called, if it is one of ours.
+    /// Returns the name of the bearer of `token`, if it is valid.
     #[must_use]
     pub fn name_of(&self, token: &str) -> Option<String> {
         let hash = hash(token);
         let mut name = self.is_owner(token).then(|| OWNER.to_owned());
-        let mut compare = |known: &Known| {
+        let mut compare = |known: &KnownToken| {
             if verify_slices_are_equal(&hash, &known.sha256).is_ok() {
                 name = Some(known.name.clone());
             }
@@ -186,18 +186,18 @@ impl Tokens {
     }
 }
 
-/// A file of tokens and what it held when it was last read.
+/// A token file with the tokens of its last reading.
 #[derive(Debug)]
-struct Watched {
+struct TokenFile {
     file: PathBuf,
-    /// Of the one token in it; in a list each line has a name.
+    /// Name of the one token; `None` for a list, whose lines have names.
     name: Option<String>,
-    read: Mutex<(Option<Stamp>, Vec<Known>)>,
-    /// The file is there, and the last attempt to read it failed.
+    read: Mutex<(Option<Stamp>, Vec<KnownToken>)>,
+    /// True if the file exists and the last attempt to read it failed.
     unusable: AtomicBool,
 }
 
-/// Changes whenever the file does.
+/// Identity and version of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -219,7 +219,7 @@ impl Stamp {
     }
 }
 
-impl Watched {
+impl TokenFile {
     fn open(file: &Path, name: Option<&str>) -> Result<Self, TokenError> {
         let name = name.map(str::to_owned);
         let (stamp, known) = read(file, name.as_deref())?;
@@ -231,7 +231,7 @@ impl Watched {
         })
     }
 
-    fn with_current(&self, look: impl FnOnce(&[Known])) {
+    fn with_current(&self, look: impl FnOnce(&[KnownToken])) {
         let mut read_before = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let stamp = std::fs::metadata(&self.file).ok().as_ref().map(Stamp::of);
         if stamp.is_none() || stamp != read_before.0 {
@@ -241,7 +241,7 @@ impl Watched {
                     self.unusable.store(false, Ordering::Relaxed);
                 }
                 Err(error) => {
-                    // Once for each change; a file that is gone has no stamp before and after.
+                    // Log once for each change; a missing file has no stamp before and after.
                     if !read_before.1.is_empty() || stamp != read_before.0 {
                         tracing::error!(
                             "{error}; until that is mended none of its tokens is valid"
@@ -260,7 +260,7 @@ impl Watched {
     }
 }
 
-fn read(path: &Path, name: Option<&str>) -> Result<(Stamp, Vec<Known>), TokenError> {
+fn read(path: &Path, name: Option<&str>) -> Result<(Stamp, Vec<KnownToken>), TokenError> {
     let failed = |text: String| TokenError { file: path.to_owned(), text };
     let unreadable = |error: io::Error| failed(penstock_sys::fs::describe(&error));
     let mut file = File::open(path).map_err(unreadable)?;
@@ -293,7 +293,7 @@ fn read(path: &Path, name: Option<&str>) -> Result<(Stamp, Vec<Known>), TokenErr
     Ok((Stamp::of(&facts), known))
 }
 
-fn parse_list(text: &str) -> Result<Vec<Known>, (usize, String)> {
+fn parse_list(text: &str) -> Result<Vec<KnownToken>, (usize, String)> {
     let mut list = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -304,7 +304,7 @@ fn parse_list(text: &str) -> Result<Vec<Known>, (usize, String)> {
             Some((name, token)) => {
                 check_token_name(name).and_then(|()| known(name, token.trim_start()))
             }
-            // Not shown: it may be a token.
+            // Not shown, as it may be a token.
             None => Err("write a name, a space and a token".to_owned()),
         };
         list.push(parsed.map_err(|error| (index + 1, error))?);
@@ -312,15 +312,15 @@ fn parse_list(text: &str) -> Result<Vec<Known>, (usize, String)> {
     Ok(list)
 }
 
-fn known(name: &str, token: &str) -> Result<Known, String> {
+fn known(name: &str, token: &str) -> Result<KnownToken, String> {
     check_token(token).map_err(|error| format!("token {name} {error}"))?;
-    Ok(Known { name: name.to_owned(), sha256: hash(token) })
+    Ok(KnownToken { name: name.to_owned(), sha256: hash(token) })
 }
 
-/// Whether this can be a token, as far as its form goes.
+/// Checks length and characters of a token.
 ///
 /// # Errors
-/// With what is wrong, to follow "the token".
+/// With the fault, to follow "the token".
 pub fn check_token(token: &str) -> Result<(), String> {
     if token.len() < TOKEN_BYTES_MIN {
         return Err(format!(
@@ -336,19 +336,19 @@ pub fn check_token(token: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What is kept of a token.
+/// Hash by which a token is stored and compared.
 #[must_use]
-pub fn hash(token: &str) -> Hash {
+pub fn hash(token: &str) -> TokenHash {
     digest(&SHA256, token.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// Bytes as lower-case hexadecimal digits.
+/// Formats bytes as lower-case hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Option<Hash> {
+fn unhex(text: &str) -> Option<TokenHash> {
     if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn each_source_gives_its_bearer_a_name() {
+    fn each_source_names_its_bearer() {
         let directory = tempfile::tempdir().unwrap();
         let (list, file) = (directory.path().join("list"), directory.path().join("file"));
         write(&list, &format!("# tokens\n\nalice {ALICE}\n"), 0o600);
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_list_holds_at_once() {
+    fn changed_token_list_is_reloaded() {
         let directory = tempfile::tempdir().unwrap();
         let list = directory.path().join("list");
         write(&list, &format!("alice {ALICE}\n"), 0o600);
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_file_is_an_error_with_its_remedy() {
+    fn bad_token_file_error_names_remedy() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("list");
         for (text, mode, words) in [

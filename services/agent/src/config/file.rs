@@ -5,7 +5,7 @@ use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use penstock_host::placement::Wish;
-use penstock_http::access::Reading;
+use penstock_http::access::ReadPolicy;
 use penstock_units::{BitRate, ByteCount};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -36,7 +36,7 @@ pub(super) struct Contents {
     pub(super) collectors: Vec<Listen>,
     pub(super) marker: Option<PathBuf>,
     pub(super) destinations: Destinations,
-    pub(super) reading: Reading,
+    pub(super) reading: ReadPolicy,
     pub(super) connections: Option<NonZeroUsize>,
     pub(super) controller: Option<controller::Config>,
 }
@@ -299,7 +299,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
         collectors: document.scitags.collectors.unwrap_or_default(),
         marker: document.scitags.marker.map(beside),
         destinations: document.third_party.to.map(Destinations).unwrap_or_default(),
-        reading: Reading {
+        reading: ReadPolicy {
             read: document.http.read.map(|word| word.0).unwrap_or_default(),
             names: document.http.names,
         },

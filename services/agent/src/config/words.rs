@@ -12,7 +12,7 @@ use serde::de::{self, Deserialize, Deserializer};
 
 use crate::destinations::Destination;
 use crate::tokens::{CONTROLLER, OWNER, check_token_name};
-use penstock_http::access::Read;
+use penstock_http::access::ReadAccess;
 
 /// A place to listen: an address or name, with or without port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -212,7 +212,7 @@ pub enum MetricsAccess {
     Token,
 }
 
-impl From<MetricsAccess> for Read {
+impl From<MetricsAccess> for ReadAccess {
     fn from(access: MetricsAccess) -> Self {
         match access {
             MetricsAccess::Open => Self::Open,
@@ -288,7 +288,7 @@ impl FromStr for RoleName {
 
 /// Who reads without a token.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ReadWord(pub(super) Read);
+pub(super) struct ReadWord(pub(super) ReadAccess);
 
 impl FromStr for ReadWord {
     type Err = String;

@@ -30,7 +30,7 @@ use utoipa::ToSchema;
 
 use super::file::RuleTable;
 use super::{Engine, locked, metrics};
-use crate::http::{ApiError, BODY_BYTES_MAX, REQUEST_TIME};
+use crate::http::{ApiError, BODY_BYTES_MAX, REQUEST_TIMEOUT};
 
 #[derive(Debug)]
 pub(super) struct Api {
@@ -66,7 +66,7 @@ async fn guard(State(api): State<Arc<Api>>, request: Request, next: Next) -> Res
     if !good {
         return ApiError::unauthorized("give the token: Authorization: Bearer TOKEN (it is in the file 'token' of the state directory)").into_response();
     }
-    match tokio::time::timeout(REQUEST_TIME, next.run(request)).await {
+    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
         Err(_) => ApiError::new(StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time")
             .into_response(),

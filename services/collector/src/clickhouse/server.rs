@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use penstock_http::fetch::{Reply, talk};
+use penstock_http::fetch::{PostResponse, post_with_headers};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -53,8 +53,8 @@ impl Server {
         if let Some(password) = &self.config.password {
             headers.push(("X-ClickHouse-Key", password.reveal()));
         }
-        let reply = talk(&self.config.url, &headers, body, ANSWER_BYTES_MAX).await?;
-        if reply.good { Ok(reply.body) } else { Err(refusal(&reply)) }
+        let reply = post_with_headers(&self.config.url, &headers, body, ANSWER_BYTES_MAX).await?;
+        if reply.success { Ok(reply.body) } else { Err(refusal(&reply)) }
     }
 
     async fn ask<T: DeserializeOwned>(&self, statement: String) -> Result<Vec<T>, String> {
@@ -244,7 +244,7 @@ pub(super) fn excerpt(text: &str) -> String {
     line.chars().take(EXCERPT_CHARS).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-fn refusal(reply: &Reply) -> String {
+fn refusal(reply: &PostResponse) -> String {
     let text = excerpt(&String::from_utf8_lossy(&reply.body));
     let code = text.strip_prefix("Code: ").and_then(|rest| rest.split([',', '.']).next());
     if code.is_some_and(|code| REFUSED.contains(&code)) {
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn what_a_server_says_is_one_line() {
         let refused = |body: &str| {
-            refusal(&Reply { good: false, status: 500, body: body.as_bytes().to_vec() })
+            refusal(&PostResponse { success: false, status: 500, body: body.as_bytes().to_vec() })
         };
         let wrong = refused("Code: 193, e.displayText() = DB::Exception: Wrong password\nmore");
         assert!(wrong.starts_with("user or password is refused") && !wrong.contains('\n'));

@@ -15,8 +15,8 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use penstock_controller::Controller;
 use penstock_controller::config::Config;
-use penstock_http::server::{self, Traffic};
-use penstock_http::{Caller, Role};
+use penstock_http::server::{self, ConnectionTracker};
+use penstock_http::{ApiCaller, Role};
 use penstock_scitags::Registry;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -180,9 +180,9 @@ impl Running {
             let token = value
                 .and_then(|value| Some(value.to_str().ok()?.strip_prefix("Bearer ")?.to_owned()));
             let caller = match token {
-                Some(token) if token == OWNER => Caller::Owner,
-                Some(token) => Caller::Bearer(token),
-                None => Caller::Nobody("give a token".to_owned()),
+                Some(token) if token == OWNER => ApiCaller::Owner,
+                Some(token) => ApiCaller::Bearer(token),
+                None => ApiCaller::Unauthorized("give a token".to_owned()),
             };
             request.extensions_mut().insert(caller);
             next.run(request).await
@@ -194,8 +194,14 @@ impl Running {
         let (stop, stopped) = watch::channel(false);
         let identity = rustls_config();
         let serving = runtime.spawn(async move {
-            server::serve(listeners, router, &identity, Arc::new(Traffic::default()), stopped)
-                .await;
+            server::serve(
+                listeners,
+                router,
+                &identity,
+                Arc::new(ConnectionTracker::default()),
+                stopped,
+            )
+            .await;
         });
         Self { runtime, address, controller, stop, serving: Some(serving) }
     }
