@@ -1,4 +1,4 @@
-//! The agent as its operator meets it: started, asked, steered and stopped through the command line.
+//! The agent by its command line: start, status, changes of transfers, reload, stop.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -114,7 +114,7 @@ fn an_agent_is_asked_and_stopped() {
     assert!(error.contains("penstock login") && error.contains("PENSTOCK_STATE"), "{error}");
     let token = "a".repeat(64);
     let fingerprint = agent.facts["fingerprint"].as_str().unwrap();
-    // A login that was right when it was kept, before the agent's token changed.
+    // A stored login with an outdated token.
     let host = format!(
         "[[host]]\naddress = \"{}\"\ntoken = \"{token}\"\nfingerprint = \"{fingerprint}\"\n",
         agent.http()
@@ -165,7 +165,7 @@ fn redirected_output_never_has_the_token() {
 }
 
 #[test]
-fn one_agent_at_a_time_has_a_state_directory() {
+fn state_directory_admits_one_agent() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     let one = Agent::start(&state, directory.path());
@@ -175,14 +175,14 @@ fn one_agent_at_a_time_has_a_state_directory() {
     assert_eq!((code, error.lines().count()), (1, 1), "{error}");
     let process = format!("(process {})", one.child.id());
     assert!(error.contains(&process) && error.contains("--state DIR"), "{error}");
-    // One that was killed is no hindrance.
+    // A killed agent leaves no lock.
     let fingerprint = one.facts["fingerprint"].clone();
     drop(one);
     assert_eq!(Agent::start(&state, directory.path()).facts["fingerprint"], fingerprint);
 }
 
 #[test]
-fn bad_starts_get_one_line_and_their_code() {
+fn failed_start_prints_one_line() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -213,7 +213,7 @@ fn bad_starts_get_one_line_and_their_code() {
 }
 
 #[test]
-fn a_login_is_checked_before_it_is_kept() {
+fn malformed_login_is_not_stored() {
     let directory = tempfile::tempdir().unwrap();
     let good = format!("SHA256:{}", "ab".repeat(32));
     let token = "a".repeat(64);
@@ -230,9 +230,9 @@ fn a_login_is_checked_before_it_is_kept() {
     assert!(!directory.path().join("hosts.toml").exists());
 }
 
-/// The configuration is read anew; what runs goes on, and a bad file changes nothing.
+/// SIGHUP reloads the configuration; running transfers continue, and an invalid file changes nothing.
 #[test]
-fn a_hangup_changes_limits_exports_and_tokens() {
+fn sighup_reloads_limits_exports_and_tokens() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     ["one", "two"].into_iter().for_each(|name| std::fs::create_dir(at(name)).unwrap());
@@ -283,7 +283,7 @@ fn a_hangup_changes_limits_exports_and_tokens() {
     ));
     agent.signal("HUP");
     logged("are read anew");
-    // Its export is gone, and it runs, as fast as it may now.
+    // The running transfer continues at the new limit, though its export is removed.
     let begun = Instant::now();
     assert!(slow.wait().unwrap().success());
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
@@ -305,7 +305,7 @@ fn sha256(text: &str) -> String {
 }
 
 #[test]
-fn a_test_that_comes_to_an_agent_is_told_so() {
+fn nettest_to_agent_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let agent = Agent::start(&directory.path().join("state"), directory.path());
     let listen = agent.facts["listen"][0].as_str().unwrap();
@@ -318,9 +318,9 @@ fn a_test_that_comes_to_an_agent_is_told_so() {
     }
 }
 
-/// What an agent says of a login: known, another certificate, not its token, nobody there.
+/// Outcomes of a login: accepted, certificate mismatch, wrong token, unreachable.
 #[test]
-fn a_login_is_checked_with_the_agent() {
+fn login_is_verified_with_agent() {
     let directory = tempfile::tempdir().unwrap();
     let (state, root) = (directory.path().join("state"), directory.path().join("root"));
     std::fs::create_dir(&root).unwrap();
@@ -365,9 +365,9 @@ fn a_login_is_checked_with_the_agent() {
     assert!(kept.contains(&listen) && kept.contains("127.0.0.1:1"), "{kept}");
 }
 
-/// A certificate that an authority of the site signed; its fingerprint is what the export names.
+/// The export names the fingerprint of a certificate that the site's CA signed.
 #[test]
-fn a_client_certificate_opens_what_names_it() {
+fn client_certificate_grants_matching_export() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let authority_key = rcgen::KeyPair::generate().unwrap();
@@ -416,7 +416,7 @@ fn a_client_certificate_opens_what_names_it() {
     assert_eq!(copy(&url, "back"), (0, String::new(), String::new()));
     assert_eq!(std::fs::read(at("back")).unwrap(), b"of alice");
 
-    // A key that others can read is no secret.
+    // A key file that other users can read is refused.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(at("alice.key"), open).unwrap();
     let (code, _, error) = copy(&url, "again");
@@ -447,7 +447,7 @@ fn packagers_get_man_pages_and_completions() {
 }
 
 #[test]
-fn the_service_manager_is_told() {
+fn service_manager_receives_notifications() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
@@ -473,9 +473,9 @@ fn the_service_manager_is_told() {
     assert_eq!(agent.wait(), 0);
 }
 
-/// A copy that would take minutes at its rate is seen, let go faster, and another one cancelled.
+/// A slow copy is listed and gets a higher rate; another is cancelled.
 #[test]
-fn a_running_transfer_is_steered() {
+fn running_transfer_is_changed_and_cancelled() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     let root = directory.path().join("root");

@@ -1,5 +1,5 @@
-//! Circuits of a controller in a lab that runs: made while others fill the links, seen by the counters, restored when a
-//! link is cut, released. Real agents and bytes; needs root.
+//! Circuits of a controller in a running lab: created on loaded links, measured by counters, restored after a link
+//! failure, released. Real agents and traffic; needs root.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use serde_json::Value;
 
 mod common;
-use common::{Agent, PENSTOCK, Random, Run, run, until, write_file};
+use common::{Agent, PENSTOCK, Random, Run, run, wait_until, write_file};
 
-/// Generous: the machine may be busy.
-const LONG: Duration = Duration::from_secs(120);
+/// Limit of each wait, generous for busy machines.
+const CIRCUIT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Two sites, two ways of 40 Mb/s between them, and two hosts of nobody that fill them.
+/// Two sites, two paths of 40 Mb/s between them, and two hosts that send background traffic.
 const NETWORK: &str = r#"
 name = "two-ways"
 [[site]]
@@ -77,16 +77,16 @@ rate = "40M"
 delay = "4ms"
 "#;
 
-const RATE: u64 = 20_000_000;
-/// Half of a link is the circuit's; with eight streams beside one it would have a ninth.
+const CIRCUIT_RATE_BPS: u64 = 20_000_000;
+/// Least rate that shows the reservation: half of a link is the circuit's; one of nine equal streams would get 4.4 Mb/s.
 const MOVED_BPS: i64 = 12_000_000;
 
-struct House {
+struct TestEnv {
     dir: tempfile::TempDir,
     noise: Vec<Child>,
 }
 
-impl House {
+impl TestEnv {
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -103,14 +103,14 @@ impl House {
         run(command.arg("lab").args(words).arg("--json")).good().json
     }
 
-    /// A program on a host of the lab.
+    /// A program inside the namespace of a lab host.
     fn on(&self, host: &str, words: &[&str]) -> Command {
         let mut command = self.penstock();
         command.args(["lab", "exec", "--state", host, "--", PENSTOCK]).args(words);
         command
     }
 
-    /// A verb that talks to the controller, in its own room.
+    /// JSON output of a controller verb, run on the controller's host.
     fn ask(&self, words: &[&str]) -> Value {
         let mut command = self.on("ops", words);
         run(command.args(["--json", "--controller", "127.0.0.1:8622"])).good().json
@@ -127,7 +127,7 @@ impl House {
         let server = quiet(self.on("noise-b", &["nettest", "--listen", "[::]:5201"]));
         self.noise.push(server);
         let words = ["nettest", "[noise-b]:5201", "--time", "600", "--streams", "8"];
-        // The other one may not listen yet.
+        // The server may not listen yet.
         let mut script = self.penstock();
         script.args(["lab", "exec", "--state", "noise-a", "--", "sh", "-c"]);
         script.arg(format!("until {PENSTOCK} {}; do sleep 0.2; done", words.join(" ")));
@@ -141,7 +141,7 @@ impl House {
     }
 }
 
-impl Drop for House {
+impl Drop for TestEnv {
     fn drop(&mut self) {
         let _ = self.penstock().args(["lab", "down"]).output();
         for child in &mut self.noise {
@@ -156,11 +156,11 @@ fn private(file: &Path, text: &str) {
     fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-fn controller(house: &House) -> Agent {
-    let directory = house.path("ops");
+fn controller(env: &TestEnv) -> Agent {
+    let directory = env.path("ops");
     fs::create_dir(&directory).unwrap();
     fs::write(directory.join("network.toml"), NETWORK).unwrap();
-    let lab = house.path("state/labs/two-ways");
+    let lab = env.path("state/labs/two-ways");
     let mut text = format!(
         "roles = [\"controller\"]\n[agent]\nhttp = [\"[::]:8621\", \"127.0.0.1:8622\"]\n[controller]\n\
          topology = \"network.toml\"\nround = \"500ms\"\n\
@@ -175,13 +175,13 @@ fn controller(house: &House) -> Agent {
         );
     }
     fs::write(directory.join("penstock.toml"), text).unwrap();
-    let mut command = house.on("ops", &["serve", "--json", "--config"]);
+    let mut command = env.on("ops", &["serve", "--json", "--config"]);
     command.arg(directory.join("penstock.toml"));
     Agent::spawn(command)
 }
 
-fn node(house: &House, host: &str, fingerprint: &str) -> Agent {
-    let directory = house.path(host);
+fn node(env: &TestEnv, host: &str, fingerprint: &str) -> Agent {
+    let directory = env.path(host);
     fs::create_dir_all(directory.join("data")).unwrap();
     private(&directory.join("token"), &format!("the-token-of-{host}"));
     let text = format!(
@@ -192,17 +192,17 @@ fn node(house: &House, host: &str, fingerprint: &str) -> Agent {
          [[export]]\nname = \"/data\"\npath = \"data\"\nmode = \"read-write\"\nwho = [\"controller\"]\n"
     );
     fs::write(directory.join("penstock.toml"), text).unwrap();
-    let mut command = house.on(host, &["serve", "--json", "--config"]);
+    let mut command = env.on(host, &["serve", "--json", "--config"]);
     command.arg(directory.join("penstock.toml"));
     Agent::spawn(command)
 }
 
-/// Waits until the circuit stands over these links and shows what is moved.
-fn carried(house: &House, over: &[&str]) -> Value {
+/// Waits until the circuit is active over these links and reports its rate.
+fn carried(env: &TestEnv, over: &[&str]) -> Value {
     let mut last = Value::Null;
     let begun = std::time::Instant::now();
     loop {
-        last = match house.reservation() {
+        last = match env.reservation() {
             Value::Null => last,
             one => one,
         };
@@ -213,63 +213,64 @@ fn carried(house: &House, over: &[&str]) -> Value {
         if path == over && circuit["state"] == "up" && circuit["verified"] == true && moves {
             return last;
         }
-        assert!(begun.elapsed() < LONG, "{last:#} never carried it over {over:?}");
+        assert!(begun.elapsed() < CIRCUIT_TIMEOUT, "{last:#} never carried it over {over:?}");
         std::thread::sleep(Duration::from_millis(200));
     }
 }
 
 #[test]
-fn a_circuit_keeps_its_rate_among_others_and_when_a_link_is_cut() {
+fn circuit_keeps_rate_across_link_failure() {
     if !common::is_root() {
         return common::skip("circuits in a lab need root");
     }
     let mut random = Random::seeded(7_700);
-    let mut house = House { dir: tempfile::tempdir().unwrap(), noise: Vec::new() };
-    fs::write(house.path("two-ways.toml"), NETWORK).unwrap();
-    let file = house.path("two-ways.toml");
-    house.lab(&["up", file.to_str().unwrap(), "--no-calibration"]);
-    let ops = controller(&house);
-    let nodes = ["dtn-cern", "dtn-caltech"].map(|host| node(&house, host, &ops.fingerprint));
-    let (from, to) = (house.path("dtn-cern/data"), house.path("dtn-caltech/data"));
+    let mut env = TestEnv { dir: tempfile::tempdir().unwrap(), noise: Vec::new() };
+    fs::write(env.path("two-ways.toml"), NETWORK).unwrap();
+    let file = env.path("two-ways.toml");
+    env.lab(&["up", file.to_str().unwrap(), "--no-calibration"]);
+    let ops = controller(&env);
+    let nodes = ["dtn-cern", "dtn-caltech"].map(|host| node(&env, host, &ops.fingerprint));
+    let (from, to) = (env.path("dtn-cern/data"), env.path("dtn-caltech/data"));
     fs::create_dir(from.join("set")).unwrap();
     for number in 0..25 {
         write_file(&mut random, &from.join(format!("set/{number}")), 4 << 20);
     }
-    house.noise();
-    until("the links are full", LONG, || {
-        (house.link("direct")["overflowed"].as_u64().unwrap() > 0).then_some(())
+    env.noise();
+    wait_until("the links are full", CIRCUIT_TIMEOUT, || {
+        (env.link("direct")["overflowed"].as_u64().unwrap() > 0).then_some(())
     });
 
-    // More than links have for reservations is refused, with what is free.
-    let mut asks = house.on("ops", &["reserve", "cern", "caltech", "39M", "--for", "10m"]);
+    // A request above the reservable capacity is refused with the free rate.
+    let mut asks = env.on("ops", &["reserve", "cern", "caltech", "39M", "--for", "10m"]);
     let refused = run(asks.args(["--circuit", "--controller", "127.0.0.1:8622"]));
     assert_eq!(refused.code, 1, "{refused:?}");
     assert!(refused.error.contains("30.1 Mb/s"), "{refused:?}");
 
     let words = ["reserve", "cern", "caltech", "20M", "--for", "10m", "--circuit"];
-    let made = house.ask(&words);
-    assert_eq!(made["rate_bps"], RATE, "{made}");
+    let made = env.ask(&words);
+    assert_eq!(made["rate_bps"], CIRCUIT_RATE_BPS, "{made}");
     assert_eq!(made["path"], serde_json::json!(["direct"]));
     let submit = ["submit", "cern:/data/set", "caltech:/data/in", "--no-encrypt"];
-    let request = house.ask(&submit)["id"].as_u64().unwrap();
-    carried(&house, &["direct"]);
-    let circuits = house.lab(&["status"])["circuits"].clone();
+    let request = env.ask(&submit)["id"].as_u64().unwrap();
+    carried(&env, &["direct"]);
+    let circuits = env.lab(&["status"])["circuits"].clone();
     assert_eq!(circuits.as_array().map(Vec::len), Some(1), "{circuits}");
-    // Nobody hears of the circuit's addresses but whose orders go over it.
-    let hosts = house.ask(&["drain"]).to_string();
+    // Only orders that use the circuit contain its addresses.
+    let hosts = env.ask(&["drain"]).to_string();
     assert!(hosts.contains("fd70:6e73:1::1") && !hosts.contains("fd70:6e73:8"), "{hosts}");
-    let why = house.ask(&["show", &request.to_string()]);
+    let why = env.ask(&["show", &request.to_string()]);
     assert!(why.to_string().contains("over a circuit of its own"), "{why}");
 
-    // The direct link is cut, and others fill the way around.
-    house.lab(&["cut", "direct"]);
+    // The direct link is cut, and background traffic fills the detour.
+    env.lab(&["cut", "direct"]);
     let words = ["route", "noise-a", "noise-b", "loud-a", "round-1", "round-2", "loud-b"];
-    run(house.penstock().arg("lab").args(words)).good();
-    carried(&house, &["round-1", "round-2"]);
+    run(env.penstock().arg("lab").args(words)).good();
+    carried(&env, &["round-1", "round-2"]);
 
-    let shown = || house.ask(&["show", &request.to_string()])["request"].clone();
-    let done =
-        until("its end", LONG, || Some(shown()).filter(|one| !one["ended_unix_seconds"].is_null()));
+    let shown = || env.ask(&["show", &request.to_string()])["request"].clone();
+    let done = wait_until("its end", CIRCUIT_TIMEOUT, || {
+        Some(shown()).filter(|one| !one["ended_unix_seconds"].is_null())
+    });
     assert_eq!(
         (done["state"].as_str(), done["files_done"].as_u64()),
         (Some("done"), Some(25)),
@@ -277,40 +278,40 @@ fn a_circuit_keeps_its_rate_among_others_and_when_a_link_is_cut() {
     );
     common::assert_same(&from.join("set"), &to.join("in"));
 
-    // Given back, nothing is left of it.
+    // Release removes all state of the circuit.
     let id = made["id"].to_string();
-    house.ask(&["reserve", "--cancel", &id]);
-    until("it is released", LONG, || {
-        let lab = house.lab(&["status"]);
+    env.ask(&["reserve", "--cancel", &id]);
+    wait_until("it is released", CIRCUIT_TIMEOUT, || {
+        let lab = env.lab(&["status"]);
         lab["circuits"].as_array().is_some_and(Vec::is_empty).then_some(())
     });
-    until("it is not listed", LONG, || house.reservation().is_null().then_some(()));
-    let rate = house.link("round-1")["rate_bps"].as_u64();
+    wait_until("it is not listed", CIRCUIT_TIMEOUT, || env.reservation().is_null().then_some(()));
+    let rate = env.link("round-1")["rate_bps"].as_u64();
     assert_eq!(rate, Some(40_000_000));
     drop(nodes);
     drop(ops);
 }
 
 #[test]
-fn a_circuit_waits_for_its_time_and_for_a_lab_that_is_away() {
+fn circuit_waits_for_start_and_provider() {
     if !common::is_root() {
         return common::skip("circuits in a lab need root");
     }
-    let house = House { dir: tempfile::tempdir().unwrap(), noise: Vec::new() };
-    fs::write(house.path("two-ways.toml"), NETWORK).unwrap();
-    let file = house.path("two-ways.toml");
+    let env = TestEnv { dir: tempfile::tempdir().unwrap(), noise: Vec::new() };
+    fs::write(env.path("two-ways.toml"), NETWORK).unwrap();
+    let file = env.path("two-ways.toml");
     // The controller runs outside; its lab is not there yet.
-    let directory = house.path("ops");
+    let directory = env.path("ops");
     fs::create_dir(&directory).unwrap();
     fs::write(directory.join("network.toml"), NETWORK).unwrap();
     let text = format!(
         "roles = [\"controller\"]\n[controller]\ntopology = \"network.toml\"\nround = \"200ms\"\n\
          [controller.circuits]\nprovider = \"lab\"\nlab = \"{}\"\n",
-        house.path("state/labs/two-ways").display()
+        env.path("state/labs/two-ways").display()
     );
     fs::write(directory.join("penstock.toml"), text).unwrap();
     let serve = |http: &str| {
-        let mut command = house.penstock();
+        let mut command = env.penstock();
         command.args(["serve", "--json", "--http", http, "--config"]);
         command.arg(directory.join("penstock.toml"));
         Agent::spawn(command)
@@ -318,7 +319,7 @@ fn a_circuit_waits_for_its_time_and_for_a_lab_that_is_away() {
     let mut ops = serve("127.0.0.1:0");
     let http = ops.http.clone();
     let ask = |words: &[&str]| {
-        let mut command = house.penstock();
+        let mut command = env.penstock();
         run(command.args(words).args(["--json", "--controller", &http])).good().json
     };
     let listed = |id: &Value| {
@@ -334,7 +335,7 @@ fn a_circuit_waits_for_its_time_and_for_a_lab_that_is_away() {
     };
     let later = reserve(&["--at", "1h", "--for", "1h"]);
     let now = reserve(&["--for", "1h"]);
-    until("it says why it is broken", LONG, || {
+    wait_until("it says why it is broken", CIRCUIT_TIMEOUT, || {
         listed(&now).filter(|one| {
             let circuit = &one["circuit"];
             circuit["state"] == "broken"
@@ -342,27 +343,32 @@ fn a_circuit_waits_for_its_time_and_for_a_lab_that_is_away() {
         })
     });
     assert_eq!(state(&later).as_deref(), Some("booked"));
-    house.lab(&["up", file.to_str().unwrap(), "--no-calibration"]);
-    until("it stands", LONG, || state(&now).filter(|state| state == "up"));
+    env.lab(&["up", file.to_str().unwrap(), "--no-calibration"]);
+    wait_until("it stands", CIRCUIT_TIMEOUT, || state(&now).filter(|state| state == "up"));
 
-    // Whoever is killed: the circuit stands once, and goes when it is given back.
+    // Kills of either side leave one circuit, which the release removes.
     ops.kill();
     ops = serve(&http);
-    let circuits = || house.lab(&["status"])["circuits"].clone();
+    let circuits = || env.lab(&["status"])["circuits"].clone();
     assert_eq!(circuits().as_array().map(Vec::len), Some(1));
-    house.lab(&["release", &format!("reservation-{now}")]);
-    until("it is made again", LONG, || (circuits().as_array()?.len() == 1).then_some(()));
+    env.lab(&["release", &format!("reservation-{now}")]);
+    wait_until("it is made again", CIRCUIT_TIMEOUT, || {
+        (circuits().as_array()?.len() == 1).then_some(())
+    });
     ops.kill();
-    house.lab(&["down"]);
-    house.lab(&["up", file.to_str().unwrap(), "--no-calibration"]);
+    env.lab(&["down"]);
+    env.lab(&["up", file.to_str().unwrap(), "--no-calibration"]);
     ops = serve(&http);
-    until("it is made anew", LONG, || (circuits().as_array()?.len() == 1).then_some(()));
+    wait_until("it is made anew", CIRCUIT_TIMEOUT, || {
+        (circuits().as_array()?.len() == 1).then_some(())
+    });
     ask(&["reserve", "--cancel", &now.to_string()]);
-    until("it is released", LONG, || circuits().as_array()?.is_empty().then_some(()));
+    wait_until("it is released", CIRCUIT_TIMEOUT, || {
+        circuits().as_array()?.is_empty().then_some(())
+    });
     assert_eq!(state(&later).as_deref(), Some("booked"));
-    let log =
-        Run::start(house.penstock().args(["reserve", "--cancel", "77", "--controller", &http]))
-            .wait();
+    let log = Run::start(env.penstock().args(["reserve", "--cancel", "77", "--controller", &http]))
+        .wait();
     assert_eq!(log.code, 1, "{log:?}");
     drop(ops);
 }

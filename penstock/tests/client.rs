@@ -1,5 +1,4 @@
-//! What `penstock cp` and the verbs beside it say to the person at the terminal, when they wait, when they give
-//! up, and how they end.
+//! Terminal behaviour of `penstock cp` and related verbs: progress, waiting, giving up, exit codes.
 
 mod common;
 
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::site::Operations;
 use common::{
-    Agent, House, PENSTOCK, Random, Run, assert_same, is_root, penstock, run, skip, until,
+    Agent, PENSTOCK, Random, Run, TestEnv, assert_same, is_root, penstock, run, skip, wait_until,
     write_file,
 };
 
@@ -25,19 +24,19 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A file of that size in the house's source.
-fn source(house: &House, bytes: usize) -> PathBuf {
-    let file = house.source.join("file");
+/// Writes a file of `bytes` into the source directory.
+fn source(env: &TestEnv, bytes: usize) -> PathBuf {
+    let file = env.source.join("file");
     write_file(&mut Random::seeded(41), &file, bytes);
     file
 }
 
-/// A command on a terminal of so many columns: all that the terminal got.
-fn on_terminal(house: &House, columns: u16, words: &str) -> String {
+/// Output of a command on a pseudo-terminal of `columns` columns.
+fn on_terminal(env: &TestEnv, columns: u16, words: &str) -> String {
     let line = format!("stty cols {columns} rows 24; exec {PENSTOCK} {words}");
     let output = Command::new("script")
         .args(["-qec", &line, "/dev/null"])
-        .env("PENSTOCK_STATE", &house.state)
+        .env("PENSTOCK_STATE", &env.state)
         .env("PENSTOCK_ROLES", "agent")
         .env_remove("JOURNAL_STREAM")
         .stdin(Stdio::null())
@@ -48,12 +47,12 @@ fn on_terminal(house: &House, columns: u16, words: &str) -> String {
 
 #[test]
 fn progress_line_fits_the_terminal() {
-    let house = House::new();
-    let file = source(&house, 3 << 20);
+    let env = TestEnv::new();
+    let file = source(&env, 3 << 20);
     for columns in [12, 33, 60, 500] {
-        let to = house.path(&format!("to{columns}"));
+        let to = env.path(&format!("to{columns}"));
         let words = format!("cp --rate 16M --block 64KiB {} {}", file.display(), to.display());
-        let seen = on_terminal(&house, columns, &words);
+        let seen = on_terminal(&env, columns, &words);
         let (progress, summary) = seen.rsplit_once("\r\x1b[K").expect("a progress line");
         let frames: Vec<&str> = progress.split('\r').filter(|frame| !frame.is_empty()).collect();
         assert!(frames.len() > 3, "{seen:?}");
@@ -71,11 +70,11 @@ fn progress_line_fits_the_terminal() {
 
 #[test]
 fn repeated_copy_has_nothing_to_do() {
-    let house = House::new();
-    let agent = house.agent();
-    let file = source(&house, 3 << 20);
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let file = source(&env, 3 << 20);
     let copy = || {
-        let mut command = house.penstock();
+        let mut command = env.penstock();
         let output = command.arg("cp").arg(&file).arg(agent.url("")).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         text(&output.stdout)
@@ -86,13 +85,13 @@ fn repeated_copy_has_nothing_to_do() {
 
 #[test]
 fn giving_up_says_the_command_resumes() {
-    let house = House::new();
-    let mut agent = house.agent();
-    let file = source(&house, 8 << 20);
+    let env = TestEnv::new();
+    let mut agent = env.agent();
+    let file = source(&env, 8 << 20);
     let options = ["--rate", "8M", "--block", "64KiB", "--give-up-after", "1s"];
-    let client = Run::start(house.cp(&options).arg(&file).arg(agent.url("")));
-    until("first bytes", Duration::from_secs(20), || {
-        let transfers = agent.transfers(&house.state);
+    let client = Run::start(env.cp(&options).arg(&file).arg(agent.url("")));
+    wait_until("first bytes", Duration::from_secs(20), || {
+        let transfers = agent.transfers(&env.state);
         transfers.iter().any(|one| one["moved_bytes"].as_u64() > Some(0)).then_some(())
     });
     agent.kill();
@@ -105,13 +104,13 @@ fn giving_up_says_the_command_resumes() {
 
 #[test]
 fn unreachable_name_names_each_address() {
-    let house = House::new();
-    let file = source(&house, 1000);
+    let env = TestEnv::new();
+    let file = source(&env, 1000);
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let agent = house.agent();
+    let agent = env.agent();
     drop(agent);
     let to = format!("penstock://localhost:{}/", free.port());
-    let done = run(house.penstock().arg("cp").arg(&file).arg(&to));
+    let done = run(env.penstock().arg("cp").arg(&file).arg(&to));
     assert_eq!((done.code, done.lines().len()), (1, 1), "{done:?}");
     assert!(done.error.contains(&format!("cannot reach localhost:{}: ", free.port())), "{done:?}");
     assert!(done.error.contains(&format!("{free}: Connection refused")), "{done:?}");
@@ -119,15 +118,15 @@ fn unreachable_name_names_each_address() {
 
 #[test]
 fn hangup_ends_a_copy_resumably() {
-    let house = House::new();
-    let agent = house.agent();
-    let file = source(&house, 8 << 20);
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let file = source(&env, 8 << 20);
     let options = ["--rate", "8M", "--block", "64KiB"];
     for name in ["-HUP", "-TERM"] {
-        let mut client = Run::start(house.cp(&options).arg(&file).arg(agent.url("")));
-        until("its first bytes", Duration::from_secs(20), || {
+        let mut client = Run::start(env.cp(&options).arg(&file).arg(agent.url("")));
+        wait_until("its first bytes", Duration::from_secs(20), || {
             assert!(!client.is_over());
-            let running = agent.transfers(&house.state);
+            let running = agent.transfers(&env.state);
             let moves = |one: &serde_json::Value| {
                 one["state"] == "running" && one["moved_bytes"].as_u64() > Some(0)
             };
@@ -138,23 +137,23 @@ fn hangup_ends_a_copy_resumably() {
         assert_eq!((done.code, done.lines().len()), (1, 1), "{name}: {done:?}");
         assert!(done.error.contains("run the same command again to go on"), "{name}: {done:?}");
     }
-    let done = run(house.cp(&["--block", "64KiB"]).arg(&file).arg(agent.url(""))).good();
+    let done = run(env.cp(&["--block", "64KiB"]).arg(&file).arg(agent.url(""))).good();
     assert!(done.number("resumed_bytes") > 0, "{done:?}");
-    assert_same(&house.source, &house.root);
+    assert_same(&env.source, &env.root);
 }
 
 #[test]
 fn nohup_copy_survives_a_hangup() {
-    let house = House::new();
-    let file = source(&house, 2 << 20);
-    let to = house.path("to");
+    let env = TestEnv::new();
+    let file = source(&env, 2 << 20);
+    let to = env.path("to");
     let mut command = Command::new("nohup");
     command.args([PENSTOCK, "cp", "--json", "--rate", "8M", "--block", "64KiB"]);
-    command.arg(&file).arg(&to).env("PENSTOCK_STATE", &house.state);
+    command.arg(&file).arg(&to).env("PENSTOCK_STATE", &env.state);
     let mut client = Run::start(&mut command);
-    until("it is listed", Duration::from_secs(20), || {
+    wait_until("it is listed", Duration::from_secs(20), || {
         assert!(!client.is_over());
-        let listed = run(house.penstock().args(["transfers", "--json"]));
+        let listed = run(env.penstock().args(["transfers", "--json"]));
         (!listed.json["copies"].as_array()?.is_empty()).then_some(())
     });
     signal("-HUP", client.child.id());
@@ -162,19 +161,19 @@ fn nohup_copy_survives_a_hangup() {
     assert_eq!(fs::read(&file).unwrap(), fs::read(&to).unwrap());
 }
 
-/// Whether only the file was asked for or the directory around it: nothing arrived, so nothing is done in part.
+/// A copy that delivers no file fails as a whole (exit code 1, not 3), for a file as for a directory.
 #[test]
 fn nothing_arrived_is_a_failure() {
-    let house = House::new();
-    let agent = house.agent();
-    let data = house.source.join("data");
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let data = env.source.join("data");
     fs::create_dir(&data).unwrap();
     write_file(&mut Random::seeded(42), &data.join("one"), 9000);
-    fs::create_dir_all(house.root.join("data/one/full")).unwrap();
-    fs::create_dir_all(house.root.join("one/full")).unwrap();
+    fs::create_dir_all(env.root.join("data/one/full")).unwrap();
+    fs::create_dir_all(env.root.join("one/full")).unwrap();
     for from in [&data, &data.join("one")] {
-        for to in [agent.url(""), house.root.to_str().unwrap().to_owned()] {
-            let mut command = house.penstock();
+        for to in [agent.url(""), env.root.to_str().unwrap().to_owned()] {
+            let mut command = env.penstock();
             let Output { status, stdout, stderr } =
                 command.args(["cp", "-r"]).arg(from).arg(&to).output().unwrap();
             let (out, error) = (text(&stdout), text(&stderr));
@@ -182,29 +181,29 @@ fn nothing_arrived_is_a_failure() {
             assert!(out.starts_with("nothing was copied: 1 failed in "), "{out}");
         }
     }
-    let states = until("they have ended", Duration::from_secs(10), || {
-        let transfers = agent.transfers(&house.state);
+    let states = wait_until("they have ended", Duration::from_secs(10), || {
+        let transfers = agent.transfers(&env.state);
         let ended = transfers.iter().all(|one| one["state"] != "running");
         (transfers.len() == 2 && ended).then_some(transfers)
     });
     assert!(states.iter().all(|one| one["state"] == "failed"), "{states:?}");
-    // With one more that arrives it is done in part, and the transfer is done.
+    // With one delivered file the copy is partial (exit code 3) and the transfer is done.
     write_file(&mut Random::seeded(43), &data.join("two"), 9000);
-    let done = run(house.cp(&["-r"]).arg(&data).arg(agent.url("")));
+    let done = run(env.cp(&["-r"]).arg(&data).arg(agent.url("")));
     assert_eq!(done.code, 3, "{done:?}");
-    until("it has ended", Duration::from_secs(10), || {
-        let transfers = agent.transfers(&house.state);
+    wait_until("it has ended", Duration::from_secs(10), || {
+        let transfers = agent.transfers(&env.state);
         (transfers.len() == 3 && transfers[2]["state"] == "done").then_some(())
     });
 }
 
-/// Where a directory and its contents arrive, and what becomes of special mode bits and hard links, as
-/// `docs/operations.md` has it.
+/// Destination of a directory and its contents, special mode bits and hard links, as documented in
+/// `docs/operations.md`.
 #[test]
 fn trees_arrive_as_documented() {
-    let house = House::new();
-    let agent = house.agent();
-    let data = house.source.join("d");
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let data = env.source.join("d");
     fs::create_dir(&data).unwrap();
     fs::write(data.join("one"), "of two names").unwrap();
     fs::hard_link(data.join("one"), data.join("two")).unwrap();
@@ -216,11 +215,11 @@ fn trees_arrive_as_documented() {
     let [data, contents] = [data.display().to_string(), format!("{}/.", data.display())];
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
     for (to, root, special) in [
-        (house.path("").display().to_string(), house.path(""), 0o6755),
-        (agent.url(""), house.root.clone(), 0o755),
+        (env.path("").display().to_string(), env.path(""), 0o6755),
+        (agent.url(""), env.root.clone(), 0o755),
     ] {
         for name in ["new", "new2/"] {
-            run(house.cp(&["-r", &data, &format!("{to}{name}")])).good();
+            run(env.cp(&["-r", &data, &format!("{to}{name}")])).good();
             let there = root.join(name).join("d");
             assert_eq!(
                 (mode(&there), mode(&there.join("program"))),
@@ -232,7 +231,7 @@ fn trees_arrive_as_documented() {
                 assert_eq!(fs::read(there.join(name)).unwrap(), b"of two names");
             }
         }
-        run(house.cp(&["-r", &contents, &format!("{to}new3/")])).good();
+        run(env.cp(&["-r", &contents, &format!("{to}new3/")])).good();
         let there = root.join("new3");
         assert!(there.join("one").is_file() && !there.join("d").exists());
         assert_ne!(mode(&there), 0o1770);
@@ -240,15 +239,15 @@ fn trees_arrive_as_documented() {
 }
 
 #[test]
-fn limits_of_set_are_those_of_cp() {
-    let house = House::new();
+fn set_and_cp_share_limits() {
+    let env = TestEnv::new();
     for (name, value, limit) in
         [("--streams", "257", "256"), ("--readers", "65", "64"), ("--writers", "65", "64")]
     {
         let words = format!("use a number from 1 to {limit}");
         for before in [&["cp"][..], &["transfers", "set", "7"]] {
             for value in [value, "0", "x"] {
-                let mut command = house.penstock();
+                let mut command = env.penstock();
                 command.args(before).args([name, value]);
                 if before == ["cp"] {
                     command.args(["a", "b"]);
@@ -263,23 +262,23 @@ fn limits_of_set_are_those_of_cp() {
 
 #[test]
 fn set_takes_the_listed_id() {
-    let house = House::new();
-    let agent = house.agent();
-    let file = source(&house, 8 << 20);
-    let to = house.path("to");
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let file = source(&env, 8 << 20);
+    let to = env.path("to");
     let options = ["--rate", "4M", "--block", "64KiB"];
-    let mut client = Run::start(house.cp(&options).arg(&file).arg(&to));
+    let mut client = Run::start(env.cp(&options).arg(&file).arg(&to));
     let transfers = |words: &[&str]| {
-        let mut command = house.penstock();
+        let mut command = env.penstock();
         run(command.args(["transfers", "--json", "--http", &agent.http]).args(words))
     };
-    let id = until("it is listed", Duration::from_secs(20), || {
+    let id = wait_until("it is listed", Duration::from_secs(20), || {
         assert!(!client.is_over());
         Some(transfers(&[]).json["copies"].get(0)?["id"].as_str()?.to_owned())
     });
     let process = client.child.id().to_string();
     assert_eq!(id, format!("cp{process}"));
-    // The number alone is no transfer of the agent, and so the copy.
+    // A bare number that is no transfer of the agent selects the local copy.
     for id in [&id, &process] {
         let set = transfers(&["set", id, "--rate", "5M"]).good();
         assert_eq!(
@@ -293,7 +292,7 @@ fn set_takes_the_listed_id() {
     assert!(gone.code == 1 && gone.error.contains("no transfer"), "{gone:?}");
 }
 
-/// Storage that answers no write: a file system that is frozen until it is dropped.
+/// Storage that blocks writes: a file system frozen (FIFREEZE) until this is dropped.
 struct Frozen(PathBuf);
 
 impl Frozen {
@@ -317,19 +316,19 @@ impl Drop for Mounted {
     }
 }
 
-/// The agent restarts while writes of the first session still hang: the next session waits for them, longer than the
-/// five seconds that a journal is waited for.
+/// The agent restarts while writes of the first session still hang. The next session waits for them, longer than the
+/// 5 s of the journal lock.
 #[test]
 fn pull_waits_for_its_own_writes() {
     if !is_root() {
         return skip("only root freezes a file system");
     }
-    let house = House::new();
-    let file = house.root.join("file");
+    let env = TestEnv::new();
+    let file = env.root.join("file");
     write_file(&mut Random::seeded(44), &file, 24 << 20);
-    let to = house.path("to");
+    let to = env.path("to");
     fs::create_dir(&to).unwrap();
-    let image = house.path("image");
+    let image = env.path("image");
     fs::File::create(&image).unwrap().set_len(128 << 20).unwrap();
     let succeeds = |command: &mut Command| command.status().is_ok_and(|status| status.success());
     if !succeeds(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image))
@@ -338,20 +337,20 @@ fn pull_waits_for_its_own_writes() {
         return skip("an ext4 in a file cannot be mounted here");
     }
     let _mounted = Mounted(to.clone());
-    let mut agent = house.agent();
-    let mut command = house.cp(&["--rate", "40M", "--block", "256KiB"]);
+    let mut agent = env.agent();
+    let mut command = env.cp(&["--rate", "40M", "--block", "256KiB"]);
     let mut client = Run::start(command.arg(agent.url("file")).arg(&to));
-    until("first bytes", Duration::from_secs(20), || {
+    wait_until("first bytes", Duration::from_secs(20), || {
         assert!(!client.is_over());
-        let copies = run(house.penstock().args(["transfers", "--json"])).json["copies"].take();
+        let copies = run(env.penstock().args(["transfers", "--json"])).json["copies"].take();
         (copies.get(0)?["moved_bytes"].as_u64() > Some(1 << 20)).then_some(())
     });
     let Some(frozen) = Frozen::freeze(&to) else { return skip("fsfreeze does not work here") };
     let begun = Instant::now();
     agent.kill();
-    let agent = Agent::start(&house.state, &house.root, &agent.listen, &[]);
-    // Longer than a journal is waited for, and than the attempts to come back take.
-    until("time has passed", Duration::from_secs(20), || {
+    let agent = Agent::start(&env.state, &env.root, &agent.listen, &[]);
+    // Longer than the wait for a journal and than the reconnection attempts.
+    wait_until("time has passed", Duration::from_secs(20), || {
         assert!(!client.is_over(), "{:?}", begun.elapsed());
         (begun.elapsed() > Duration::from_secs(8)).then_some(())
     });
@@ -362,28 +361,28 @@ fn pull_waits_for_its_own_writes() {
     drop(agent);
 }
 
-/// The same copy twice at once: the second waits for the first, as for a busy agent, and finds all of it there.
+/// Two equal copies at once: the second waits for the first and then finds every file in place.
 #[test]
 fn same_copy_waits_for_the_first() {
-    let house = House::new();
-    let agent = house.agent();
-    write_file(&mut Random::seeded(45), &house.root.join("file"), 4 << 20);
-    let to = house.path("to");
+    let env = TestEnv::new();
+    let agent = env.agent();
+    write_file(&mut Random::seeded(45), &env.root.join("file"), 4 << 20);
+    let to = env.path("to");
     fs::create_dir(&to).unwrap();
-    let local = house.root.join("file");
+    let local = env.root.join("file");
     for (number, from) in [agent.url("file"), local.to_str().unwrap().to_owned()].iter().enumerate()
     {
         let to = to.join(number.to_string());
         fs::create_dir(&to).unwrap();
-        // The rate is no part of what makes commands the same; 7 s are more than a journal is waited for.
+        // The rate is not part of a command's identity; 7 s exceed the wait for a journal.
         let copy = |rate: &str| {
-            let mut command = house.cp(&["--block", "64KiB", "--rate", rate, from]);
+            let mut command = env.cp(&["--block", "64KiB", "--rate", rate, from]);
             Run::start(command.arg(format!("{}/", to.display())))
         };
         let mut first = copy("4700k");
-        until("first bytes", Duration::from_secs(20), || {
+        wait_until("first bytes", Duration::from_secs(20), || {
             assert!(!first.is_over());
-            let copies = run(house.penstock().args(["transfers", "--json"])).json["copies"].take();
+            let copies = run(env.penstock().args(["transfers", "--json"])).json["copies"].take();
             (copies.get(0)?["moved_bytes"].as_u64() > Some(0)).then_some(())
         });
         let second = copy("1G");
@@ -400,12 +399,12 @@ fn same_copy_waits_for_the_first() {
 
 #[test]
 fn token_is_for_terminals_alone() {
-    let house = House::new();
-    let root = house.root.display().to_string();
+    let env = TestEnv::new();
+    let root = env.root.display().to_string();
     let line = format!("exec {PENSTOCK} serve --listen 0.0.0.0:0 --http none --root {root}");
     let mut terminal = Command::new("script")
         .args(["-qec", &line, "/dev/null"])
-        .env("PENSTOCK_STATE", &house.state)
+        .env("PENSTOCK_STATE", &env.state)
         .env("PENSTOCK_ROLES", "agent")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -413,10 +412,10 @@ fn token_is_for_terminals_alone() {
         .unwrap();
     let lines = BufReader::new(terminal.stdout.take().unwrap()).lines().map(Result::unwrap);
     let login = lines.into_iter().find(|line| line.contains("penstock login ")).expect("a line");
-    let process = fs::read_to_string(house.state.join("agent.lock")).unwrap();
+    let process = fs::read_to_string(env.state.join("agent.lock")).unwrap();
     signal("-TERM", process.trim().parse().unwrap());
     terminal.wait().unwrap();
-    let token = fs::read_to_string(house.state.join("token")).unwrap();
+    let token = fs::read_to_string(env.state.join("token")).unwrap();
     assert!(login.contains(&format!("--token {} ", token.trim())), "{login}");
 }
 
@@ -431,7 +430,7 @@ fn unknown_request_is_a_failure() {
     }
 }
 
-/// AGE is the time since a request came, of one that has ended too.
+/// AGE is the time since the submission, for ended requests too.
 #[test]
 fn age_of_ended_requests_grows() {
     let operations = Operations::start(
@@ -439,7 +438,7 @@ fn age_of_ended_requests_grows() {
     );
     let id = operations.submit("a:/data/x", "b:/data/y", "k", &["--class", "production"]);
     run(operations.ask(&["cancel", &id.to_string()]));
-    until("it has ended", Duration::from_secs(20), || {
+    wait_until("it has ended", Duration::from_secs(20), || {
         (!operations.facts(id)["ended_unix_seconds"].is_null()).then_some(())
     });
     let age = || {
@@ -449,15 +448,15 @@ fn age_of_ended_requests_grows() {
         text.lines().nth(1).unwrap().split_whitespace().last().unwrap().to_owned()
     };
     let first = age();
-    until("it is older", Duration::from_secs(10), || (age() != first).then_some(()));
+    wait_until("it is older", Duration::from_secs(10), || (age() != first).then_some(()));
 }
 
 #[test]
 fn login_holds_for_other_names() {
-    let house = House::new();
-    let agent = house.agent();
-    let (port, other) = (agent.listen.rsplit_once(':').unwrap().1, house.path("other"));
-    let file = source(&house, 9000);
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let (port, other) = (agent.listen.rsplit_once(':').unwrap().1, env.path("other"));
+    let file = source(&env, 9000);
     let copy = |to: &str| {
         run(penstock(&other).args(["cp", "-q"]).arg(&file).arg(format!("penstock://{to}/")))
     };
@@ -468,21 +467,21 @@ fn login_holds_for_other_names() {
     let alias = format!("localhost:{port}");
     let stranger = copy(&alias);
     assert_eq!(stranger.code, 5, "{stranger:?}");
-    let token = fs::read_to_string(house.state.join("token")).unwrap().trim().to_owned();
+    let token = fs::read_to_string(env.state.join("token")).unwrap().trim().to_owned();
     login(&agent.listen, &token).good();
     copy(&alias).good();
-    // Another agent shows another certificate, and gets no token.
-    let elsewhere = House::new();
+    // An agent with another certificate gets no token.
+    let elsewhere = TestEnv::new();
     let second = elsewhere.agent();
     let refused = copy(&second.listen);
     assert!(refused.code == 5 && refused.error.contains("no token for"), "{refused:?}");
 }
 
 #[test]
-fn login_to_an_http_port_is_checked() {
-    let house = House::new();
-    let agent = house.agent();
-    let other = house.path("other");
+fn login_to_http_port_is_verified() {
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let other = env.path("other");
     let login = |token: &str| {
         let mut command = penstock(&other);
         let fingerprint = agent.fingerprint.as_str();
@@ -493,7 +492,7 @@ fn login_to_an_http_port_is_checked() {
     let (code, _, error) = login(&"x".repeat(64));
     assert!(code == Some(5) && error.contains("nothing is kept"), "{error}");
     assert!(!other.join("hosts.toml").exists());
-    let token = fs::read_to_string(house.state.join("token")).unwrap().trim().to_owned();
+    let token = fs::read_to_string(env.state.join("token")).unwrap().trim().to_owned();
     let (code, out, error) = login(&token);
     assert_eq!((code, error.as_str()), (Some(0), ""), "{out}");
     assert!(out.contains("HTTP API of an agent, which knows you as owner"), "{out}");
@@ -532,7 +531,7 @@ fn login_to_a_controller_is_checked() {
     run(list.args(["list", "--controller", &operations.listen])).good();
 }
 
-/// By another program.
+/// SHA-256 as computed by sha256sum.
 fn sha256(text: &str) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), text).unwrap();
@@ -540,29 +539,25 @@ fn sha256(text: &str) -> String {
     String::from_utf8_lossy(&sum.stdout).split_whitespace().next().unwrap().to_owned()
 }
 
-/// Two clients of one agent; the one whose token is removed loses its transfer, the other goes on.
+/// Of two clients the one whose token is removed loses its transfer; the other continues.
 #[test]
 fn removed_token_ends_its_transfer() {
-    let house = House::new();
-    let tokens = house.path("tokens");
+    let env = TestEnv::new();
+    let tokens = env.path("tokens");
     let (alice, bob) = ("alice-has-a-long-token", "bob-has-a-long-token-too");
     let list = |text: String| {
-        let beside = house.path("tokens.new");
+        let beside = env.path("tokens.new");
         fs::write(&beside, text).unwrap();
         fs::set_permissions(&beside, fs::Permissions::from_mode(0o600)).unwrap();
         fs::rename(&beside, &tokens).unwrap();
     };
     list(format!("alice {alice}\nbob {bob}\n"));
-    let agent = Agent::start(
-        &house.state,
-        &house.root,
-        "127.0.0.1:0",
-        &["--tokens", tokens.to_str().unwrap()],
-    );
-    let file = source(&house, 8 << 20);
+    let agent =
+        Agent::start(&env.state, &env.root, "127.0.0.1:0", &["--tokens", tokens.to_str().unwrap()]);
+    let file = source(&env, 8 << 20);
     let mut copies = Vec::new();
     for (name, token) in [("alice", alice), ("bob", bob)] {
-        let state = house.path(name);
+        let state = env.path(name);
         let mut login = penstock(&state);
         login.args(["login", &agent.listen, "--token", token]);
         run(login.args(["--fingerprint", &agent.fingerprint])).good();
@@ -570,12 +565,12 @@ fn removed_token_ends_its_transfer() {
         copy.args(["cp", "--json", "--rate", "16M", "--block", "64KiB"]).arg(&file);
         copies.push(Run::start(copy.arg(agent.url(name))));
     }
-    until("both move", Duration::from_secs(20), || {
-        let transfers = agent.transfers(&house.state);
+    wait_until("both move", Duration::from_secs(20), || {
+        let transfers = agent.transfers(&env.state);
         let moves = |one: &&serde_json::Value| one["moved_bytes"].as_u64() > Some(0);
         (transfers.iter().filter(moves).count() == 2).then_some(())
     });
-    // With an error in it the file removes nobody who is in.
+    // An invalid token file revokes no client.
     list(format!("alice {alice}\nbob {bob}\nbroken\n"));
     list(format!("alice {bob}-and-another\nbob {bob}\n"));
     let [first, second] = copies.try_into().ok().unwrap();
@@ -583,8 +578,8 @@ fn removed_token_ends_its_transfer() {
     assert_eq!(first.code, 5, "{first:?}");
     assert!(first.error.contains("the token is not one of this agent's"), "{first:?}");
     second.wait().good();
-    let ended = agent.transfers(&house.state);
+    let ended = agent.transfers(&env.state);
     let of_alice = ended.iter().find(|one| one["caller"] == "alice").unwrap();
     assert_eq!(of_alice["state"], "failed", "{of_alice}");
-    assert!(!house.root.join("alice").exists());
+    assert!(!env.root.join("alice").exists());
 }

@@ -1,9 +1,8 @@
-//! What disks do: a quota that is reached, and power that fails.
+//! Disk failures: an exhausted quota, and power loss.
 //!
-//! Power is cut by taking the image of a file system as its device has it at one moment, without what the
-//! kernel still holds for it: the image lies on btrfs, where a reflink copies it between two writes.
-//! A device's own volatile cache is not modelled: writes are taken for durable in the order in which the
-//! kernel issued them. The restarted agent is shown another boot.
+//! Power loss is a snapshot of a file system's image without the kernel's dirty pages: the image lies on btrfs, where a
+//! reflink copies it between two writes. A volatile device cache is not modelled: writes are durable in the order in
+//! which the kernel issued them. The restarted agent sees another boot id.
 
 mod common;
 
@@ -14,8 +13,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{
-    Agent, House, Random, Run, assert_no_leftovers, assert_same, is_root, parts, penstock, run,
-    skip, tree, until, write_file, write_tree,
+    Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, is_root, parts, penstock, run,
+    skip, tree, wait_until, write_file, write_tree,
 };
 
 fn succeeds(program: &str, arguments: &[&str]) -> bool {
@@ -67,39 +66,39 @@ impl Drop for Disk {
 }
 
 #[test]
-fn a_quota_that_is_reached_is_named() {
-    let house = House::new();
-    let image = house.path("image");
-    let Some(_disk) = Disk::make(&image, &house.root, 256 << 20, &["mkfs.btrfs", "-q"]) else {
+fn exhausted_quota_is_reported() {
+    let env = TestEnv::new();
+    let image = env.path("image");
+    let Some(_disk) = Disk::make(&image, &env.root, 256 << 20, &["mkfs.btrfs", "-q"]) else {
         return;
     };
-    let root = text(&house.root);
+    let root = text(&env.root);
     let limited = succeeds("btrfs", &["quota", "enable", root])
-        && succeeds("btrfs", &["subvolume", "create", text(&house.root.join("in"))])
-        && succeeds("btrfs", &["qgroup", "limit", "4M", text(&house.root.join("in"))]);
+        && succeeds("btrfs", &["subvolume", "create", text(&env.root.join("in"))])
+        && succeeds("btrfs", &["qgroup", "limit", "4M", text(&env.root.join("in"))]);
     if !limited {
         return skip("this btrfs has no quota");
     }
-    let data = house.source.join("data");
+    let data = env.source.join("data");
     fs::create_dir(&data).unwrap();
     let mut random = Random::seeded(81);
     for (name, bytes) in [("big", 16 << 20), ("small", 9000), ("other", 70_000)] {
         write_file(&mut random, &data.join(name), bytes);
     }
-    let agent = house.agent();
-    let done = run(house.cp(&["-r", text(&data), &agent.url("in/")]));
+    let agent = env.agent();
+    let done = run(env.cp(&["-r", text(&data), &agent.url("in/")]));
     assert_eq!((done.code, done.lines().len()), (3, 1), "{done:?}");
     assert!(done.lines()[0].contains("data/big: disk quota exceeded"), "{done:?}");
     for name in ["small", "other"] {
-        let copy = house.root.join("in/data").join(name);
+        let copy = env.root.join("in/data").join(name);
         assert_eq!(fs::read(data.join(name)).unwrap(), fs::read(copy).unwrap());
     }
-    assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
+    assert_eq!(parts(&env.root), Vec::<PathBuf>::new());
 }
 
-/// An agent in a mount namespace of its own, where the machine seems to have booted anew.
-fn agent_after_boot(house: &House, state: &Path, root: &Path, listen: &str) -> Agent {
-    let boot = house.path("boot_id");
+/// Starts an agent in a mount namespace with another boot id.
+fn agent_after_boot(env: &TestEnv, state: &Path, root: &Path, listen: &str) -> Agent {
+    let boot = env.path("boot_id");
     fs::write(&boot, "00000000-0000-4000-8000-000000000001\n").unwrap();
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "sh", "-c"]);
@@ -110,31 +109,31 @@ fn agent_after_boot(house: &House, state: &Path, root: &Path, listen: &str) -> A
     Agent::spawn(command)
 }
 
-/// How long after it was written a byte outlives a cut: journals and files are synced every second, and
-/// the sync of a slow moment may take another.
+/// Age at which a written byte survives power loss: journals and files are synced every second, and a slow sync may
+/// take another.
 const DURABLE_AFTER: Duration = Duration::from_millis(2500);
 
-/// Files that have their name after a cut are whole, what was written some time before it is not sent
-/// again, and the same command brings the rest.
+/// After power loss files under their final name are whole, bytes older than `DURABLE_AFTER` are not sent again, and the
+/// same command delivers the rest.
 #[test]
-fn power_that_fails_tears_no_file() {
+fn power_failure_tears_no_file() {
     let mut random = Random::seeded(82);
-    let house = House::new();
-    let host = house.path("host");
-    let made = Disk::make(&house.path("host.img"), &host, 1 << 30, &["mkfs.btrfs", "-q"]);
+    let env = TestEnv::new();
+    let host = env.path("host");
+    let made = Disk::make(&env.path("host.img"), &host, 1 << 30, &["mkfs.btrfs", "-q"]);
     let Some(_host) = made else { return };
-    let disk = house.path("disk");
+    let disk = env.path("disk");
     let ext4 = ["mkfs.ext4", "-q", "-m", "0"];
     let Some(_disk) = Disk::make(&host.join("disk.img"), &disk, 128 << 20, &ext4) else { return };
     let (state, root) = (disk.join("state"), disk.join("root"));
     fs::create_dir(&root).unwrap();
-    let data = house.source.join("data");
+    let data = env.source.join("data");
     let total = write_tree(&mut random, &data, 6, 500);
     let mut listen = "127.0.0.1:0".to_owned();
     for cut in 0..2 {
         let _ = fs::remove_dir_all(root.join("data"));
         let mut agent = Agent::start(&state, &root, &listen, &[]);
-        // The same command, so that one journal serves them all.
+        // Same address, so that all runs are one command with one journal.
         listen.clone_from(&agent.listen);
         let copy = |agent: &Agent, rate: &str| {
             let mut command = penstock(&state);
@@ -145,11 +144,11 @@ fn power_that_fails_tears_no_file() {
         let running = Run::start(&mut copy(&agent, "40M"));
         let wanted = total * random.between(5, 40) / 100;
         let written = || agent.transfers(&state).first()?["moved_bytes"].as_u64();
-        let written = until("it has come that far", Duration::from_secs(60), || {
+        let written = wait_until("it has come that far", Duration::from_secs(60), || {
             written().filter(|bytes| *bytes >= wanted)
         });
         let seen = Instant::now();
-        until("that is durable", 2 * DURABLE_AFTER, || {
+        wait_until("that is durable", 2 * DURABLE_AFTER, || {
             (seen.elapsed() >= DURABLE_AFTER).then_some(())
         });
         let image = host.join(format!("cut{cut}.img"));
@@ -157,11 +156,11 @@ fn power_that_fails_tears_no_file() {
         assert!(succeeds("cp", &["--reflink=always", text(&from), text(&image)]));
         running.kill();
         agent.kill();
-        let after = house.path(&format!("after{cut}"));
+        let after = env.path(&format!("after{cut}"));
         fs::create_dir(&after).unwrap();
         let after_cut = Disk::mount(&image, &after).expect("ext4 recovers");
         let (state_after, root_after) = (after.join("state"), after.join("root"));
-        // Whatever has its name is whole.
+        // Files under their final name are whole.
         let source: BTreeMap<_, _> = tree(&data);
         let mut whole = 0;
         for (path, thing) in tree(&root_after) {
@@ -173,7 +172,7 @@ fn power_that_fails_tears_no_file() {
                 whole += 1;
             }
         }
-        let agent = agent_after_boot(&house, &state_after, &root_after, &listen);
+        let agent = agent_after_boot(&env, &state_after, &root_after, &listen);
         let mut command = penstock(&state_after);
         command.args(["cp", "--json", "-r", "--block", "64KiB"]).arg(&data).arg(agent.url(""));
         let done = run(command).good();

@@ -1,5 +1,5 @@
-//! What goes wrong at a site, and what penstock says about it: one line that names the object, the
-//! reason and where possible the remedy, everything else delivered, and the right exit code.
+//! Failures at a site: one line that names the object, the reason and if possible the remedy; everything else
+//! delivered; the right exit code.
 
 mod common;
 
@@ -14,8 +14,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{
-    Agent, Done, House, Random, Run, assert_no_leftovers, assert_same, is_root, parts, penstock,
-    run, skip, until, write_file,
+    Agent, Done, Random, Run, TestEnv, assert_no_leftovers, assert_same, is_root, parts, penstock,
+    run, skip, wait_until, write_file,
 };
 
 /// A file system of a few MiB, unmounted when dropped.
@@ -38,22 +38,22 @@ impl Small {
         mounted.then(|| Self(at.to_owned()))
     }
 
-    /// The export as an ext4 of that size.
-    fn mount_ext4(house: &House, bytes: u64) -> Option<Self> {
+    /// Mounts an ext4 of `bytes` at the export, through a loop device.
+    fn mount_ext4(env: &TestEnv, bytes: u64) -> Option<Self> {
         if !is_root() {
             skip("only root mounts a small file system");
             return None;
         }
-        let image = house.path("image");
+        let image = env.path("image");
         fs::File::create(&image).unwrap().set_len(bytes).unwrap();
         let succeeds =
             |command: &mut Command| command.status().is_ok_and(|status| status.success());
         let mounted = succeeds(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image))
-            && succeeds(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&house.root));
+            && succeeds(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&env.root));
         if !mounted {
             skip("an ext4 in a file cannot be mounted here");
         }
-        mounted.then(|| Self(house.root.clone()))
+        mounted.then(|| Self(env.root.clone()))
     }
 }
 
@@ -63,7 +63,7 @@ impl Drop for Small {
     }
 }
 
-/// The one line about `path` says `words`; how many lines there are in all.
+/// Asserts that one line about `path` contains `words`; returns the number of lines.
 #[track_caller]
 fn one_line(done: &Done, path: &str, words: &str) -> usize {
     let about: Vec<_> = done.lines().into_iter().filter(|line| line.contains(path)).collect();
@@ -72,7 +72,7 @@ fn one_line(done: &Done, path: &str, words: &str) -> usize {
     done.lines().len()
 }
 
-/// It failed as a whole, with one line.
+/// Asserts a failure with this exit code and one line that contains `words`.
 #[track_caller]
 fn fails(done: &Done, code: i32, words: &str) {
     assert_eq!(done.code, code, "{done:?}");
@@ -83,9 +83,9 @@ fn fails(done: &Done, code: i32, words: &str) {
     );
 }
 
-fn dataset(house: &House, files: &[(&str, usize)]) -> PathBuf {
+fn dataset(env: &TestEnv, files: &[(&str, usize)]) -> PathBuf {
     let mut random = Random::seeded(11);
-    let data = house.source.join("data");
+    let data = env.source.join("data");
     for (name, bytes) in files {
         fs::create_dir_all(data.join(name).parent().unwrap()).unwrap();
         write_file(&mut random, &data.join(name), *bytes);
@@ -93,83 +93,83 @@ fn dataset(house: &House, files: &[(&str, usize)]) -> PathBuf {
     data
 }
 
-fn push(house: &House, agent: &Agent, data: &Path, more: &[&str]) -> Command {
-    let mut command = house.cp(&["-r"]);
+fn push(env: &TestEnv, agent: &Agent, data: &Path, more: &[&str]) -> Command {
+    let mut command = env.cp(&["-r"]);
     command.args(more).arg(data).arg(agent.url(""));
     command
 }
 
 #[test]
-fn a_full_disk_takes_what_fits() {
-    let house = House::new();
-    let Some(_small) = Small::mount(&house.root, "size=8m") else { return };
+fn full_disk_delivers_files_that_fit() {
+    let env = TestEnv::new();
+    let Some(_small) = Small::mount(&env.root, "size=8m") else { return };
     let data =
-        dataset(&house, &[("big", 16 << 20), ("small", 9000), ("other", 70_000), ("mid", 2 << 20)]);
-    let agent = house.agent();
-    let done = run(&mut push(&house, &agent, &data, &[]));
+        dataset(&env, &[("big", 16 << 20), ("small", 9000), ("other", 70_000), ("mid", 2 << 20)]);
+    let agent = env.agent();
+    let done = run(&mut push(&env, &agent, &data, &[]));
     assert_eq!(done.code, 3, "{done:?}");
     assert_eq!(one_line(&done, "data/big", "no space left"), 1, "{done:?}");
     assert_eq!(done.json["errors"].as_array().unwrap().len(), 1);
     for name in ["small", "other", "mid"] {
         assert_eq!(
             fs::read(data.join(name)).unwrap(),
-            fs::read(house.root.join("data").join(name)).unwrap()
+            fs::read(env.root.join("data").join(name)).unwrap()
         );
     }
-    assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
+    assert_eq!(parts(&env.root), Vec::<PathBuf>::new());
 }
 
 #[test]
-fn a_disk_full_of_small_files_says_so_for_each() {
-    let house = House::new();
-    let Some(_small) = Small::mount(&house.root, "size=1m") else { return };
+fn full_disk_reports_each_small_file() {
+    let env = TestEnv::new();
+    let Some(_small) = Small::mount(&env.root, "size=1m") else { return };
     let names: Vec<String> = (0..60).map(|number| format!("f{number}")).collect();
     let files: Vec<_> = names.iter().map(|name| (name.as_str(), 40_000)).collect();
-    let data = dataset(&house, &files);
-    let agent = house.agent();
-    let done = run(&mut push(&house, &agent, &data, &[]));
+    let data = dataset(&env, &files);
+    let agent = env.agent();
+    let done = run(&mut push(&env, &agent, &data, &[]));
     assert_eq!(done.code, 3, "{done:?}");
     let failed = done.number("failed") as usize;
     assert!(failed > 30 && done.lines().len() == failed, "{done:?}");
     assert!(done.lines().iter().all(|line| line.contains("no space left")), "{done:?}");
     assert_eq!(done.number("files") as usize + failed, 60);
-    assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
+    assert_eq!(parts(&env.root), Vec::<PathBuf>::new());
 }
 
-/// The same on ext4 behind a loop device, where large files go past the page cache.
+/// The same on ext4 behind a loop device, where large files use direct I/O.
 #[test]
-fn a_full_disk_with_direct_writes_takes_what_fits() {
-    let house = House::new();
-    let Some(_small) = Small::mount_ext4(&house, 24 << 20) else { return };
+fn direct_io_delivers_files_that_fit() {
+    let env = TestEnv::new();
+    let Some(_small) = Small::mount_ext4(&env, 24 << 20) else { return };
     let data = dataset(
-        &house,
+        &env,
         &[("big", 30 << 20), ("bigger", 40 << 20), ("fits", 3 << 20), ("small", 9000)],
     );
-    let agent = house.agent();
-    let done = run(push(&house, &agent, &data, &["--block", "256KiB"]));
+    let agent = env.agent();
+    let done = run(push(&env, &agent, &data, &["--block", "256KiB"]));
     assert_eq!(done.code, 3, "{done:?}");
     one_line(&done, "data/big: ", "no space left");
     assert_eq!(one_line(&done, "data/bigger: ", "no space left"), 2, "{done:?}");
     for name in ["fits", "small"] {
-        let copy = house.root.join("data").join(name);
+        let copy = env.root.join("data").join(name);
         assert_eq!(fs::read(data.join(name)).unwrap(), fs::read(copy).unwrap());
     }
-    assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
+    assert_eq!(parts(&env.root), Vec::<PathBuf>::new());
 }
 
-/// The device gives back another byte than was written to it: only reading back notices. The test is the
-/// device's failure, and changes the byte in the image on which the file system lies.
+/// The device returns another byte than was written: only readback detects it. The test plays the failing device and
+/// changes a byte in the image of the file system.
 #[test]
-fn a_device_that_damages_a_file_is_noticed() {
-    let house = House::new();
-    let Some(mounted) = Small::mount_ext4(&house, 48 << 20) else { return };
-    let data = dataset(&house, &[("damaged", 4 << 20), ("good", 300_000), ("deep/good", 3 << 20)]);
-    let agent = house.agent();
+fn readback_detects_corrupt_device() {
+    let env = TestEnv::new();
+    let Some(mounted) = Small::mount_ext4(&env, 48 << 20) else { return };
+    let data = dataset(&env, &[("damaged", 4 << 20), ("good", 300_000), ("deep/good", 3 << 20)]);
+    let agent = env.agent();
     let mark = fs::read(data.join("damaged")).unwrap()[..1024].to_vec();
     let options = ["--verify", "readback", "--rate", "16M", "--block", "64KiB"];
-    let mut client = Run::start(&mut push(&house, &agent, &data, &options));
-    let image = fs::File::options().read(true).write(true).open(house.path("image")).unwrap();
-    let at = until("its first block", Duration::from_secs(20), || {
+    let mut client = Run::start(&mut push(&env, &agent, &data, &options));
+    let image = fs::File::options().read(true).write(true).open(env.path("image")).unwrap();
+    let at = wait_until("its first block", Duration::from_secs(20), || {
         let mut all = vec![0; 48 << 20];
         image.read_exact_at(&mut all, 0).unwrap();
         // A small ext4 has blocks of 1 KiB.
@@ -181,31 +181,31 @@ fn a_device_that_damages_a_file_is_noticed() {
     assert_eq!((done.code, done.number("failed")), (4, 1), "{done:?}");
     assert_eq!(done.json["errors"][0]["kind"], "integrity", "{done:?}");
     one_line(&done, "data/damaged", "not what was read at the source");
-    assert!(!house.root.join("data/damaged").exists());
+    assert!(!env.root.join("data/damaged").exists());
     for name in ["good", "deep/good"] {
-        let (wanted, got) = (data.join(name), house.root.join("data").join(name));
+        let (wanted, got) = (data.join(name), env.root.join("data").join(name));
         assert_eq!(fs::read(wanted).unwrap(), fs::read(got).unwrap());
     }
-    assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
+    assert_eq!(parts(&env.root), Vec::<PathBuf>::new());
     // Copied again, it arrives.
-    run(push(&house, &agent, &data, &options[..2])).good();
+    run(push(&env, &agent, &data, &options[..2])).good();
     assert_eq!(
         fs::read(data.join("damaged")).unwrap(),
-        fs::read(house.root.join("data/damaged")).unwrap()
+        fs::read(env.root.join("data/damaged")).unwrap()
     );
     drop((agent, mounted));
 }
 
 #[test]
 fn a_pipe_of_that_name_stays() {
-    let house = House::new();
-    let data = dataset(&house, &[("pipe", 9000), ("file", 70_000)]);
-    fs::create_dir(house.root.join("data")).unwrap();
-    let pipe = house.root.join("data/pipe");
+    let env = TestEnv::new();
+    let data = dataset(&env, &[("pipe", 9000), ("file", 70_000)]);
+    fs::create_dir(env.root.join("data")).unwrap();
+    let pipe = env.root.join("data/pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let agent = house.agent();
+    let agent = env.agent();
     for more in [&[][..], &["--inplace"]] {
-        let done = run(push(&house, &agent, &data, more));
+        let done = run(push(&env, &agent, &data, more));
         assert_eq!(done.code, 3, "{done:?}");
         assert_eq!(
             one_line(&done, "data/pipe", "a fifo of that name is in the way"),
@@ -217,19 +217,19 @@ fn a_pipe_of_that_name_stays() {
 }
 
 #[test]
-fn whoever_is_stopped_while_it_begins_stops() {
-    let house = House::new();
-    let data = dataset(&house, &[("one", 9000)]);
-    let agent = house.agent();
+fn sigterm_during_connect_ends_copy() {
+    let env = TestEnv::new();
+    let data = dataset(&env, &[("one", 9000)]);
+    let agent = env.agent();
     let pid = agent.child.id().to_string();
     let signal = |name: &str, pid: &str| {
         assert!(Command::new("kill").args([name, pid]).status().unwrap().success());
     };
     signal("-STOP", &pid);
-    let mut copy = Run::start(&mut push(&house, &agent, &data, &[]));
+    let mut copy = Run::start(&mut push(&env, &agent, &data, &[]));
     let ours = copy.child.id().to_string();
-    // It waits for an answer when it has a connection.
-    until("it is connected", Duration::from_secs(10), || {
+    // The copy catches SIGTERM once it is connected and waits for an answer.
+    wait_until("it is connected", Duration::from_secs(10), || {
         let status = fs::read_to_string(format!("/proc/{ours}/status")).ok()?;
         let catches = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t"))?;
         let caught = u64::from_str_radix(catches.trim(), 16).ok()?;
@@ -237,24 +237,24 @@ fn whoever_is_stopped_while_it_begins_stops() {
     });
     signal("-TERM", &ours);
     signal("-CONT", &pid);
-    until("it has ended", Duration::from_secs(20), || copy.is_over().then_some(()));
+    wait_until("it has ended", Duration::from_secs(20), || copy.is_over().then_some(()));
     let done = copy.wait();
     assert_eq!(done.code, 1, "{done:?}");
     assert!(done.error.contains("run the same command again"), "{done:?}");
-    assert!(!house.root.join("data/one").exists());
+    assert!(!env.root.join("data/one").exists());
 }
 
 #[test]
-fn a_read_only_file_system_is_named() {
-    let house = House::new();
-    let Some(_small) = Small::mount(&house.root, "ro,size=8m") else { return };
-    let data = dataset(&house, &[("one", 9000)]);
-    let agent = house.agent();
-    let done = run(house.cp(&[data.join("one").to_str().unwrap(), &agent.url("")]).arg("--quiet"));
+fn read_only_file_system_is_reported() {
+    let env = TestEnv::new();
+    let Some(_small) = Small::mount(&env.root, "ro,size=8m") else { return };
+    let data = dataset(&env, &[("one", 9000)]);
+    let agent = env.agent();
+    let done = run(env.cp(&[data.join("one").to_str().unwrap(), &agent.url("")]).arg("--quiet"));
     fails(&done, 1, "one: file system is read-only");
 }
 
-/// As a user who may do nothing.
+/// The command as user nobody.
 fn as_nobody(command: &Command) -> Command {
     let mut other = Command::new("setpriv");
     other.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -268,7 +268,7 @@ fn as_nobody(command: &Command) -> Command {
     other
 }
 
-fn for_nobody(house: &House) -> bool {
+fn for_nobody(env: &TestEnv) -> bool {
     let works = || {
         let mut command = Command::new(common::PENSTOCK);
         command.arg("--version");
@@ -278,147 +278,146 @@ fn for_nobody(house: &House) -> bool {
         skip("only root becomes another user, and needs setpriv");
         return false;
     }
-    fs::set_permissions(house.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    fs::create_dir(&house.state).unwrap();
-    for path in [&house.state, &house.root] {
+    fs::set_permissions(env.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(&env.state).unwrap();
+    for path in [&env.state, &env.root] {
         std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
     }
     true
 }
 
 #[test]
-fn what_nobody_may_write_or_read_is_named() {
-    let house = House::new();
-    if !for_nobody(&house) {
+fn permission_denied_is_reported_per_file() {
+    let env = TestEnv::new();
+    if !for_nobody(&env) {
         return;
     }
     let data = dataset(
-        &house,
+        &env,
         &[("locked/a", 9000), ("open/b", 9000), ("open/large", 3 << 20), ("secret", 100)],
     );
     for name in ["open/b", "open/large", "locked/a"] {
         fs::set_permissions(data.join(name), fs::Permissions::from_mode(0o644)).unwrap();
     }
     fs::set_permissions(data.join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
-    fs::create_dir_all(house.root.join("data/locked")).unwrap();
-    std::os::unix::fs::chown(house.root.join("data"), Some(65534), Some(65534)).unwrap();
-    let mut serve = house.penstock();
+    fs::create_dir_all(env.root.join("data/locked")).unwrap();
+    std::os::unix::fs::chown(env.root.join("data"), Some(65534), Some(65534)).unwrap();
+    let mut serve = env.penstock();
     serve.args(["serve", "--listen", "127.0.0.1:0", "--http", "none", "--json", "--root"]);
-    let agent = Agent::spawn(as_nobody(serve.arg(&house.root)));
-    let done = run(&mut as_nobody(&push(&house, &agent, &data, &[])));
+    let agent = Agent::spawn(as_nobody(serve.arg(&env.root)));
+    let done = run(&mut as_nobody(&push(&env, &agent, &data, &[])));
     assert_eq!(done.code, 3, "{done:?}");
     one_line(&done, "data/locked/a: ", "permission denied");
     one_line(&done, "data/secret: ", "permission denied");
     for name in ["open/b", "open/large"] {
         assert_eq!(
             fs::read(data.join(name)).unwrap(),
-            fs::read(house.root.join("data").join(name)).unwrap()
+            fs::read(env.root.join("data").join(name)).unwrap()
         );
     }
-    assert_eq!(parts(&house.root), Vec::<PathBuf>::new());
+    assert_eq!(parts(&env.root), Vec::<PathBuf>::new());
 }
 
-/// Who may not write a file may not give it attributes, and still its owner's copy has them.
+/// Linux allows setting xattrs only on writable files: the mover sets them before the file becomes read-only.
 #[test]
-fn read_only_things_get_their_attributes_whoever_copies() {
-    let house = House::new();
-    if !for_nobody(&house) {
+fn read_only_entries_receive_xattrs() {
+    let env = TestEnv::new();
+    if !for_nobody(&env) {
         return;
     }
-    let data = dataset(&house, &[("shelf/small", 100), ("shelf/large", 3 << 20)]);
+    let data = dataset(&env, &[("shelf/small", 100), ("shelf/large", 3 << 20)]);
     let things = ["data/shelf", "data/shelf/small", "data/shelf/large"];
-    let source = penstock_sys::fs::Dir::open(&house.source).unwrap();
+    let source = penstock_sys::fs::Dir::open(&env.source).unwrap();
     for name in things {
         if let Err(error) = source.set_xattr(name, OsStr::new("user.x"), name.as_bytes()) {
             return skip(&format!("no extended attributes here: {error}"));
         }
-        fs::set_permissions(house.source.join(name), fs::Permissions::from_mode(0o555)).unwrap();
+        fs::set_permissions(env.source.join(name), fs::Permissions::from_mode(0o555)).unwrap();
     }
     for _ in 0..2 {
-        let mut command = house.cp(&["-r", "--xattrs", "--compare", "digest"]);
-        let done = run(&mut as_nobody(command.arg(&data).arg(&house.root))).good();
+        let mut command = env.cp(&["-r", "--xattrs", "--compare", "digest"]);
+        let done = run(&mut as_nobody(command.arg(&data).arg(&env.root))).good();
         assert_eq!(done.number("warnings"), 0, "{done:?}");
-        let copy = penstock_sys::fs::Dir::open(&house.root).unwrap();
+        let copy = penstock_sys::fs::Dir::open(&env.root).unwrap();
         for name in things {
             assert_eq!(copy.xattrs(name).unwrap(), source.xattrs(name).unwrap());
         }
-        assert_same(&house.source, &house.root);
+        assert_same(&env.source, &env.root);
     }
 }
 
 /// Starts a slow copy of `data` and waits until its first bytes have arrived.
-fn slow(house: &House, agent: &Agent, data: &Path) -> Run {
+fn slow(env: &TestEnv, agent: &Agent, data: &Path) -> Run {
     let options = ["--rate", "24M", "--memory", "512KiB", "--block", "64KiB"];
-    let client = Run::start(&mut push(house, agent, data, &options));
-    until("first bytes", Duration::from_secs(20), || {
-        let transfers = agent.transfers(&house.state);
+    let client = Run::start(&mut push(env, agent, data, &options));
+    wait_until("first bytes", Duration::from_secs(20), || {
+        let transfers = agent.transfers(&env.state);
         transfers.iter().any(|one| one["moved_bytes"].as_u64() > Some(0)).then_some(())
     });
     client
 }
 
 #[test]
-fn a_source_that_vanishes_is_named() {
-    let house = House::new();
-    let data = dataset(&house, &[("first", 6 << 20), ("second", 5 << 20), ("gone", 4 << 20)]);
-    let agent = house.agent();
-    let client = slow(&house, &agent, &data);
+fn vanished_source_is_reported() {
+    let env = TestEnv::new();
+    let data = dataset(&env, &[("first", 6 << 20), ("second", 5 << 20), ("gone", 4 << 20)]);
+    let agent = env.agent();
+    let client = slow(&env, &agent, &data);
     fs::remove_file(data.join("gone")).unwrap();
     let done = client.wait();
     assert_eq!(done.code, 3, "{done:?}");
     assert_eq!(one_line(&done, "data/gone", "no such file"), 1, "{done:?}");
-    assert!(!house.root.join("data/gone").exists());
+    assert!(!env.root.join("data/gone").exists());
     for name in ["first", "second"] {
         assert_eq!(
             fs::read(data.join(name)).unwrap(),
-            fs::read(house.root.join("data").join(name)).unwrap()
+            fs::read(env.root.join("data").join(name)).unwrap()
         );
     }
-    assert_no_leftovers(&house.root, &house.state);
+    assert_no_leftovers(&env.root, &env.state);
 }
 
-/// What is wrong with a directory shows at the very end, when it gets its mode and times; whoever pushes
-/// hears of it.
+/// Directories get mode and times at the end of a copy; the pushing client reports a failure there.
 #[test]
-fn a_directory_that_cannot_get_its_times_is_named() {
-    let house = House::new();
-    let agent = house.agent();
-    let data = dataset(&house, &[("big", 2 << 20), ("gone/x", 0)]);
+fn directory_metadata_failure_is_reported() {
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let data = dataset(&env, &[("big", 2 << 20), ("gone/x", 0)]);
     fs::remove_file(data.join("gone/x")).unwrap();
-    let client = slow(&house, &agent, &data);
-    until("the directory", Duration::from_secs(20), || {
-        fs::remove_dir(house.root.join("data/gone")).ok()
+    let client = slow(&env, &agent, &data);
+    wait_until("the directory", Duration::from_secs(20), || {
+        fs::remove_dir(env.root.join("data/gone")).ok()
     });
     let done = client.wait();
     assert_eq!((done.code, done.number("failed")), (3, 1), "{done:?}");
     assert_eq!(one_line(&done, "data/gone", "its mode, owner or times cannot be set"), 1);
     assert_eq!(done.json["errors"][0]["kind"], "destination", "{done:?}");
-    assert_eq!(fs::read(data.join("big")).unwrap(), fs::read(house.root.join("data/big")).unwrap());
-    assert_no_leftovers(&house.root, &house.state);
+    assert_eq!(fs::read(data.join("big")).unwrap(), fs::read(env.root.join("data/big")).unwrap());
+    assert_no_leftovers(&env.root, &env.state);
 }
 
 #[test]
-fn a_source_that_grows_once_starts_again() {
-    let house = House::new();
-    let data = dataset(&house, &[("grows", 6 << 20), ("other", 1 << 20)]);
+fn source_growing_once_is_retried() {
+    let env = TestEnv::new();
+    let data = dataset(&env, &[("grows", 6 << 20), ("other", 1 << 20)]);
     fs::set_permissions(data.join("grows"), fs::Permissions::from_mode(0o644)).unwrap();
-    let agent = house.agent();
-    let client = slow(&house, &agent, &data);
+    let agent = env.agent();
+    let client = slow(&env, &agent, &data);
     let mut file = fs::File::options().append(true).open(data.join("grows")).unwrap();
     file.write_all(&[7; 100_000]).unwrap();
     drop(file);
     client.wait().good();
-    assert_same(&data, &house.root.join("data"));
-    assert_no_leftovers(&house.root, &house.state);
+    assert_same(&data, &env.root.join("data"));
+    assert_no_leftovers(&env.root, &env.state);
 }
 
 #[test]
-fn a_source_that_keeps_growing_is_named() {
-    let house = House::new();
-    let data = dataset(&house, &[("grows", 6 << 20), ("other", 1 << 20)]);
+fn source_growing_continuously_is_reported() {
+    let env = TestEnv::new();
+    let data = dataset(&env, &[("grows", 6 << 20), ("other", 1 << 20)]);
     fs::set_permissions(data.join("grows"), fs::Permissions::from_mode(0o644)).unwrap();
-    let agent = house.agent();
-    let mut client = slow(&house, &agent, &data);
+    let agent = env.agent();
+    let mut client = slow(&env, &agent, &data);
     let mut file = fs::File::options().append(true).open(data.join("grows")).unwrap();
     while !client.is_over() {
         file.write_all(&[7; 1000]).unwrap();
@@ -429,19 +428,19 @@ fn a_source_that_keeps_growing_is_named() {
     assert_eq!(one_line(&done, "data/grows", "changed while it was being copied"), 1, "{done:?}");
     assert_eq!(
         fs::read(data.join("other")).unwrap(),
-        fs::read(house.root.join("data/other")).unwrap()
+        fs::read(env.root.join("data/other")).unwrap()
     );
-    assert!(!house.root.join("data/grows").exists());
-    assert_no_leftovers(&house.root, &house.state);
+    assert!(!env.root.join("data/grows").exists());
+    assert_no_leftovers(&env.root, &env.state);
 }
 
 #[test]
-fn a_small_file_that_keeps_growing_leaves_those_beside_it_whole() {
-    let house = House::new();
+fn growing_small_file_spares_its_pack() {
+    let env = TestEnv::new();
     let names: Vec<_> = (0..60).map(|n| format!("{n:02}")).collect();
     let sizes = names.iter().enumerate().map(|(n, name)| (name.as_str(), 9000 + n * 701));
-    let data = dataset(&house, &sizes.collect::<Vec<_>>());
-    let agent = house.agent();
+    let data = dataset(&env, &sizes.collect::<Vec<_>>());
+    let agent = env.agent();
     let mut file = fs::File::options().append(true).open(data.join("20")).unwrap();
     let over = std::sync::atomic::AtomicBool::new(false);
     let done = std::thread::scope(|scope| {
@@ -450,58 +449,58 @@ fn a_small_file_that_keeps_growing_leaves_those_beside_it_whole() {
                 file.write_all(&[7]).unwrap();
             }
         });
-        let done = run(&mut push(&house, &agent, &data, &[]));
+        let done = run(&mut push(&env, &agent, &data, &[]));
         over.store(true, std::sync::atomic::Ordering::Relaxed);
         done
     });
     assert_eq!(done.code, 3, "{done:?}");
     assert_eq!(one_line(&done, "data/20", "changed while it was being copied"), 1, "{done:?}");
     for name in names.iter().filter(|name| *name != "20") {
-        let arrived = fs::read(house.root.join("data").join(name)).unwrap();
+        let arrived = fs::read(env.root.join("data").join(name)).unwrap();
         assert!(arrived == fs::read(data.join(name)).unwrap(), "{name} differs");
     }
 }
 
 #[test]
-fn what_is_no_file_is_left_out() {
-    let house = House::new();
-    let data = dataset(&house, &[("one", 9000), ("two", 2 << 20)]);
+fn special_files_are_skipped() {
+    let env = TestEnv::new();
+    let data = dataset(&env, &[("one", 9000), ("two", 2 << 20)]);
     assert!(Command::new("mkfifo").arg(data.join("pipe")).status().unwrap().success());
     let _socket = std::os::unix::net::UnixListener::bind(data.join("socket")).unwrap();
-    let agent = house.agent();
-    let done = run(&mut push(&house, &agent, &data, &[]));
+    let agent = env.agent();
+    let done = run(&mut push(&env, &agent, &data, &[]));
     assert_eq!(done.code, 3, "{done:?}");
     one_line(&done, "data/pipe", "not copied");
     assert_eq!(one_line(&done, "data/socket", "not copied"), 2, "{done:?}");
     assert_eq!(done.number("files"), 2);
-    // Alone, nothing is delivered.
-    let done = run(&mut push(&house, &agent, &data.join("pipe"), &[]));
+    // A special file alone: nothing is delivered.
+    let done = run(&mut push(&env, &agent, &data.join("pipe"), &[]));
     fails(&done, 1, "not copied");
 }
 
 #[test]
-fn names_that_are_taken_are_not_overrun() {
-    let house = House::new();
-    let data = dataset(&house, &[("one", 9000), ("dir/two", 90)]);
-    fs::create_dir_all(house.root.join("data/one/full")).unwrap();
-    fs::write(house.root.join("data/dir"), "a file").unwrap();
-    let agent = house.agent();
-    let done = run(&mut push(&house, &agent, &data, &[]));
+fn existing_entries_of_other_type_stay() {
+    let env = TestEnv::new();
+    let data = dataset(&env, &[("one", 9000), ("dir/two", 90)]);
+    fs::create_dir_all(env.root.join("data/one/full")).unwrap();
+    fs::write(env.root.join("data/dir"), "a file").unwrap();
+    let agent = env.agent();
+    let done = run(&mut push(&env, &agent, &data, &[]));
     one_line(&done, "data/one: ", "directory of that name is in the way");
     one_line(&done, "data/dir: ", "in the way");
     one_line(&done, "data/dir/two", "not a directory");
-    assert_eq!(fs::read(house.root.join("data/dir")).unwrap(), b"a file");
-    let done = run(house.cp(&[data.to_str().unwrap(), &agent.url("")]).arg("-q"));
+    assert_eq!(fs::read(env.root.join("data/dir")).unwrap(), b"a file");
+    let done = run(env.cp(&[data.to_str().unwrap(), &agent.url("")]).arg("-q"));
     fails(&done, 1, "add -r");
 }
 
-/// Nobody reads what is said: the exit code is the same, and a result that is lost is a failure.
+/// Standard error may be closed without effect on the exit code; a result that cannot be written is a failure.
 #[test]
-fn outputs_that_take_nothing_change_no_code() {
-    let house = House::new();
-    let data = dataset(&house, &[("dir/one", 9000), ("two", 9000)]);
+fn closed_output_keeps_exit_code() {
+    let env = TestEnv::new();
+    let data = dataset(&env, &[("dir/one", 9000), ("two", 9000)]);
     let data = data.to_str().unwrap();
-    let to = house.path("to");
+    let to = env.path("to");
     fs::create_dir_all(to.join("data")).unwrap();
     fs::write(to.join("data/dir"), b"a file").unwrap();
     let to = to.to_str().unwrap();
@@ -511,7 +510,7 @@ fn outputs_that_take_nothing_change_no_code() {
         (&["cp", "/nonexistent", to], 1),
         (&["cp", "--frobnicate"], 2),
     ] {
-        let status = house.penstock().args(arguments).stdout(closed()).stderr(closed()).status();
+        let status = env.penstock().args(arguments).stdout(closed()).stderr(closed()).status();
         assert_eq!(status.unwrap().code(), Some(code), "{arguments:?}");
     }
     let two = format!("{data}/two");
@@ -519,7 +518,7 @@ fn outputs_that_take_nothing_change_no_code() {
         fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into()
     };
     for (output, words) in [(full(), "No space left"), (closed().into(), "Broken pipe")] {
-        let mut command = house.cp(&[two.as_str(), to]);
+        let mut command = env.cp(&[two.as_str(), to]);
         let done = command.stdout(output).output().unwrap();
         let error = String::from_utf8(done.stderr).unwrap();
         assert_eq!((done.status.code(), error.lines().count()), (Some(1), 1), "{error}");
@@ -528,21 +527,21 @@ fn outputs_that_take_nothing_change_no_code() {
             "{error}"
         );
     }
-    let mut human = house.penstock();
+    let mut human = env.penstock();
     let human = human.args(["cp", &two, to]).stdout(closed()).output().unwrap();
     assert!(human.status.success() && human.stderr.is_empty(), "{human:?}");
 }
 
 #[test]
-fn whoever_is_not_known_is_refused() {
-    let house = House::new();
-    let data = dataset(&house, &[("one", 9000)]);
-    let agent = house.agent();
+fn unknown_client_is_refused() {
+    let env = TestEnv::new();
+    let data = dataset(&env, &[("one", 9000)]);
+    let agent = env.agent();
     let one = data.join("one");
     let copy = |state: &Path, to: &str| run(penstock(state).arg("cp").arg(&one).arg(to));
-    let other = house.path("other");
+    let other = env.path("other");
     fails(&copy(&other, &agent.url("")), 5, "penstock login");
-    // What a login would refuse today may have been right when it was kept.
+    // Stored credentials may have become invalid since the login.
     let login = |token: &str, fingerprint: &str| {
         let listen = &agent.listen;
         let host = format!(
@@ -555,30 +554,30 @@ fn whoever_is_not_known_is_refused() {
     };
     login(&"a".repeat(64), &agent.fingerprint);
     fails(&copy(&other, &agent.url("")), 5, "token");
-    let token = fs::read_to_string(house.state.join("token")).unwrap();
+    let token = fs::read_to_string(env.state.join("token")).unwrap();
     login(token.trim(), &format!("SHA256:{}", "ab".repeat(32)));
     fails(&copy(&other, &agent.url("")), 5, "another certificate");
     login(token.trim(), &agent.fingerprint);
     assert_eq!(copy(&other, &agent.url("")).code, 0);
 
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    fails(&copy(&house.state, &format!("penstock://{free}/")), 1, &format!("cannot reach {free}"));
+    fails(&copy(&env.state, &format!("penstock://{free}/")), 1, &format!("cannot reach {free}"));
     fails(
-        &run(penstock(&house.state).args(["cp", "/nonexistent"]).arg(agent.url(""))),
+        &run(penstock(&env.state).args(["cp", "/nonexistent"]).arg(agent.url(""))),
         1,
         "/nonexistent",
     );
     fails(
-        &run(penstock(&house.state).arg("cp").arg(agent.url("nothing")).arg(house.path("x"))),
+        &run(penstock(&env.state).arg("cp").arg(agent.url("nothing")).arg(env.path("x"))),
         1,
         "nothing",
     );
 }
 
 #[test]
-fn a_command_that_makes_no_sense_is_usage() {
-    let house = House::new();
-    let agent = house.agent();
+fn invalid_arguments_exit_with_usage() {
+    let env = TestEnv::new();
+    let agent = env.agent();
     let url = agent.url("");
     for arguments in [
         vec!["/etc/hostname"],
@@ -599,7 +598,7 @@ fn a_command_that_makes_no_sense_is_usage() {
         vec!["/etc/hostname", "penstock://me@h/"],
         vec!["-r", &url, &url],
     ] {
-        let done = run(house.penstock().arg("cp").args(&arguments));
+        let done = run(env.penstock().arg("cp").args(&arguments));
         assert_eq!((done.code, done.lines().len()), (2, 1), "{arguments:?}: {done:?}");
     }
     for (arguments, words) in [
@@ -607,39 +606,39 @@ fn a_command_that_makes_no_sense_is_usage() {
         (&["transfers", "set", "7", "--rate", "0"], "write none"),
         (&["transfers", "set", "7", "--streams", "257"], "from 1 to 256"),
     ] {
-        fails(&run(house.penstock().args(arguments)), 2, words);
+        fails(&run(env.penstock().args(arguments)), 2, words);
     }
 }
 
 #[test]
-fn two_sources_of_one_name_are_refused() {
-    let house = House::new();
-    let agent = house.agent();
+fn sources_with_equal_names_are_refused() {
+    let env = TestEnv::new();
+    let agent = env.agent();
     for name in ["a/x", "b/x", "c/y"] {
-        fs::create_dir_all(house.source.join(name).parent().unwrap()).unwrap();
-        fs::write(house.source.join(name), name).unwrap();
+        fs::create_dir_all(env.source.join(name).parent().unwrap()).unwrap();
+        fs::write(env.source.join(name), name).unwrap();
     }
-    let at = |name: &str| house.source.join(name).to_str().unwrap().to_owned();
+    let at = |name: &str| env.source.join(name).to_str().unwrap().to_owned();
     let (url, far) = (agent.url(""), |path: &str| agent.url(path));
     for (one, two, to) in [
         (at("a/x"), at("b/x"), url.clone()),
-        (at("a/x"), at("b/x/"), house.path("to").to_str().unwrap().to_owned()),
-        (far("a/x"), far("b/./x/"), house.path("to").to_str().unwrap().to_owned()),
+        (at("a/x"), at("b/x/"), env.path("to").to_str().unwrap().to_owned()),
+        (far("a/x"), far("b/./x/"), env.path("to").to_str().unwrap().to_owned()),
     ] {
-        let done = run(house.penstock().args(["cp", "-r", &one, &at("c/y"), &two, &to]));
+        let done = run(env.penstock().args(["cp", "-r", &one, &at("c/y"), &two, &to]));
         fails(&done, 2, "would both arrive as x");
         assert!(done.error.contains(&one) && done.error.contains(&two), "{done:?}");
-        assert_eq!(fs::read_dir(&house.root).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(&env.root).unwrap().count(), 0);
     }
-    // What stands for its contents has no name of its own.
-    run(house.cp(&["-r", &at("a/."), &at("b"), &far("d/")])).good();
-    run(house.cp(&["-r", &at("a/x"), &at("c/y"), &url])).good();
+    // `a/.` copies the contents under no name of its own.
+    run(env.cp(&["-r", &at("a/."), &at("b"), &far("d/")])).good();
+    run(env.cp(&["-r", &at("a/x"), &at("c/y"), &url])).good();
 }
 
 #[test]
-fn another_version_is_told() {
-    let house = House::new();
-    let agent = house.agent();
+fn version_mismatch_is_reported() {
+    let env = TestEnv::new();
+    let agent = env.agent();
     let mut preamble = *b"PENSTOCK\0\x09\x01\x01\0\0\0\0";
     let mut socket = TcpStream::connect(&agent.listen).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -649,7 +648,7 @@ fn another_version_is_told() {
     assert_eq!((&answer[..8], answer.len()), (&b"PENSTOCK"[..], 16), "{answer:?}");
     assert_eq!(u16::from_be_bytes([answer[8], answer[9]]), 2);
 
-    // And the other way round: an agent of another version, and something that is none.
+    // The client's side: an agent of another version, and a server that is no agent.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -662,8 +661,8 @@ fn another_version_is_told() {
             let _ = socket.read_to_end(&mut Vec::new());
         }
     });
-    let one = dataset(&house, &[("one", 9000)]).join("one");
-    let copy = || run(house.penstock().arg("cp").arg(&one).arg(format!("penstock://{address}/")));
+    let one = dataset(&env, &[("one", 9000)]).join("one");
+    let copy = || run(env.penstock().arg("cp").arg(&one).arg(format!("penstock://{address}/")));
     fails(&copy(), 1, "speaks protocol version 9 and this penstock 2");
     fails(&copy(), 1, "does not speak Penstock's protocol");
 }
@@ -671,8 +670,8 @@ fn another_version_is_told() {
 #[test]
 fn names_of_any_bytes_arrive() {
     let mut random = Random::seeded(12);
-    let house = House::new();
-    let data = house.source.join("data");
+    let env = TestEnv::new();
+    let data = env.source.join("data");
     fs::create_dir(&data).unwrap();
     let longest = "x".repeat(255);
     let names: [&[u8]; 7] = [
@@ -690,27 +689,27 @@ fn names_of_any_bytes_arrive() {
         write_file(&mut random, &data.join(name), 5000);
         write_file(&mut random, &data.join("in").join(name), 2 << 20);
     }
-    let agent = house.agent();
-    let sums = house.path("sums");
+    let agent = env.agent();
+    let sums = env.path("sums");
     let checked = ["--checksum", "sha256", "--checksum-file", sums.to_str().unwrap()];
-    run(&mut push(&house, &agent, &data, &checked)).good();
-    assert_same(&data, &house.root.join("data"));
+    run(&mut push(&env, &agent, &data, &checked)).good();
+    assert_same(&data, &env.root.join("data"));
     let mut check = Command::new("sha256sum");
-    check.args(["--check", "--strict"]).arg(&sums).current_dir(&house.root);
+    check.args(["--check", "--strict"]).arg(&sums).current_dir(&env.root);
     let check = check.output().unwrap();
     assert!(check.status.success(), "{check:?}");
-    let back = house.path("back");
+    let back = env.path("back");
     fs::create_dir(&back).unwrap();
-    run(house.cp(&["-r", &agent.url("data")]).arg(&back)).good();
+    run(env.cp(&["-r", &agent.url("data")]).arg(&back)).good();
     assert_same(&data, &back.join("data"));
 }
 
-/// A path longer than the kernel takes at once (PATH_MAX, 4096 bytes) is walked piece by piece.
+/// A path above PATH_MAX (4096 bytes) is opened component by component.
 #[test]
-fn a_path_longer_than_the_kernel_takes_arrives() {
+fn path_beyond_path_max_arrives() {
     use penstock_sys::fs::{Dir, Open};
-    let house = House::new();
-    let data = house.source.join("data");
+    let env = TestEnv::new();
+    let data = env.source.join("data");
     fs::create_dir(&data).unwrap();
     let piece = "d".repeat(200);
     let below: PathBuf = std::iter::repeat_n(piece.as_str(), 25).collect();
@@ -719,27 +718,27 @@ fn a_path_longer_than_the_kernel_takes_arrives() {
     let name = below.join("file");
     assert!(name.as_os_str().len() > 4096);
     dir.open_file(&name, &Open::creating(0o644)).unwrap().write_all(b"deep down").unwrap();
-    let agent = house.agent();
-    let done = run(&mut push(&house, &agent, &data, &[])).good();
+    let agent = env.agent();
+    let done = run(&mut push(&env, &agent, &data, &[])).good();
     assert_eq!(done.number("files"), 1);
     let mut text = String::new();
-    let root = Dir::open(house.root.join("data")).unwrap();
+    let root = Dir::open(env.root.join("data")).unwrap();
     root.open_file(&name, &Open::reading()).unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(text, "deep down");
 }
 
-/// No name and no link leads out of the export.
+/// Neither names nor links lead out of the export.
 #[test]
-fn nothing_leaves_the_export() {
-    let house = House::new();
-    let outside = house.path("outside");
+fn links_cannot_leave_the_export() {
+    let env = TestEnv::new();
+    let outside = env.path("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("secret"), "secret").unwrap();
-    std::os::unix::fs::symlink(&outside, house.root.join("out")).unwrap();
-    std::os::unix::fs::symlink("../outside", house.root.join("up")).unwrap();
-    std::os::unix::fs::symlink("../outside/secret", house.root.join("file")).unwrap();
-    let agent = house.agent();
-    let into = house.path("into");
+    std::os::unix::fs::symlink(&outside, env.root.join("out")).unwrap();
+    std::os::unix::fs::symlink("../outside", env.root.join("up")).unwrap();
+    std::os::unix::fs::symlink("../outside/secret", env.root.join("file")).unwrap();
+    let agent = env.agent();
+    let into = env.path("into");
     fs::create_dir(&into).unwrap();
     for path in [
         "../outside/secret",
@@ -750,7 +749,7 @@ fn nothing_leaves_the_export() {
         "..",
         "%2e%2e/outside/secret",
     ] {
-        let done = run(house.penstock().args(["cp", "-r", &agent.url(path)]).arg(&into));
+        let done = run(env.penstock().args(["cp", "-r", &agent.url(path)]).arg(&into));
         println!("{path}: {} {}", done.code, done.error.trim());
         assert!([1, 5].contains(&done.code) && done.lines().len() == 1, "{path}: {done:?}");
         assert!(
@@ -759,34 +758,34 @@ fn nothing_leaves_the_export() {
         );
         assert_eq!(fs::read_dir(&into).unwrap().count(), 0, "{path}");
     }
-    // A link itself is copied as a link, not as what it shows.
+    // A link is copied as a link, without its target.
     for link in ["file", "out/"] {
-        run(house.cp(&["-r", &agent.url(link)]).arg(&into)).good();
+        run(env.cp(&["-r", &agent.url(link)]).arg(&into)).good();
         assert!(into.join(link.trim_end_matches('/')).is_symlink());
     }
 
-    let data = dataset(&house, &[("evil", 9000), ("up/evil", 9000)]);
+    let data = dataset(&env, &[("evil", 9000), ("up/evil", 9000)]);
     let evil = data.join("evil");
     for path in ["../outside/", "out/", "up/evil", "out/deep/er/", "x/../../outside/evil"] {
-        let done = run(house.penstock().arg("cp").arg(&evil).arg(agent.url(path)));
+        let done = run(env.penstock().arg("cp").arg(&evil).arg(agent.url(path)));
         println!("{path}: {} {}", done.code, done.error.trim());
         assert!([1, 5].contains(&done.code) && done.lines().len() == 1, "{path}: {done:?}");
     }
-    // A link that is there where a directory is to be.
-    fs::create_dir(house.root.join("data")).unwrap();
-    std::os::unix::fs::symlink("../../outside", house.root.join("data/up")).unwrap();
-    let done = run(&mut push(&house, &agent, &data, &[]));
+    // A link in place of a directory.
+    fs::create_dir(env.root.join("data")).unwrap();
+    std::os::unix::fs::symlink("../../outside", env.root.join("data/up")).unwrap();
+    let done = run(&mut push(&env, &agent, &data, &[]));
     assert_eq!(done.code, 3, "{done:?}");
     one_line(&done, "data/up/evil", "");
-    assert!(house.root.join("data/evil").is_file());
-    // A file over a link takes the link's place.
+    assert!(env.root.join("data/evil").is_file());
+    // A file replaces a link.
     fs::write(data.join("file"), "mine").unwrap();
-    run(house.cp(&[data.join("file").to_str().unwrap(), &agent.url("")]).arg("-q")).good();
-    assert_eq!(fs::read(house.root.join("file")).unwrap(), b"mine");
+    run(env.cp(&[data.join("file").to_str().unwrap(), &agent.url("")]).arg("-q")).good();
+    assert_eq!(fs::read(env.root.join("file")).unwrap(), b"mine");
 
     let left: Vec<_> =
         fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["secret"]);
     assert_eq!(fs::read(outside.join("secret")).unwrap(), b"secret");
-    assert!(parts(&house.root).is_empty());
+    assert!(parts(&env.root).is_empty());
 }

@@ -1,4 +1,4 @@
-//! `penstock fabric` as users run it: results, sweeps that go on where they were, files of the HPCC simulator, mistakes.
+//! `penstock fabric` by its command line: results, resumed sweeps, files of the HPCC simulator, mistakes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -21,7 +21,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {arguments:?}"))
 }
 
-/// The one line of a mistake.
+/// Runs a command that must fail with exit code 2, and returns its one error line.
 fn refused(arguments: &[&str]) -> String {
     let output = penstock(arguments);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -31,7 +31,7 @@ fn refused(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn perftest_has_the_goodput_that_headers_leave() {
+fn perftest_goodput_accounts_for_headers() {
     let run = json(&["fabric", "run", "--star", "2", "--iterations", "2000", "--json"]);
     let gbps = run["rows"][0]["average_gigabits_per_second"].as_f64().unwrap();
     assert!((gbps / 92.565 - 1.0).abs() < 0.002, "{gbps}");
@@ -48,7 +48,7 @@ fn perftest_has_the_goodput_that_headers_leave() {
         "nic_latency=500ns",
         "--json",
     ]);
-    // 2 + 62 + 16 + 20 bytes of 80 ps on two lines, 2 us of links and the hosts' time.
+    // 2 + 62 + 16 + 20 bytes of 80 ps on two lines, 2 us of links, and the hosts' delays.
     let us = latency["rows"][0]["average_microseconds"].as_f64().unwrap();
     assert!((us - 2.516).abs() < 1e-9, "{us}");
     let all = json(&["fabric", "run", "--star", "2", "--all", "--iterations", "20", "--json"]);
@@ -56,7 +56,7 @@ fn perftest_has_the_goodput_that_headers_leave() {
 }
 
 #[test]
-fn a_run_says_everything_and_its_folder_has_all_files() {
+fn run_report_folder_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let run = json(&[
@@ -102,7 +102,7 @@ fn a_run_says_everything_and_its_folder_has_all_files() {
     ] {
         assert!(page.contains(words), "{words}: {page}");
     }
-    // Looking at it on the way changes nothing.
+    // Sampling during the run changes no result.
     let plain = json(&[
         "fabric",
         "run",
@@ -130,7 +130,7 @@ fn a_run_says_everything_and_its_folder_has_all_files() {
     assert_eq!(unfinished.status.code(), Some(3));
 }
 
-/// Eight flows of 500 kB, each with its columns.
+/// Asserts the columns of eight flows of 500 kB.
 fn parquet_has_the_flows(path: &Path) {
     let reader = SerializedFileReader::new(std::fs::File::open(path).unwrap()).unwrap();
     let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
@@ -144,14 +144,14 @@ fn parquet_has_the_flows(path: &Path) {
         assert_eq!((field("bytes"), field("delivered_bytes")), ("500000".into(), "500000".into()));
         assert_eq!(field("state"), "\"done\"");
         let seconds: f64 = field("completion_seconds").parse().unwrap();
-        // Eight halves of a megabyte at 12.5 GB/s, or a little less for who is first.
+        // Eight times 500 kB at 12.5 GB/s, or a little less for the first flow.
         assert!((250e-6..1e-3).contains(&seconds), "{seconds}");
     }
 }
 
-/// SPECIFICATION.md: 1.5 KiB for each flow and port, with everything that a run has of them.
+/// SPECIFICATION.md: 1.5 KiB for each flow and port, reports included.
 #[test]
-fn memory_grows_by_no_more_than_it_says() {
+fn memory_per_flow_stays_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let peak = |flows: u64| {
         let trace = folder.path().join("trace");
@@ -175,16 +175,16 @@ fn memory_grows_by_no_more_than_it_says() {
         (run["flows"].as_u64().unwrap(), run["memory_peak_bytes"].as_u64().unwrap())
     };
     let (few, many) = (peak(100), peak(100_000));
-    // A port is in both, so that flows alone make the difference.
+    // Both runs have the same ports, so the difference is due to flows.
     let each = (many.1 - few.1) as f64 / (many.0 - few.0) as f64;
     assert!(each < 1536.0, "{each} bytes for each of {} flows", many.0);
-    // 768 ports, and what the program itself takes.
+    // 768 ports, and the program itself.
     assert!(few.1 < 768 * 1536 + (64 << 20), "{} bytes", few.1);
 }
 
-/// A spine that fails, a storm, a trace: as users give them.
+/// Failures of a spine, a pause storm and a trace, by options and files.
 #[test]
-fn what_fails_is_told_by_name() {
+fn failures_are_reported_by_name() {
     let run = json(&[
         "fabric",
         "run",
@@ -225,9 +225,9 @@ fn what_fails_is_told_by_name() {
     assert_eq!(stormed["cyclic_waits"], Value::Array(Vec::new()));
 }
 
-/// Everything but what the wall clock says, with a link that fails on the way; and the page says how many threads there were.
+/// Compares all results but wall-clock times, with a link failure; the page names the thread count.
 #[test]
-fn one_run_is_the_same_on_any_number_of_threads() {
+fn results_do_not_depend_on_threads() {
     let folder = tempfile::tempdir().unwrap();
     let run = |threads: &str| {
         let out = folder.path().join(threads);
@@ -268,7 +268,7 @@ fn one_run_is_the_same_on_any_number_of_threads() {
     for threads in ["2", "3", "4"] {
         assert!(run(threads) == one, "{threads} threads");
     }
-    // One switch cannot be divided.
+    // One switch cannot be partitioned.
     let star =
         json(&["fabric", "run", "--star", "3", "--workload", "incast", "--threads", "4", "--json"]);
     assert_eq!(star["threads"], 1);
@@ -276,9 +276,9 @@ fn one_run_is_the_same_on_any_number_of_threads() {
     assert_eq!(refused.status.code(), Some(2));
 }
 
-/// Same bytes for any number of threads, and after a sweep was cut off in the middle of a line.
+/// Equal bytes for any number of threads, and after a sweep was interrupted in the middle of a line.
 #[test]
-fn sweeps_are_the_same_for_any_number_of_threads_and_go_on() {
+fn sweep_resumes_identically_on_any_threads() {
     let folder = tempfile::tempdir().unwrap();
     let sweep = |file: &Path, jobs: &str| {
         let output = penstock(&[
@@ -313,7 +313,7 @@ fn sweeps_are_the_same_for_any_number_of_threads_and_go_on() {
 }
 
 #[test]
-fn files_of_the_hpcc_simulator_are_read_and_written() {
+fn hpcc_simulator_files_read_and_written() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("topology.txt", "3 1 2\n2\n0 2 100Gbps 1us 0\n1 2 100Gbps 0.001ms 0\n");
@@ -349,7 +349,7 @@ fn files_of_the_hpcc_simulator_are_read_and_written() {
         ("topology.txt", "3 1 2\n2\n0 2 0Gbps 1us 0\n", "topology.txt:3: "),
         ("topology.txt", "3 1 1\n2\n0 2 100Gbps 1us 0\n", "host 'n1' has no link"),
         ("topology.txt", "3 1 2 4 5\n", "topology.txt:1: "),
-        // The forms of PowerTCP and SimAI.
+        // File variants of PowerTCP and SimAI.
         ("topology.txt", "3 1 1 2\n2\n0 2 100Gbps 1us 0\n1 2 100Gbps 1us 0\n", ""),
         (
             "topology.txt",
@@ -386,7 +386,8 @@ fn files_of_the_hpcc_simulator_are_read_and_written() {
     }
 }
 
-/// Two hosts of a leaf send to one of another, over two spines; with LINK_DOWN one of the spines loses its link to a leaf 100 us after the flows began.
+/// Two hosts of a leaf send to one of another over two spines. With LINK_DOWN a spine loses a leaf link 100 us after the
+/// flows began.
 fn hpcc_set_up(folder: &Path, keys: &str) -> PathBuf {
     let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
     write(
@@ -405,7 +406,7 @@ fn hpcc_set_up(folder: &Path, keys: &str) -> PathBuf {
     folder.join("config.txt")
 }
 
-/// That simulator has no time in which switches send into a link that failed.
+/// The HPCC simulator reroutes at the instant of a failure.
 #[test]
 fn hpcc_link_down_reroutes_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -416,7 +417,7 @@ fn hpcc_link_down_reroutes_at_once() {
     assert!(run["lost"].as_u64() > Some(0));
     let stalled = run["stalled_seconds_max"].as_f64().unwrap();
     assert!(stalled < 500e-6, "{stalled}");
-    // Flows begin after 2 s and take some 2 ms, in which the line of the receiver is busy.
+    // Flows begin after 2 s and keep the receiver's link busy for about 2 ms.
     let busiest =
         run["ports"].as_array().unwrap().iter().map(|port| port["utilisation"].as_f64().unwrap());
     let busiest = busiest.fold(0.0, f64::max);
@@ -426,7 +427,7 @@ fn hpcc_link_down_reroutes_at_once() {
     assert!(later["stalled_seconds_max"].as_f64() > Some(0.004), "it can still be set");
 }
 
-/// Without marks DCQCN never slows down; its window holds, and the congestion control is the one that was asked for.
+/// Without ECN marks DCQCN never slows down; its window still limits it, and the requested congestion control runs.
 #[test]
 fn hpcc_enable_qcn_stops_marking_only() {
     let folder = tempfile::tempdir().unwrap();
@@ -444,7 +445,7 @@ fn hpcc_enable_qcn_stops_marking_only() {
     assert!(run["marks"].as_u64() > Some(0));
 }
 
-/// Round trip and window are those of its formulas, and what is not followed is in the result.
+/// Round-trip time and window follow the HPCC simulator's formulas; the result lists ignored keys.
 #[test]
 fn hpcc_keys_are_followed_or_noted() {
     let folder = tempfile::tempdir().unwrap();
@@ -474,7 +475,7 @@ fn hpcc_keys_are_followed_or_noted() {
 }
 
 #[test]
-fn mistakes_are_one_line_that_says_what_to_do() {
+fn mistakes_print_one_line_with_remedy() {
     for (arguments, words) in [
         (&["fabric", "run"][..], "no network"),
         (&["fabric", "run", "--star", "1"], "fewer than two hosts"),

@@ -1,5 +1,4 @@
-//! It keeps working: both ends are killed, connections are broken, bytes are changed on their way, and
-//! what arrives is whole.
+//! Fault injection: both ends are killed, connections are broken, bytes are changed in transit; the copies are whole.
 
 mod common;
 
@@ -9,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use common::proxy::Proxy;
 use common::{
-    Agent, House, Random, Run, assert_no_leftovers, assert_same, run, tree, until, write_file,
-    write_tree,
+    Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, run, tree, wait_until,
+    write_file, write_tree,
 };
 
-/// Bytes of the files that are in place under `root`: same name, size and time as in `source`.
+/// Bytes of committed files under `root`: same name, size and time as in `source`.
 fn in_place(source: &Path, root: &Path) -> u64 {
     if !root.exists() {
         return 0;
@@ -26,19 +25,19 @@ fn in_place(source: &Path, root: &Path) -> u64 {
         .sum()
 }
 
-/// One dataset, `kills` kills: of the client, of the agent (the client waits for its successor or is
-/// killed too), of single sockets. A low rate keeps it going until they are done; then it may finish.
+/// Copies one dataset through `kills` kills: of the client, of the agent (the client waits for its successor or is
+/// killed too), of single sockets. A low rate keeps the copy running until the last kill.
 fn survive(kills: u32, pull: bool, seed: u64) {
     let mut random = Random::seeded(seed);
-    let house = House::new();
-    let data = if pull { house.root.join("data") } else { house.source.join("data") };
-    let copies = if pull { house.path("copies") } else { house.root.clone() };
+    let env = TestEnv::new();
+    let data = if pull { env.root.join("data") } else { env.source.join("data") };
+    let copies = if pull { env.path("copies") } else { env.root.clone() };
     if pull {
         std::fs::create_dir(&copies).unwrap();
     }
     std::fs::create_dir(&data).unwrap();
     let total = write_tree(&mut random, &data, 4, 400);
-    let mut agent = house.agent();
+    let mut agent = env.agent();
     let proxy = Proxy::start(&agent.listen, random.fork(), 0, 1);
     let (from, to) = if pull {
         (proxy.url("data"), copies.to_str().unwrap().to_owned())
@@ -46,7 +45,7 @@ fn survive(kills: u32, pull: bool, seed: u64) {
         (data.to_str().unwrap().to_owned(), proxy.url(""))
     };
     let start = |rate: Option<&str>| {
-        let mut command = house.cp(&["-r", "--block", "64KiB", "--streams", "3", &from, &to]);
+        let mut command = env.cp(&["-r", "--block", "64KiB", "--streams", "3", &from, &to]);
         if let Some(rate) = rate {
             command.args(["--rate", rate]);
         }
@@ -59,8 +58,8 @@ fn survive(kills: u32, pull: bool, seed: u64) {
         let moment = Instant::now() + Duration::from_millis(random.between(20, 350));
         while Instant::now() < moment {
             if client.is_over() {
-                // Broken before its first request was answered, which is reported at once: then the same
-                // command is run again. Nothing else may end it.
+                // A connection that breaks before the first answer ends the client at once, and the test runs the
+                // command again. Nothing else may end it.
                 let done = client.wait();
                 assert_eq!((done.code, done.number("sessions")), (1, 0), "{count:?}: {done:?}");
                 client = start(Some("6M"));
@@ -77,14 +76,14 @@ fn survive(kills: u32, pull: bool, seed: u64) {
             1 => {
                 agent.kill();
                 let listen = agent.listen.clone();
-                agent = Agent::start(&house.state, &house.root, &listen, &[]);
+                agent = Agent::start(&env.state, &env.root, &listen, &[]);
             }
             _ => {
                 proxy.reset_one(&mut random);
             }
         }
     }
-    // Whatever is in place now must not be sent again by the run that finishes.
+    // The last run must not send committed files again.
     client.kill();
     let there = in_place(&data, &copies.join("data"));
     let done = start(None).wait().good();
@@ -96,7 +95,7 @@ fn survive(kills: u32, pull: bool, seed: u64) {
     assert_same(&data, &copies.join("data"));
     assert_eq!(done.number("bytes"), total);
     assert!(done.number("resumed_bytes") * 100 >= there * 95, "{there}: {done:?}");
-    assert_no_leftovers(&copies, &house.state);
+    assert_no_leftovers(&copies, &env.state);
 }
 
 #[test]
@@ -109,31 +108,29 @@ fn fifty_kills_of_a_pull() {
     survive(50, true, 2);
 }
 
-/// What is measured: `moved + resumed`, as the agent tells them just before a kill, are the bytes that
-/// it has written and recorded in its journal (or has in place). The next run of the same command has
-/// to find at least 95 % of them (`resumed_bytes`), so that less than 5 % of what was durable is sent
-/// again. Client and agent are killed in turn.
+/// Before each kill `moved + resumed` of the agent are the bytes that it has written and journalled (or committed). The
+/// next run of the command must resume at least 95 % of them (`resumed_bytes`). Client and agent are killed in turn.
 #[test]
-fn what_was_written_is_not_sent_again() {
+fn durable_bytes_are_not_resent() {
     let mut random = Random::seeded(3);
-    let house = House::new();
-    let source = house.source.join("one");
+    let env = TestEnv::new();
+    let source = env.source.join("one");
     let bytes = 24 << 20;
     write_file(&mut random, &source, bytes);
-    let mut agent = house.agent();
+    let mut agent = env.agent();
     let start = |agent: &Agent, rate: &str| {
         let source = source.to_str().unwrap();
-        Run::start(&mut house.cp(&["--block", "256KiB", "--rate", rate, source, &agent.url("")]))
+        Run::start(&mut env.cp(&["--block", "256KiB", "--rate", rate, source, &agent.url("")]))
     };
     let known = |agent: &Agent| {
-        let transfers = agent.transfers(&house.state);
+        let transfers = agent.transfers(&env.state);
         let one = transfers.iter().find(|one| one["state"] == "running")?;
         Some((one["moved_bytes"].as_u64()?, one["resumed_bytes"].as_u64()?))
     };
     let mut before = 0;
     for kill in 1..5_u64 {
         let client = start(&agent, "32M");
-        let (moved, resumed) = until("progress", Duration::from_secs(30), || {
+        let (moved, resumed) = wait_until("progress", Duration::from_secs(30), || {
             known(&agent).filter(|(moved, resumed)| moved + resumed >= kill * bytes as u64 / 5)
         });
         println!("kill {kill}: {before} bytes known, {resumed} found again, {moved} moved since");
@@ -145,7 +142,7 @@ fn what_was_written_is_not_sent_again() {
             agent.kill();
             client.kill();
             let listen = agent.listen.clone();
-            agent = Agent::start(&house.state, &house.root, &listen, &[]);
+            agent = Agent::start(&env.state, &env.root, &listen, &[]);
         }
     }
     let done = start(&agent, "1G").wait().good();
@@ -156,11 +153,11 @@ fn what_was_written_is_not_sent_again() {
         done.number("network_bytes") * 100 <= (bytes as u64 - before) * 100 + 5 * before,
         "{done:?}"
     );
-    assert_same(&house.source, &house.root);
-    assert_no_leftovers(&house.root, &house.state);
+    assert_same(&env.source, &env.root);
+    assert_no_leftovers(&env.root, &env.state);
 }
 
-/// Bytes that files below a directory take, while some come and go.
+/// Allocated bytes of the files below a directory, while some appear and vanish.
 fn allocated(directory: &Path) -> u64 {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let bytes = |path: &Path| match path.symlink_metadata() {
@@ -171,20 +168,20 @@ fn allocated(directory: &Path) -> u64 {
     entries.map(|entry| bytes(&entry.path())).sum()
 }
 
-/// The agent is killed twice in the middle; the result is of the whole command, and each byte counts once.
+/// The agent is killed twice; the result covers the whole command and counts each byte once.
 fn totals_over_restarts(pull: bool, seed: u64) {
     let mut random = Random::seeded(seed);
-    let house = House::new();
-    let data = if pull { house.root.join("data") } else { house.source.join("data") };
-    let copies = if pull { house.path("copies") } else { house.root.clone() };
+    let env = TestEnv::new();
+    let data = if pull { env.root.join("data") } else { env.source.join("data") };
+    let copies = if pull { env.path("copies") } else { env.root.clone() };
     if pull {
         std::fs::create_dir(&copies).unwrap();
     }
     std::fs::create_dir(&data).unwrap();
     let total = write_tree(&mut random, &data, 3, 200);
-    let mut agent = house.agent();
-    let sums = house.path("sums");
-    let mut command = house.cp(&["-r", "--block", "64KiB", "--rate", "24M", "--checksum-file"]);
+    let mut agent = env.agent();
+    let sums = env.path("sums");
+    let mut command = env.cp(&["-r", "--block", "64KiB", "--rate", "24M", "--checksum-file"]);
     command.arg(&sums);
     if pull {
         command.arg(agent.url("data")).arg(&copies);
@@ -193,16 +190,16 @@ fn totals_over_restarts(pull: bool, seed: u64) {
     }
     let mut client = Run::start(&mut command);
     for part in 1..3 {
-        until("progress", Duration::from_secs(30), || {
+        wait_until("progress", Duration::from_secs(30), || {
             assert!(!client.is_over(), "it ended too early");
-            let running = agent.transfers(&house.state);
+            let running = agent.transfers(&env.state);
             let one = running.iter().find(|one| one["state"] == "running")?;
             let done = one["moved_bytes"].as_u64()? + one["resumed_bytes"].as_u64()?;
             (done >= part * total / 3 && allocated(&copies) >= part * total / 4).then_some(())
         });
         agent.kill();
         let listen = agent.listen.clone();
-        agent = Agent::start(&house.state, &house.root, &listen, &[]);
+        agent = Agent::start(&env.state, &env.root, &listen, &[]);
     }
     let done = client.wait().good();
     assert_same(&data, &copies.join("data"));
@@ -219,23 +216,23 @@ fn totals_over_restarts(pull: bool, seed: u64) {
 }
 
 #[test]
-fn the_result_of_a_push_counts_what_was_before_a_restart() {
+fn push_totals_span_agent_restarts() {
     totals_over_restarts(false, 9);
 }
 
 #[test]
-fn the_result_of_a_pull_counts_what_was_before_a_restart() {
+fn pull_totals_span_agent_restarts() {
     totals_over_restarts(true, 10);
 }
 
-/// Bits flip, streams end early, stall and are reset, in both directions, 40 times.
+/// Injects 40 faults in both directions: flipped bits, truncation, stalls, resets.
 fn bad_network(protect: &str, pull: bool, seed: u64) {
     let mut random = Random::seeded(seed);
-    let house = House::new();
-    let agent = house.agent();
+    let env = TestEnv::new();
+    let agent = env.agent();
     let proxy = Proxy::start(&agent.listen, random.fork(), 40, 300 << 10);
-    let data = if pull { house.root.join("data") } else { house.source.join("data") };
-    let copies = if pull { house.path("copies") } else { house.root.clone() };
+    let data = if pull { env.root.join("data") } else { env.source.join("data") };
+    let copies = if pull { env.path("copies") } else { env.root.clone() };
     std::fs::create_dir(&data).unwrap();
     if pull {
         std::fs::create_dir(&copies).unwrap();
@@ -247,54 +244,53 @@ fn bad_network(protect: &str, pull: bool, seed: u64) {
         (data.to_str().unwrap().to_owned(), proxy.url(""))
     };
     let options = ["-r", "--protect", protect, "--block", "128KiB", "--streams", "4"];
-    let mut command = house.cp(&options);
+    let mut command = env.cp(&options);
     let done = run(command.args(["--rate", "200M", &from, &to])).good();
     println!("{:?}; {}", proxy.done(), done.json);
     assert!(done.number("streams_lost") > 0, "{done:?}");
     assert!(proxy.done().len() > 5, "{:?}", proxy.done());
     assert_same(&data, &copies.join("data"));
-    assert_no_leftovers(&copies, &house.state);
+    assert_no_leftovers(&copies, &env.state);
 }
 
 #[test]
-fn a_bad_network_is_repaired_under_encryption() {
+fn network_faults_are_repaired_with_encryption() {
     bad_network("full", false, 4);
 }
 
 #[test]
-fn a_bad_network_is_repaired_in_the_clear() {
+fn network_faults_are_repaired_without_encryption() {
     bad_network("integrity", false, 5);
 }
 
 #[test]
-fn a_bad_network_is_repaired_in_pulls() {
+fn network_faults_are_repaired_in_pulls() {
     bad_network("integrity", true, 6);
     bad_network("full", true, 7);
 }
 
-/// Twenty connections die one after another, of which some carry control; the one process that copies
-/// goes on within its one session.
+/// Twenty connections break one after another, control connections among them; the client continues its session.
 #[test]
-fn twenty_sockets_die_and_the_same_process_finishes() {
+fn copy_survives_twenty_connection_losses() {
     let mut random = Random::seeded(8);
-    let house = House::new();
-    let agent = house.agent();
+    let env = TestEnv::new();
+    let agent = env.agent();
     let proxy = Proxy::start(&agent.listen, random.fork(), 0, 1);
-    write_file(&mut random, &house.source.join("one"), 20 << 20);
-    let source = house.source.join("one");
+    write_file(&mut random, &env.source.join("one"), 20 << 20);
+    let source = env.source.join("one");
     let options = ["--block", "128KiB", "--streams", "4", "--rate", "40M"];
-    let mut command = house.cp(&options);
+    let mut command = env.cp(&options);
     let mut client = Run::start(command.arg(&source).arg(proxy.url("")));
     let mut next = 1 << 20;
     for _ in 0..20 {
-        until("bytes pass", Duration::from_secs(20), || {
+        wait_until("bytes pass", Duration::from_secs(20), || {
             (client.is_over() || proxy.passed() >= next).then_some(())
         });
         if client.is_over() {
             panic!("it ended too early: {:?}", client.wait());
         }
         next = proxy.passed() + random.between(100 << 10, 700 << 10);
-        until("a connection", Duration::from_secs(20), || {
+        wait_until("a connection", Duration::from_secs(20), || {
             proxy.reset_one(&mut random).then_some(())
         });
     }
@@ -302,6 +298,6 @@ fn twenty_sockets_die_and_the_same_process_finishes() {
     println!("{}", done.json);
     assert!(done.number("streams_lost") >= 5, "{done:?}");
     assert_eq!(done.number("sessions"), 1, "{done:?}");
-    assert_same(&house.source, &house.root);
-    assert_no_leftovers(&house.root, &house.state);
+    assert_same(&env.source, &env.root);
+    assert_no_leftovers(&env.root, &env.state);
 }

@@ -23,7 +23,7 @@ fn help_of(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("help is UTF-8")
 }
 
-/// The verbs under the heading `Commands:` of `penstock --help`, without clap's own `help`.
+/// Verbs under the heading `Commands:` of `penstock --help`, without clap's own `help`.
 fn verbs(overview: &str) -> Vec<String> {
     let list = overview.lines().skip_while(|line| line.trim() != "Commands:").skip(1);
     // A verb stands two columns in; the wrapped rest of its description further right.
@@ -40,7 +40,7 @@ fn help_folder() -> PathBuf {
 }
 
 #[test]
-fn help_files_equal_what_the_binary_prints() {
+fn help_files_match_binary_output() {
     let folder = help_folder();
     let overview = help_of(&["--help"]);
     let verbs = verbs(&overview);

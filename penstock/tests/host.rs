@@ -1,5 +1,5 @@
-//! `penstock host` as people use it: facts files, plans, and real changes in a network namespace of the test's own,
-//! which go back to exactly what was: after a restore, after a kill in the middle, and when nobody confirms.
+//! `penstock host` by its command line: facts files, plans, and real changes in the test's own network namespace, restored
+//! exactly: by `restore`, after a kill, and without a confirmation.
 
 mod common;
 
@@ -9,14 +9,14 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::{Done, PENSTOCK, Random, is_root, penstock, run, skip, until};
+use common::{Done, PENSTOCK, Random, is_root, penstock, run, skip, wait_until};
 use serde_json::{Value, json};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../system/host/tests/fixtures/{name}.json"))
 }
 
-/// What a command prints.
+/// Standard output of a command that must succeed.
 #[track_caller]
 fn text(command: &mut Command) -> String {
     let output = command.output().unwrap();
@@ -31,7 +31,7 @@ fn host(arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn check_of_a_machine_that_is_not_here() {
+fn check_reads_another_hosts_facts() {
     let file = fixture("vm-stock");
     let file = file.to_str().unwrap();
     let goal = ["--facts", file, "--for", "20G", "--rtt", "50ms"];
@@ -61,7 +61,7 @@ fn check_of_a_machine_that_is_not_here() {
 }
 
 #[test]
-fn a_plan_is_printed_and_changes_nothing() {
+fn plan_without_apply_changes_nothing() {
     let before = own_settings();
     let plan =
         text(host(&["tune", "--for", "20G", "--rtt", "50ms", "--facts"]).arg(fixture("vm-stock")));
@@ -128,14 +128,14 @@ fn mistakes_are_one_line() {
 }
 
 #[test]
-fn own_facts_stand_in_for_the_machine() {
+fn own_facts_file_gives_same_findings() {
     let facts = text(&mut host(&["facts"]));
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), &facts).unwrap();
     let of = |arguments: &[&str]| {
         let object = run(host(arguments)).good().json;
         let rules = object["findings"].as_array().unwrap().clone();
-        // Counters go on, and other tests' devices come and go.
+        // Counters grow, and devices of other tests come and go.
         let still =
             |finding: &Value| finding["object"] == "host" && finding["rule"] != "netdev-budget";
         rules.into_iter().filter(still).collect::<Vec<_>>()
@@ -147,7 +147,7 @@ fn own_facts_stand_in_for_the_machine() {
     );
 }
 
-/// The page for users has every rule with what it wants.
+/// docs/host.md lists every rule with its target value.
 #[test]
 fn the_page_lists_every_rule() {
     let rules = run(host(&["explain", "--json"])).good().json;
@@ -180,7 +180,7 @@ fn the_page_lists_every_rule() {
     }
 }
 
-/// A network namespace with a veth pair, and state of its own; gone with the test.
+/// A network namespace with a veth pair and a state directory; removed when dropped.
 struct Namespace {
     name: String,
     directory: tempfile::TempDir,
@@ -203,7 +203,7 @@ impl Namespace {
         for device in ["ve0", "ve1"] {
             namespace.ip(&format!("link set {device} up"));
         }
-        // Not what they are by default, so that a default is not taken for what was.
+        // Values other than defaults, so that a reset to defaults is detected.
         namespace.ip("link set ve0 mtu 1400 txqueuelen 777 gso_max_size 61000 gro_max_size 60000");
         namespace.inside("ethtool", "-K ve0 gro off tso off");
         Some(namespace)
@@ -240,9 +240,9 @@ impl Namespace {
         run(self.host(&["restore", "--json"]))
     }
 
-    /// Everything that the plan of these tests may touch, as the kernel has it.
+    /// Kernel values of all settings that the plans of these tests may change.
     fn settings(&self) -> Vec<String> {
-        // Some of them cannot be read, and grep says so by its code.
+        // Some cannot be read, which grep reports by its exit code.
         let sysctls = Command::new("nsenter")
             .arg(format!("--net=/run/netns/{}", self.name))
             .args(["grep", "-rs", ".", "/proc/sys/net/ipv4", "/proc/sys/net/core"])
@@ -251,7 +251,7 @@ impl Namespace {
         let sysctls = String::from_utf8(sysctls.stdout).unwrap();
         assert!(sysctls.contains("tcp_rmem"));
         let mut all: Vec<String> = sysctls.lines().map(str::to_owned).collect();
-        // What nobody sets and what counts.
+        // Leave out counters and settings that no rule changes.
         all.retain(|line| !line.contains("/route/") && !line.contains("fastopen_key"));
         all.sort();
         all.push(self.ip("-d link show ve0"));
@@ -283,7 +283,7 @@ impl Drop for Namespace {
 }
 
 #[test]
-fn a_plan_is_applied_read_back_and_put_back() {
+fn applied_plan_is_verified_and_restored() {
     let Some(namespace) = Namespace::new("a_plan_is_applied") else { return };
     let machine = own_settings();
     let before = namespace.settings();
@@ -293,22 +293,22 @@ fn a_plan_is_applied_read_back_and_put_back() {
     for rule in ["tcp-rmem", "tcp-wmem", "mtu", "offloads", "big-tcp"] {
         assert!(rules.contains(&rule), "{rule}: {rules:?}");
     }
-    // The kernel's own tools agree.
+    // `ip` reads the same values.
     let link = namespace.ip("-d link show ve0");
     for words in ["mtu 9000", "gso_max_size 185000", "gro_max_size 185000", "qlen 777"] {
         assert!(link.contains(words), "{words}: {link}");
     }
     assert!(namespace.inside("ethtool", "-k ve0").contains("tcp-segmentation-offload: on"));
     assert!(namespace.inside("cat", "/proc/sys/net/ipv4/tcp_wmem").ends_with("\t200278016\n"));
-    // The plan is empty now, and the ceiling is gone.
+    // The plan is empty now, and the limit is lifted.
     let again = run(namespace.host(&["check", "--json"]).args(GOAL)).good().json;
     assert!(again["report"]["stream_ceiling_bits_per_second"].as_u64().unwrap() >= 20_000_000_000);
     let plan = run(namespace.host(&["tune", "--json", "--also", "mtu"]).args(GOAL)).good().json;
     assert_eq!(plan["plan"]["steps"], json!([]));
-    // Nothing of the whole machine was touched from in here.
+    // No setting of the host's own namespace has changed.
     assert_eq!(own_settings(), machine);
 
-    // From outside there is nothing to put back, and where there is something is said.
+    // Outside there is nothing to restore, and the output names the namespace that has changes.
     let outside = text(penstock(&namespace.state()).args(["host", "restore"]));
     assert!(outside.contains("of another network namespace: restore it there"), "{outside}");
 
@@ -320,7 +320,7 @@ fn a_plan_is_applied_read_back_and_put_back() {
 }
 
 #[test]
-fn what_only_the_host_can_set_is_said() {
+fn host_only_settings_are_reported() {
     let Some(namespace) = Namespace::new("what_only_the_host_can_set") else { return };
     let object = run(namespace.host(&["check", "--json"]).args(GOAL)).good().json;
     let verdict = |rule: &str| {
@@ -335,9 +335,9 @@ fn what_only_the_host_can_set_is_said() {
     assert!(plan.contains("only the host's first network namespace can set it"), "{plan}");
 }
 
-/// Killed wherever it is: what was comes back.
+/// Kills `tune --apply` at random moments; `restore` brings back all old values.
 #[test]
-fn killed_in_the_middle_it_is_put_back() {
+fn killed_apply_is_restored() {
     let Some(namespace) = Namespace::new("killed_in_the_middle") else { return };
     let before = namespace.settings();
     let mut random = Random::seeded(4);
@@ -346,8 +346,8 @@ fn killed_in_the_middle_it_is_put_back() {
         let mut child =
             namespace.apply(&[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let directory = namespace.state().join("host");
-        // From the moment at which something is written down.
-        until("a journal", Duration::from_secs(20), || {
+        // From the moment at which a journal exists.
+        wait_until("a journal", Duration::from_secs(20), || {
             let entries = fs::read_dir(&directory).ok()?;
             let named = |name: &str| name.starts_with("journal-") && !name.ends_with(".lock");
             let begun = entries.flatten().any(|entry| named(&entry.file_name().to_string_lossy()));
@@ -371,9 +371,9 @@ fn killed_in_the_middle_it_is_put_back() {
     assert!(in_the_middle > 0);
 }
 
-/// Lines that were damaged since are told, and take no other with them.
+/// Damaged journal lines are reported and do not affect others.
 #[test]
-fn a_damaged_journal_puts_back_what_it_can_and_is_kept() {
+fn damaged_journal_restores_intact_lines() {
     let Some(namespace) = Namespace::new("a_damaged_journal") else { return };
     let before = namespace.settings();
     run(namespace.apply(&[])).good();
@@ -386,7 +386,7 @@ fn a_damaged_journal_puts_back_what_it_can_and_is_kept() {
     let left = namespace.settings();
     let left: Vec<String> = left.iter().zip(&before).filter_map(differs).collect();
     assert!(left.len() == 1 && left[0].contains("tcp_rmem"), "{left:?}");
-    // People can look at it, and so can we.
+    // The damaged journal is kept for inspection.
     let aside = done.json["journal_aside"].as_str().unwrap();
     assert!(!path.exists());
     fs::write(&path, whole).unwrap();
@@ -395,9 +395,9 @@ fn a_damaged_journal_puts_back_what_it_can_and_is_kept() {
     assert_eq!(namespace.settings(), before);
 }
 
-/// What is left of a journal puts back what it announces, and the cut is told.
+/// A truncated journal restores its whole entries and reports the cut.
 #[test]
-fn a_journal_that_is_cut_puts_back_what_it_can() {
+fn truncated_journal_restores_whole_rules() {
     let Some(namespace) = Namespace::new("a_journal_that_is_cut") else { return };
     let before = namespace.settings();
     run(namespace.apply(&[])).good();
@@ -413,48 +413,52 @@ fn a_journal_that_is_cut_puts_back_what_it_can() {
         json!(["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"]),
         "{restored}"
     );
-    // The rest of it still does the rest.
+    // The full journal restores the rest.
     fs::write(&path, &whole).unwrap();
     namespace.restore().good();
     assert_eq!(namespace.settings(), before);
 }
 
 #[test]
-fn what_nobody_confirms_goes_back() {
+fn unconfirmed_plan_is_reverted() {
     let Some(namespace) = Namespace::new("what_nobody_confirms") else { return };
     let before = namespace.settings();
     let done = run(namespace.apply(&["--revert-after", "300ms"])).good().json;
     assert_eq!(done["revert_after_seconds"], 0.3);
-    until("what was", Duration::from_secs(20), || (namespace.settings() == before).then_some(()));
+    wait_until("what was", Duration::from_secs(20), || {
+        (namespace.settings() == before).then_some(())
+    });
     let late = run(namespace.host(&["tune", "--confirm"]));
     assert!(late.code == 1 && late.error.contains("put back"), "{late:?}");
-    // Whoever applied it and was killed at once has it put back too.
+    // The guard also reverts a plan whose `tune` process was killed.
     let mut child =
         namespace.apply(&["--revert-after", "400ms"]).stdout(Stdio::null()).spawn().unwrap();
     let journal = namespace.state().join("host");
-    until("a rule", Duration::from_secs(20), || {
+    wait_until("a rule", Duration::from_secs(20), || {
         let entries = fs::read_dir(&journal).unwrap().flatten();
         let mut texts = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
         texts.any(|text| text.contains("\"step\"")).then_some(())
     });
     let _ = child.kill();
     child.wait().unwrap();
-    until("what was", Duration::from_secs(20), || (namespace.settings() == before).then_some(()));
+    wait_until("what was", Duration::from_secs(20), || {
+        (namespace.settings() == before).then_some(())
+    });
 }
 
 #[test]
-fn a_guard_that_was_killed_is_noticed() {
+fn killed_revert_guard_is_detected() {
     let Some(namespace) = Namespace::new("a_guard_that_was_killed") else { return };
     let before = namespace.settings();
     run(namespace.apply(&["--revert-after", "6s"])).good();
     end_guards(&namespace);
-    until("the time to be over", Duration::from_secs(30), || {
+    wait_until("the time to be over", Duration::from_secs(30), || {
         let checked = run(namespace.host(&["check"]).args(GOAL));
         checked.error.contains("are not all put back").then_some(())
     });
     let late = run(namespace.host(&["tune", "--confirm"]));
     assert!(late.code == 1 && late.error.contains("too late to confirm"), "{late:?}");
-    // There is nothing more to change unless another goal is set.
+    // Another goal, as the first leaves nothing to change.
     let more = run(namespace.host(&["tune", "--apply", "--for", "40G", "--interface", "ve0"]));
     assert!(more.code == 1 && more.error.contains("are not all put back"), "{more:?}");
     namespace.restore().good();
@@ -462,7 +466,7 @@ fn a_guard_that_was_killed_is_noticed() {
 }
 
 #[test]
-fn what_starts_with_the_machine_is_not_for_a_namespace() {
+fn namespace_cannot_persist_settings() {
     let Some(namespace) = Namespace::new("what_starts_with_the_machine") else { return };
     let before = namespace.settings();
     let refused = run(namespace.host(&["tune", "--apply", "--persist"]).args(GOAL));
@@ -471,14 +475,14 @@ fn what_starts_with_the_machine_is_not_for_a_namespace() {
 }
 
 #[test]
-fn what_is_confirmed_stays() {
+fn confirmed_plan_is_kept() {
     let Some(namespace) = Namespace::new("what_is_confirmed") else { return };
     let before = namespace.settings();
     let root = namespace.directory.path().join("root");
     fs::create_dir(&root).unwrap();
     let keep = ["--persist", "--root", root.to_str().unwrap()];
     run(namespace.apply(&keep).args(["--revert-after", "1h"])).good();
-    // Nothing is kept over restarts that nobody has confirmed, and nothing is put on top of it.
+    // An unconfirmed plan is not persisted, and refuses further plans.
     assert!(!root.join("etc").exists());
     let twice = run(namespace.apply(&["--rtt", "400ms"]));
     assert!(twice.code != 0, "{twice:?}");
@@ -495,7 +499,7 @@ fn what_is_confirmed_stays() {
         Path::new("/etc/systemd/system/penstock-host.service")
     );
 
-    // What starts with the machine sets what is not there: after a restart, a device has its defaults.
+    // The boot unit sets values anew: after a restart a device has its defaults.
     namespace.ip("link set ve0 mtu 1500");
     let list = root.join("etc/penstock/host.json");
     run(namespace.host(&["at-boot", list.to_str().unwrap()])).good();
@@ -506,11 +510,11 @@ fn what_is_confirmed_stays() {
     assert_eq!(namespace.settings(), before);
     let left = text(Command::new("find").arg(&root).args(["-type", "f", "-o", "-type", "l"]));
     assert_eq!(left, "");
-    // The guard of an hour has nothing to do with it any more, and goes with the test.
+    // The guard of an hour has nothing left to do.
     end_guards(&namespace);
 }
 
-/// Ends what waits for the time of a test's own state directory.
+/// Kills the revert guards of this state directory.
 fn end_guards(namespace: &Namespace) {
     let state = format!("PENSTOCK_STATE={}", namespace.state().display());
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -523,12 +527,12 @@ fn end_guards(namespace: &Namespace) {
     }
 }
 
-/// What the kernel refuses is undone with its rule, and the others go on.
+/// A rule with a write that the kernel refuses is undone; the others are applied.
 #[test]
-fn a_rule_that_is_refused_is_undone_and_others_go_on() {
+fn refused_rule_is_undone_alone() {
     let Some(namespace) = Namespace::new("a_rule_that_is_refused") else { return };
     let before = namespace.settings();
-    // Without the right to change devices, but with that to write settings of the namespace.
+    // Without CAP_NET_ADMIN devices cannot be changed, but sysctls of the namespace can.
     let mut command = Command::new("nsenter");
     command.arg(format!("--net=/run/netns/{}", namespace.name));
     command.args(["setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-net_admin"]);
@@ -538,7 +542,7 @@ fn a_rule_that_is_refused_is_undone_and_others_go_on() {
     let outcomes = done.json["outcomes"].as_array().unwrap();
     let of = |rule: &str| outcomes.iter().find(|outcome| outcome["rule"] == rule).unwrap();
     assert!(of("mtu")["error"].as_str().unwrap().contains("ve0 mtu"), "{done:?}");
-    // The rule's other setting, which it could write, is as it was.
+    // The rule's other setting, which was written, is restored.
     let probing = namespace.inside("cat", "/proc/sys/net/ipv4/tcp_mtu_probing");
     assert_eq!(probing.trim(), "0");
     assert!(of("slow-start-after-idle")["error"].is_null(), "{done:?}");

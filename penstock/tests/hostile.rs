@@ -1,5 +1,5 @@
-//! The agent's port is open to the world: garbage, foreign protocols, slow and idle connections neither
-//! crash it nor starve the transfer that runs.
+//! Hostile connections to the agent's port: garbage, foreign protocols, slow and idle connections neither crash the agent
+//! nor starve a running transfer.
 
 mod common;
 
@@ -8,7 +8,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use common::{Agent, House, Random, Run, assert_no_leftovers, assert_same, run, until, write_tree};
+use common::{
+    Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, run, wait_until, write_tree,
+};
 use socket2::{Domain, Socket, Type};
 
 /// Threads and open files of a process, and its resident memory in KiB.
@@ -22,7 +24,7 @@ fn size_of(agent: &Agent) -> (u64, u64, u64) {
     (field("Threads:"), files, field("VmRSS:"))
 }
 
-/// A ClientHello's beginning, as TLS 1.3 clients send it, then nonsense.
+/// Start of a TLS 1.3 ClientHello, then random bytes.
 fn client_hello(random: &mut Random) -> Vec<u8> {
     let mut bytes = vec![22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
     bytes.extend(random.bytes(600));
@@ -33,7 +35,7 @@ fn preamble(kind: u8, tls: u8) -> Vec<u8> {
     [b"PENSTOCK\0\x02", &[kind, tls][..], &[0; 4]].concat()
 }
 
-/// What strangers may say first.
+/// First bytes of an unknown client: random, foreign protocols, malformed preambles.
 fn first_words(random: &mut Random) -> Vec<u8> {
     match random.between(0, 10) {
         0 => Vec::new(),
@@ -55,8 +57,8 @@ fn first_words(random: &mut Random) -> Vec<u8> {
 #[test]
 fn garbage_is_closed_and_changes_nothing() {
     let mut random = Random::seeded(21);
-    let house = House::new();
-    let agent = house.agent();
+    let env = TestEnv::new();
+    let agent = env.agent();
     let address: SocketAddr = agent.listen.parse().unwrap();
     for _ in 0..300 {
         let mut socket = TcpStream::connect(address).unwrap();
@@ -70,35 +72,35 @@ fn garbage_is_closed_and_changes_nothing() {
             assert!(begun.elapsed() < Duration::from_secs(15));
         }
     }
-    let data = house.source.join("data");
+    let data = env.source.join("data");
     fs::create_dir(&data).unwrap();
     write_tree(&mut random, &data, 1, 20);
-    run(house.cp(&["-r", data.to_str().unwrap(), &agent.url("")]).arg("-q")).good();
-    assert_same(&data, &house.root.join("data"));
-    until("the threads of strangers end", Duration::from_secs(20), || {
+    run(env.cp(&["-r", data.to_str().unwrap(), &agent.url("")]).arg("-q")).good();
+    assert_same(&data, &env.root.join("data"));
+    wait_until("the threads of strangers end", Duration::from_secs(20), || {
         (size_of(&agent).0 < 40).then_some(())
     });
 }
 
-/// `count` connections that say nothing, or something and then nothing, while a transfer runs.
+/// Opens `count` connections that stay silent, at once or after a few bytes, while a transfer runs.
 fn crowd(count: usize) {
     let mut random = Random::seeded(22);
-    let house = House::new();
-    let agent = house.agent();
+    let env = TestEnv::new();
+    let agent = env.agent();
     let address: SocketAddr = agent.listen.parse().unwrap();
-    let data = house.source.join("data");
+    let data = env.source.join("data");
     fs::create_dir(&data).unwrap();
     let bytes = write_tree(&mut random, &data, 4, 200);
     // About three seconds at this rate.
     let rate = (bytes * 8 / 3).to_string();
     let begun = Instant::now();
     let copy = |extra: &[&str]| {
-        let mut command = house.cp(&["-r", "--rate", &rate, "--block", "64KiB"]);
+        let mut command = env.cp(&["-r", "--rate", &rate, "--block", "64KiB"]);
         Run::start(command.args(extra).arg(&data).arg(agent.url("")))
     };
     let client = copy(&[]);
-    until("it runs", Duration::from_secs(20), || {
-        agent.transfers(&house.state).iter().any(|one| one["state"] == "running").then_some(())
+    wait_until("it runs", Duration::from_secs(20), || {
+        agent.transfers(&env.state).iter().any(|one| one["state"] == "running").then_some(())
     });
     let mut strangers = Vec::with_capacity(count);
     let (mut most, mut refused) = ((0, 0, 0), 0);
@@ -129,27 +131,27 @@ fn crowd(count: usize) {
         most.2
     );
     assert!(done.json["seconds"].as_f64().unwrap() < 20.0, "{done:?}");
-    assert_same(&data, &house.root.join("data"));
-    // One thread for each that waits to prove itself, which are bounded, and those of the transfer.
+    assert_same(&data, &env.root.join("data"));
+    // A bounded number of handshake threads, and those of the transfer.
     assert!(most.0 < 800, "{most:?}");
     assert!(most.2 < 300 * 1024, "{most:?}");
-    // With all of them still there, the agent answers a newcomer.
-    fs::write(house.source.join("late"), "late").unwrap();
-    let late = house.source.join("late");
-    run(house.cp(&[late.to_str().unwrap(), &agent.url("")]).arg("-q")).good();
-    assert_eq!(agent.transfers(&house.state).len(), 2);
+    // With all connections open the agent accepts a new client.
+    fs::write(env.source.join("late"), "late").unwrap();
+    let late = env.source.join("late");
+    run(env.cp(&[late.to_str().unwrap(), &agent.url("")]).arg("-q")).good();
+    assert_eq!(agent.transfers(&env.state).len(), 2);
     drop(strangers);
-    assert_no_leftovers(&house.root, &house.state);
+    assert_no_leftovers(&env.root, &env.state);
 }
 
 #[test]
-fn two_thousand_strangers_starve_nobody() {
+fn two_thousand_idle_connections_starve_none() {
     crowd(2_000);
 }
 
 /// Needs 10,000 descriptors here (ulimit -n).
 #[test]
-fn ten_thousand_strangers_starve_nobody() {
+fn ten_thousand_idle_connections_starve_none() {
     let limits = fs::read_to_string("/proc/self/limits").unwrap();
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let soft: u64 = files.split_whitespace().nth(3).unwrap().parse().unwrap_or(u64::MAX);
@@ -159,16 +161,16 @@ fn ten_thousand_strangers_starve_nobody() {
     crowd(10_000);
 }
 
-/// Clients that dribble: a byte now and then keeps no place for ever.
+/// A client that sends a byte now and then is disconnected at the handshake deadline.
 #[test]
-fn slow_words_are_cut_off() {
-    let house = House::new();
-    let agent = house.agent();
+fn dribbling_clients_are_disconnected() {
+    let env = TestEnv::new();
+    let agent = env.agent();
     let begun = Instant::now();
     let words = preamble(1, 1);
     let mut sockets: Vec<_> = (0..20).map(|_| TcpStream::connect(&agent.listen).unwrap()).collect();
     let mut said = 0;
-    let closed = until("they are cut off", Duration::from_secs(25), || {
+    let closed = wait_until("they are cut off", Duration::from_secs(25), || {
         // A byte every half second would go on for eight seconds, and then for minutes in TLS.
         if begun.elapsed() > Duration::from_millis(500 * said as u64) {
             let byte = words.get(said).copied().unwrap_or(22);
@@ -182,14 +184,16 @@ fn slow_words_are_cut_off() {
         None
     });
     assert!(closed < Duration::from_secs(20), "{closed:?}");
-    until("their threads end", Duration::from_secs(10), || (size_of(&agent).0 < 20).then_some(()));
+    wait_until("their threads end", Duration::from_secs(10), || {
+        (size_of(&agent).0 < 20).then_some(())
+    });
 }
 
-/// A flood from one address closes its own connections, and not the one that another has opened before.
+/// A flood from one address evicts its own connections, not an earlier one of another address.
 #[test]
-fn a_flood_from_one_address_pushes_out_itself() {
-    let house = House::new();
-    let agent = house.agent();
+fn flood_evicts_only_its_own_connections() {
+    let env = TestEnv::new();
+    let agent = env.agent();
     let address: SocketAddr = agent.listen.parse().unwrap();
     let honest = TcpStream::connect(address).unwrap();
     let from = |host: [u8; 4]| {
@@ -199,12 +203,12 @@ fn a_flood_from_one_address_pushes_out_itself() {
         TcpStream::from(socket)
     };
     let mut flood: Vec<_> = (0..400).map(|_| from([127, 0, 0, 2])).collect();
-    // The first of the flood is closed: it is the address that has most.
+    // The first of the flood is closed: its address has most connections.
     flood[0].set_read_timeout(Some(Duration::from_secs(8))).unwrap();
     let begun = Instant::now();
     let _ = flood[0].read(&mut [0]);
     assert!(begun.elapsed() < Duration::from_secs(8));
-    // The honest one is open: it is asked for its version, which only an open one is.
+    // The honest connection is open: it still gets an answer.
     let mut honest = honest;
     honest.write_all(b"PENSTOCK\0\x09\x01\x01\0\0\0\0").unwrap();
     let mut answer = Vec::new();

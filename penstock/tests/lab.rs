@@ -1,4 +1,4 @@
-//! `penstock lab` as people use it: labs come up, are changed while traffic runs, and leave nothing.
+//! `penstock lab` by its command line: labs start, change while traffic runs, and leave nothing behind.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 mod common;
-use common::{PENSTOCK, until};
+use common::{PENSTOCK, wait_until};
 
 const NETWORK: &str = r#"
     name = "two"
@@ -43,19 +43,19 @@ const NETWORK: &str = r#"
     ends = ["t", "b:eth1"]
 "#;
 
-/// A state directory with a topology in it; labs that are up in it end with it.
-struct House(tempfile::TempDir);
+/// A state directory with a topology; its labs end when it is dropped.
+struct TestEnv(tempfile::TempDir);
 
-impl House {
-    /// None, and a word about it, where labs are not possible.
+impl TestEnv {
+    /// Returns none, and prints why, where labs are not possible.
     fn new(test: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: {test}: needs root for network namespaces");
             return None;
         }
-        let house = Self(tempfile::tempdir().unwrap());
-        std::fs::write(house.file("two.toml"), NETWORK).unwrap();
-        Some(house)
+        let env = Self(tempfile::tempdir().unwrap());
+        std::fs::write(env.file("two.toml"), NETWORK).unwrap();
+        Some(env)
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -103,8 +103,8 @@ impl House {
         self.json(&["up", file, "--no-calibration", "--backend", backend])["lab"].clone()
     }
 
-    /// Milliseconds of a round trip from `a`, by the time of arrival that the kernel noted (SO_TIMESTAMPNS).
-    fn told_round_trip_ms(&self, to: &str) -> f64 {
+    /// Round-trip time from `a` in milliseconds, by the kernel's receive timestamps (SO_TIMESTAMPNS).
+    fn kernel_round_trip_ms(&self, to: &str) -> f64 {
         let script = "
 import socket, struct, sys, time
 SO_TIMESTAMPNS = 35
@@ -124,7 +124,7 @@ print(best * 1000)";
         said.trim().parse().unwrap()
     }
 
-    /// Milliseconds of a round trip from one host to an address of another.
+    /// Round-trip time from one host to an address of another in milliseconds.
     fn round_trip_ms(&self, from: &str, to: &str, address: &str) -> f64 {
         let script = "
 import socket, sys, time
@@ -152,7 +152,7 @@ while True:
     }
 }
 
-impl Drop for House {
+impl Drop for TestEnv {
     fn drop(&mut self) {
         for state in [self.file("state"), self.file("theirs")] {
             let labs = std::fs::read_dir(state.join("labs")).into_iter().flatten().flatten();
@@ -165,11 +165,11 @@ impl Drop for House {
     }
 }
 
-/// Kills what holds a lab, so that it can do nothing about it.
+/// Sends SIGKILL to the supervisor of a lab.
 fn kill_holder(status: &Value) {
     let pid = status["pid"].as_u64().unwrap();
     Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
-    until("the holder is gone", Duration::from_secs(10), || (!exists(pid)).then_some(()));
+    wait_until("the holder is gone", Duration::from_secs(10), || (!exists(pid)).then_some(()));
 }
 
 fn exists(pid: u64) -> bool {
@@ -191,36 +191,36 @@ fn inode_of(status: &Value, node: usize) -> u64 {
 }
 
 #[test]
-fn hosts_know_each_other_by_name_and_links_change_while_it_runs() {
-    let Some(house) = House::new("links_change") else { return };
-    let status = house.up();
+fn hosts_resolve_names_and_links_change() {
+    let Some(env) = TestEnv::new("links_change") else { return };
+    let status = env.up();
     assert_eq!(
         (status["name"].as_str(), status["backend"].as_str()),
         (Some("two"), Some("nfqueue"))
     );
-    let direct = house.round_trip_ms("a", "b", "b");
+    let direct = env.round_trip_ms("a", "b", "b");
     assert!((10.0..20.0).contains(&direct), "{direct}");
-    let changed = house.json(&["set", "wan", "delay=15ms", "--way", "forward"]);
+    let changed = env.json(&["set", "wan", "delay=15ms", "--way", "forward"]);
     assert_eq!(changed["directions"][0]["delay_seconds"], 0.015);
     assert_eq!(changed["directions"][1]["delay_seconds"], 0.005);
-    let longer = house.round_trip_ms("a", "b", "b");
+    let longer = env.round_trip_ms("a", "b", "b");
     assert!((20.0..30.0).contains(&longer), "{longer}");
-    house.ok(&["route", "a", "b-eth0", "near", "detour", "far"]);
-    let detour = house.round_trip_ms("a", "b", "b");
+    env.ok(&["route", "a", "b-eth0", "near", "detour", "far"]);
+    let detour = env.round_trip_ms("a", "b", "b");
     assert!((40.0..55.0).contains(&detour), "{detour}");
-    // The other interface is reached as before.
-    let other = house.round_trip_ms("a", "b", "b-eth1");
+    // The path to the other interface is unchanged.
+    let other = env.round_trip_ms("a", "b", "b-eth1");
     assert!((20.0..30.0).contains(&other), "{other}");
-    // Whatever address they use.
-    house.ok(&["route", "a", "b", "near", "detour", "far-too"]);
+    // A route between hosts applies to all their addresses.
+    env.ok(&["route", "a", "b", "near", "detour", "far-too"]);
     for name in ["b", "b-eth1"] {
-        let all = house.round_trip_ms("a", "b", name);
+        let all = env.round_trip_ms("a", "b", name);
         assert!((40.0..55.0).contains(&all), "{name}: {all}");
     }
-    // As the kernel tells it: a packet that waited for its delay did not arrive before.
-    let told = house.told_round_trip_ms("b");
+    // By kernel timestamps: a delayed packet does not arrive earlier.
+    let told = env.kernel_round_trip_ms("b");
     assert!((40.0..55.0).contains(&told), "{told}");
-    let hosts = house.ok(&[
+    let hosts = env.ok(&[
         "exec",
         "b",
         "--",
@@ -232,31 +232,31 @@ fn hosts_know_each_other_by_name_and_links_change_while_it_runs() {
         hosts.contains("a-eth0 a\n") && hosts.contains("eth1\n") && hosts.ends_with("b\n"),
         "{hosts}"
     );
-    house.ok(&["cut", "detour"]);
-    let said = house.json(&["status"]);
+    env.ok(&["cut", "detour"]);
+    let said = env.json(&["status"]);
     let cut = &said["links"][2];
     assert_eq!(
         (cut["name"].as_str(), cut["directions"][1]["is_cut"].as_bool()),
         (Some("detour"), Some(true))
     );
-    house.ok(&["mend", "detour"]);
-    assert!(house.ok(&["status"]).contains("detour"));
+    env.ok(&["mend", "detour"]);
+    assert!(env.ok(&["status"]).contains("detour"));
 }
 
 #[test]
-fn packets_of_a_vlan_carry_its_tag() {
-    let Some(house) = House::new("packets_of_a_vlan_carry_its_tag") else { return };
+fn vlan_packets_carry_their_tag() {
+    let Some(env) = TestEnv::new("vlan_packets_carry_their_tag") else { return };
     for backend in ["nfqueue", "tap"] {
-        house.up_by(backend);
-        tags_are_where_they_belong(&house);
-        house.ok(&["down"]);
+        env.up_by(backend);
+        tags_are_where_they_belong(&env);
+        env.ok(&["down"]);
     }
 }
 
-fn tags_are_where_they_belong(house: &House) {
+fn tags_are_where_they_belong(env: &TestEnv) {
     for (link, end, tag) in [("wan", "s", true), ("wan", "t", true), ("near", "s", false)] {
         let words = ["capture", link, "--at", end, "--", "-e", "-n", "-l", "-c", "2"];
-        let mut capture = house.lab(&words);
+        let mut capture = env.lab(&words);
         let mut capture = capture.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = std::io::BufReader::new(capture.stderr.take().unwrap());
         let mut line = String::new();
@@ -264,8 +264,8 @@ fn tags_are_where_they_belong(house: &House) {
             line.clear();
             assert!(std::io::BufRead::read_line(&mut said, &mut line).unwrap() > 0, "no tcpdump?");
         }
-        // There and back, with payload that arrives.
-        house.round_trip_ms("a", "b", "b");
+        // A round trip with payload.
+        env.round_trip_ms("a", "b", "b");
         let seen = capture.wait_with_output().unwrap().stdout;
         let seen = String::from_utf8_lossy(&seen);
         assert_eq!(seen.lines().count(), 2, "{seen}");
@@ -277,164 +277,163 @@ fn tags_are_where_they_belong(house: &House) {
 
 #[test]
 fn every_link_is_measured_when_asked() {
-    let Some(house) = House::new("measured") else { return };
-    house.up();
-    let measured = house.json(&["calibrate", "wan", "far"]);
+    let Some(env) = TestEnv::new("measured") else { return };
+    env.up();
+    let measured = env.json(&["calibrate", "wan", "far"]);
     let wan = &measured["links"][0];
     assert_eq!(wan["rtt_wanted_seconds"], 0.01);
     let (rtt, rate) = (wan["rtt_seconds"].as_f64().unwrap(), wan["rate_bps"].as_f64().unwrap());
     assert!((0.01..0.02).contains(&rtt), "{rtt}");
     assert!((0.9..1.03).contains(&(rate / 1e9)), "{rate}");
-    // Nobody else sent anything.
-    let counted = &house.json(&["status"])["links"][1]["directions"][0];
+    // There is no other traffic.
+    let counted = &env.json(&["status"])["links"][1]["directions"][0];
     assert!(counted["overflowed"] == 0 && counted["packets"].as_u64().unwrap() < 50, "{counted}");
-    assert!(house.ok(&["calibrate", "far"]).contains("round trip"));
+    assert!(env.ok(&["calibrate", "far"]).contains("round trip"));
 }
 
 #[test]
-fn a_lab_that_died_can_be_ended() {
-    let Some(house) = House::new("died") else { return };
-    let status = house.up();
+fn crashed_lab_can_be_removed() {
+    let Some(env) = TestEnv::new("died") else { return };
+    let status = env.up();
     let inode = inode_of(&status, 0);
-    let mut sleeper = house.lab(&["exec", "a", "--", "sleep", "1000"]).spawn().unwrap();
-    until("the program runs", Duration::from_secs(10), || (inside(inode) > 0).then_some(()));
+    let mut sleeper = env.lab(&["exec", "a", "--", "sleep", "1000"]).spawn().unwrap();
+    wait_until("the program runs", Duration::from_secs(10), || (inside(inode) > 0).then_some(()));
     kill_holder(&status);
-    assert!(house.ok(&["status"]).contains("lab two died: penstock lab down --lab two"));
+    assert!(env.ok(&["status"]).contains("lab two died: penstock lab down --lab two"));
     for arguments in [
         &["status", "--lab", "two"][..],
         &["exec", "a", "--lab", "two", "--", "true"],
         &["set", "wan", "delay=1ms"],
     ] {
-        house.refused(arguments, 1, "lab two died: penstock lab down --lab two");
+        env.refused(arguments, 1, "lab two died: penstock lab down --lab two");
     }
-    let removed = house.ok(&["down"]);
+    let removed = env.ok(&["down"]);
     assert!(removed.starts_with("lab two had died: 1 process that still ran"), "{removed}");
     assert!(!sleeper.wait().unwrap().success());
-    assert_eq!(house.ok(&["status"]), "no lab is up: penstock lab up FILE\n");
+    assert_eq!(env.ok(&["status"]), "no lab is up: penstock lab up FILE\n");
 }
 
 #[test]
-fn a_link_too_slow_to_be_measured_holds_nothing_up() {
-    let Some(house) = House::new("slow") else { return };
+fn slow_link_calibration_blocks_nothing() {
+    let Some(env) = TestEnv::new("slow") else { return };
     let network = NETWORK.replacen("delay = \"5ms\"", "delay = \"5s\"", 1);
     let network = network.replacen("rate = \"1G\"\n    delay = \"20ms\"", "rate = \"1k\"", 1);
-    std::fs::write(house.file("two.toml"), network).unwrap();
-    let status = house.up();
-    let slow = &house.json(&["calibrate", "detour"])["links"][0];
+    std::fs::write(env.file("two.toml"), network).unwrap();
+    let status = env.up();
+    let slow = &env.json(&["calibrate", "detour"])["links"][0];
     assert_eq!((&slow["rtt_seconds"], &slow["too_slow"]), (&Value::Null, &json!(true)));
-    house.ok(&["cut", "near"]);
-    assert!(house.ok(&["calibrate", "near"]).contains("nothing arrived"));
-    house.ok(&["mend", "near"]);
-    // Twenty round trips of ten seconds: the lab is asked other things, and ended.
-    let mut measuring = house.lab(&["calibrate", "wan"]);
+    env.ok(&["cut", "near"]);
+    assert!(env.ok(&["calibrate", "near"]).contains("nothing arrived"));
+    env.ok(&["mend", "near"]);
+    // During twenty round trips of 10 s the lab answers requests and can be ended.
+    let mut measuring = env.lab(&["calibrate", "wan"]);
     let mut measuring = measuring.stderr(Stdio::piped()).spawn().unwrap();
     let threads = format!("/proc/{}/task", status["pid"]);
-    until("the measurement has begun", Duration::from_secs(10), || {
+    wait_until("the measurement has begun", Duration::from_secs(10), || {
         let names = std::fs::read_dir(&threads).unwrap().flatten();
         let mut names = names.flat_map(|one| std::fs::read_to_string(one.path().join("comm")));
         names.any(|name| name == "measure\n").then_some(())
     });
-    house.refused(&["calibrate", "near"], 2, "being measured already");
-    house.ok(&["status"]);
-    house.ok(&["down"]);
+    env.refused(&["calibrate", "near"], 2, "being measured already");
+    env.ok(&["status"]);
+    env.ok(&["down"]);
     assert!(!measuring.wait().unwrap().success());
 }
 
 #[test]
-fn what_contradicts_itself_is_not_set() {
-    let Some(house) = House::new("contradicts") else { return };
-    house.up();
+fn invalid_link_settings_are_refused() {
+    let Some(env) = TestEnv::new("contradicts") else { return };
+    env.up();
     for (settings, why) in [
         (&["loss=90%", "loss_burst=3"][..], "at most 75.0 %"),
         (&["jitter=6ms"], "at most the delay, which is 5.00 ms"),
         (&["queue=0"], "room for a packet"),
         (&["delay=7"], "write the unit too"),
     ] {
-        house.refused(&[&["set", "wan"], settings].concat(), 2, why);
+        env.refused(&[&["set", "wan"], settings].concat(), 2, why);
     }
-    let wan = &house.json(&["status"])["links"][1]["directions"][0];
+    let wan = &env.json(&["status"])["links"][1]["directions"][0];
     assert_eq!((&wan["delay_seconds"], &wan["loss"]), (&json!(0.005), &json!(0.0)));
-    house.refused(&["route", "a", "s", "near"], 2, "s is a switch");
+    env.refused(&["route", "a", "s", "near"], 2, "s is a switch");
 }
 
 #[test]
-fn a_lab_that_ends_takes_all_with_it() {
-    let Some(house) = House::new("ends") else { return };
-    let status = house.up();
+fn lab_down_leaves_nothing() {
+    let Some(env) = TestEnv::new("ends") else { return };
+    let status = env.up();
     let inode = inode_of(&status, 0);
-    let mut sleeper = house.lab(&["exec", "a", "--", "sleep", "1000"]).spawn().unwrap();
-    until("the program runs", Duration::from_secs(10), || (inside(inode) > 0).then_some(()));
-    let removed = house.ok(&["down"]);
+    let mut sleeper = env.lab(&["exec", "a", "--", "sleep", "1000"]).spawn().unwrap();
+    wait_until("the program runs", Duration::from_secs(10), || (inside(inode) > 0).then_some(()));
+    let removed = env.ok(&["down"]);
     assert_eq!(
         removed,
         "lab two is down: 2 hosts, 2 switches and 5 links removed, 1 process that ran in it ended\n"
     );
     assert!(!sleeper.wait().unwrap().success());
-    until("the holder is gone", Duration::from_secs(10), || {
+    wait_until("the holder is gone", Duration::from_secs(10), || {
         (!exists(status["pid"].as_u64().unwrap())).then_some(())
     });
     assert_eq!(inside(inode), 0);
-    assert_eq!(house.ok(&["status"]), "no lab is up: penstock lab up FILE\n");
+    assert_eq!(env.ok(&["status"]), "no lab is up: penstock lab up FILE\n");
 }
 
 #[test]
-fn a_lab_that_is_killed_leaves_nothing_once_another_comes() {
-    let Some(house) = House::new("killed") else { return };
-    let status = house.up();
+fn killed_lab_is_cleaned_by_next() {
+    let Some(env) = TestEnv::new("killed") else { return };
+    let status = env.up();
     let inode = inode_of(&status, 0);
-    // The second forgets who started it.
+    // The second has an empty environment, without the lab's variables.
     let programs: [&[&str]; 2] =
         [&["exec", "a", "--", "sleep", "1000"], &["exec", "a", "--", "env", "-i", "sleep", "1000"]];
-    let mut sleepers = programs.map(|program| house.lab(program).spawn().unwrap());
-    until("the programs run", Duration::from_secs(10), || (inside(inode) > 1).then_some(()));
+    let mut sleepers = programs.map(|program| env.lab(program).spawn().unwrap());
+    wait_until("the programs run", Duration::from_secs(10), || (inside(inode) > 1).then_some(()));
     kill_holder(&status);
-    let said = house.json(&["status"]);
+    let said = env.json(&["status"]);
     assert_eq!((&said["labs"], &said["died"]), (&json!([]), &json!(["two"])));
-    house.up();
+    env.up();
     for sleeper in &mut sleepers {
         assert!(!sleeper.wait().unwrap().success());
     }
     assert_eq!(inside(inode), 0);
-    // Two of one name there are not; two of different names there are.
-    let file = house.file("two.toml");
+    // Names of labs are unique.
+    let file = env.file("two.toml");
     let file = file.to_str().unwrap();
-    house.refused(&["up", file], 1, "up already: penstock lab down --lab two");
-    house.ok(&["up", file, "--lab", "other", "--no-calibration"]);
-    house.refused(&["status", "--lab", "third"], 1, "not up");
-    house.refused(&["exec", "a", "--", "true"], 2, "say which with --lab: other, two");
-    assert_eq!(house.ok(&["status"]), "other\ntwo\n");
-    house.ok(&["down", "--lab", "other"]);
+    env.refused(&["up", file], 1, "up already: penstock lab down --lab two");
+    env.ok(&["up", file, "--lab", "other", "--no-calibration"]);
+    env.refused(&["status", "--lab", "third"], 1, "not up");
+    env.refused(&["exec", "a", "--", "true"], 2, "say which with --lab: other, two");
+    assert_eq!(env.ok(&["status"]), "other\ntwo\n");
+    env.ok(&["down", "--lab", "other"]);
 }
 
 #[test]
 fn mistakes_are_one_line() {
-    let Some(house) = House::new("mistakes") else { return };
-    house.refused(&["down"], 1, "no lab is up");
-    house.refused(&["up", "/no/such/file"], 2, "/no/such/file");
-    std::fs::write(house.file("bad.toml"), "name = \"x\"\n[[link]]\nends = [\"a\", \"b\"]\n")
+    let Some(env) = TestEnv::new("mistakes") else { return };
+    env.refused(&["down"], 1, "no lab is up");
+    env.refused(&["up", "/no/such/file"], 2, "/no/such/file");
+    std::fs::write(env.file("bad.toml"), "name = \"x\"\n[[link]]\nends = [\"a\", \"b\"]\n")
         .unwrap();
-    house.refused(&["up", house.file("bad.toml").to_str().unwrap()], 2, "bad.toml:3:");
-    let file = house.file("two.toml");
-    house.refused(&["up", file.to_str().unwrap(), "--lab", "../x"], 2, "no name of a lab");
-    house.up();
-    house.refused(&["set", "won", "delay=1ms"], 2, "there are near, wan");
-    house.refused(&["set", "wan", "delay=fast"], 2, "'delay=fast'");
-    house.refused(&["exec", "c", "--", "true"], 2, "there are a, b, s, t");
-    house.refused(&["exec", "a", "--", "/no/such/program"], 127, "/no/such/program");
-    house.refused(&["route", "a", "b", "near", "far"], 2, "does not touch s");
-    house.refused(&["capture", "won"], 2, "there are near, wan");
+    env.refused(&["up", env.file("bad.toml").to_str().unwrap()], 2, "bad.toml:3:");
+    let file = env.file("two.toml");
+    env.refused(&["up", file.to_str().unwrap(), "--lab", "../x"], 2, "no name of a lab");
+    env.up();
+    env.refused(&["set", "won", "delay=1ms"], 2, "there are near, wan");
+    env.refused(&["set", "wan", "delay=fast"], 2, "'delay=fast'");
+    env.refused(&["exec", "c", "--", "true"], 2, "there are a, b, s, t");
+    env.refused(&["exec", "a", "--", "/no/such/program"], 127, "/no/such/program");
+    env.refused(&["route", "a", "b", "near", "far"], 2, "does not touch s");
+    env.refused(&["capture", "won"], 2, "there are near, wan");
 }
 
-fn play(house: &House, more: &[&str]) -> Output {
-    house
-        .lab(&[&["run", house.file("play.toml").to_str().unwrap(), "--json"], more].concat())
+fn play(env: &TestEnv, more: &[&str]) -> Output {
+    env.lab(&[&["run", env.file("play.toml").to_str().unwrap(), "--json"], more].concat())
         .output()
         .unwrap()
 }
 
 #[test]
 fn a_scenario_is_played_and_reported() {
-    let Some(house) = House::new("scenario") else { return };
+    let Some(env) = TestEnv::new("scenario") else { return };
     let text = r#"
         name = "play"
         topology = "two.toml"
@@ -462,8 +461,8 @@ fn a_scenario_is_played_and_reported() {
         host = "a"
         run = ["sh", "-c", "cat /proc/sys/net/ipv4/tcp_wmem; exit 3"]
     "#;
-    std::fs::write(house.file("play.toml"), text).unwrap();
-    let output = play(&house, &[]);
+    std::fs::write(env.file("play.toml"), text).unwrap();
+    let output = play(&env, &[]);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let program = |number: usize| &report["programs"][number];
@@ -473,23 +472,19 @@ fn a_scenario_is_played_and_reported() {
     assert_eq!(program(2)["exit"], 3);
     assert!(report["samples"].as_array().unwrap().len() > 5);
     assert_eq!(report["links"][1]["directions"][0]["delay_seconds"], 0.006);
-    assert_eq!(house.ok(&["status"]), "no lab is up: penstock lab up FILE\n");
-    house.refused(
-        &["run", house.file("play.toml").to_str().unwrap(), "--with", "x"],
-        2,
-        "NAME=VALUE",
-    );
+    assert_eq!(env.ok(&["status"]), "no lab is up: penstock lab up FILE\n");
+    env.refused(&["run", env.file("play.toml").to_str().unwrap(), "--with", "x"], 2, "NAME=VALUE");
     std::fs::write(
-        house.file("play.toml"),
+        env.file("play.toml"),
         text.replace("until = \"listening\"", "until = \"never\"").replace("--listen", "--lisn"),
     )
     .unwrap();
-    house.refused(&["run", house.file("play.toml").to_str().unwrap()], 1, "server ended");
+    env.refused(&["run", env.file("play.toml").to_str().unwrap()], 1, "server ended");
 }
 
 #[test]
-fn an_experiment_is_a_table_of_plays() {
-    let Some(house) = House::new("experiment") else { return };
+fn experiment_tabulates_its_plays() {
+    let Some(env) = TestEnv::new("experiment") else { return };
     let scenario = r#"
         name = "play"
         topology = "two.toml"
@@ -524,11 +519,11 @@ fn an_experiment_is_a_table_of_plays() {
         name = "half as fast"
         with = { rate = "500M" }
     "#;
-    std::fs::write(house.file("play.toml"), scenario).unwrap();
-    std::fs::write(house.file("experiment.toml"), experiment).unwrap();
+    std::fs::write(env.file("play.toml"), scenario).unwrap();
+    std::fs::write(env.file("experiment.toml"), experiment).unwrap();
     let output = |more: &[&str]| {
-        let mut command = house.penstock("experiment");
-        command.arg("run").arg(house.0.path()).args(more).output().unwrap()
+        let mut command = env.penstock("experiment");
+        command.arg("run").arg(env.0.path()).args(more).output().unwrap()
     };
     let run = |more: &[&str]| {
         let output = output(more);
@@ -539,24 +534,23 @@ fn an_experiment_is_a_table_of_plays() {
     let measured: Vec<&Value> =
         table["rows"].as_array().unwrap().iter().map(|row| &row["measured"]).collect();
     assert_eq!(measured, [&serde_json::json!([0.25, 0.25]), &serde_json::json!([0.25, 0.5])]);
-    std::fs::write(house.file("experiment.toml"), experiment.replace("\"wan\"", "\"van\""))
-        .unwrap();
+    std::fs::write(env.file("experiment.toml"), experiment.replace("\"wan\"", "\"van\"")).unwrap();
     let refused = output(&[]);
     let why = String::from_utf8(refused.stderr).unwrap();
     assert!(refused.status.code() == Some(2) && why.contains("\"van\": the topology"), "{why}");
-    std::fs::write(house.file("experiment.toml"), experiment).unwrap();
+    std::fs::write(env.file("experiment.toml"), experiment).unwrap();
     let text = run(&["--case", "as it is"]);
     assert!(text.contains("| as it is | 0.25 | 0.30 | 0.25 |"), "{text}");
     let part = output(&["--case", "as"]);
     let why = String::from_utf8(part.stderr).unwrap();
     assert_eq!(part.status.code(), Some(2));
     assert!(why.contains("no case \"as\": there are as it is, half as fast"), "{why}");
-    // Bounds and expected figures stand in columns of their own.
+    // Bounds and expected figures have their own columns.
     let bounded = experiment
         .replace("published = { \"Gb/s\" = 0.3 }", "bounds = { \"Gb/s\" = 0.2 }\ntitle = \"what\"")
         .replace("with = {", "expected = { \"share\" = 0.4 }\nwith = {")
         .replace("source = \"nobody\"", "");
-    std::fs::write(house.file("experiment.toml"), bounded).unwrap();
+    std::fs::write(env.file("experiment.toml"), bounded).unwrap();
     let above = output(&[]);
     let text = String::from_utf8(above.stdout).unwrap();
     assert_eq!(above.status.code(), Some(3), "{text}");
@@ -566,18 +560,18 @@ fn an_experiment_is_a_table_of_plays() {
     );
     assert!(text.contains("| as it is | what | **0.25** | 0.20 | 0.25 | - |"), "{text}");
     assert!(!text.contains("ublished"), "{text}");
-    std::fs::write(house.file("experiment.toml"), experiment.replace("source", "note")).unwrap();
+    std::fs::write(env.file("experiment.toml"), experiment.replace("source", "note")).unwrap();
     let refused = output(&[]);
     assert!(String::from_utf8(refused.stderr).unwrap().contains("who published"));
 }
 
-/// Without the source tree: by name, with pictures in the current directory.
+/// Experiments run by name without the source tree, and write pictures to the current directory.
 #[test]
 fn embedded_experiments_run_anywhere() {
-    let Some(house) = House::new("embedded") else { return };
+    let Some(env) = TestEnv::new("embedded") else { return };
     let run = |arguments: &[&str]| {
-        let mut command = house.penstock("experiment");
-        command.current_dir(house.0.path()).args(arguments).output().unwrap()
+        let mut command = env.penstock("experiment");
+        command.current_dir(env.0.path()).args(arguments).output().unwrap()
     };
     let listed = String::from_utf8(run(&["list"]).stdout).unwrap();
     assert!(listed.contains("buffers: ") && listed.contains("ten-sites: "), "{listed}");
@@ -594,10 +588,10 @@ fn embedded_experiments_run_anywhere() {
     assert_eq!(nowhere.status.code(), Some(2));
 }
 
-/// Programs of a play write where it was started.
+/// Programs of a play write to the directory in which it was started.
 #[test]
 fn plays_write_to_the_current_directory() {
-    let Some(house) = House::new("output") else { return };
+    let Some(env) = TestEnv::new("output") else { return };
     let text = r#"
         name = "play"
         topology = "two.toml"
@@ -606,19 +600,19 @@ fn plays_write_to_the_current_directory() {
         host = "a"
         run = ["sh", "-c", "pwd; echo drawn >\"$PENSTOCK_OUTPUT/picture\""]
     "#;
-    std::fs::write(house.file("play.toml"), text).unwrap();
+    std::fs::write(env.file("play.toml"), text).unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
-    let scenario = house.file("play.toml");
-    let mut run = house.lab(&["run", scenario.to_str().unwrap(), "--json"]);
+    let scenario = env.file("play.toml");
+    let mut run = env.lab(&["run", scenario.to_str().unwrap(), "--json"]);
     let output = run.current_dir(elsewhere.path()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(std::fs::read_to_string(elsewhere.path().join("picture")).unwrap(), "drawn\n");
 }
 
-/// Loops outside the lab take the processors while links are on time.
+/// Busy loops outside the lab take the processors while links stay on time.
 #[test]
 fn foreign_load_makes_a_play_invalid() {
-    let Some(house) = House::new("load") else { return };
+    let Some(env) = TestEnv::new("load") else { return };
     let text = r#"
         name = "play"
         topology = "two.toml"
@@ -627,11 +621,11 @@ fn foreign_load_makes_a_play_invalid() {
         host = "a"
         run = ["sleep", "2"]
     "#;
-    std::fs::write(house.file("play.toml"), text).unwrap();
+    std::fs::write(env.file("play.toml"), text).unwrap();
     let cores = std::thread::available_parallelism().unwrap().get();
     let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
     let mut loops: Vec<_> = (0..2 * cores).map(|_| spin()).collect();
-    let output = play(&house, &[]);
+    let output = play(&env, &[]);
     for one in &mut loops {
         one.kill().unwrap();
         one.wait().unwrap();
@@ -648,8 +642,8 @@ fn foreign_load_makes_a_play_invalid() {
 }
 
 #[test]
-fn what_buffers_let_through_is_named() {
-    let Some(house) = House::new("buffers") else { return };
+fn socket_buffer_bottleneck_is_reported() {
+    let Some(env) = TestEnv::new("buffers") else { return };
     let text = r#"
         name = "play"
         topology = "two.toml"
@@ -678,8 +672,8 @@ fn what_buffers_let_through_is_named() {
         host = "a"
         run = ["penstock", "nettest", "[b]:5201", "--time", "2", "--congestion", "cubic", "--json", "--reverse"]
     "#;
-    std::fs::write(house.file("play.toml"), text).unwrap();
-    let output = play(&house, &[]);
+    std::fs::write(env.file("play.toml"), text).unwrap();
+    let output = play(&env, &[]);
     assert!(output.status.success(), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let told = report["programs"][1]["output"].as_str().unwrap();
@@ -694,10 +688,10 @@ fn what_buffers_let_through_is_named() {
 }
 
 #[test]
-fn a_copy_leaves_a_path_that_goes_for_good() {
-    let Some(house) = House::new("paths") else { return };
+fn copy_abandons_a_dead_path() {
+    let Some(env) = TestEnv::new("paths") else { return };
     let scenario = concat!(env!("CARGO_MANIFEST_DIR"), "/../experiments/lossy-path/scenario.toml");
-    let mut run = house.lab(&["run", scenario, "--json"]);
+    let mut run = env.lab(&["run", scenario, "--json"]);
     for value in [
         "size=500000000",
         "from=source-eth0,source-eth1",
@@ -709,7 +703,7 @@ fn a_copy_leaves_a_path_that_goes_for_good() {
     }
     let output = run.env("PENSTOCK_LOG", "info").output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    // Bytes are compared by the scenario.
+    // The scenario compares the bytes.
     assert!(output.status.success(), "{report:#}");
     let programs = report["programs"].as_array().unwrap();
     let copy = programs.iter().find(|program| program["name"] == "copy").unwrap();
@@ -717,34 +711,40 @@ fn a_copy_leaves_a_path_that_goes_for_good() {
     assert!(told.contains("nothing is acknowledged by"), "{told}");
 }
 
-/// Of a user who has nothing: nobody.
-const NOBODY: u32 = 65_534;
+/// User nobody.
+const NOBODY_UID: u32 = 65_534;
 
 #[test]
-fn a_user_without_privileges_has_labs_too() {
+fn unprivileged_user_runs_a_lab() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
-    let Some(house) = House::new("without privileges") else { return };
-    let probe = Command::new("unshare").args(["-Urn", "true"]).uid(NOBODY).gid(NOBODY).output();
+    let Some(env) = TestEnv::new("without privileges") else { return };
+    let probe =
+        Command::new("unshare").args(["-Urn", "true"]).uid(NOBODY_UID).gid(NOBODY_UID).output();
     if !probe.is_ok_and(|probe| probe.status.success()) {
         println!("skipped: user namespaces are not for everyone here");
         return;
     }
-    // Where the binary was built nobody else may look.
-    let program = house.file("penstock");
+    // Other users cannot read the build directory.
+    let program = env.file("penstock");
     std::fs::copy(PENSTOCK, &program).unwrap();
-    let state = house.file("theirs");
+    let state = env.file("theirs");
     std::fs::create_dir(&state).unwrap();
-    std::os::unix::fs::chown(&state, Some(NOBODY), Some(NOBODY)).unwrap();
-    std::fs::set_permissions(house.0.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::os::unix::fs::chown(&state, Some(NOBODY_UID), Some(NOBODY_UID)).unwrap();
+    std::fs::set_permissions(env.0.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let run = |words: &[&str]| {
         let mut command = Command::new(&program);
-        command.uid(NOBODY).gid(NOBODY).env("PENSTOCK_STATE", &state).arg("lab").args(words);
+        command
+            .uid(NOBODY_UID)
+            .gid(NOBODY_UID)
+            .env("PENSTOCK_STATE", &state)
+            .arg("lab")
+            .args(words);
         let output = command.stdin(Stdio::null()).output().unwrap();
         assert!(output.status.success(), "{words:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
-    let file = house.file("two.toml");
+    let file = env.file("two.toml");
     assert!(run(&["up", file.to_str().unwrap(), "--no-calibration"]).starts_with("lab two is up"));
     run(&["set", "wan", "loss=100%"]);
     run(&["set", "wan", "loss=0"]);

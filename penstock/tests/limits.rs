@@ -1,5 +1,4 @@
-//! What an agent gives at most holds for all its transfers together, and who comes late waits and gets
-//! its part.
+//! Limits of an agent apply to the sum of its transfers; a later transfer waits and gets its share.
 
 mod common;
 
@@ -8,53 +7,55 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Agent, House, Random, Run, assert_no_leftovers, assert_same, run, until, write_file};
+use common::{
+    Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, run, wait_until, write_file,
+};
 
 /// Files of `bytes`, each in a directory of its own so that the copies are different commands.
-fn files(house: &House, count: usize, bytes: usize) -> Vec<PathBuf> {
+fn files(env: &TestEnv, count: usize, bytes: usize) -> Vec<PathBuf> {
     let mut random = Random::seeded(61);
     let write = |number| {
-        let path = house.source.join(format!("file{number}"));
+        let path = env.source.join(format!("file{number}"));
         write_file(&mut random, &path, bytes);
         path
     };
     (0..count).map(write).collect()
 }
 
-fn start(house: &House, agent: &Agent, file: &PathBuf, more: &[&str]) -> Run {
-    Run::start(house.cp(more).arg(file).arg(agent.url("")))
+fn start(env: &TestEnv, agent: &Agent, file: &PathBuf, more: &[&str]) -> Run {
+    Run::start(env.cp(more).arg(file).arg(agent.url("")))
 }
 
 #[test]
-fn memory_is_for_all_transfers_together() {
-    let house = House::new();
-    let agent = Agent::start(&house.state, &house.root, "127.0.0.1:0", &["--memory", "16MiB"]);
-    let files = files(&house, 2, 9 << 20);
-    // Four blocks of 4 MiB are all there is.
-    let first = start(&house, &agent, &files[0], &["--rate", "24M"]);
-    until("the first runs", Duration::from_secs(20), || {
-        (!agent.transfers(&house.state).is_empty()).then_some(())
+fn memory_limit_spans_all_transfers() {
+    let env = TestEnv::new();
+    let agent = Agent::start(&env.state, &env.root, "127.0.0.1:0", &["--memory", "16MiB"]);
+    let files = files(&env, 2, 9 << 20);
+    // The pool has four blocks of 4 MiB.
+    let first = start(&env, &agent, &files[0], &["--rate", "24M"]);
+    wait_until("the first runs", Duration::from_secs(20), || {
+        (!agent.transfers(&env.state).is_empty()).then_some(())
     });
-    let second = start(&house, &agent, &files[1], &[]).wait().good();
+    let second = start(&env, &agent, &files[1], &[]).wait().good();
     assert!(second.error.contains("penstock: waiting: "), "{second:?}");
     assert!(second.error.contains("memory for blocks (16.0 MiB) is all in use"), "{second:?}");
     first.wait().good();
-    assert_same(&house.source, &house.root);
-    assert_no_leftovers(&house.root, &house.state);
+    assert_same(&env.source, &env.root);
+    assert_no_leftovers(&env.root, &env.state);
 
-    let done = run(house.cp(&["--block", "8MiB"]).arg(&files[0]).arg(agent.url("x")));
+    let done = run(env.cp(&["--block", "8MiB"]).arg(&files[0]).arg(agent.url("x")));
     assert_eq!((done.code, done.lines().len()), (1, 1), "{done:?}");
     assert!(done.error.contains("use a smaller --block"), "{done:?}");
 }
 
 #[test]
-fn streams_are_for_all_transfers_together() {
-    let house = House::new();
-    let agent = Agent::start(&house.state, &house.root, "127.0.0.1:0", &["--streams", "4"]);
-    let files = files(&house, 3, 8 << 20);
+fn stream_limit_spans_all_transfers() {
+    let env = TestEnv::new();
+    let agent = Agent::start(&env.state, &env.root, "127.0.0.1:0", &["--streams", "4"]);
+    let files = files(&env, 3, 8 << 20);
     let options = ["--rate", "12M", "--streams", "4", "--block", "64KiB"];
     let streams = || -> Vec<u64> {
-        let running = agent.transfers(&house.state);
+        let running = agent.transfers(&env.state);
         let streams: Vec<_> = running
             .iter()
             .filter(|one| one["state"] == "running")
@@ -65,8 +66,8 @@ fn streams_are_for_all_transfers_together() {
     };
     let mut clients = Vec::new();
     for (file, wanted) in files.iter().zip([&[4][..], &[2, 2], &[1, 1, 2]]) {
-        clients.push(start(&house, &agent, file, &options));
-        until("each has its part", Duration::from_secs(20), || {
+        clients.push(start(&env, &agent, file, &options));
+        wait_until("each has its part", Duration::from_secs(20), || {
             let mut now = streams();
             now.sort_unstable();
             (now == wanted).then_some(())
@@ -75,68 +76,68 @@ fn streams_are_for_all_transfers_together() {
     for client in clients {
         client.wait().good();
     }
-    assert_same(&house.source, &house.root);
-    assert_no_leftovers(&house.root, &house.state);
+    assert_same(&env.source, &env.root);
+    assert_no_leftovers(&env.root, &env.state);
 }
 
 #[test]
 fn transfers_are_counted() {
-    let house = House::new();
-    let agent = Agent::start(&house.state, &house.root, "127.0.0.1:0", &["--transfers", "2"]);
-    let files = files(&house, 3, 1 << 20);
+    let env = TestEnv::new();
+    let agent = Agent::start(&env.state, &env.root, "127.0.0.1:0", &["--transfers", "2"]);
+    let files = files(&env, 3, 1 << 20);
     let slow = ["--rate", "4M", "--block", "64KiB"];
-    let first: Vec<_> = files[..2].iter().map(|file| start(&house, &agent, file, &slow)).collect();
-    until("both run", Duration::from_secs(20), || {
-        let transfers = agent.transfers(&house.state);
+    let first: Vec<_> = files[..2].iter().map(|file| start(&env, &agent, file, &slow)).collect();
+    wait_until("both run", Duration::from_secs(20), || {
+        let transfers = agent.transfers(&env.state);
         (transfers.iter().filter(|one| one["state"] == "running").count() == 2).then_some(())
     });
-    let third = start(&house, &agent, &files[2], &[]).wait().good();
+    let third = start(&env, &agent, &files[2], &[]).wait().good();
     assert!(third.error.contains("2 transfers are running, which is the limit"), "{third:?}");
     first.into_iter().for_each(|one| drop(one.wait().good()));
-    assert_same(&house.source, &house.root);
+    assert_same(&env.source, &env.root);
 }
 
-/// Two transfers have one rate between them, which is listed when they have ended.
+/// Two transfers share one rate; ended transfers are listed with their mean rate.
 #[test]
-fn the_rate_is_for_all_transfers_together() {
-    let house = House::new();
-    let agent = Agent::start(&house.state, &house.root, "127.0.0.1:0", &["--rate", "16M"]);
-    let files = files(&house, 2, 2 << 20);
+fn rate_limit_spans_all_transfers() {
+    let env = TestEnv::new();
+    let agent = Agent::start(&env.state, &env.root, "127.0.0.1:0", &["--rate", "16M"]);
+    let files = files(&env, 2, 2 << 20);
     let begun = Instant::now();
     let both: Vec<_> =
-        files.iter().map(|file| start(&house, &agent, file, &["--block", "64KiB"])).collect();
+        files.iter().map(|file| start(&env, &agent, file, &["--block", "64KiB"])).collect();
     both.into_iter().for_each(|one| drop(one.wait().good()));
     // 4 MiB at 16 Mb/s are 2.1 s.
     assert!(begun.elapsed() > Duration::from_millis(1900), "{:?}", begun.elapsed());
-    let ended = agent.transfers(&house.state);
+    let ended = agent.transfers(&env.state);
     assert_eq!(ended.len(), 2, "{ended:?}");
     for one in &ended {
         let rate = one["bits_per_second"].as_u64().unwrap();
         assert!((1_000_000..17_000_000).contains(&rate), "{one}");
         assert_eq!(one["bound_by"], "rate limit", "{one}");
     }
-    // Where nothing moves there is neither.
-    start(&house, &agent, &files[0], &[]).wait().good();
-    let last = agent.transfers(&house.state).pop().unwrap();
+    // A transfer that moves no bytes has neither rate nor bottleneck.
+    start(&env, &agent, &files[0], &[]).wait().good();
+    let last = agent.transfers(&env.state).pop().unwrap();
     assert_eq!((&last["bits_per_second"], &last["bound_by"]), (&0.into(), &"-".into()), "{last}");
 }
 
 /// A file of 1 MiB is in the journal while it is copied, a smaller one is not.
 #[test]
-fn files_from_one_mebibyte_on_are_journalled() {
-    let house = House::new();
-    let agent = house.agent();
+fn files_from_1_mib_are_journalled() {
+    let env = TestEnv::new();
+    let agent = env.agent();
     let mut random = Random::seeded(62);
-    write_file(&mut random, &house.source.join("at-the-limit"), 1 << 20);
-    write_file(&mut random, &house.source.join("below-the-limit"), (1 << 20) - 1);
-    let mut copy = house.cp(&["-r", "--rate", "8M", "--block", "64KiB"]);
-    let mut copy = Run::start(copy.arg(house.source.join(".")).arg(agent.url("")));
+    write_file(&mut random, &env.source.join("at-the-limit"), 1 << 20);
+    write_file(&mut random, &env.source.join("below-the-limit"), (1 << 20) - 1);
+    let mut copy = env.cp(&["-r", "--rate", "8M", "--block", "64KiB"]);
+    let mut copy = Run::start(copy.arg(env.source.join(".")).arg(agent.url("")));
     let mut seen = Vec::new();
     while !copy.is_over() {
-        let journals = fs::read_dir(house.state.join("transfers")).into_iter().flatten();
+        let journals = fs::read_dir(env.state.join("transfers")).into_iter().flatten();
         for journal in journals.flatten().map(|entry| entry.path()) {
             if journal.extension().is_some_and(|kind| kind == "journal") {
-                // It may be gone by now.
+                // The journal may have been removed by now.
                 seen.extend(fs::read(journal).unwrap_or_default());
             }
         }
@@ -149,10 +150,10 @@ fn files_from_one_mebibyte_on_are_journalled() {
 
 #[test]
 fn blocks_and_memory_have_their_limits() {
-    let house = House::new();
-    let file = &files(&house, 1, 3 << 20)[0];
-    let to = house.path("to");
-    let copy = |options: &[&str]| run(house.cp(options).arg(file).arg(&to));
+    let env = TestEnv::new();
+    let file = &files(&env, 1, 3 << 20)[0];
+    let to = env.path("to");
+    let copy = |options: &[&str]| run(env.cp(options).arg(file).arg(&to));
     for block in ["32KiB", "3MiB", "128MiB"] {
         let done = copy(&["--block", block, "--memory", "1GiB"]);
         assert_eq!((done.code, done.lines().len()), (2, 1), "{done:?}");
@@ -168,36 +169,36 @@ fn blocks_and_memory_have_their_limits() {
     }
 }
 
-/// An agent that is told to end gives its transfers time, and its successor need not wait for that.
+/// After SIGTERM an agent gives its transfers 10 s; its successor can start meanwhile.
 #[test]
-fn a_restart_may_overlap_the_end_of_the_former() {
-    let house = House::new();
-    let mut former = house.agent();
-    let files = files(&house, 1, 2 << 20);
+fn restart_may_overlap_predecessors_shutdown() {
+    let env = TestEnv::new();
+    let mut former = env.agent();
+    let files = files(&env, 1, 2 << 20);
     let slow = ["--rate", "4M", "--block", "64KiB"];
-    let copy = start(&house, &former, &files[0], &slow);
-    until("it runs", Duration::from_secs(20), || {
-        (!former.transfers(&house.state).is_empty()).then_some(())
+    let copy = start(&env, &former, &files[0], &slow);
+    wait_until("it runs", Duration::from_secs(20), || {
+        (!former.transfers(&env.state).is_empty()).then_some(())
     });
     let pid = former.child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    let next = house.agent();
+    let next = env.agent();
     assert!(former.child.try_wait().unwrap().is_none(), "it was to have 10 s for its transfer");
     copy.wait().good();
-    assert_same(&house.source, &house.root);
+    assert_same(&env.source, &env.root);
     assert_eq!(former.child.wait().unwrap().code(), Some(0));
-    assert!(next.transfers(&house.state).is_empty());
+    assert!(next.transfers(&env.state).is_empty());
 }
 
 #[test]
-fn a_client_gives_up_in_the_time_it_was_given() {
-    let house = House::new();
-    let mut agent = house.agent();
-    let files = files(&house, 1, 4 << 20);
+fn client_gives_up_after_given_time() {
+    let env = TestEnv::new();
+    let mut agent = env.agent();
+    let files = files(&env, 1, 4 << 20);
     let options = ["--rate", "4M", "--block", "64KiB", "--give-up-after", "1s"];
-    let copy = start(&house, &agent, &files[0], &options);
-    until("it runs", Duration::from_secs(20), || {
-        let transfers = agent.transfers(&house.state);
+    let copy = start(&env, &agent, &files[0], &options);
+    wait_until("it runs", Duration::from_secs(20), || {
+        let transfers = agent.transfers(&env.state);
         transfers.iter().any(|one| one["moved_bytes"].as_u64() > Some(0)).then_some(())
     });
     agent.kill();

@@ -1,4 +1,4 @@
-//! `penstock nettest` as users meet it: the real binary over real sockets.
+//! `penstock nettest`: the binary over real sockets.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-const WAIT: Duration = Duration::from_secs(30);
+const LOG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A listener on a port of its own, ended when dropped.
+/// A listener on a free port; killed when dropped.
 struct Listening {
     child: Child,
     address: String,
@@ -47,7 +47,8 @@ impl Listening {
     /// Waits for a log line that contains `word`.
     fn log_line(&self, word: &str) -> String {
         loop {
-            let line = self.log.recv_timeout(WAIT).unwrap_or_else(|_| panic!("no line '{word}'"));
+            let line =
+                self.log.recv_timeout(LOG_TIMEOUT).unwrap_or_else(|_| panic!("no line '{word}'"));
             if line.contains(word) {
                 return line;
             }
@@ -91,7 +92,7 @@ fn only_line(text: &[u8]) -> String {
 }
 
 #[test]
-fn the_documented_fields_are_there_in_every_direction() {
+fn every_direction_prints_documented_fields() {
     let listener = Listening::on("127.0.0.1:0");
     for (flags, direction, streams) in [
         (&["-t", "0.5"][..], "forward", 1),
@@ -122,7 +123,7 @@ fn the_documented_fields_are_there_in_every_direction() {
 }
 
 #[test]
-fn a_fixed_amount_is_exact_on_every_path() {
+fn fixed_byte_count_is_exact() {
     let listener = Listening::on("127.0.0.1:0");
     for path in ["auto", "vmsplice", "sendfile", "write"] {
         let report = listener.test(&["-n", "12345679", "-P", "3", "--path", path]);
@@ -136,7 +137,7 @@ fn a_fixed_amount_is_exact_on_every_path() {
 }
 
 #[test]
-fn the_rate_limit_is_for_all_streams_together() {
+fn rate_limit_spans_all_streams() {
     let listener = Listening::on("127.0.0.1:0");
     for flags in [&["-P", "1"][..], &["-P", "4", "-R"]] {
         let flags = [&["--rate", "80M", "-t", "2"], flags].concat();
@@ -178,7 +179,7 @@ fn many_clients_at_once() {
     });
 }
 
-/// Each of two tests that share the listener says so, the one that began first too.
+/// Both of two tests that share the listener report it.
 #[test]
 fn simultaneous_tests_are_reported_in_both() {
     let listener = Listening::on("127.0.0.1:0");
@@ -197,9 +198,9 @@ fn simultaneous_tests_are_reported_in_both() {
     assert_eq!(after["other_tests"], 0, "{after}");
 }
 
-/// A listener that is stopped keeps its connections, and says nothing.
+/// A stopped (SIGSTOP) listener keeps its connections open and silent.
 #[test]
-fn hung_listener_is_noticed_within_five_seconds() {
+fn hung_listener_fails_within_five_seconds() {
     let listener = Listening::on("127.0.0.1:0");
     let pid = listener.child.id().to_string();
     let signal = |name: &str| {
@@ -214,7 +215,7 @@ fn hung_listener_is_noticed_within_five_seconds() {
             .spawn()
             .unwrap()
     };
-    // While it runs, either way and with rare interval lines, and before it begins.
+    // During a test, in both directions and with rare interval lines, and before its start.
     let running: Vec<_> = [&["-R"][..], &["-i", "30"]].iter().map(|flags| start(flags)).collect();
     running.iter().for_each(|_| drop(listener.log_line("started")));
     signal("-STOP");
@@ -243,11 +244,11 @@ fn a_sweep_reports_its_knee() {
 }
 
 #[test]
-fn garbage_is_dropped_with_a_reason_and_tests_go_on() {
+fn garbage_is_dropped_with_reason() {
     let listener = Listening::on("127.0.0.1:0");
     let send = |bytes: &[u8]| {
         let mut socket = TcpStream::connect(&listener.address).unwrap();
-        // The listener may have read enough to hang up before all of it is written.
+        // The listener may close before all bytes are written.
         let _ = socket.write_all(bytes);
         let _ = socket.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
@@ -273,7 +274,7 @@ fn garbage_is_dropped_with_a_reason_and_tests_go_on() {
 }
 
 #[test]
-fn a_client_that_vanishes_frees_its_place() {
+fn vanished_client_frees_its_slot() {
     let listener = Listening::on("127.0.0.1:0");
     let mut client = penstock()
         .args(["nettest", &listener.address, "-t", "60"])
@@ -331,7 +332,7 @@ fn bad_arguments_are_usage_errors() {
 }
 
 #[test]
-fn failures_are_one_line_that_names_the_object() {
+fn failure_line_names_its_object() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let output = client(&free.to_string(), &[]);
     assert_eq!(output.status.code(), Some(1));
@@ -359,7 +360,7 @@ fn interrupt(child: &Child) {
 }
 
 #[test]
-fn a_listener_that_is_interrupted_lets_its_clients_report() {
+fn interrupted_listener_lets_clients_report() {
     let mut listener = Listening::on("127.0.0.1:0");
     let client = penstock()
         .args(["nettest", &listener.address, "-t", "60", "--json"])
@@ -377,8 +378,8 @@ fn a_listener_that_is_interrupted_lets_its_clients_report() {
 }
 
 #[test]
-fn an_interrupt_before_anything_runs_ends_at_once() {
-    // It accepts in its backlog and never answers.
+fn interrupt_before_start_ends_at_once() {
+    // The backlog accepts the connection, and no answer follows.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let mut client = penstock().args(["nettest", &address]).spawn().unwrap();
@@ -390,7 +391,7 @@ fn an_interrupt_before_anything_runs_ends_at_once() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_the_test_quietly() {
+fn closed_stdout_ends_test_quietly() {
     let listener = Listening::on("127.0.0.1:0");
     let mut client = penstock()
         .args(["nettest", &listener.address, "-t", "60", "-i", "0.1"])
@@ -407,7 +408,7 @@ fn a_reader_that_goes_away_ends_the_test_quietly() {
 }
 
 #[test]
-fn two_thousand_idle_connections_neither_stop_a_test_nor_keep_another_out() {
+fn idle_connections_do_not_block_tests() {
     penstock_sys::machine::raise_open_files().unwrap();
     let listener = Listening::on("127.0.0.1:0");
     let address = listener.address.as_str();

@@ -1,5 +1,4 @@
-//! The way of a newcomer: the commands of docs/controller.md from nothing to a finished request, exactly as they are
-//! written, in a network namespace of their own.
+//! Quick start of docs/controller.md: its commands, as written, lead to a finished request in a network namespace.
 
 mod common;
 
@@ -8,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{PENSTOCK, until};
+use common::{PENSTOCK, wait_until};
 
-const LONG: Duration = Duration::from_secs(60);
+const SERVICE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A network namespace with a loopback; removed when dropped.
 struct Namespace(String);
@@ -24,7 +23,7 @@ impl Namespace {
         made
     }
 
-    /// A shell in it, where `penstock` is the one that was built.
+    /// A shell in the namespace, with the built `penstock` in its PATH.
     fn shell(&self, line: &str, directory: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0, "bash", "-c", line]).current_dir(directory);
@@ -55,11 +54,11 @@ fn ip(arguments: &[&str]) {
     assert!(done.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// A service that runs; killed when dropped.
+/// A running service; killed when dropped.
 struct Service(Child);
 
 impl Service {
-    /// Starts it, and waits until the HTTP address of its configuration answers.
+    /// Starts the service and waits until the HTTP address of its configuration answers.
     fn start(namespace: &Namespace, line: &str, directory: &Path) -> Self {
         let mut command = namespace.shell(&format!("exec {line}"), directory);
         let log = fs::File::create(directory.join("log")).unwrap();
@@ -71,7 +70,7 @@ impl Service {
         let http = config.lines().find_map(|line| line.strip_prefix("http = "));
         let http = http.unwrap_or("\"127.0.0.1:8621\"").trim_matches('"');
         let (host, port) = http.rsplit_once(':').unwrap();
-        until(line, LONG, || {
+        wait_until(line, SERVICE_TIMEOUT, || {
             assert_eq!(service.0.try_wait().unwrap(), None, "{line}: {}", log_of(directory));
             let answers = format!("exec 3<>/dev/tcp/{host}/{port}");
             namespace.run(&answers, directory).status.success().then_some(())
@@ -125,7 +124,7 @@ fn documented_commands_finish_a_request() {
         let found = answers.iter().find(|(line, _)| line.contains(words));
         found.unwrap_or_else(|| panic!("no command has {words}")).1.clone()
     };
-    // What init printed is what the document has.
+    // The document shows the output of init.
     for line in said("controller init").lines().filter(|line| line.starts_with("  penstock serve"))
     {
         assert!(
@@ -135,14 +134,14 @@ fn documented_commands_finish_a_request() {
     }
     assert!(said("submit a:/data b:/data/in").contains("done, 1 of 1 file"));
     assert_eq!(said("cat site/dtn-b"), "hello\n");
-    // A single file goes into the directory under its name.
+    // A single file is stored in the directory under its name.
     assert!(said("submit a:/data/hello.txt").contains("done, 1 of 1 file"));
     assert_eq!(
         fs::read_to_string(place.join("site/dtn-b/data/again/hello.txt")).unwrap(),
         "hello\n"
     );
 
-    // Where no export lets the controller in, a request fails at once and says what is missing.
+    // Without an export for the controller a request fails at once and names what is missing.
     for (from, to, host) in [("a:/store", "b:/data/x", "dtn-a"), ("a:/data", "b:/store/x", "dtn-b")]
     {
         let done =
@@ -157,10 +156,10 @@ fn documented_commands_finish_a_request() {
         );
     }
 
-    // Both sites hang on switches of their own; a reservation between them is one line.
+    // Each site has its own switch; one command reserves a rate between them.
     let done = namespace.run("penstock reserve a b 1G --for 1h", place);
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    // A directory that has a configuration is left alone.
+    // A directory with a configuration is not overwritten.
     let again = namespace.run("penstock controller init site dtn-a=a dtn-b=b", place);
     assert_eq!(again.status.code(), Some(2));
 }
@@ -182,9 +181,9 @@ fn agent_elsewhere_reports_over_tls() {
         format!("penstock serve --config site{below}/penstock.toml --state site{below}/state")
     };
     let _controller = Service::start(&namespace, &serve(""), place);
-    // Its HTTP API is at the default address, which the controller left free.
+    // Its HTTP API uses the default address, which the controller left free.
     let _agent = Service::start(&namespace, &serve("/dtn1"), place);
-    until("it reports", LONG, || {
+    wait_until("it reports", SERVICE_TIMEOUT, || {
         let done = namespace.run("penstock drain --controller 192.0.2.9:8621 --json", place);
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         let hosts: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();

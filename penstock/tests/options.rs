@@ -1,5 +1,5 @@
-//! What `penstock cp` offers, checked against other programs and plain code: digests, comparison,
-//! readback, in place, sparse files, attributes, lists, names, directions, ssh.
+//! Options of `penstock cp`, checked against other programs and plain code: digests, comparison, readback, in-place
+//! writes, sparse files, attributes, lists, names, directions, ssh.
 
 mod common;
 
@@ -10,23 +10,23 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use common::{
-    Agent, Done, House, PENSTOCK, Random, Run, assert_no_leftovers, assert_same, run, skip, until,
-    write_file, write_tree,
+    Agent, Done, PENSTOCK, Random, Run, TestEnv, assert_no_leftovers, assert_same, run, skip,
+    wait_until, write_file, write_tree,
 };
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-fn dataset(house: &House, seed: u64) -> PathBuf {
-    let data = house.source.join("data");
+fn dataset(env: &TestEnv, seed: u64) -> PathBuf {
+    let data = env.source.join("data");
     fs::create_dir(&data).unwrap();
     write_tree(&mut Random::seeded(seed), &data, 2, 60);
     data
 }
 
-fn push(house: &House, agent: &Agent, data: &Path, more: &[&str]) -> Done {
-    run(house.cp(&["-r"]).args(more).arg(data).arg(agent.url("")))
+fn push(env: &TestEnv, agent: &Agent, data: &Path, more: &[&str]) -> Done {
+    run(env.cp(&["-r"]).args(more).arg(data).arg(agent.url("")))
 }
 
 /// RFC 1950, section 8.2.
@@ -63,10 +63,10 @@ fn digest_of(algorithm: &str, path: &Path) -> String {
 }
 
 #[test]
-fn every_digest_is_what_others_compute() {
-    let house = House::new();
-    let data = dataset(&house, 31);
-    let agent = house.agent();
+fn digests_match_other_programs() {
+    let env = TestEnv::new();
+    let data = dataset(&env, 31);
+    let agent = env.agent();
     let files: Vec<_> = common::tree(&data)
         .into_keys()
         .filter(|path| data.join(path).symlink_metadata().unwrap().is_file())
@@ -79,17 +79,17 @@ fn every_digest_is_what_others_compute() {
     };
     for algorithm in ["adler32", "crc32c", "blake3", "sha256", "md5"] {
         for pull in [false, true] {
-            let to = house.path(&format!("{algorithm}{pull}"));
+            let to = env.path(&format!("{algorithm}{pull}"));
             fs::create_dir(&to).unwrap();
-            let sums = house.path("sums");
-            let mut command = house.cp(&["-r", "--checksum", algorithm, "--block", "256KiB"]);
+            let sums = env.path("sums");
+            let mut command = env.cp(&["-r", "--checksum", algorithm, "--block", "256KiB"]);
             command.args(["--checksum-file", text(&sums)]);
             let done = if pull {
                 run(command.arg(agent.url(&format!("{algorithm}/data"))).arg(&to)).good()
             } else {
                 run(command.arg(&data).arg(agent.url(&format!("{algorithm}/")))).good()
             };
-            let root = if pull { to } else { house.root.join(algorithm) };
+            let root = if pull { to } else { env.root.join(algorithm) };
             assert_same(&data, &root.join("data"));
             let listed = done.json["digests"].as_object().unwrap();
             assert_eq!(listed.len(), files.len(), "{algorithm}");
@@ -108,29 +108,29 @@ fn every_digest_is_what_others_compute() {
             assert_eq!(fs::read_to_string(&sums).unwrap().lines().count(), files.len());
         }
     }
-    let done = push(&house, &agent, &data, &["--checksum", "none"]).good();
+    let done = push(&env, &agent, &data, &["--checksum", "none"]).good();
     assert!(done.json["digests"].as_object().unwrap().is_empty(), "{done:?}");
-    assert_same(&data, &house.root.join("data"));
+    assert_same(&data, &env.root.join("data"));
 }
 
-/// The second time nothing is sent, and every file is listed all the same.
+/// A second copy sends nothing and still lists the digest of every file.
 #[test]
 fn sums_list_what_was_there_already() {
-    let house = House::new();
-    let data = dataset(&house, 45);
-    let agent = house.agent();
-    let to = house.path("to");
+    let env = TestEnv::new();
+    let data = dataset(&env, 45);
+    let agent = env.agent();
+    let to = env.path("to");
     fs::create_dir(&to).unwrap();
-    let (pushed, pulled, local) = (agent.url(""), agent.url("data"), house.path("local"));
+    let (pushed, pulled, local) = (agent.url(""), agent.url("data"), env.path("local"));
     fs::create_dir(&local).unwrap();
     for (from, into, root) in [
-        (text(&data), pushed.as_str(), &house.root),
+        (text(&data), pushed.as_str(), &env.root),
         (&pulled, text(&to), &to),
         (text(&data), text(&local), &local),
     ] {
         let copy = || {
-            let sums = house.path("sums");
-            let mut command = house.cp(&["-r", "--checksum", "sha256"]);
+            let sums = env.path("sums");
+            let mut command = env.cp(&["-r", "--checksum", "sha256"]);
             let done = run(command.args(["--checksum-file", text(&sums), from, into])).good();
             let list = fs::read_to_string(&sums).unwrap();
             let mut lines: Vec<_> = list.lines().map(str::to_owned).collect();
@@ -144,46 +144,46 @@ fn sums_list_what_was_there_already() {
         assert_eq!(once, twice);
         assert_same(&data, &root.join("data"));
     }
-    assert_no_leftovers(&house.root, &house.state);
+    assert_no_leftovers(&env.root, &env.state);
 }
 
-/// Killed at half, each digest must still come out right when the rest was sent by another process.
+/// A copy is killed half way; the digests are correct though another process sent the rest.
 #[test]
-fn a_resumed_file_has_the_right_digest() {
-    let house = House::new();
+fn resumed_file_has_correct_digest() {
+    let env = TestEnv::new();
     let mut random = Random::seeded(32);
-    let one = house.source.join("one");
+    let one = env.source.join("one");
     write_file(&mut random, &one, 6 << 20);
-    let agent = house.agent();
+    let agent = env.agent();
     for algorithm in ["adler32", "crc32c", "blake3", "sha256", "md5", "none"] {
         let start = |rate: &str| {
             let mut command =
-                house.cp(&["--checksum", algorithm, "--block", "64KiB", "--rate", rate]);
+                env.cp(&["--checksum", algorithm, "--block", "64KiB", "--rate", rate]);
             Run::start(command.arg(&one).arg(agent.url(algorithm)))
         };
         let client = start("24M");
-        let known = house.agent_bytes(&agent, 2 << 20);
+        let known = env.agent_bytes(&agent, 2 << 20);
         client.kill();
         let done = start("1G").wait().good();
         assert!(done.number("resumed_bytes") * 100 >= known * 95, "{algorithm}: {known} {done:?}");
-        assert_eq!(fs::read(&one).unwrap(), fs::read(house.root.join(algorithm)).unwrap());
+        assert_eq!(fs::read(&one).unwrap(), fs::read(env.root.join(algorithm)).unwrap());
         if algorithm != "none" {
             let digests = done.json["digests"].as_object().unwrap();
             let digest = digests.values().next().unwrap();
             assert_eq!(digest, &digest_of(algorithm, &one), "{algorithm}");
         }
     }
-    assert_no_leftovers(&house.root, &house.state);
+    assert_no_leftovers(&env.root, &env.state);
 }
 
 trait AgentBytes {
-    /// Waits until the running transfer has moved at least this much, and says how much.
+    /// Waits until the running transfer has moved `least` bytes, and returns how many it has moved.
     fn agent_bytes(&self, agent: &Agent, least: u64) -> u64;
 }
 
-impl AgentBytes for House {
+impl AgentBytes for TestEnv {
     fn agent_bytes(&self, agent: &Agent, least: u64) -> u64 {
-        until("progress", Duration::from_secs(20), || {
+        wait_until("progress", Duration::from_secs(20), || {
             let transfers = agent.transfers(&self.state);
             let running = transfers.iter().find(|one| one["state"] == "running")?;
             running["moved_bytes"].as_u64().filter(|moved| *moved >= least)
@@ -192,26 +192,26 @@ impl AgentBytes for House {
 }
 
 #[test]
-fn what_is_there_is_not_sent_again() {
-    let house = House::new();
-    let data = dataset(&house, 33);
-    let agent = house.agent();
-    let first = push(&house, &agent, &data, &["--verify", "readback"]).good();
-    let again = push(&house, &agent, &data, &[]).good();
+fn existing_files_are_not_resent() {
+    let env = TestEnv::new();
+    let data = dataset(&env, 33);
+    let agent = env.agent();
+    let first = push(&env, &agent, &data, &["--verify", "readback"]).good();
+    let again = push(&env, &agent, &data, &[]).good();
     assert_eq!(again.number("skipped_files"), again.number("files"));
     assert_eq!(again.number("resumed_bytes"), first.number("bytes"));
     assert_eq!(again.number("moved_bytes"), 0);
 
-    // Other bytes under the same size and time: only a digest sees them.
-    let there = house.root.join("data/large0");
+    // Other bytes with the same size and time: only a digest shows the difference.
+    let there = env.root.join("data/large0");
     let modified = there.metadata().unwrap().modified().unwrap();
     fs::set_permissions(&there, fs::Permissions::from_mode(0o600)).unwrap();
     let mut bytes = fs::read(&there).unwrap();
     bytes[1 << 20] ^= 1;
     fs::write(&there, bytes).unwrap();
     fs::File::options().write(true).open(&there).unwrap().set_modified(modified).unwrap();
-    // The same bytes under another time: only a digest knows them.
-    let touched = house.root.join("data/large1");
+    // The same bytes with another time: only a digest shows that they are equal.
+    let touched = env.root.join("data/large1");
     fs::set_permissions(&touched, fs::Permissions::from_mode(0o600)).unwrap();
     fs::File::options()
         .write(true)
@@ -220,31 +220,31 @@ fn what_is_there_is_not_sent_again() {
         .set_modified(SystemTime::UNIX_EPOCH)
         .unwrap();
     let size = |name: &str| data.join(name).metadata().unwrap().len();
-    let done = push(&house, &agent, &data, &["--compare", "digest"]).good();
+    let done = push(&env, &agent, &data, &["--compare", "digest"]).good();
     assert_eq!(done.number("moved_bytes"), size("large0"), "{done:?}");
-    assert_same(&data, &house.root.join("data"));
-    assert_no_leftovers(&house.root, &house.state);
+    assert_same(&data, &env.root.join("data"));
+    assert_no_leftovers(&env.root, &env.state);
 }
 
 #[test]
-fn in_place_writes_under_the_final_name() {
-    let house = House::new();
-    let data = dataset(&house, 34);
-    let agent = house.agent();
-    fs::create_dir(house.root.join("data")).unwrap();
-    let there = house.root.join("data/large0");
+fn inplace_writes_under_final_name() {
+    let env = TestEnv::new();
+    let data = dataset(&env, 34);
+    let agent = env.agent();
+    fs::create_dir(env.root.join("data")).unwrap();
+    let there = env.root.join("data/large0");
     fs::write(&there, vec![1; 9 << 20]).unwrap();
     let inode = there.metadata().unwrap().ino();
-    push(&house, &agent, &data, &["--inplace"]).good();
-    assert_same(&data, &house.root.join("data"));
+    push(&env, &agent, &data, &["--inplace"]).good();
+    assert_same(&data, &env.root.join("data"));
     assert_eq!(there.metadata().unwrap().ino(), inode, "it is another file now");
-    assert_no_leftovers(&house.root, &house.state);
+    assert_no_leftovers(&env.root, &env.state);
 }
 
 #[test]
 fn sparse_files_stay_sparse() {
-    let house = House::new();
-    let data = house.source.join("data");
+    let env = TestEnv::new();
+    let data = env.source.join("data");
     fs::create_dir(&data).unwrap();
     let mut random = Random::seeded(35);
     for (name, bytes, islands) in
@@ -257,13 +257,13 @@ fn sparse_files_stay_sparse() {
             file.write_all_at(&random.bytes(100_000), ((island * 17) << 20) + 12_345).unwrap();
         }
     }
-    let agent = house.agent();
-    push(&house, &agent, &data, &[]).good();
-    let copy = house.root.join("data");
+    let agent = env.agent();
+    push(&env, &agent, &data, &[]).good();
+    let copy = env.root.join("data");
     assert_same(&data, &copy);
-    let back = house.path("back");
+    let back = env.path("back");
     fs::create_dir(&back).unwrap();
-    run(house.cp(&["-r", &agent.url("data")]).arg(&back)).good();
+    run(env.cp(&["-r", &agent.url("data")]).arg(&back)).good();
     assert_same(&data, &back.join("data"));
     for name in ["large", "empty", "tail"] {
         let blocks = |root: &Path| root.join(name).metadata().unwrap().blocks();
@@ -280,9 +280,9 @@ fn sparse_files_stay_sparse() {
 
 #[test]
 fn attributes_travel_when_asked() {
-    let house = House::new();
-    let data = dataset(&house, 36);
-    let agent = house.agent();
+    let env = TestEnv::new();
+    let data = dataset(&env, 36);
+    let agent = env.agent();
     let names = ["large0", "small0"];
     for name in names {
         let file = fs::File::open(data.join(name)).unwrap();
@@ -296,23 +296,23 @@ fn attributes_travel_when_asked() {
         let file = fs::File::open(root.join("data").join(name)).unwrap();
         penstock_sys::fs::get_xattr(&file, "user.origin".as_ref()).unwrap()
     };
-    push(&house, &agent, &data, &[]).good();
-    assert!(names.iter().all(|name| get(&house.root, name).is_none()));
-    run(house.cp(&["-r", "--xattrs"]).arg(&data).arg(agent.url("with/"))).good();
+    push(&env, &agent, &data, &[]).good();
+    assert!(names.iter().all(|name| get(&env.root, name).is_none()));
+    run(env.cp(&["-r", "--xattrs"]).arg(&data).arg(agent.url("with/"))).good();
     for name in names {
         assert_eq!(
-            get(&house.root.join("with"), name).as_deref(),
+            get(&env.root.join("with"), name).as_deref(),
             Some(&b"tier\0zero"[..]),
             "{name}"
         );
     }
 }
 
-/// Directories, read-only files and links have theirs too; what the destination refuses is said.
+/// Directories, read-only files and links keep their xattrs too; refusals of the destination are reported.
 #[test]
-fn attributes_of_everything_travel_or_are_named() {
-    let house = House::new();
-    let data = house.source.join("data");
+fn xattrs_travel_or_are_reported() {
+    let env = TestEnv::new();
+    let data = env.source.join("data");
     fs::create_dir_all(data.join("shelf")).unwrap();
     write_file(&mut Random::seeded(46), &data.join("small"), 100);
     write_file(&mut Random::seeded(47), &data.join("large"), 3 << 20);
@@ -331,24 +331,24 @@ fn attributes_of_everything_travel_or_are_named() {
         let dir = penstock_sys::fs::Dir::open(root.join("data")).unwrap();
         ["shelf", "small", "large", "link"].map(|name| dir.xattrs(name).unwrap())
     };
-    let agent = house.agent();
+    let agent = env.agent();
     for url in [agent.url(""), agent.url("")] {
-        // The second time everything is there, and gets its attributes all the same.
-        let done = run(house.cp(&["-r", "--xattrs", "--compare", "digest"]).arg(&data).arg(&url));
+        // Files that are in place get their attributes too.
+        let done = run(env.cp(&["-r", "--xattrs", "--compare", "digest"]).arg(&data).arg(&url));
         assert_eq!(done.good().number("warnings"), 0);
-        assert_eq!(all(&house.source), all(&house.root));
-        assert_same(&data, &house.root.join("data"));
+        assert_eq!(all(&env.source), all(&env.root));
+        assert_same(&data, &env.root.join("data"));
     }
-    let ram = house.path("ram");
+    let ram = env.path("ram");
     fs::create_dir(&ram).unwrap();
     let mount = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(&ram).status();
     if !mount.is_ok_and(|status| status.success()) {
         return skip("a file system without attributes cannot be mounted here");
     }
-    let done = run(house.cp(&["-r", "--xattrs"]).arg(&data).arg(&ram));
+    let done = run(env.cp(&["-r", "--xattrs"]).arg(&data).arg(&ram));
     drop(agent);
-    let agent = Agent::start(&house.state, &ram, "127.0.0.1:0", &[]);
-    let pushed = run(house.cp(&["-r", "--xattrs"]).arg(&data).arg(agent.url("pushed/")));
+    let agent = Agent::start(&env.state, &ram, "127.0.0.1:0", &[]);
+    let pushed = run(env.cp(&["-r", "--xattrs"]).arg(&data).arg(agent.url("pushed/")));
     let same = common::tree(&data) == common::tree(&ram.join("data"));
     drop(agent);
     let _ = Command::new("umount").arg("-l").arg(&ram).status();
@@ -367,23 +367,23 @@ fn attributes_of_everything_travel_or_are_named() {
 
 #[test]
 fn lists_names_and_directions() {
-    let house = House::new();
-    let data = dataset(&house, 37);
-    let agent = house.agent();
+    let env = TestEnv::new();
+    let data = dataset(&env, 37);
+    let agent = env.agent();
 
-    // A list, from a file and from standard input.
-    let list = house.path("list");
+    // A list from a file and from standard input.
+    let list = env.path("list");
     fs::write(&list, "large0\n./deep/small1\ndeep/er/small2\n").unwrap();
     let done =
-        run(house.cp(&["--files-from", text(&list), text(&data), &agent.url("listed/")])).good();
+        run(env.cp(&["--files-from", text(&list), text(&data), &agent.url("listed/")])).good();
     assert_eq!(done.number("files"), 3);
-    let mut command = house.penstock();
+    let mut command = env.penstock();
     command.args(["cp", "-q", "--files-from", "-", text(&data), &agent.url("piped/")]);
     let status = command.stdin(Stdio::from(fs::File::open(&list).unwrap())).status().unwrap();
     assert!(status.success());
     for root in ["listed", "piped"] {
         for name in ["large0", "deep/small1", "deep/er/small2"] {
-            let copy = house.root.join(root).join(name);
+            let copy = env.root.join(root).join(name);
             assert_eq!(
                 fs::read(data.join(name)).unwrap(),
                 fs::read(copy).unwrap(),
@@ -392,17 +392,17 @@ fn lists_names_and_directions() {
         }
     }
 
-    // An empty one is done at once, in either direction.
+    // An empty list succeeds at once in both directions.
     fs::write(&list, "\n").unwrap();
     for (from, to) in [(text(&data), agent.url("none/")), (&agent.url("listed"), "none".into())] {
-        let done = run(house.cp(&["--files-from", text(&list), from, &to])).good();
+        let done = run(env.cp(&["--files-from", text(&list), from, &to])).good();
         assert!(done.json["ok"] == true && done.number("files") == 0, "{done:?}");
     }
 
     // A file under another name, into a directory, and several at once.
     let one = data.join("large0");
     let bytes = fs::read(&one).unwrap();
-    fs::create_dir(house.root.join("dir")).unwrap();
+    fs::create_dir(env.root.join("dir")).unwrap();
     for (to, arrives) in [
         ("b", "b"),
         ("new/deep/c", "new/deep/c"),
@@ -410,67 +410,66 @@ fn lists_names_and_directions() {
         ("other/", "other/large0"),
         ("", "large0"),
     ] {
-        run(house.cp(&[text(&one), &agent.url(to)])).good();
-        assert_eq!(fs::read(house.root.join(arrives)).unwrap(), bytes, "{to}");
+        run(env.cp(&[text(&one), &agent.url(to)])).good();
+        assert_eq!(fs::read(env.root.join(arrives)).unwrap(), bytes, "{to}");
     }
-    run(house.cp(&[text(&one), text(&data.join("small0")), &agent.url("two")])).good();
-    assert_eq!(fs::read_dir(house.root.join("two")).unwrap().count(), 2);
+    run(env.cp(&[text(&one), text(&data.join("small0")), &agent.url("two")])).good();
+    assert_eq!(fs::read_dir(env.root.join("two")).unwrap().count(), 2);
 
-    // Back, under another name and as itself.
-    let back = house.path("back");
+    // Pulls under another name and under its own.
+    let back = env.path("back");
     fs::create_dir(&back).unwrap();
-    run(house.cp(&[&agent.url("b"), text(&back.join("a"))])).good();
+    run(env.cp(&[&agent.url("b"), text(&back.join("a"))])).good();
     assert_eq!(fs::read(back.join("a")).unwrap(), bytes);
-    run(house.cp(&[&agent.url("b"), &agent.url("new/deep/c"), text(&back)])).good();
+    run(env.cp(&[&agent.url("b"), &agent.url("new/deep/c"), text(&back)])).good();
     assert_eq!(fs::read(back.join("c")).unwrap(), bytes);
-    push(&house, &agent, &data, &[]).good();
-    run(house.cp(&["-r", &agent.url("data"), text(&back)])).good();
+    push(&env, &agent, &data, &[]).good();
+    run(env.cp(&["-r", &agent.url("data"), text(&back)])).good();
     assert_same(&data, &back.join("data"));
 
     // Within this machine, without an agent.
-    let here = house.path("here");
+    let here = env.path("here");
     fs::create_dir(&here).unwrap();
     for options in [&["-r"][..], &["-r", "--checksum", "sha256", "--engine", "buffered"]] {
         let _ = fs::remove_dir_all(here.join("data"));
-        let done = run(house.cp(options).args([&data, &here])).good();
+        let done = run(env.cp(options).args([&data, &here])).good();
         assert_same(&data, &here.join("data"));
         assert_eq!(done.number("moved_bytes"), done.number("bytes"), "{done:?}");
     }
-    run(house.cp(&[&one, &here.join("renamed")])).good();
+    run(env.cp(&[&one, &here.join("renamed")])).good();
     assert_eq!(fs::read(here.join("renamed")).unwrap(), bytes);
-    // The contents alone, by a final dot.
+    // A final dot copies only the contents.
     for (number, from) in
         [format!("{}/.", data.display()), format!("{}/", data.display())].iter().enumerate()
     {
-        let to = house.path(&format!("contents{number}"));
+        let to = env.path(&format!("contents{number}"));
         fs::create_dir(&to).unwrap();
-        run(house.cp(&["-r"]).arg(from).arg(&to)).good();
+        run(env.cp(&["-r"]).arg(from).arg(&to)).good();
         let name = if number == 0 { "" } else { "data" };
         assert!(to.join(name).join("large0").is_file(), "{from:?}");
     }
     // Streams of both address families.
     drop(agent);
-    let six = Agent::start(&house.state, &house.root, "[::1]:0", &[]);
-    run(house.cp(&[text(&one), &six.url("six")])).good();
-    assert_eq!(fs::read(house.root.join("six")).unwrap(), bytes);
-    assert_no_leftovers(&house.root, &house.state);
-    assert_no_leftovers(&here, &house.state);
+    let six = Agent::start(&env.state, &env.root, "[::1]:0", &[]);
+    run(env.cp(&[text(&one), &six.url("six")])).good();
+    assert_eq!(fs::read(env.root.join("six")).unwrap(), bytes);
+    assert_no_leftovers(&env.root, &env.state);
+    assert_no_leftovers(&here, &env.state);
 }
 
-/// A file onto itself must stay what it is.
-/// A list of what is at an agent, with names of any bytes, directories, and what is not there.
+/// A list of paths at an agent, with names of any bytes, directories, and missing files.
 #[test]
-fn a_list_names_what_a_pull_brings() {
-    let house = House::new();
-    let data = dataset(&house, 48);
+fn files_from_selects_pulled_paths() {
+    let env = TestEnv::new();
+    let data = dataset(&env, 48);
     fs::write(data.join("deep/new\nline"), "odd name").unwrap();
-    fs::rename(&data, house.root.join("data")).unwrap();
-    let data = house.root.join("data");
-    let agent = house.agent();
-    let to = house.path("to");
-    let list = house.path("list");
+    fs::rename(&data, env.root.join("data")).unwrap();
+    let data = env.root.join("data");
+    let agent = env.agent();
+    let to = env.path("to");
+    let list = env.path("list");
     let pull = |more: &[&str]| {
-        let mut command = house.cp(&["--files-from", text(&list)]);
+        let mut command = env.cp(&["--files-from", text(&list)]);
         run(command.args(more).arg(agent.url("data")).arg(&to))
     };
     let same = |name: &str| {
@@ -505,23 +504,23 @@ fn a_list_names_what_a_pull_brings() {
     let done = pull(&[]).good();
     assert_eq!(done.number("files"), 4000, "{done:?}");
     assert_same(&many, &to.join("many"));
-    // And where NUL bytes are not what was said.
+    // NUL bytes without `--from0`.
     fs::write(&list, b"large0\0large1").unwrap();
     let done = pull(&[]);
     assert_eq!((done.code, done.lines().len()), (2, 1), "{done:?}");
-    assert_no_leftovers(&to, &house.state);
+    assert_no_leftovers(&to, &env.state);
 }
 
 #[test]
 fn a_file_onto_itself_is_kept() {
-    let house = House::new();
-    let one = house.source.join("one");
+    let env = TestEnv::new();
+    let one = env.source.join("one");
     write_file(&mut Random::seeded(38), &one, 3 << 20);
     let bytes = fs::read(&one).unwrap();
     for options in
         [&[][..], &["--inplace"], &["--compare", "digest"], &["--inplace", "--compare", "digest"]]
     {
-        let done = run(house.cp(options).args([&one, &one]));
+        let done = run(env.cp(options).args([&one, &one]));
         println!("{options:?}: {} {}", done.code, done.error);
         assert_eq!(fs::read(&one).unwrap(), bytes, "{options:?}");
     }
@@ -534,16 +533,16 @@ struct Sshd {
 }
 
 impl Sshd {
-    fn start(house: &House) -> Option<Self> {
+    fn start(env: &TestEnv) -> Option<Self> {
         let program = Path::new("/usr/sbin/sshd");
         if !program.exists() {
             skip("no sshd is installed (openssh-server)");
             return None;
         }
-        let at = house.path("ssh");
+        let at = env.path("ssh");
         fs::create_dir(&at).unwrap();
-        fs::set_permissions(house.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        // As root, sshd wants this directory; a packaged service makes it.
+        fs::set_permissions(env.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        // As root sshd needs this directory, which a packaged service creates.
         let _ = fs::create_dir("/run/sshd");
         for key in ["host", "user"] {
             let made = Command::new("ssh-keygen")
@@ -601,43 +600,43 @@ impl Drop for Sshd {
 
 #[test]
 fn by_ssh_without_an_agent() {
-    let house = House::new();
-    let Some(sshd) = Sshd::start(&house) else { return };
-    let data = dataset(&house, 39);
-    let far_state = house.path("far-state");
+    let env = TestEnv::new();
+    let Some(sshd) = Sshd::start(&env) else { return };
+    let data = dataset(&env, 39);
+    let far_state = env.path("far-state");
     let remote = format!("env PENSTOCK_STATE={} {PENSTOCK}", far_state.display());
     let cp = |options: &[&str]| {
-        let mut command = house.cp(&["-r", "--ssh", &sshd.options, "--remote-command", &remote]);
+        let mut command = env.cp(&["-r", "--ssh", &sshd.options, "--remote-command", &remote]);
         command.args(options);
         command
     };
     for (name, options) in [("direct", &[][..]), ("inside", &["--via-ssh"])] {
-        let to = house.root.join(name);
+        let to = env.root.join(name);
         fs::create_dir(&to).unwrap();
         let done = run(cp(options).arg(&data).arg(format!("127.0.0.1:{}/", to.display()))).good();
         println!("{name}: {}", done.json);
         assert_same(&data, &to.join("data"));
         assert_no_leftovers(&to, &far_state);
-        let back = house.path(&format!("back-{name}"));
+        let back = env.path(&format!("back-{name}"));
         fs::create_dir(&back).unwrap();
         run(cp(options).arg(format!("127.0.0.1:{}/data", to.display())).arg(&back)).good();
         assert_same(&data, &back.join("data"));
     }
-    // Between two hosts, each with a far end of its own.
-    let (from, to) = (house.root.join("direct/data"), house.path("between"));
+    // Between two hosts, each with its own remote process.
+    let (from, to) = (env.root.join("direct/data"), env.path("between"));
     fs::create_dir(&to).unwrap();
     let place = |path: &Path| format!("127.0.0.1:{}", path.display());
     run(cp(&[]).arg(place(&from)).arg(place(&to))).good();
     assert_same(&data, &to.join("data"));
     let inside = run(cp(&["--via-ssh"]).arg(place(&from)).arg(place(&to)));
     assert_eq!((inside.code, inside.lines().len()), (2, 1), "{inside:?}");
-    let mut wrong = house.penstock();
+    let mut wrong = env.penstock();
     wrong.args(["cp", "-r", "--ssh", &sshd.options, "--remote-command", "/nonexistent/penstock"]);
     let wrong = run(wrong.arg(&data).arg("127.0.0.1:/tmp/"));
     assert_eq!(wrong.code, 1, "{wrong:?}");
     assert!(wrong.error.contains("penstock did not start there"), "{wrong:?}");
-    // The far end goes with the command.
-    until("far ends are gone", Duration::from_secs(10), || {
+    // Remote processes end with the command.
+    wait_until("far ends are gone", Duration::from_secs(10), || {
         let list = Command::new("ps").args(["-eo", "args"]).output().unwrap();
         let list = String::from_utf8_lossy(&list.stdout).into_owned();
         let mine = |line: &&str| line.contains("far-end") && line.contains(text(&far_state));

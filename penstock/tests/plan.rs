@@ -1,4 +1,4 @@
-//! `penstock plan`, run as users run it: the models of the LHC, links that overflow, pictures, mistakes.
+//! `penstock plan` by its command line: LHC models, overflowing links, pictures, mistakes.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -35,7 +35,7 @@ fn the_table_has_the_published_models() {
 }
 
 #[test]
-fn links_of_a_topology_overflow_in_their_year() {
+fn links_overflow_in_published_year() {
     let text = printed(&[&NETWORK[..], &["--model", "minimal"]].concat());
     let row = |name: &str| text.lines().find(|line| line.starts_with(name)).expect("it is there");
     assert!(row("ana-1 ").ends_with("in 2033"), "{text}");
@@ -52,7 +52,7 @@ fn links_of_a_topology_overflow_in_their_year() {
 }
 
 #[test]
-fn pictures_are_of_years_or_of_links() {
+fn svg_shows_years_or_links() {
     let bars = printed(&["hl-lhc.toml", "--svg"]);
     assert!(bars.starts_with("<svg") && bars.contains("flexible, 2034"), "{bars}");
     let links =
@@ -61,7 +61,7 @@ fn pictures_are_of_years_or_of_links() {
 }
 
 #[test]
-fn mistakes_are_one_line_that_says_what_to_do() {
+fn mistakes_print_one_line_with_remedy() {
     for (arguments, words) in [
         (&["none.toml"][..], "cannot read none.toml"),
         (&["hl-lhc-network.toml"], "hl-lhc-network.toml:1:1: a plan needs a key: year (and "),

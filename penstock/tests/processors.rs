@@ -1,4 +1,4 @@
-//! `--cpu` and `--numa`: where the threads of a copy run, as the kernel tells it.
+//! `--cpu` and `--numa`: CPU affinity of the threads of a copy, as the kernel reports it.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use common::{Agent, House, Random, Run, skip, until, write_file};
+use common::{Agent, Random, Run, TestEnv, skip, wait_until, write_file};
 
 /// `0-3,8` as numbers.
 fn numbers(list: &str) -> BTreeSet<u32> {
@@ -19,7 +19,7 @@ fn numbers(list: &str) -> BTreeSet<u32> {
         .collect()
 }
 
-/// Processors on which the task of that status may run.
+/// `Cpus_allowed_list` of a `/proc` status file.
 fn allowed(status: &str) -> BTreeSet<u32> {
     numbers(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap())
 }
@@ -27,7 +27,7 @@ fn allowed(status: &str) -> BTreeSet<u32> {
 /// Name and processors of each thread of a process.
 fn threads(process: u32) -> Vec<(String, BTreeSet<u32>)> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
-    // A thread that has ended in between is none.
+    // The thread may have ended meanwhile.
     let status =
         tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("status")).ok());
     status
@@ -39,21 +39,21 @@ fn threads(process: u32) -> Vec<(String, BTreeSet<u32>)> {
 }
 
 #[test]
-fn every_thread_runs_where_it_is_told() {
+fn copy_threads_run_on_given_cpus() {
     let own = allowed(&fs::read_to_string("/proc/self/status").unwrap());
     let last = own.last().copied().unwrap();
     if own.len() < 2 {
         return skip("one processor leaves nothing to choose");
     }
-    let house = House::new();
-    let agent = house.agent();
-    let file = house.source.join("file");
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let file = env.source.join("file");
     write_file(&mut Random::seeded(81), &file, 8 << 20);
-    let local = house.path("local");
+    let local = env.path("local");
     fs::create_dir(&local).unwrap();
     let mut cases = vec![(vec!["--cpu".to_owned(), last.to_string()], BTreeSet::from([last]))];
     if !std::path::Path::new("/sys/devices/system/node/node1").exists() {
-        // Loopback and the disk are near all processors alike: there is nothing to choose.
+        // On one NUMA node all processors are equally near to loopback and disk.
         for option in ["--numa", "--cpu"] {
             cases.push((vec![option.to_owned(), "auto".to_owned()], own.clone()));
         }
@@ -67,8 +67,8 @@ fn every_thread_runs_where_it_is_told() {
     for (arguments, wanted) in cases {
         for to in [agent.url("remote/"), local.to_str().unwrap().to_owned()] {
             let options = ["--rate", "16M", "--block", "64KiB", "--memory", "512KiB"];
-            let mut client = Run::start(house.cp(&options).args(&arguments).arg(&file).arg(&to));
-            let found = until("all kinds of threads", Duration::from_secs(20), || {
+            let mut client = Run::start(env.cp(&options).args(&arguments).arg(&file).arg(&to));
+            let found = wait_until("all kinds of threads", Duration::from_secs(20), || {
                 assert!(!client.is_over());
                 let threads = threads(client.child.id());
                 let there = |name: &str| threads.iter().any(|(thread, _)| thread == name);
@@ -83,29 +83,29 @@ fn every_thread_runs_where_it_is_told() {
 }
 
 #[test]
-fn an_agent_runs_where_it_is_told() {
+fn agent_threads_run_on_given_cpus() {
     let own = allowed(&fs::read_to_string("/proc/self/status").unwrap());
     let last = own.last().copied().unwrap();
-    let house = House::new();
+    let env = TestEnv::new();
     let cpu = last.to_string();
-    let agent = Agent::start(&house.state, &house.root, "127.0.0.1:0", &["--cpu", &cpu]);
+    let agent = Agent::start(&env.state, &env.root, "127.0.0.1:0", &["--cpu", &cpu]);
     for (name, processors) in threads(agent.child.id()) {
         assert_eq!(processors, BTreeSet::from([last]), "{name}");
     }
 }
 
 #[test]
-fn processors_that_are_not_there_are_refused() {
-    let house = House::new();
+fn missing_processors_are_refused() {
+    let env = TestEnv::new();
     for arguments in [["--cpu", "x"], ["--cpu", "4000"], ["--numa", "99"], ["--numa", "near"]] {
-        let to = house.path("to");
-        let done = common::run(house.cp(&arguments).arg("/etc/hostname").arg(&to));
+        let to = env.path("to");
+        let done = common::run(env.cp(&arguments).arg("/etc/hostname").arg(&to));
         assert_eq!((done.code, done.lines().len()), (2, 1), "{arguments:?}: {done:?}");
         assert!(!to.exists());
         if arguments[0] == "--cpu" {
-            let mut serve = house.penstock();
+            let mut serve = env.penstock();
             serve.args(["serve", "--listen", "127.0.0.1:0", "--http", "none", "--root"]);
-            let done = common::run(serve.arg(&house.root).args(arguments));
+            let done = common::run(serve.arg(&env.root).args(arguments));
             let code = if arguments[1] == "x" { 2 } else { 1 };
             assert_eq!((done.code, done.lines().len()), (code, 1), "{arguments:?}: {done:?}");
             assert!(done.error.contains("processors: "), "{done:?}");

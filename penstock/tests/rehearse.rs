@@ -1,4 +1,5 @@
-//! `penstock rehearse` as people use it: the experiment ten-sites, short, in memory and with the controller's own store.
+//! `penstock rehearse` by its command line: a short run of the experiment ten-sites, in memory and with the controller's
+//! store.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -22,7 +23,7 @@ fn object(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
-/// The experiment with a tenth of a percent of its files, in a directory of its own.
+/// Copies the experiment with 0.1 % of its files to a temporary directory.
 fn small() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for file in ["penstock.toml", "topology.toml", "demand.toml"] {
@@ -38,11 +39,11 @@ fn small() -> tempfile::TempDir {
 }
 
 #[test]
-fn memory_and_the_store_place_the_same_files() {
+fn memory_and_store_place_same_files() {
     let directory = small();
     let path = |name: &str| directory.path().join(name).display().to_string();
     let (config, demand, page) = (path("penstock.toml"), path("demand.toml"), path("page"));
-    // A link fails at three, and comes back at half past.
+    // A link fails at 3:00 and recovers at 3:30.
     let arguments = ["--from", "178m", "--for", "4m", "--finish", "--json"];
     let memory = [&[config.as_str(), &demand][..], &arguments, &["--output", &page]].concat();
     let store = [&[config.as_str(), &demand][..], &arguments, &["--database", "sqlite"]].concat();
@@ -60,7 +61,7 @@ fn memory_and_the_store_place_the_same_files() {
     assert!(page.contains("Rates allotted to classes") && page.contains("published"), "{page}");
 }
 
-/// Every file fails once and arrives the second time: in memory and with the store.
+/// Every file fails once and arrives at the second attempt, in memory and with the store.
 #[test]
 fn all_files_may_fail_once() {
     let directory = small();
@@ -78,7 +79,7 @@ fn all_files_may_fail_once() {
 }
 
 #[test]
-fn what_ended_leaves_the_store() {
+fn ended_requests_leave_the_store() {
     let directory = small();
     let path = |name: &str| directory.path().join(name).display().to_string();
     let (config, demand) = (path("penstock.toml"), path("demand.toml"));
@@ -99,13 +100,13 @@ fn what_ended_leaves_the_store() {
 }
 
 #[test]
-fn the_same_day_comes_to_the_same() {
+fn same_demand_gives_same_result() {
     let directory = small();
     let path = |name: &str| directory.path().join(name).display().to_string();
     let (config, demand) = (path("penstock.toml"), path("demand.toml"));
     let day = || {
         let mut day = object(&rehearse(&[&config, &demand, "--for", "10m", "--json"]));
-        // What is measured in real time differs.
+        // Wall-clock measurements differ.
         for name in ["wall_seconds", "plan", "round", "reports"] {
             day[name] = Value::Null;
         }
@@ -115,7 +116,7 @@ fn the_same_day_comes_to_the_same() {
 }
 
 #[test]
-fn mistakes_are_one_line_that_says_what_to_do() {
+fn mistakes_print_one_line_with_remedy() {
     let directory = small();
     let config = directory.path().join("penstock.toml").display().to_string();
     let demand = directory.path().join("demand.toml");

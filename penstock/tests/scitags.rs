@@ -1,8 +1,6 @@
-//! The mover says whose data it moves: flow labels or destination options on what it sends, fireflies about
-//! its streams.
+//! Scitags of the mover: flow labels or destination options on sent packets, fireflies about its streams.
 //!
-//! Labels are read from a capture by tshark, which knows nothing of this project. Where the network
-//! needs its own addresses it is a namespace that ends with the test.
+//! tshark reads labels from a capture. Tests that need their own addresses use a network namespace.
 
 mod common;
 
@@ -15,7 +13,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::{Agent, Done, House, Random, assert_same, is_root, run, skip, until, write_file};
+use common::{
+    Agent, Done, Random, TestEnv, assert_same, is_root, run, skip, wait_until, write_file,
+};
 use serde_json::Value;
 
 /// rev9(3) << 9 | 14 << 2, the label of cms/analysis-input without entropy.
@@ -25,9 +25,9 @@ const CMS_ANALYSIS_INPUT: u32 = 0x30038;
 const CMS_OPTION: &str = "00030e";
 
 /// All bits of a label but those that spread streams over paths.
-const PAYLOAD: u32 = 0x3FEFC;
+const LABEL_PAYLOAD_MASK: u32 = 0x3FEFC;
 
-/// Listens for fireflies; what came, as JSON.
+/// A UDP socket that receives fireflies.
 struct Collector(UdpSocket);
 
 impl Collector {
@@ -41,14 +41,14 @@ impl Collector {
         self.0.local_addr().unwrap().to_string()
     }
 
-    /// Fireflies of so many streams, from start to end.
+    /// Receives the fireflies of `streams` streams from start to end, as JSON.
     fn take(&self, streams: usize) -> Vec<Value> {
         let mut all: Vec<Value> = Vec::new();
         let mut buffer = [0; 2048];
         let count = |all: &[Value], state: &str| {
             all.iter().filter(|one| one["flow-lifecycle"]["state"] == state).count()
         };
-        until("fireflies of all streams", Duration::from_secs(10), || {
+        wait_until("fireflies of all streams", Duration::from_secs(10), || {
             while let Ok(length) = self.0.recv(&mut buffer) {
                 let line = std::str::from_utf8(&buffer[..length]).unwrap();
                 assert!(line.starts_with("<134>1 "), "{line}");
@@ -72,7 +72,7 @@ fn check(fireflies: &[Value], owner: u64, activity: u64, bytes: u64) {
             sent += one["usage"]["sent"].as_u64().unwrap();
             assert!(one["flow-lifecycle"]["end-time"].is_string(), "{one}");
             assert!(one["netlink"]["rtt"].is_number(), "{one}");
-            // The kernel is not asked for these.
+            // Fields that are not read from the kernel.
             let unread = ["rttvar", "pmtu", "snd_ssthresh", "lost", "pacing_rate"];
             assert!(unread.iter().all(|name| one["netlink"].get(name).is_none()), "{one}");
         }
@@ -81,53 +81,53 @@ fn check(fireflies: &[Value], owner: u64, activity: u64, bytes: u64) {
 }
 
 #[test]
-fn fireflies_tell_whose_data_goes_either_way() {
+fn fireflies_name_owner_both_directions() {
     let mut random = Random::seeded(91);
-    let house = House::new();
-    let data = house.source.join("data");
+    let env = TestEnv::new();
+    let data = env.source.join("data");
     fs::create_dir(&data).unwrap();
     write_file(&mut random, &data.join("one"), 3 << 20);
     let agent_collector = Collector::new("127.0.0.1:0");
-    let config = house.path("penstock.toml");
+    let config = env.path("penstock.toml");
     let text = format!(
         "[scitags]\ncollectors = [\"{}\"]\n[[export]]\nname = \"/ruled\"\npath = \"{}\"\nmode = \"read-write\"\n\
          who = [\"*\"]\nscitag = \"atlas/data-challenge\"\nforce_scitag = true\n\
          [[export]]\nname = \"/free\"\npath = \"{}\"\nmode = \"read-write\"\nwho = [\"*\"]\n",
         agent_collector.place(),
-        house.root.display(),
-        house.root.display(),
+        env.root.display(),
+        env.root.display(),
     );
     fs::write(&config, text).unwrap();
-    let mut command = house.penstock();
+    let mut command = env.penstock();
     command.args(["serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"]);
     command.arg("--config");
     command.arg(&config);
     let agent = Agent::spawn(command);
     let ours = Collector::new("127.0.0.1:0");
     let tagged = |arguments: &[&str]| {
-        let mut command = house.cp(&["-r", "--streams", "2", "--scitag", "cms/analysis-input"]);
+        let mut command = env.cp(&["-r", "--streams", "2", "--scitag", "cms/analysis-input"]);
         run(command.args(["--collector", &ours.place()]).args(arguments)).good()
     };
-    // A push: this end sends and tells.
+    // A push: the client sends data and fireflies.
     let done = tagged(&[data.to_str().unwrap(), &agent.url("free/")]);
     assert_eq!(done.json["scitag"], 206);
     assert_eq!(done.json["label"], "none");
     assert!(done.json["label_note"].as_str().unwrap().contains("IPv4"), "{done:?}");
     check(&ours.take(2), 3, 14, 3 << 20);
-    // Where the operator rules, the client obeys.
-    fs::remove_dir_all(house.root.join("data")).unwrap();
+    // The operator's forced scitag overrides the client's.
+    fs::remove_dir_all(env.root.join("data")).unwrap();
     let done = tagged(&[data.to_str().unwrap(), &agent.url("ruled/")]);
     assert_eq!(done.json["scitag"], 2 << 6 | 26);
     check(&ours.take(2), 2, 26, 3 << 20);
-    // A pull: the agent sends and tells.
-    let back = house.path("back");
+    // A pull: the agent sends data and fireflies.
+    let back = env.path("back");
     fs::create_dir(&back).unwrap();
     let done = tagged(&[&agent.url("free/data"), back.to_str().unwrap()]);
     assert_eq!(done.json["label"], "none");
     assert_same(&data, &back.join("data"));
     check(&agent_collector.take(2), 3, 14, 3 << 20);
-    // And counts: each went to the collector and to the peer.
-    until("the agent's counters", Duration::from_secs(10), || {
+    // Counted twice: each went to the collector and to the peer.
+    wait_until("the agent's counters", Duration::from_secs(10), || {
         let text = metrics(&agent.http);
         let has = |state: &str| {
             let line = format!("penstock_mover_fireflies_sent_total{{state=\"{state}\"}} 4");
@@ -146,26 +146,23 @@ fn metrics(http: &str) -> String {
 }
 
 #[test]
-fn a_tag_that_cannot_be_is_one_line() {
-    let house = House::new();
-    let agent = house.agent();
+fn invalid_tag_prints_one_line() {
+    let env = TestEnv::new();
+    let agent = env.agent();
     for (arguments, words) in [
         (vec!["--scitag", "cms/analyis-input"], "did you mean"),
         (vec!["--scitag", "1024/1"], "1023"),
         (vec!["--label", "none"], "--scitag"),
         (vec!["--scitag", "3/14", "--collector", "a b"], "HOST:PORT"),
     ] {
-        let done = run(house
-            .penstock()
-            .arg("cp")
-            .args(&arguments)
-            .args(["/etc/hostname", &agent.url("")]));
+        let done =
+            run(env.penstock().arg("cp").args(&arguments).args(["/etc/hostname", &agent.url("")]));
         assert_eq!((done.code, done.lines().len()), (2, 1), "{arguments:?}: {done:?}");
         assert!(done.error.contains(words), "{words}: {done:?}");
     }
 }
 
-/// Two namespaces joined by a veth pair; both gone with the value.
+/// Two namespaces joined by a veth pair; removed when dropped.
 struct Pair {
     near: String,
     far: String,
@@ -209,7 +206,7 @@ impl Pair {
         made.then_some(pair)
     }
 
-    /// Runs a command in both; it must succeed.
+    /// Runs a command in both namespaces; it must succeed.
     fn on_both(&self, command: impl Fn(&str) -> String) {
         for (space, device) in [(&self.near, "pst0"), (&self.far, "pst1")] {
             let command = command(device);
@@ -238,10 +235,10 @@ impl Drop for Pair {
     }
 }
 
-/// An agent at the far end, and a client at the near end that knows it.
+/// An agent in the far namespace, and a client with its login in the near one.
 struct Site {
     agent: Agent,
-    house: House,
+    env: TestEnv,
     data: PathBuf,
     state: PathBuf,
     pair: Pair,
@@ -251,36 +248,36 @@ impl Site {
     fn new(seed: u64) -> Option<Self> {
         let pair = Pair::new()?;
         let mut random = Random::seeded(seed);
-        let house = House::new();
-        let data = house.source.join("data");
+        let env = TestEnv::new();
+        let data = env.source.join("data");
         fs::create_dir(&data).unwrap();
         write_file(&mut random, &data.join("one"), 6 << 20);
-        let mut serve = house.penstock();
+        let mut serve = env.penstock();
         serve.args(["serve", "--http", "none", "--json", "--listen"]).arg(format!("[{FAR}]:0"));
-        serve.arg("--root").arg(&house.root);
+        serve.arg("--root").arg(&env.root);
         let agent = Agent::spawn(Pair::inside(&pair.far, &serve));
-        let state = house.path("asking");
-        let site = Self { agent, house, data, state, pair };
-        site.login(&site.agent, &site.house);
+        let state = env.path("asking");
+        let site = Self { agent, env, data, state, pair };
+        site.login(&site.agent, &site.env);
         Some(site)
     }
 
-    /// The client at the near end gets the token of an agent.
-    fn login(&self, agent: &Agent, house: &House) {
-        let token = fs::read_to_string(house.state.join("token")).unwrap();
+    /// Stores the login of an agent at the client.
+    fn login(&self, agent: &Agent, env: &TestEnv) {
+        let token = fs::read_to_string(env.state.join("token")).unwrap();
         let mut login = common::penstock(&self.state);
         login.args(["login", &agent.listen, "--token", token.trim()]);
         login.args(["--fingerprint", &agent.fingerprint]);
         run(Pair::inside(&self.pair.near, &login)).good();
     }
 
-    /// A copy at the near end; the program that runs it may be another one first.
+    /// Runs a copy in the near namespace, through the program `through` if given.
     fn copy(&self, through: &[&str], label: &str, from: &str, to: &str) -> Done {
         let copy = common::penstock(&self.state);
         let mut command = Command::new(through.first().unwrap_or(&"env"));
         command.args(through.get(1..).unwrap_or_default()).arg(copy.get_program());
         command.args(["cp", "--json", "-r", "--streams", "3", "--block", "256KiB"]);
-        // Slow enough that all streams have their part.
+        // Slow enough that all streams carry data.
         command.args(["--rate", "200M"]);
         command.args(["--scitag", "cms/analysis-input", "--label", label, from, to]);
         command.env("PENSTOCK_STATE", &self.state);
@@ -288,20 +285,20 @@ impl Site {
     }
 
     fn push(&self, through: &[&str], label: &str) -> Done {
-        let _ = fs::remove_dir_all(self.house.root.join("data"));
+        let _ = fs::remove_dir_all(self.env.root.join("data"));
         self.copy(through, label, self.data.to_str().unwrap(), &self.agent.url(""))
     }
 
     fn pull(&self, label: &str) -> Done {
-        let back = self.house.path("back");
+        let back = self.env.path("back");
         let _ = fs::remove_dir_all(&back);
         fs::create_dir(&back).unwrap();
         self.copy(&[], label, &self.agent.url("data"), back.to_str().unwrap())
     }
 
-    /// What passes the far end while `work` runs.
+    /// Captures packets in the far namespace while `work` runs.
     fn capture<T>(&self, work: impl FnOnce() -> T) -> (T, Vec<Packet>) {
-        let file = self.house.path("capture.pcap");
+        let file = self.env.path("capture.pcap");
         let mut tcpdump = Command::new("tcpdump");
         tcpdump.args([
             "-i",
@@ -318,7 +315,7 @@ impl Site {
         tcpdump.arg(&file).arg("ip6");
         let mut child =
             Pair::inside(&self.pair.far, &tcpdump).stderr(Stdio::piped()).spawn().unwrap();
-        // It says so when it listens.
+        // tcpdump prints a line when it captures.
         let mut line = String::new();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         stderr.read_line(&mut line).unwrap();
@@ -342,7 +339,7 @@ struct Packet {
     data_bytes: u64,
 }
 
-/// Packets with data of the streams that carry much; the control connection has no label of ours.
+/// Packets with data of bulk streams, without the unlabelled control connection.
 fn read(file: &std::path::Path) -> Vec<Packet> {
     let fields =
         ["tcp.stream", "ipv6.src", "ipv6.flow", "ipv6.opt.experimental", "ipv6.tclass", "tcp.len"];
@@ -372,7 +369,7 @@ fn read(file: &std::path::Path) -> Vec<Packet> {
     streams.into_values().filter(is_much).flatten().collect()
 }
 
-/// Every packet carries the option, and the segments left it room.
+/// Asserts that every packet carries the option and segments leave room for it.
 #[track_caller]
 fn assert_option(packets: &[Packet], source: &str) {
     let from: Vec<_> = packets.iter().filter(|one| one.source == source).collect();
@@ -387,14 +384,17 @@ fn assert_option(packets: &[Packet], source: &str) {
     assert!(from.iter().filter(|one| one.class == 2).count() > from.len() * 9 / 10);
 }
 
-/// Every packet carries the flow label, and none an option; the labels.
+/// Asserts that every packet carries the flow label and no option; returns the labels.
 #[track_caller]
 fn assert_label(packets: &[Packet], source: &str) -> BTreeSet<u32> {
     let from: Vec<_> = packets.iter().filter(|one| one.source == source).collect();
     assert!(from.len() > 20, "{} packets", from.len());
     assert!(from.iter().all(|one| one.option.is_empty()));
     let labels: BTreeSet<_> = from.iter().map(|one| one.label).collect();
-    assert!(labels.iter().all(|label| label & PAYLOAD == CMS_ANALYSIS_INPUT), "{labels:x?}");
+    assert!(
+        labels.iter().all(|label| label & LABEL_PAYLOAD_MASK == CMS_ANALYSIS_INPUT),
+        "{labels:x?}"
+    );
     labels
 }
 
@@ -406,46 +406,46 @@ fn assert_note(done: &Value, label: &str, words: &[&str]) {
 }
 
 #[test]
-fn every_packet_of_a_push_carries_the_label() {
+fn push_packets_carry_flow_label() {
     let Some(site) = Site::new(92) else { return };
     let (done, packets) = site.capture(|| site.push(&[], "flow"));
     assert_note(&done.json, "flow", &[]);
-    assert_same(&site.data, &site.house.root.join("data"));
+    assert_same(&site.data, &site.env.root.join("data"));
     let labels = assert_label(&packets, NEAR);
     assert!(labels.len() > 1, "streams differ in the bits that spread them: {labels:x?}");
 }
 
 #[test]
-fn every_packet_carries_the_option_where_the_sending_end_connects() {
+fn connecting_sender_adds_destination_option() {
     let Some(site) = Site::new(93) else { return };
     // Segments as on the wire, and ECN on.
     site.pair.on_both(|device| format!("ethtool -K {device} tso off gso off gro off"));
     site.pair.on_both(|_| "sysctl -q -w net.ipv4.tcp_ecn=1".to_owned());
     let (done, packets) = site.capture(|| site.push(&[], "destination"));
     assert_note(&done.json, "destination", &[]);
-    assert_same(&site.data, &site.house.root.join("data"));
+    assert_same(&site.data, &site.env.root.join("data"));
     assert_option(&packets, NEAR);
     let listener = Listener::start(&site.pair);
     let (done, packets) = site.capture(|| listener.test(&[], &["--label", "destination"]));
     assert_note(&done.json["flows"][0], "destination", &[]);
     assert_option(&packets, NEAR);
-    // Between two agents the source's connects.
-    let source = House::new();
+    // Between two agents the source's agent connects.
+    let source = TestEnv::new();
     let mut serve = source.penstock();
     serve.args(["serve", "--http", "none", "--json", "--listen"]).arg(format!("[{NEAR}]:0"));
-    serve.arg("--root").arg(&site.house.source);
+    serve.arg("--root").arg(&site.env.source);
     let near = Agent::spawn(Pair::inside(&site.pair.near, &serve));
     site.login(&near, &source);
-    fs::remove_dir_all(site.house.root.join("data")).unwrap();
+    fs::remove_dir_all(site.env.root.join("data")).unwrap();
     let (done, packets) =
         site.capture(|| site.copy(&[], "destination", &near.url("data"), &site.agent.url("")));
     assert_note(&done.json, "destination", &[]);
-    assert_same(&site.data, &site.house.root.join("data"));
+    assert_same(&site.data, &site.env.root.join("data"));
     assert_option(&packets, NEAR);
 }
 
 #[test]
-fn an_end_that_accepts_sends_no_option_and_says_why() {
+fn accepting_sender_omits_option_with_reason() {
     let Some(site) = Site::new(95) else { return };
     site.push(&[], "none");
     let why = ["no destination option: Linux makes no room", "no flow label", "tag run"];
@@ -458,7 +458,7 @@ fn an_end_that_accepts_sends_no_option_and_says_why() {
 }
 
 #[test]
-fn an_option_that_would_harm_gives_way_to_the_flow_label() {
+fn unsafe_option_falls_back_to_label() {
     let Some(site) = Site::new(94) else { return };
     let without = ["setpriv", "--bounding-set", "-net_raw"];
     let (done, packets) = site.capture(|| site.push(&without, "destination"));
@@ -473,12 +473,12 @@ fn an_option_that_would_harm_gives_way_to_the_flow_label() {
     let (done, packets) = site.capture(|| site.push(&[], "destination"));
     assert_note(&done.json, "flow", &[instead, "BIG TCP is on at pst0 (gso_max_size 100000)"]);
     assert_label(&packets, NEAR);
-    // Without any label nothing is said but that.
+    // Without a label there is no other note.
     let done = listener.test(&[], &["--label", "none"]);
     assert_note(&done.json["flows"][0], "none", &["asked for"]);
 }
 
-/// A `nettest --listen` at the far end.
+/// A `nettest --listen` in the far namespace.
 struct Listener<'a> {
     child: Child,
     address: String,

@@ -1,5 +1,5 @@
-//! The service installation and the stripped binary, by the files in `deploy/`, `tools/` and the steps in
-//! `docs/operations.md` as they stand there.
+//! Service installation and stripped binary, by the files in `deploy/` and `tools/` and the documented steps of
+//! `docs/operations.md`.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Agent, House, PENSTOCK, Random, is_root, penstock, run, skip, write_file};
+use common::{Agent, PENSTOCK, Random, TestEnv, is_root, penstock, run, skip, write_file};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -24,7 +24,7 @@ fn output(command: &mut Command) -> (bool, String) {
     (status.success(), String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The commands of the first block below a heading.
+/// Commands of the first block below a heading.
 fn steps(document: &str, heading: &str) -> Vec<String> {
     let text = read(document);
     let (_, text) = text.split_once(&format!("\n## {heading}\n")).expect(heading);
@@ -39,14 +39,14 @@ fn values(unit: &str, key: &str) -> Vec<String> {
     found.map(str::to_owned).collect()
 }
 
-/// Each step as written, below another root: paths, the group by its number there, and systemctl without a manager.
+/// Runs each documented step below another root, with that root's group ids and systemctl without a manager.
 #[test]
 fn install_steps_make_a_working_service() {
     if !is_root() {
         return skip("only root gives files to another user");
     }
-    let house = House::new();
-    let root = house.path("system");
+    let env = TestEnv::new();
+    let root = env.path("system");
     for directory in ["usr/bin", "etc/systemd/system", "usr/lib/systemd/system", "srv", "run"] {
         fs::create_dir_all(root.join(directory)).unwrap();
     }
@@ -82,7 +82,7 @@ fn install_steps_make_a_working_service() {
     assert_eq!(fs::metadata(&configuration).unwrap().mode() & 0o777, 0o640);
     let store = root.join("srv/store");
     assert_ne!(fs::metadata(&store).unwrap().uid(), 0, "the service's user may not write there");
-    // What the unit lets the agent write holds what the configuration exports.
+    // The unit's ReadWritePaths contain the configured exports.
     let text = fs::read_to_string(&configuration).unwrap();
     let exported = text
         .lines()
@@ -95,18 +95,18 @@ fn install_steps_make_a_working_service() {
             "{path}: {writable:?}"
         );
     }
-    // It starts by that configuration, and takes a file.
+    // The agent starts with that configuration and receives a file.
     let below = text.replace("\"/srv/", &format!("\"{}/srv/", root.display()));
     fs::write(&configuration, below).unwrap();
-    let mut serve = penstock(&house.state);
+    let mut serve = penstock(&env.state);
     serve.args(["serve", "--json", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--config"]);
     let agent = Agent::spawn({
         serve.arg(&configuration);
         serve
     });
-    let file = house.source.join("file");
+    let file = env.source.join("file");
     write_file(&mut Random::seeded(51), &file, 9000);
-    run(house.cp(&[file.to_str().unwrap(), &agent.url("store/")])).good();
+    run(env.cp(&[file.to_str().unwrap(), &agent.url("store/")])).good();
     assert_eq!(fs::read(&file).unwrap(), fs::read(store.join("file")).unwrap());
 }
 
@@ -154,7 +154,7 @@ fn systemd_accepts_the_units() {
     }
 }
 
-/// The stripped binary runs, names its symbols, and tools find function names through that.
+/// The stripped binary runs and names its symbol file, by which tools find function names.
 #[test]
 fn stripped_binary_keeps_its_symbols_beside() {
     let dir = tempfile::tempdir().unwrap();
@@ -182,7 +182,7 @@ fn stripped_binary_keeps_its_symbols_beside() {
     let address = main.split_whitespace().next().unwrap();
     let (_, found) = output(Command::new("addr2line").args(["-f", "-e"]).arg(&binary).arg(address));
     assert!(found.starts_with("main"), "{found}");
-    // Once more it changes nothing.
+    // A second run changes nothing.
     strip();
     assert_eq!(fs::metadata(&symbols).unwrap().len(), kept.len());
     // A binary that was linked anew is stripped anew.

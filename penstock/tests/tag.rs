@@ -1,4 +1,4 @@
-//! `penstock tag` as people use it: pairs to numbers and back, and the registry that they come from.
+//! `penstock tag` by its command line: scitags in all forms, and their registry.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Agent, Done, House, penstock, run, until};
+use common::{Agent, Done, TestEnv, penstock, run, wait_until};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
@@ -24,14 +24,14 @@ fn tag(state: &Path, arguments: &[&str]) -> Done {
     run(penstock(state).arg("tag").args(arguments))
 }
 
-/// What a command prints, when it does what it should.
+/// Standard output of a command that must succeed.
 fn text(state: &Path, arguments: &[&str]) -> String {
     let output = penstock(state).arg("tag").args(arguments).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// It failed with one line.
+/// Asserts a failure with this exit code and one line that contains `words`.
 #[track_caller]
 fn fails(done: &Done, code: i32, words: &str) {
     assert_eq!(done.code, code, "{done:?}");
@@ -43,10 +43,10 @@ fn fails(done: &Done, code: i32, words: &str) {
 }
 
 #[test]
-fn a_pair_in_every_form_and_back() {
-    let house = House::new();
+fn pair_converts_to_every_form() {
+    let env = TestEnv::new();
     let done =
-        tag(&house.state, &["encode", "CMS/Analysis Input", "--entropy", "31", "--json"]).good();
+        tag(&env.state, &["encode", "CMS/Analysis Input", "--entropy", "31", "--json"]).good();
     assert_eq!(
         done.json,
         json!({
@@ -61,15 +61,15 @@ fn a_pair_in_every_form_and_back() {
             "header": "SciTag: 206",
         })
     );
-    let plain = text(&house.state, &["encode", "206"]);
+    let plain = text(&env.state, &["encode", "206"]);
     for words in
         ["0x30038  196664", "0x3FEFC", "1E 03 00 03 0E 00", "scitag.flow=206", "SciTag: 206"]
     {
         assert!(plain.contains(words), "{plain}");
     }
-    // The page for users shows what is printed.
+    // docs/scitags.md shows this output.
     let page = include_str!("../../docs/scitags.md");
-    let example = text(&house.state, &["encode", "cms/analysis-input"]);
+    let example = text(&env.state, &["encode", "cms/analysis-input"]);
     assert!(page.contains(&example), "docs/scitags.md does not show:\n{example}");
     for (value, read_as) in [
         ("206", "scitag"),
@@ -82,7 +82,7 @@ fn a_pair_in_every_form_and_back() {
         ("scitag.flow=206", "url"),
         ("SciTag: 206", "header"),
     ] {
-        let done = tag(&house.state, &["decode", value, "--json"]).good();
+        let done = tag(&env.state, &["decode", value, "--json"]).good();
         assert_eq!(
             (&done.json["read_as"], &done.json["name"]),
             (&json!(read_as), &json!("cms/analysis-input")),
@@ -90,28 +90,28 @@ fn a_pair_in_every_form_and_back() {
         );
         assert_eq!(done.json["registered"], true);
     }
-    let old = tag(&house.state, &["decode", "1F 04 0D 01 13 00", "--json"]).good().json;
+    let old = tag(&env.state, &["decode", "1F 04 0D 01 13 00", "--json"]).good().json;
     assert_eq!((&old["name"], &old["entropy"]), (&json!("atlas/data-consolidation"), &json!(31)));
     assert!(old["encoding"].as_str().unwrap().contains("first releases"), "{old}");
-    // A look-up leaves nothing behind.
-    assert!(!house.state.exists());
+    // A lookup writes no state.
+    assert!(!env.state.exists());
 }
 
 #[test]
 fn large_owners_have_fireflies_only() {
-    let house = House::new();
-    let done = tag(&house.state, &["encode", "600/3", "--json"]).good();
+    let env = TestEnv::new();
+    let done = tag(&env.state, &["encode", "600/3", "--json"]).good();
     assert_eq!(done.json["fireflies_only"], true);
     assert!(done.json["flow_label"].is_null() && done.json["option_bytes"].is_null());
-    assert!(text(&house.state, &["encode", "600/3"]).contains("fireflies only"));
+    assert!(text(&env.state, &["encode", "600/3"]).contains("fireflies only"));
 }
 
 #[test]
-fn fireflies_are_told_from_standard_input() {
-    let house = House::new();
+fn firefly_is_decoded_from_stdin() {
+    let env = TestEnv::new();
     let datagram = r#"<134>1 - se1.example.org xrootd - firefly-json - {"version":1,"flow-lifecycle":{"state":"end","current-time":"2026-03-01T10:00:09.000001+00:00","start-time":"2026-03-01T10:00:00.000001+00:00","end-time":"2026-03-01T10:00:09.000001+00:00"},"usage":{"received":5,"sent":12},"netlink":{"rtt":12.500},"context":{"experiment-id":2,"activity-id":26,"application":"http-get"},"flow-id":{"afi":"ipv6","src-ip":"2001:db8::1","dst-ip":"2001:db8::2","protocol":"tcp","src-port":1094,"dst-port":40000}}"#;
     let decode = |more: &[&str]| {
-        let mut child = penstock(&house.state)
+        let mut child = penstock(&env.state)
             .args(["tag", "decode", "-"])
             .args(more)
             .stdin(Stdio::piped())
@@ -144,8 +144,8 @@ fn fireflies_are_told_from_standard_input() {
 }
 
 #[test]
-fn mistakes_are_one_line_with_a_remedy() {
-    let house = House::new();
+fn mistakes_print_one_line_with_remedy() {
+    let env = TestEnv::new();
     for (arguments, code, words) in [
         (&["encode", "cms/analyis-input"][..], 2, "did you mean 'analysis-input'?"),
         (&["encode", "zzz/x"], 2, "penstock tag registry lists all names"),
@@ -170,52 +170,52 @@ fn mistakes_are_one_line_with_a_remedy() {
         (&["registry", "update", "ftp://h/x"], 2, "write it like https://"),
         (&["registry", "update", "/nowhere/api.json"], 1, "no such file"),
     ] {
-        fails(&tag(&house.state, arguments), code, words);
+        fails(&tag(&env.state, arguments), code, words);
     }
 }
 
 #[test]
-fn a_registry_from_a_file_counts_from_then_on() {
-    let house = House::new();
-    let shown = tag(&house.state, &["registry", "show", "--json"]).good().json;
+fn registry_file_replaces_builtin() {
+    let env = TestEnv::new();
+    let shown = tag(&env.state, &["registry", "show", "--json"]).good().json;
     assert_eq!((&shown["builtin"], &shown["checked"]), (&json!(true), &Value::Null));
     assert_eq!(shown["owners"].as_array().unwrap().len(), 14);
-    assert!(text(&house.state, &["registry"]).contains("cms/analysis-input "));
+    assert!(text(&env.state, &["registry"]).contains("cms/analysis-input "));
 
-    let file = house.path("api.json");
+    let file = env.path("api.json");
     std::fs::write(&file, OURS).unwrap();
     let update = ["registry", "update", file.to_str().unwrap(), "--json"];
-    let done = tag(&house.state, &update).good().json;
+    let done = tag(&env.state, &update).good().json;
     assert_eq!(
         (&done["changed"], &done["owners"], &done["activities"]),
         (&json!(true), &json!(1), &json!(1))
     );
     assert_eq!(done["modified"], "2026-01-02T03:04:05.000000+00:00");
-    assert_eq!(tag(&house.state, &update).good().json["changed"], false);
+    assert_eq!(tag(&env.state, &update).good().json["changed"], false);
     assert_eq!(
-        tag(&house.state, &["encode", "ours/bulk-load", "--json"]).good().json["scitag"],
+        tag(&env.state, &["encode", "ours/bulk-load", "--json"]).good().json["scitag"],
         77 << 6 | 3
     );
-    fails(&tag(&house.state, &["encode", "cms/default"]), 2, "unknown owner 'cms'");
-    let shown = tag(&house.state, &["registry", "--json"]).good().json;
+    fails(&tag(&env.state, &["encode", "cms/default"]), 2, "unknown owner 'cms'");
+    let shown = tag(&env.state, &["registry", "--json"]).good().json;
     assert_eq!(
         (&shown["builtin"], &shown["source"]),
         (&json!(false), &json!(file.to_str().unwrap()))
     );
 
-    // A registry that cannot be leaves the good one; a damaged copy gives way to the one compiled in.
+    // An invalid registry keeps the last one; a damaged copy is replaced by the built-in one.
     for bad in ["", "<html>", r#"{"version": 7, "experiments": []}"#] {
         std::fs::write(&file, bad).unwrap();
-        fails(&tag(&house.state, &update), 1, "stays as it is");
+        fails(&tag(&env.state, &update), 1, "stays as it is");
     }
-    tag(&house.state, &["encode", "ours/bulk-load"]).good();
-    std::fs::write(house.state.join("scitags.json"), "{").unwrap();
-    let done = tag(&house.state, &["encode", "cms/default", "--json"]).good();
+    tag(&env.state, &["encode", "ours/bulk-load"]).good();
+    std::fs::write(env.state.join("scitags.json"), "{").unwrap();
+    let done = tag(&env.state, &["encode", "cms/default", "--json"]).good();
     assert_eq!(done.json["scitag"], 193);
     assert!(done.error.contains("scitags.json: is damaged") && done.lines().len() == 1, "{done:?}");
 }
 
-/// Answers each connection with the answer for its request; remembers the requests.
+/// An HTTP server that answers by request and counts the requests.
 struct Site {
     address: SocketAddr,
     seen: Arc<Mutex<Vec<String>>>,
@@ -234,7 +234,7 @@ impl Site {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
                 let _ = stream.set_read_timeout(Some(Duration::from_secs(20)));
-                // A client that is gone or that refuses us is no concern of the others.
+                // Ignore errors of one client.
                 let _ = match &tls {
                     None => serve(stream, &requests, &answer),
                     Some(config) => {
@@ -278,8 +278,8 @@ fn ok(headers: &str, body: &str) -> String {
 }
 
 #[test]
-fn a_registry_from_an_address_is_fetched_only_when_it_changed() {
-    let house = House::new();
+fn unchanged_registry_is_not_downloaded() {
+    let env = TestEnv::new();
     let site = Site::start(None, |request| {
         if request.starts_with("GET /moved ") {
             "HTTP/1.1 301 Moved\r\nlocation: /api.json\r\ncontent-length: 0\r\n\r\n".to_owned()
@@ -290,30 +290,30 @@ fn a_registry_from_an_address_is_fetched_only_when_it_changed() {
         }
     });
     let update = ["registry", "update", &site.url("/moved"), "--json"];
-    let first = tag(&house.state, &update).good().json;
+    let first = tag(&env.state, &update).good().json;
     assert_eq!((&first["changed"], site.requests()), (&json!(true), 2));
-    let second = tag(&house.state, &update).good().json;
+    let second = tag(&env.state, &update).good().json;
     assert_eq!((&second["changed"], &second["owners"]), (&json!(false), &json!(1)));
     assert!(site.seen.lock().unwrap()[3].to_lowercase().contains("if-none-match: \"one\""));
     assert!(second["checked"].as_str() > first["checked"].as_str());
-    // The tag belongs to that address alone.
+    // The ETag is valid for that URL only.
     let other =
-        tag(&house.state, &["registry", "update", &site.url("/api.json"), "--json"]).good().json;
+        tag(&env.state, &["registry", "update", &site.url("/api.json"), "--json"]).good().json;
     assert_eq!((&other["changed"], site.requests()), (&json!(false), 5));
     assert!(!site.seen.lock().unwrap()[4].to_lowercase().contains("if-none-match"));
     assert_eq!(
-        tag(&house.state, &["registry", "--json"]).good().json["source"],
+        tag(&env.state, &["registry", "--json"]).good().json["source"],
         site.url("/api.json")
     );
 }
 
 #[test]
-fn whatever_an_address_does_the_last_good_registry_stays() {
-    let house = House::new();
-    let file = house.path("api.json");
+fn failed_update_keeps_last_registry() {
+    let env = TestEnv::new();
+    let file = env.path("api.json");
     std::fs::write(&file, OURS).unwrap();
-    tag(&house.state, &["registry", "update", file.to_str().unwrap()]).good();
-    let kept = std::fs::read(house.state.join("scitags.json")).unwrap();
+    tag(&env.state, &["registry", "update", file.to_str().unwrap()]).good();
+    let kept = std::fs::read(env.state.join("scitags.json")).unwrap();
     let site = Site::start(None, |request| match request.split(' ').nth(1).unwrap() {
         "/loop" => "HTTP/1.1 302 Found\r\nlocation: /loop\r\ncontent-length: 0\r\n\r\n".to_owned(),
         "/lost" => "HTTP/1.1 302 Found\r\ncontent-length: 0\r\n\r\n".to_owned(),
@@ -339,20 +339,20 @@ fn whatever_an_address_does_the_last_good_registry_stays() {
         ("/cut", "the registry stays as it is"),
         ("/smtp", "the registry stays as it is"),
     ] {
-        fails(&tag(&house.state, &["registry", "update", &site.url(path)]), 1, words);
-        assert_eq!(std::fs::read(house.state.join("scitags.json")).unwrap(), kept, "{path}");
+        fails(&tag(&env.state, &["registry", "update", &site.url(path)]), 1, words);
+        assert_eq!(std::fs::read(env.state.join("scitags.json")).unwrap(), kept, "{path}");
     }
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     fails(
-        &tag(&house.state, &["registry", "update", &format!("http://{free}/")]),
+        &tag(&env.state, &["registry", "update", &format!("http://{free}/")]),
         1,
         "cannot connect",
     );
 }
 
 #[test]
-fn https_trusts_the_authorities_that_are_named() {
-    let house = House::new();
+fn https_trusts_given_authorities_only() {
+    let env = TestEnv::new();
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
     let config = ServerConfig::builder()
@@ -367,9 +367,9 @@ fn https_trusts_the_authorities_that_are_named() {
             ok("", OURS)
         }
     });
-    let bundle = house.path("authorities.pem");
+    let bundle = env.path("authorities.pem");
     let update = |host: &str, path: &str| -> Command {
-        let mut command = penstock(&house.state);
+        let mut command = penstock(&env.state);
         let url = format!("https://{host}:{}{path}", site.address.port());
         command.args(["tag", "registry", "update", &url, "--json"]).env("SSL_CERT_FILE", &bundle);
         command
@@ -387,43 +387,47 @@ fn https_trusts_the_authorities_that_are_named() {
 }
 
 #[test]
-fn an_agent_renews_the_registry_and_never_waits_for_it() {
-    let house = House::new();
+fn agent_renews_registry_without_waiting() {
+    let env = TestEnv::new();
     let answers = Arc::new(Mutex::new(ok("", OURS)));
     let given = Arc::clone(&answers);
     let site = Site::start(None, move |_| given.lock().unwrap().clone());
-    let config = house.path("penstock.toml");
+    let config = env.path("penstock.toml");
     let agent = || {
-        let root = house.root.to_str().unwrap().to_owned();
+        let root = env.root.to_str().unwrap().to_owned();
         let text = format!(
             "[agent]\nroot = \"{root}\"\n[scitags]\nregistry = \"{}\"\n",
             site.url("/api.json")
         );
         std::fs::write(&config, text).unwrap();
-        let mut command = penstock(&house.state);
+        let mut command = penstock(&env.state);
         command.args(["serve", "--listen", "127.0.0.1:0", "--http", "none", "--json", "--config"]);
         command.arg(&config);
         Agent::spawn(command)
     };
     let known =
-        || tag(&house.state, &["registry", "--json"]).good().json["owners"][0]["owner"].clone();
+        || tag(&env.state, &["registry", "--json"]).good().json["owners"][0]["owner"].clone();
     let first = agent();
-    until("the registry is renewed", Duration::from_secs(20), || (known() == "ours").then_some(()));
+    wait_until("the registry is renewed", Duration::from_secs(20), || {
+        (known() == "ours").then_some(())
+    });
     drop(first);
 
-    // A site that takes the request and never answers holds nothing up.
+    // A site that accepts the request and never answers delays nothing.
     let asked = site.requests();
     let silent = answers.lock().unwrap();
     let second = agent();
     assert!(!second.listen.is_empty());
-    until("the site is asked", Duration::from_secs(20), || (site.requests() > asked).then_some(()));
+    wait_until("the site is asked", Duration::from_secs(20), || {
+        (site.requests() > asked).then_some(())
+    });
     assert_eq!(known(), "ours");
     drop(second);
     drop(silent);
 
     *answers.lock().unwrap() = ok("", OLD);
     let third = agent();
-    until("the registry is renewed again", Duration::from_secs(20), || {
+    wait_until("the registry is renewed again", Duration::from_secs(20), || {
         (known() == "old").then_some(())
     });
     drop(third);

@@ -1,5 +1,5 @@
-//! Copies between two agents that a third machine asks for: each machine has a state of its own, and
-//! bytes never pass the one that asks.
+//! Third-party copies: a client requests a copy between two agents. Each machine has its own state directory, and no data
+//! passes the client.
 
 mod common;
 
@@ -8,19 +8,20 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{
-    Agent, House, Random, Run, assert_no_leftovers, assert_same, run, until, write_file, write_tree,
+    Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, run, wait_until, write_file,
+    write_tree,
 };
 
-/// A source, a destination, and somewhere else whoever asks.
+/// Agents of source and destination, and the state directory of the requesting client.
 struct Sites {
-    source: House,
-    destination: House,
-    asking: House,
+    source: TestEnv,
+    destination: TestEnv,
+    asking: TestEnv,
     from: Agent,
     to: Agent,
 }
 
-fn login(asking: &House, site: &House, agent: &Agent) {
+fn login(asking: &TestEnv, site: &TestEnv, agent: &Agent) {
     let token = fs::read_to_string(site.state.join("token")).unwrap();
     let mut command = asking.penstock();
     command.args(["login", &agent.listen, "--token", token.trim()]);
@@ -29,7 +30,7 @@ fn login(asking: &House, site: &House, agent: &Agent) {
 
 impl Sites {
     fn new() -> Self {
-        let [source, destination, asking] = [(); 3].map(|()| House::new());
+        let [source, destination, asking] = [(); 3].map(|()| TestEnv::new());
         let (from, to) = (source.agent(), destination.agent());
         for (site, agent) in [(&source, &from), (&destination, &to)] {
             login(&asking, site, agent);
@@ -45,7 +46,7 @@ impl Sites {
 }
 
 #[test]
-fn a_dataset_goes_from_agent_to_agent() {
+fn dataset_copies_between_agents() {
     let mut random = Random::seeded(71);
     let sites = Sites::new();
     let data = sites.source.root.join("data");
@@ -57,7 +58,7 @@ fn a_dataset_goes_from_agent_to_agent() {
     assert_eq!(done.number("files"), 64);
     assert_eq!(done.json["digests"].as_object().unwrap().len(), 64);
     assert_eq!(fs::read_to_string(sums).unwrap().lines().count(), 64);
-    // It can be seen at both agents.
+    // Both agents list the transfer.
     for (agent, site, direction) in
         [(&sites.from, &sites.source, "send"), (&sites.to, &sites.destination, "receive")]
     {
@@ -74,39 +75,39 @@ fn a_dataset_goes_from_agent_to_agent() {
 #[test]
 fn one_agent_may_be_both() {
     let mut random = Random::seeded(72);
-    let house = House::new();
-    let data = house.root.join("data");
+    let env = TestEnv::new();
+    let data = env.root.join("data");
     write_tree(&mut random, &data, 1, 20);
-    let agent = house.agent();
-    run(house.cp(&["-r", &agent.url("data"), &agent.url("copy/")])).good();
-    assert_same(&data, &house.root.join("copy/data"));
-    // Into itself, in other words.
+    let agent = env.agent();
+    run(env.cp(&["-r", &agent.url("data"), &agent.url("copy/")])).good();
+    assert_same(&data, &env.root.join("copy/data"));
+    // Source and destination are the same, by different names.
     let port = agent.listen.rsplit(':').next().unwrap();
     for to in [agent.url("/./data//in"), format!("penstock://localhost:{port}/data/in/")] {
-        let done = run(house.penstock().args(["cp", "-r", &agent.url("data/"), &to]));
+        let done = run(env.penstock().args(["cp", "-r", &agent.url("data/"), &to]));
         assert_eq!((done.code, done.lines().len()), (2, 1), "{to}: {done:?}");
         assert!(done.error.contains("lies inside"), "{done:?}");
     }
 }
 
 #[test]
-fn what_fails_is_told_to_whoever_asked() {
+fn requester_receives_failures() {
     let mut random = Random::seeded(73);
     let sites = Sites::new();
     let data = sites.source.root.join("data");
     write_tree(&mut random, &data, 1, 5);
-    // Something is in the way of one file.
+    // A directory is in the way of one file.
     fs::create_dir_all(sites.destination.root.join("in/data/large0/x")).unwrap();
     let done = run(sites.copy(&[]));
     assert_eq!(done.code, 3, "{done:?}");
     assert_eq!(done.lines().len(), 1, "{done:?}");
     assert!(done.lines()[0].contains("large0: a directory"), "{done:?}");
-    // Nothing of that name at the source.
+    // The source has no such file.
     let missing = [sites.from.url("none"), sites.to.url("in/")];
     let done = run(sites.asking.cp(&missing));
     assert_eq!((done.code, done.lines().len()), (1, 1), "{done:?}");
     assert!(done.error.contains("none"), "{done:?}");
-    // The source does not reach the destination: it is named, and so is who could not.
+    // The source cannot reach the destination: the error names both.
     let Sites { source, asking, from, mut to, .. } = sites;
     let (url, in_the_way) = (to.url("in/"), to.listen.clone());
     to.kill();
@@ -117,7 +118,7 @@ fn what_fails_is_told_to_whoever_asked() {
 }
 
 #[test]
-fn it_is_steered_and_stopped_from_where_it_was_asked_for() {
+fn requester_changes_and_cancels_copy() {
     let mut random = Random::seeded(74);
     let sites = Sites::new();
     let data = sites.source.root.join("data");
@@ -128,28 +129,30 @@ fn it_is_steered_and_stopped_from_where_it_was_asked_for() {
         let transfers = sites.from.transfers(&sites.source.state);
         transfers.into_iter().find(|transfer| transfer["state"] == "running")
     };
-    let id = until("it runs", Duration::from_secs(20), running)["id"].to_string();
-    // The operator of the source lets it go.
+    let id = wait_until("it runs", Duration::from_secs(20), running)["id"].to_string();
+    // The source's operator raises the rate.
     let mut set = sites.source.penstock();
     set.args(["transfers", "set", &id, "--rate", "1T", "--http", &sites.from.http]);
     run(set).good();
-    until("it is fast", Duration::from_secs(6), || copy.is_over().then_some(()));
+    wait_until("it is fast", Duration::from_secs(6), || copy.is_over().then_some(()));
     copy.wait().good();
-    // And whoever asked stops the next one.
+    // The requester cancels the next copy.
     fs::remove_dir_all(sites.destination.root.join("in")).unwrap();
     let copy = Run::start(&mut sites.copy(&["--rate", "4M", "--block", "64KiB"]));
-    until("it runs", Duration::from_secs(20), running);
+    wait_until("it runs", Duration::from_secs(20), running);
     let pid = copy.child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let done = copy.wait();
     assert_eq!(done.code, 1, "{done:?}");
     assert!(done.error.contains("run the same command again"), "{done:?}");
-    until("the source has stopped", Duration::from_secs(10), || running().is_none().then_some(()));
+    wait_until("the source has stopped", Duration::from_secs(10), || {
+        running().is_none().then_some(())
+    });
 }
 
-/// A source that the operator lets send to some addresses alone; the list is read again at SIGHUP.
+/// The operator restricts the source to some destination addresses; SIGHUP reloads the list.
 #[test]
-fn the_operator_says_where_files_may_go() {
+fn operator_restricts_copy_destinations() {
     let mut random = Random::seeded(76);
     let mut sites = Sites::new();
     let data = sites.source.root.join("data");
@@ -167,7 +170,7 @@ fn the_operator_says_where_files_may_go() {
         assert!(done.error.contains(words), "{done:?}");
     }
     assert!(!sites.destination.root.join("in/data").exists());
-    // What the client chooses of the host's addresses is judged, not what it calls the host.
+    // The check applies to the resolved address, not to the host name.
     let port = sites.to.listen.rsplit(':').next().unwrap();
     rule(&format!("[\"127.0.0.0/24:{port}\"]"));
     let hang_up = || {
@@ -175,7 +178,7 @@ fn the_operator_says_where_files_may_go() {
         assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
     };
     hang_up();
-    until("the list is read", Duration::from_secs(20), || {
+    wait_until("the list is read", Duration::from_secs(20), || {
         (run(sites.copy(&[])).code == 0).then_some(())
     });
     assert_same(&data, &sites.destination.root.join("in/data"));
@@ -184,9 +187,9 @@ fn the_operator_says_where_files_may_go() {
     assert!(done.error.contains("127.0.1.1"), "{done:?}");
 }
 
-/// Kills of the three in turn, at seeded moments; the same command brings it to its end.
+/// Kills client and agents in turn at seeded moments; the same command completes the copy.
 #[test]
-fn kills_of_any_of_the_three_are_survived() {
+fn third_party_copy_survives_kills() {
     let mut random = Random::seeded(75);
     let mut sites = Sites::new();
     let data = sites.source.root.join("data");
@@ -195,13 +198,13 @@ fn kills_of_any_of_the_three_are_survived() {
     let mut copy = Run::start(&mut sites.copy(&slow));
     for kill in 0..9 {
         let moment = std::time::Instant::now() + Duration::from_millis(random.between(50, 400));
-        until("a moment", Duration::from_secs(5), || {
+        wait_until("a moment", Duration::from_secs(5), || {
             (std::time::Instant::now() >= moment).then_some(())
         });
-        let restart = |agent: &mut Agent, house: &House| {
+        let restart = |agent: &mut Agent, env: &TestEnv| {
             agent.kill();
             let listen = agent.listen.clone();
-            *agent = Agent::start(&house.state, &house.root, &listen, &[]);
+            *agent = Agent::start(&env.state, &env.root, &listen, &[]);
         };
         match kill % 3 {
             0 => restart(&mut sites.from, &sites.source),
@@ -213,7 +216,9 @@ fn kills_of_any_of_the_three_are_survived() {
         }
     }
     let moved = || sites.to.transfers(&sites.destination.state).last()?["moved_bytes"].as_u64();
-    until("something has moved", Duration::from_secs(30), || moved().filter(|bytes| *bytes > 0));
+    wait_until("something has moved", Duration::from_secs(30), || {
+        moved().filter(|bytes| *bytes > 0)
+    });
     copy.kill();
     let done = run(sites.copy(&[])).good();
     assert_same(&data, &sites.destination.root.join("in/data"));

@@ -1,14 +1,14 @@
-//! Alerts ring in the API, the metrics and at a webhook.
+//! Alerts in the API, the metrics and at a webhook.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 
 use serde_json::Value;
 
-use crate::site::{CONFIG, Collector, Exporter, Mark, house, packet};
+use crate::site::{CONFIG, Collector, Exporter, Mark, packet, test_dir};
 
-/// Takes one call: refuses the first, as a service that restarts does.
-fn hear(listener: &TcpListener, status: &str) -> Value {
+/// Receives one webhook call and answers with `status`.
+fn receive_alert(listener: &TcpListener, status: &str) -> Value {
     let (stream, _) = listener.accept().unwrap();
     let mut reader = BufReader::new(stream);
     let (mut length, mut line) = (0, String::new());
@@ -26,8 +26,8 @@ fn hear(listener: &TcpListener, status: &str) -> Value {
 }
 
 #[test]
-fn an_alert_rings_everywhere_and_is_told_again_where_it_failed() {
-    let dir = house();
+fn alert_fires_and_failed_webhook_retries() {
+    let dir = test_dir();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let config = format!(
@@ -55,8 +55,8 @@ above = \"1s\"
     let socket = collector.socket("sflow");
     let mut exporter = Exporter::new(1, 1000);
     let heard = std::thread::spawn(move || {
-        let first = hear(&listener, "503 Service Unavailable");
-        (first, hear(&listener, "204 No Content"))
+        let first = receive_alert(&listener, "503 Service Unavailable");
+        (first, receive_alert(&listener, "204 No Content"))
     });
     collector.until("/api/v1/telemetry/alerts", |told| {
         for datagram in exporter.samples(&packet(1, 2, Mark::None, 3001), 100) {

@@ -1,4 +1,4 @@
-//! Figures are those of the traffic, errors are lines, and readers are who they should be.
+//! Figures of the HTTP API against known traffic, its errors and its access control.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use crate::common::Run;
 use crate::site::{
-    CONFIG, Collector, Exporter, FRAME, Mark, WITHIN, ask, command, house, packet, second_ended,
-    taken,
+    CONFIG, Collector, Exporter, FRAME_BYTES, Mark, POLL_TIMEOUT, ask, command, packet,
+    second_ended, taken, test_dir,
 };
 
-/// Bits that a series has over its time, and the seconds that were measured.
+/// Bits of a series: rates times measured seconds.
 fn bits(answer: &Value, key: &str) -> f64 {
     let step = answer["step_s"].as_f64().unwrap();
     let series = answer["series"].as_array().unwrap();
@@ -19,14 +19,14 @@ fn bits(answer: &Value, key: &str) -> f64 {
     line["bps"].as_array().unwrap().iter().filter_map(Value::as_f64).sum::<f64>() * step
 }
 
-/// Within what rounding and the true length of seconds make.
+/// True within rounding and the real length of seconds.
 fn close(got: f64, wanted: f64) -> bool {
     (got / wanted - 1.0).abs() < 0.2
 }
 
 #[test]
-fn what_goes_in_comes_out_by_all_that_is_asked_for() {
-    let dir = house();
+fn series_group_samples_by_every_dimension() {
+    let dir = test_dir();
     let collector = Collector::start(dir.path(), CONFIG);
     let socket = collector.socket("sflow");
     let mut exporter = Exporter::new(1, 1000);
@@ -44,12 +44,12 @@ fn what_goes_in_comes_out_by_all_that_is_asked_for() {
     // Seconds are as long as the machine makes them; parts of the whole are exact.
     let answer = collector.get("/api/v1/telemetry/series?by=total&from=-30");
     let bytes = bits(&answer, "total") / 1000.0;
-    let wanted = f64::from(FRAME) * 1000.0 * 8.0;
+    let wanted = f64::from(FRAME_BYTES) * 1000.0 * 8.0;
     assert!((wanted / 3.0..wanted * 3.0).contains(&bytes), "{bytes}, not {wanted}");
     for (query, key, samples) in [
         ("by=owner", "cms", 600.0),
         ("by=owner", "unlabelled", 300.0),
-        // Its source is no host that marks.
+        // The source is not a configured marking host.
         ("by=owner", "untrusted", 100.0),
         ("by=scitag", "206", 600.0),
         ("by=vlan", "3001", 900.0),
@@ -74,7 +74,7 @@ fn what_goes_in_comes_out_by_all_that_is_asked_for() {
         assert!((parts - 1.0).abs() < 0.001, "{query} {key}: {parts} of {samples} samples");
         assert_eq!(answer["total"]["from"], "samples");
     }
-    // The greatest first, and the rest is other.
+    // Largest first; the rest is summed as `other`.
     let answer = collector.get("/api/v1/telemetry/series?by=owner&from=-30&top=1");
     let keys: Vec<_> = answer["series"].as_array().unwrap().iter().map(|s| &s["key"]).collect();
     assert_eq!(keys, ["cms", "other"]);
@@ -97,15 +97,15 @@ fn what_goes_in_comes_out_by_all_that_is_asked_for() {
 }
 
 #[test]
-fn totals_are_counted_and_shares_are_scaled_to_them() {
-    let dir = house();
+fn sampled_shares_scale_to_counter_totals() {
+    let dir = test_dir();
     let collector = Collector::start(dir.path(), CONFIG);
     let socket = collector.socket("sflow");
     let mut exporter = Exporter::new(1, 1000);
     let header = packet(1, 2, Mark::Label(3, 14), 3001);
     socket.send(&exporter.counters(1_000, 1_000_000)).unwrap();
-    // Twice what is sampled is counted, in intervals of about a second.
-    let each = 100 * 1000 * u64::from(FRAME);
+    // Counters report twice the sampled bytes, in intervals of about a second.
+    let each = 100 * 1000 * u64::from(FRAME_BYTES);
     let mut round = 0;
     let counted = collector.until("/api/v1/telemetry/series?by=owner&from=-60&step=1", |answer| {
         round += 1;
@@ -125,10 +125,10 @@ fn totals_are_counted_and_shares_are_scaled_to_them() {
     let owner = &counted["series"][0]["bps"];
     let is_counted = |point: &usize| at(&total["counted_share"], *point) > 0.5;
     let point = (0..points).find(|point| is_counted(point) && at(owner, *point) > 0.0).unwrap();
-    // A second within an interval has an error, and the only owner has all of it.
+    // A second within a counter interval has an error; the only owner has all traffic.
     assert!(at(&total["error_bps"], point) > 0.0, "{counted}");
     assert!((at(owner, point) / at(&total["bps"], point) - 1.0).abs() < 1e-6, "{counted}");
-    // All intervals together have none, and twice what was sampled.
+    // Whole intervals have no error and twice the sampled bytes.
     let path = "/api/v1/telemetry/series?by=owner&from=-590&step=590";
     let (bits, sampled) = collector.until(path, |answer| {
         let bits: f64 = (0..answer["measured_s"].as_array().unwrap().len())
@@ -162,20 +162,20 @@ fn event(from: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
 }
 
 #[test]
-fn an_event_is_computed_once_for_all_who_ask_the_same() {
-    const FOLLOWERS: usize = 8;
-    const EVENTS: usize = 4;
-    let dir = house();
+fn live_event_is_computed_once() {
+    const FOLLOWER_COUNT: usize = 8;
+    const EVENT_COUNT: usize = 4;
+    let dir = test_dir();
     let collector = Collector::start(dir.path(), CONFIG);
     let follow = |_| {
         let mut stream = TcpStream::connect(&collector.agent.http).unwrap();
-        stream.set_read_timeout(Some(WITHIN)).unwrap();
+        stream.set_read_timeout(Some(POLL_TIMEOUT)).unwrap();
         let request = "GET /api/v1/telemetry/live?by=owner HTTP/1.1\r\nHost: localhost\r\n\r\n";
         stream.write_all(request.as_bytes()).unwrap();
         BufReader::new(stream)
     };
-    let mut followers: Vec<_> = (0..FOLLOWERS).map(follow).collect();
-    for _ in 0..EVENTS {
+    let mut followers: Vec<_> = (0..FOLLOWER_COUNT).map(follow).collect();
+    for _ in 0..EVENT_COUNT {
         for follower in &mut followers {
             event(follower).unwrap();
         }
@@ -184,17 +184,20 @@ fn an_event_is_computed_once_for_all_who_ask_the_same() {
     let line =
         metrics.lines().find(|line| line.starts_with("penstock_collector_live_events_total"));
     let computed: usize = line.unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-    // Whoever comes while a second ends may be told the one before for itself.
-    assert!((EVENTS..=FOLLOWERS * EVENTS / 2).contains(&computed), "{computed} were computed");
+    // A follower that connects at the end of a second may cause one more computation.
+    assert!(
+        (EVENT_COUNT..=FOLLOWER_COUNT * EVENT_COUNT / 2).contains(&computed),
+        "{computed} were computed"
+    );
 }
 
 #[test]
-fn each_second_is_told_to_all_who_follow_and_can_be_resumed() {
-    let dir = house();
+fn live_feed_resumes_after_last_event() {
+    let dir = test_dir();
     let mut collector = Collector::start(dir.path(), CONFIG);
     let follow = |after: Option<&str>| {
         let mut stream = TcpStream::connect(&collector.agent.http).unwrap();
-        stream.set_read_timeout(Some(WITHIN)).unwrap();
+        stream.set_read_timeout(Some(POLL_TIMEOUT)).unwrap();
         let resume = after.map_or(String::new(), |id| format!("Last-Event-ID: {id}\r\n"));
         write!(
             stream,
@@ -212,22 +215,22 @@ fn each_second_is_told_to_all_who_follow_and_can_be_resumed() {
     while seen.is_none() {
         let (id, told) = event(&mut one).unwrap();
         assert_eq!(told["number"].to_string(), id);
-        // On a busy machine a second may be told as two, each with its part.
+        // On a busy machine a second may arrive as two events.
         if let Some(samples) = told["samples"].as_u64().filter(|samples| *samples > 0) {
             assert_eq!(told["by"]["owner"][0]["key"], "cms");
             assert_eq!(told["by"]["vlan"][0]["key"], "3001");
             let bps = told["by"]["owner"][0]["bps"].as_f64().unwrap();
             let bits = bps * told["length_s"].as_f64().unwrap();
-            assert!(close(bits, samples as f64 * 1000.0 * f64::from(FRAME) * 8.0), "{told}");
+            assert!(close(bits, samples as f64 * 1000.0 * f64::from(FRAME_BYTES) * 8.0), "{told}");
             seen = Some(id);
         }
     }
     let seen: u64 = seen.unwrap().parse().unwrap();
     assert!(std::iter::from_fn(|| event(&mut two)).any(|(_, told)| told["samples"] != 0));
-    // Who comes back gets what it missed.
+    // A reconnecting follower receives the missed events.
     let mut back = follow(Some(&(seen - 1).to_string()));
     assert_eq!(event(&mut back).unwrap().0, seen.to_string());
-    // The end of the service is the end of the feed.
+    // The feed ends when the service ends.
     let id = collector.agent.child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
     while event(&mut one).is_some() {}
@@ -235,8 +238,8 @@ fn each_second_is_told_to_all_who_follow_and_can_be_resumed() {
 }
 
 #[test]
-fn errors_are_lines_and_strangers_do_not_read() {
-    let dir = house();
+fn bad_queries_and_strangers_are_refused() {
+    let dir = test_dir();
     let collector = Collector::start(dir.path(), CONFIG);
     for (path, words) in [
         ("series?by=colour", "write one of owner, activity"),
@@ -259,7 +262,7 @@ fn errors_are_lines_and_strangers_do_not_read() {
     let path = "/api/v1/telemetry/status";
     let http = &collector.agent.http;
     assert_eq!(ask(http, path, "localhost:8621", "").0, 200);
-    // A page from elsewhere that points its name here.
+    // DNS rebinding: another name in the Host header.
     let (status, body) = ask(http, path, "evil.example", "");
     assert_eq!((status, body.contains("[http] names")), (401, true), "{body}");
     let token = std::fs::read_to_string(dir.path().join("state/token")).unwrap();
@@ -267,15 +270,15 @@ fn errors_are_lines_and_strangers_do_not_read() {
     assert_eq!(ask(http, path, "evil.example", &bearer).0, 200);
     assert_eq!(ask(http, path, "localhost", "Authorization: Bearer wrong\r\n").0, 401);
 
-    let dir = house();
+    let dir = test_dir();
     let closed = Collector::start(dir.path(), &format!("{CONFIG}\n[http]\nread = \"token\"\n"));
     assert_eq!(closed.ask(path).0, 401);
     assert_eq!(closed.ask("/healthz").0, 200);
 }
 
 #[test]
-fn an_input_that_is_taken_is_a_line() {
-    let dir = house();
+fn occupied_input_port_is_reported() {
+    let dir = test_dir();
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let config =
@@ -284,7 +287,7 @@ fn an_input_that_is_taken_is_a_line() {
     assert_eq!((done.code, done.lines().len()), (1, 1), "{done:?}");
     assert!(done.error.contains(&format!("cannot take sflow on UDP 127.0.0.1:{port}")), "{done:?}");
     assert!(done.error.contains("[] for none"), "{done:?}");
-    // Who asked for everything that can be had goes on with the rest.
+    // With the default inputs the collector continues without the occupied one.
     let root = dir.path().display();
     let config = config.replacen(
         "roles = [\"collector\"]\n[agent]",

@@ -1,16 +1,16 @@
-//! Raw samples in Parquet files, where they are asked for.
+//! Raw samples in Parquet files.
 
 use std::fs::{self, File};
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::RowAccessor;
 
-use crate::keeping::end;
-use crate::site::{CONFIG, Collector, Exporter, FRAME, Mark, house, packet, taken};
+use crate::persistence::end;
+use crate::site::{CONFIG, Collector, Exporter, FRAME_BYTES, Mark, packet, taken, test_dir};
 
 #[test]
-fn samples_are_in_files_that_are_whole() {
-    let dir = house();
+fn parquet_files_are_complete() {
+    let dir = test_dir();
     let config =
         format!("{CONFIG}\n[collector.parquet]\ndirectory = \"samples\"\nrotate = \"1s\"\n");
     let collector = Collector::start(dir.path(), &config);
@@ -49,7 +49,10 @@ fn samples_are_in_files_that_are_whole() {
             rows += 1;
             labelled += u32::from(row.get_string(19).unwrap() == "trusted");
             assert_eq!(row.get_string(1).unwrap(), "192.0.2.1");
-            assert_eq!((row.get_uint(2).unwrap(), row.get_ulong(4).unwrap()), (1000, FRAME.into()));
+            assert_eq!(
+                (row.get_uint(2).unwrap(), row.get_ulong(4).unwrap()),
+                (1000, FRAME_BYTES.into())
+            );
         }
     }
     assert_eq!((rows, labelled), (107, 60));

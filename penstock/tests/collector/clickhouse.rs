@@ -1,4 +1,4 @@
-//! Minutes in a real ClickHouse server, which is killed, refuses, and hears of the same exporter twice.
+//! Minutes in a real ClickHouse server: crashes, refusals, and one exporter seen by two collectors.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::common::Run;
-use crate::database::{Database, PASSWORD, there_is_none};
-use crate::keeping::{end, stored};
+use crate::database::{Database, PASSWORD, server_missing};
+use crate::persistence::{end, stored};
 use crate::site::{
-    CONFIG, Collector, Exporter, FRAME, Mark, command, house, packet, second_ended, taken,
+    CONFIG, Collector, Exporter, FRAME_BYTES, Mark, command, packet, second_ended, taken, test_dir,
 };
 
 fn config(name: &str, port: u16, more: &str) -> String {
@@ -20,13 +20,13 @@ fn config(name: &str, port: u16, more: &str) -> String {
     )
 }
 
-fn house_with_password(password: &str) -> tempfile::TempDir {
-    let dir = house();
+fn dir_with_password(password: &str) -> tempfile::TempDir {
+    let dir = test_dir();
     fs::write(dir.path().join("password"), format!("{password}\n")).unwrap();
     dir
 }
 
-/// Samples of `cms` and as many of nobody; each stands for a thousand frames.
+/// Sends `count` samples of `cms` and as many unlabelled; each stands for 1,000 frames.
 fn send(collector: &Collector, agent: u8, count: u32) {
     let socket = collector.socket("sflow");
     let mut exporter = Exporter::new(agent, 1000);
@@ -53,20 +53,20 @@ fn batches(dir: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Frames of cms by a table's sums.
+/// Frames of `cms` summed over a table.
 fn frames(database: &Database, table: &str, rest: &str) -> f64 {
     let query = format!(
         "SELECT sum(bytes) FROM penstock.{table} WHERE kind = 'group' AND owner = 'cms' {rest}"
     );
-    database.query(&query).parse::<f64>().unwrap() / (1000.0 * f64::from(FRAME))
+    database.query(&query).parse::<f64>().unwrap() / (1000.0 * f64::from(FRAME_BYTES))
 }
 
 #[test]
-fn nothing_is_lost_or_doubled_when_the_server_is_killed() {
-    if there_is_none() {
+fn server_crash_stores_batches_exactly_once() {
+    if server_missing() {
         return;
     }
-    let (dir, data) = (house_with_password(PASSWORD), house());
+    let (dir, data) = (dir_with_password(PASSWORD), test_dir());
     let mut database = Database::start(data.path());
     let config = config("one", database.port, "");
     let collector = Collector::start(dir.path(), &config);
@@ -75,7 +75,7 @@ fn nothing_is_lost_or_doubled_when_the_server_is_killed() {
     assert_eq!((frames(&database, "minute", ""), frames(&database, "hour", "")), (100.0, 100.0));
     assert_eq!(batches(dir.path()), Vec::<PathBuf>::new());
 
-    // It dies while the collector runs: what is measured waits on disk, also when the collector ends.
+    // The server crashes: batches wait in the spool, across a restart of the collector too.
     let collector = Collector::start(dir.path(), &config);
     wait_for(&collector, |told| told["newest_s"].is_i64());
     database.kill();
@@ -88,7 +88,7 @@ fn nothing_is_lost_or_doubled_when_the_server_is_killed() {
     let line = told["trouble"].as_str().unwrap();
     assert!(line.contains("cannot connect") && line.contains("minutes wait in"), "{line}");
     assert!(told["batches_waiting"].as_u64() >= Some(waiting.len() as u64), "{told}");
-    // What it wrote itself it can still tell.
+    // The collector still answers for minutes that it stored itself.
     let path = "/api/v1/telemetry/series?by=owner&from=-3600&step=60";
     let answer =
         collector.until(path, |answer| (stored(answer, "cms") > 0.0).then(|| answer.clone()));
@@ -100,14 +100,14 @@ fn nothing_is_lost_or_doubled_when_the_server_is_killed() {
     end(collector);
     assert_eq!((frames(&database, "minute", ""), frames(&database, "hour", "")), (150.0, 150.0));
 
-    // As if the server's word had not come through: the batches are there, and are not stored again.
+    // As if the server's answer was lost: the batches are sent again, and stored once.
     copies.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
     let collector = Collector::start(dir.path(), &config);
     wait_for(&collector, |told| told["batches"].as_u64() >= Some(copies.len() as u64));
     end(collector);
     assert_eq!((frames(&database, "minute", ""), frames(&database, "hour", "")), (150.0, 150.0));
 
-    // As if it had died between a minute and its hour.
+    // As if the server crashed between a minute and its hour.
     let number = waiting[0].file_name().unwrap().to_str().unwrap().split('-').nth(1).unwrap();
     let number = i64::from_str_radix(number, 16).unwrap();
     let hours = "start, collector, kind, exporter, host, direction, label, owner, activity, input, output, vlan, \
@@ -127,29 +127,29 @@ fn nothing_is_lost_or_doubled_when_the_server_is_killed() {
 }
 
 #[test]
-fn several_collectors_share_a_database_and_what_two_heard_counts_once() {
-    if there_is_none() {
+fn shared_database_counts_duplicate_exporter_once() {
+    if server_missing() {
         return;
     }
-    let data = house();
+    let data = test_dir();
     let database = Database::start(data.path());
-    let houses = [house_with_password(PASSWORD), house_with_password(PASSWORD)];
-    // Both hear of 192.0.2.1, the second half of it; of 192.0.2.2 the second alone.
-    for (name, house, heard) in
-        [("one", &houses[0], &[(1, 200)][..]), ("two", &houses[1], &[(1, 100), (2, 300)])]
+    let envs = [dir_with_password(PASSWORD), dir_with_password(PASSWORD)];
+    // Both receive 192.0.2.1, the second half of its samples; only the second receives 192.0.2.2.
+    for (name, env, heard) in
+        [("one", &envs[0], &[(1, 200)][..]), ("two", &envs[1], &[(1, 100), (2, 300)])]
     {
         for (agent, count) in heard {
-            let collector = Collector::start(house.path(), &config(name, database.port, ""));
+            let collector = Collector::start(env.path(), &config(name, database.port, ""));
             send(&collector, *agent, *count);
             end(collector);
         }
     }
     assert_eq!(frames(&database, "minute", ""), 600.0);
-    let reader = house_with_password(PASSWORD);
+    let reader = dir_with_password(PASSWORD);
     let collector =
         Collector::start(reader.path(), &config("three", database.port, "interval = \"1m\"\n"));
     wait_for(&collector, |told| told["newest_s"].is_i64());
-    // Minutes may have ended in between: what counts of each is that of the collector that has most of it.
+    // A minute may have ended in between: the collector with most samples of it counts.
     let rows = database.query(
         "SELECT toUInt32(start), exporter, collector, sum(bytes) FROM penstock.minute WHERE kind = 'group'
          GROUP BY start, exporter, collector",
@@ -182,7 +182,7 @@ fn several_collectors_share_a_database_and_what_two_heard_counts_once() {
             assert_eq!(answer["resolution"], resolution, "{path}");
             let [got, other] = keys.map(|key| stored(&answer, key));
             assert!(got > 0.0 && other > 0.0, "{path}: {answer}");
-            // Rates of different points are by different times.
+            // Points of different measured time have different rates.
             if resolution == "hour" && hours.len() == 1 {
                 assert!(
                     (got / other / wanted - 1.0).abs() < 0.01,
@@ -195,20 +195,20 @@ fn several_collectors_share_a_database_and_what_two_heard_counts_once() {
 }
 
 #[test]
-fn what_is_wrong_is_a_line_and_what_is_dropped_is_counted() {
-    if there_is_none() {
+fn database_error_and_drops_are_reported() {
+    if server_missing() {
         return;
     }
-    let data = house();
+    let data = test_dir();
     let mut database = Database::start(data.path());
-    let dir = house_with_password("wrong");
+    let dir = dir_with_password("wrong");
     let collector =
         Collector::start(dir.path(), &config("one", database.port, "spool_bytes_max = \"1KiB\"\n"));
     let told = wait_for(&collector, |told| told["trouble"].is_string());
     let line = told["trouble"].as_str().unwrap();
     assert!(line.contains("user or password is refused: see user and password_file"), "{line}");
     assert!(!line.contains("wrong") && !line.contains('\n'), "{line}");
-    // Without a place to read from it tells what it has itself.
+    // Without a database to read from the collector answers from its own memory.
     send(&collector, 1, 10);
     database.kill();
     end(collector);

@@ -1,4 +1,4 @@
-//! How often the 95 % intervals that the API gives hold the true value, on the whole way from datagrams to series.
+//! Coverage of the API's 95 % intervals, measured end to end from datagrams to series.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,16 +9,16 @@ use penstock_flows::sflow::xdr::{Opaque, Reader};
 use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, Interface, Source};
 use serde_json::Value;
 
-use crate::common::{Random, until};
-use crate::site::{CONFIG, Collector, Mark, WITHIN, house, packet, second_ended, taken};
+use crate::common::{Random, wait_until};
+use crate::site::{CONFIG, Collector, Mark, POLL_TIMEOUT, packet, second_ended, taken, test_dir};
 
-const MIXES: u8 = 200;
+const EXPORTER_COUNT: u8 = 200;
 
 fn unit(random: &mut Random) -> f64 {
     (random.next() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// How many of `packets` are sampled, each 1 of `rate` by itself.
+/// Number of sampled packets: each of `packets` independently with probability 1/`rate`.
 fn sampled(random: &mut Random, packets: u64, rate: u32) -> u32 {
     let (mut at, mut count) = (0.0, 0);
     let per_gap = (1.0 - 1.0 / f64::from(rate)).ln();
@@ -31,13 +31,13 @@ fn sampled(random: &mut Random, packets: u64, rate: u32) -> u32 {
     }
 }
 
-/// An exporter with a mix of VLANs, and the octets that each really had.
+/// An exporter with a mix of VLANs, and the true octets of each.
 struct Mix {
     encoder: Encoder,
     sequence: u32,
     rate: u32,
     truth: Vec<u64>,
-    /// By VLAN: length of packets and how many were sampled.
+    /// VLAN, packet length and number of samples.
     samples: Vec<(u16, u32, u32)>,
 }
 
@@ -104,11 +104,12 @@ impl Mix {
 #[test]
 fn intervals_of_series_hold_the_truth() {
     let mut random = Random::seeded(0xC0_4E4A);
-    let dir = house();
+    let dir = test_dir();
     let collector = Collector::start(dir.path(), CONFIG);
     let socket = collector.socket("sflow");
-    let mut mixes: Vec<Mix> = (1..=MIXES).map(|agent| Mix::new(agent, &mut random)).collect();
-    // Half of them are counted, from before the first sample until after the last.
+    let mut mixes: Vec<Mix> =
+        (1..=EXPORTER_COUNT).map(|agent| Mix::new(agent, &mut random)).collect();
+    // Half of the exporters send counters, before the first sample and after the last.
     second_ended(&collector);
     let begun = Instant::now();
     for mix in mixes.iter_mut().step_by(2) {
@@ -134,9 +135,9 @@ fn intervals_of_series_hold_the_truth() {
     second_ended(&collector);
     second_ended(&collector);
     second_ended(&collector);
-    // A point that has all of it and ended a second ago. It is shorter than a minute: answered from memory, where all
-    // counters are known at once.
-    let (start_s, step_s) = until("a point that has just ended", WITHIN, || {
+    // A point that covers all samples and ended a second ago. Points under a minute come from memory, where all counters
+    // are known at once.
+    let (start_s, step_s) = wait_until("a point that has just ended", POLL_TIMEOUT, || {
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let step_s = (30..60).find(|step| (now_s - 1).is_multiple_of(*step))?;
         Some((now_s - 1 - step_s, step_s))

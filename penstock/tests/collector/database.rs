@@ -1,4 +1,4 @@
-//! A ClickHouse server for a test: of its own directory, killed and started again at the same place.
+//! A ClickHouse server with its own directory, which tests crash and restart.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::common::until;
-use crate::site::WITHIN;
+use crate::common::wait_until;
+use crate::site::POLL_TIMEOUT;
 
 pub(crate) const PASSWORD: &str = "se'cret";
 
@@ -18,13 +18,13 @@ pub(crate) struct Database {
     child: Option<Child>,
 }
 
-/// A port that is free now.
+/// Returns a port that is free now.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Whether there is a server to start; says why not.
-pub(crate) fn there_is_none() -> bool {
+/// True if no ClickHouse server is installed; prints that the test is skipped.
+pub(crate) fn server_missing() -> bool {
     let found = ["/usr/bin/clickhouse-server", "/usr/sbin/clickhouse-server"];
     let none = !found.iter().any(|path| Path::new(path).exists());
     if none {
@@ -47,7 +47,7 @@ impl Database {
         this
     }
 
-    /// Starts it, and waits until it answers. Ports may be taken between being found and being used.
+    /// Starts the server and waits until it answers. Retries: another process may take the free port first.
     pub(crate) fn up(&mut self) {
         for _ in 0..5 {
             if self.port == 0 {
@@ -85,7 +85,7 @@ impl Database {
             .unwrap();
         self.child = Some(child);
         let mut up = false;
-        until("clickhouse-server is up or gone", WITHIN, || {
+        wait_until("clickhouse-server is up or gone", POLL_TIMEOUT, || {
             up = TcpStream::connect(("127.0.0.1", self.port)).is_ok();
             let gone = self.child.as_mut().is_some_and(|c| c.try_wait().unwrap().is_some());
             (up || gone).then_some(())
@@ -93,7 +93,7 @@ impl Database {
         up
     }
 
-    /// As a machine that loses its power takes it down, but for the disk.
+    /// Sends SIGKILL: memory is lost, the disk's cache is not.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -101,7 +101,7 @@ impl Database {
         }
     }
 
-    /// What a statement answers.
+    /// Returns the answer of a statement.
     pub(crate) fn query(&self, statement: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();

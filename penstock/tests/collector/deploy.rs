@@ -1,8 +1,8 @@
-//! What is shipped for Prometheus and Grafana asks for metrics that there are.
+//! Shipped Prometheus rules and Grafana dashboards use only exported metrics.
 
 use std::collections::BTreeSet;
 
-use crate::site::{CONFIG, Collector, Exporter, Mark, house, packet, second_ended, taken};
+use crate::site::{CONFIG, Collector, Exporter, Mark, packet, second_ended, taken, test_dir};
 
 /// Names of metrics in a text.
 fn names(text: &str) -> BTreeSet<String> {
@@ -14,8 +14,8 @@ fn names(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn rules_and_dashboards_ask_for_what_is_exported() {
-    let dir = house();
+fn rules_and_dashboards_use_exported_metrics() {
+    let dir = test_dir();
     let alert = "[[collector.alert]]\nname = \"a\"\nkind = \"unlabelled\"\nabove = 0.5\n";
     let collector = Collector::start(dir.path(), &format!("{CONFIG}\n{alert}"));
     let socket = collector.socket("sflow");

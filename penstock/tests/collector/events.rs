@@ -6,12 +6,12 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::keeping::end;
-use crate::site::{CONFIG, Collector, Exporter, FRAME, Mark, house, packet};
+use crate::persistence::end;
+use crate::site::{CONFIG, Collector, Exporter, FRAME_BYTES, Mark, packet, test_dir};
 
 const ALERTS: &str = "/api/v1/telemetry/alerts";
 
-/// Status and body of a request that changes something.
+/// Status and body of a modifying request.
 fn change(http: &str, method: &str, path: &str, token: &str, body: &Value) -> (u16, Value) {
     let mut stream = TcpStream::connect(http).unwrap();
     let body = body.to_string();
@@ -38,7 +38,7 @@ fn kinds(collector: &Collector, query: &str) -> Vec<String> {
 
 #[test]
 fn alert_life_survives_a_restart() {
-    let dir = house();
+    let dir = test_dir();
     let config = format!(
         "{CONFIG}
 [[collector.alert]]
@@ -124,7 +124,7 @@ rate = \"400G\"
 
 #[test]
 fn link_has_history_and_failures() {
-    let dir = house();
+    let dir = test_dir();
     fs::write(dir.path().join("network.toml"), NETWORK).unwrap();
     let config = CONFIG
         .replace("[collector]", "[collector]\ntopology = \"network.toml\"")
@@ -141,7 +141,7 @@ fn link_has_history_and_failures() {
         let bps = told["b_to_a"]["bps"].as_array()?.iter().filter_map(Value::as_f64).sum::<f64>();
         (bps > 0.0).then(|| told.clone())
     });
-    // What comes in at the left is what the right sends; nothing goes out there.
+    // Ingress of `left` is the direction from `right`; the other direction is idle.
     assert_eq!((&series["a"], &series["b"]), (&"left".into(), &"right".into()));
     assert_eq!(series["capacity_bps"], 400_000_000_000_u64);
     let out = series["a_to_b"]["bps"].as_array().unwrap().iter().filter_map(Value::as_f64);
@@ -150,7 +150,7 @@ fn link_has_history_and_failures() {
     assert!(links["links"][0]["b_to_a"]["bps"].as_f64().unwrap() > 0.0, "{links}");
     let (status, body) = collector.ask("/api/v1/telemetry/links/none/series");
     assert!(status == 404 && body.contains("no link 'none'"), "{body}");
-    // The interface goes down while it is watched: a snapshot every two seconds has seen it up by then.
+    // The interface goes down after a snapshot, taken every 2 s, has recorded it up.
     let snapshot = |count: u64| {
         let before = collector.get("/api/v1/telemetry/status")["live_seconds"]["used"].as_u64();
         let path = "/api/v1/telemetry/status";
@@ -169,7 +169,7 @@ fn link_has_history_and_failures() {
 
 #[test]
 fn sites_and_flows_take_filters() {
-    let dir = house();
+    let dir = test_dir();
     fs::write(dir.path().join("hosts"), "2001:db8:1::1 dtn1.uvic.example.org\n").unwrap();
     let config = CONFIG.replace("[collector]", "[collector]\nhosts = \"hosts\"");
     let collector = Collector::start(dir.path(), &config);
@@ -188,7 +188,7 @@ fn sites_and_flows_take_filters() {
     assert_eq!(sites, ["cern", "uvic"], "{matrix}");
     for cell in matrix["cells"].as_array().unwrap() {
         assert!(
-            cell["bps"].as_f64().unwrap() > f64::from(FRAME)
+            cell["bps"].as_f64().unwrap() > f64::from(FRAME_BYTES)
                 && cell["source"] != cell["destination"]
         );
     }

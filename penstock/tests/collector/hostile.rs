@@ -1,13 +1,13 @@
-//! Whatever is sent, the service goes on, its memory has a bound, and it is counted.
+//! Hostile datagrams: the service continues, its memory is bounded, and drops are counted.
 
 use std::net::IpAddr;
 
 use penstock_flows::sflow::Encoder;
 
 use crate::common::Random;
-use crate::site::{CONFIG, Collector, Exporter, Mark, house, packet, second_ended};
+use crate::site::{CONFIG, Collector, Exporter, Mark, packet, second_ended, test_dir};
 
-/// What a process has in memory now.
+/// Resident memory of a process in bytes.
 fn resident_bytes(id: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
     let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -15,24 +15,24 @@ fn resident_bytes(id: u32) -> u64 {
 }
 
 #[test]
-fn forged_exporters_and_garbage_are_counted_and_bounded() {
+fn forged_exporters_and_garbage_are_bounded() {
     let mut random = Random::seeded(0xC0_11EC);
-    let dir = house();
+    let dir = test_dir();
     let collector = Collector::start(dir.path(), CONFIG);
     let sockets = ["sflow", "ipfix", "fireflies"].map(|format| collector.socket(format));
     let good = Exporter::new(1, 1000).samples(&packet(1, 2, Mark::Label(3, 14), 3001), 1).remove(0);
-    // A hundred thousand that never were, with a sample each of hosts that never were.
+    // 100,000 forged exporters with one sample each, of forged hosts.
     let mut forged = good.clone();
     assert_eq!(forged[8..12], [192, 0, 2, 1]);
     let mut sent = 0_u64;
     for number in 0..100_000_u32 {
         forged[8..12].copy_from_slice(&(0x0A00_0000 + number).to_be_bytes());
-        // Addresses of hosts within the sampled header are somewhere behind the heads.
+        // Host addresses of the sampled header lie behind the sFlow headers.
         let at = forged.len() - 60;
         forged[at..at + 8].copy_from_slice(&random.next().to_be_bytes());
         sent += u64::from(sockets[0].send(&forged).is_ok());
     }
-    // The kernel tells what it dropped with the next datagram that is taken.
+    // The kernel reports drops with the next received datagram (SO_RXQ_OVFL).
     let mut exporter = Exporter::new(77, 1000);
     let mut all_known = |mut sent: u64| {
         collector.until("/api/v1/telemetry/status", |status| {
@@ -46,7 +46,7 @@ fn forged_exporters_and_garbage_are_counted_and_bounded() {
         })
     };
     let mut sent = all_known(sent);
-    // Broken in every way: cut, changed, of any bytes.
+    // Truncated, altered and random datagrams.
     for _ in 0..5_000 {
         let mut bytes = match random.next() % 3 {
             0 => good.clone(),
@@ -69,10 +69,10 @@ fn forged_exporters_and_garbage_are_counted_and_bounded() {
         let socket = &sockets[random.next() as usize % 3];
         sent += u64::from(socket.send(&bytes).is_ok());
     }
-    // Each datagram was taken or is counted as dropped by the kernel, and the true exporter is heard.
+    // Each datagram was received or counted as dropped by the kernel, and the genuine exporter is accepted.
     all_known(sent);
     second_ended(&collector);
-    // A second without them, in which the true exporter has its place.
+    // After a second without forgeries the genuine exporter keeps its slot.
     all_known(0);
     second_ended(&collector);
     let status = collector.get("/api/v1/telemetry/status");
@@ -86,7 +86,7 @@ fn forged_exporters_and_garbage_are_counted_and_bounded() {
     assert_eq!(live["series"][0]["key"], "192.0.2.77", "{live}");
     let resident = resident_bytes(collector.agent.child.id());
     assert!(resident < 600 << 20, "{} MiB", resident >> 20);
-    // Names of strangers are no labels.
+    // Unauthenticated names never become metric labels.
     let (_, metrics) = collector.ask("/metrics");
     let lines = metrics.lines().filter(|line| line.starts_with("penstock_collector_")).count();
     assert!((30..150).contains(&lines), "{lines} lines");

@@ -12,7 +12,7 @@ mod database;
 mod deploy;
 mod events;
 mod hostile;
-mod keeping;
 mod naming;
+mod persistence;
 mod site;
 mod timing;

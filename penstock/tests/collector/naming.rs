@@ -1,13 +1,13 @@
-//! Names that figures have: systems from a file, whose a flow is, pairs that nobody registered, links between switches.
+//! Names in figures: AS numbers from a file, owners of flows, unregistered scitags, links between switches.
 
 use std::fs;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::{Run, until};
+use crate::common::{Run, wait_until};
 use crate::site::{
-    CONFIG, Collector, Exporter, Mark, WITHIN, command, house, packet, second_ended, taken,
+    CONFIG, Collector, Exporter, Mark, POLL_TIMEOUT, command, packet, second_ended, taken, test_dir,
 };
 
 fn send(collector: &Collector, exporter: &mut Exporter, header: &[u8; 128], count: u32) {
@@ -23,8 +23,8 @@ fn names(answer: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn systems_are_those_of_the_file_until_another_is_read() {
-    let dir = house();
+fn as_file_is_reloaded_on_sighup() {
+    let dir = test_dir();
     let file = dir.path().join("systems.txt");
     fs::write(&file, "2001:db8::/32 64500 Everyone\n2001:db8:1::/48 AS64501 University\n").unwrap();
     let config = CONFIG.replace("[collector]", "[collector]\nprefixes = \"systems.txt\"");
@@ -36,7 +36,7 @@ fn systems_are_those_of_the_file_until_another_is_read() {
     let path = "/api/v1/telemetry/series?by=as&from=-30";
     assert_eq!(names(&collector.get(path)), ["AS64501 University"]);
     assert_eq!(names(&collector.get(&format!("{path}&direction=in"))), ["AS64500 Everyone"]);
-    // A host's network is that of its system.
+    // A host's prefix is that of its AS.
     let prefixes = collector.get("/api/v1/telemetry/series?by=prefix&from=-30");
     assert_eq!(prefixes["series"][0]["key"], "2001:db8:1::/48");
 
@@ -44,11 +44,11 @@ fn systems_are_those_of_the_file_until_another_is_read() {
         let id = collector.agent.child.id().to_string();
         assert!(Command::new("kill").args(["-HUP", &id]).status().unwrap().success());
     };
-    // One that cannot be read changes nothing; the next one does.
+    // An invalid file changes nothing; the next valid one does.
     fs::write(&file, "2001:db8::/32 64500 Nobody\nnonsense\n").unwrap();
     hang_up();
     fs::write(&file, "2001:db8::/32 64502 Somebody\n").unwrap();
-    until("the newer file counts", WITHIN, || {
+    wait_until("the newer file counts", POLL_TIMEOUT, || {
         hang_up();
         send(&collector, &mut exporter, &packet(1, 2, Mark::None, 3001), 5);
         second_ended(&collector);
@@ -71,7 +71,7 @@ fn systems_are_those_of_the_file_until_another_is_read() {
     assert!(done.error.contains("systems.txt: No such file"), "{}", done.error);
 }
 
-/// A packet whose Destination Options header says so.
+/// A packet with a scitag in its Destination Options header.
 fn option(owner: u16, activity: u8) -> [u8; 128] {
     let mut bytes = packet(2, 1, Mark::None, 1).to_vec();
     let (network, transport) = (18, 18 + 40);
@@ -84,8 +84,8 @@ fn option(owner: u16, activity: u8) -> [u8; 128] {
 }
 
 #[test]
-fn flows_are_told_with_their_label_and_pairs_that_nobody_has() {
-    let dir = house();
+fn talkers_show_registered_and_unknown_labels() {
+    let dir = test_dir();
     let collector = Collector::start(dir.path(), CONFIG);
     let mut exporter = Exporter::new(1, 1000);
     send(&collector, &mut exporter, &packet(1, 2, Mark::Label(3, 14), 3001), 60);
@@ -140,8 +140,8 @@ rate = \"100G\"
 ";
 
 #[test]
-fn a_link_between_switches_is_told_from_the_counters_of_one() {
-    let dir = house();
+fn link_series_from_one_ends_counters() {
+    let dir = test_dir();
     fs::write(dir.path().join("network.toml"), NETWORK).unwrap();
     let with = |name: &str, links: &str| {
         CONFIG
@@ -151,7 +151,7 @@ fn a_link_between_switches_is_told_from_the_counters_of_one() {
     let collector = Collector::start(dir.path(), &with("left", "{ 1 = \"trunk\" }"));
     let socket = collector.socket("sflow");
     let mut exporter = Exporter::new(1, 1000);
-    // A second apart by the exporter's clock: 40 Gb/s come in at interface 1.
+    // Counters one second apart by the exporter's clock: 40 Gb/s into interface 1.
     socket.send(&exporter.counters(1_000, 0)).unwrap();
     socket.send(&exporter.counters(2_000, 5_000_000_000)).unwrap();
     let links = collector.until("/api/v1/telemetry/links", |links| {

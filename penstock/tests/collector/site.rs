@@ -1,4 +1,4 @@
-//! A collector that runs, and exporters that tell it of traffic whose sums are known.
+//! A running collector, and sFlow exporters with known traffic sums.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, TcpStream, UdpSocket};
@@ -14,10 +14,10 @@ use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, Interface, Sourc
 use penstock_scitags::{FlowLabel, Scitag};
 use serde_json::Value;
 
-use crate::common::{Agent, penstock, until};
+use crate::common::{Agent, penstock, wait_until};
 
-/// Generous: the machine may be busy.
-pub(crate) const WITHIN: Duration = Duration::from_secs(30);
+/// Limit of each wait, generous for busy machines.
+pub(crate) const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) const CONFIG: &str = "
 roles = [\"collector\"]
@@ -76,7 +76,7 @@ impl Collector {
         serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
     }
 
-    /// Asks until `good` gives something.
+    /// Polls `path` until `good` returns a value.
     pub(crate) fn until<T>(&self, path: &str, mut good: impl FnMut(&Value) -> Option<T>) -> T {
         let mut last = Value::Null;
         let mut ask = || {
@@ -88,7 +88,7 @@ impl Collector {
             if let Some(got) = ask() {
                 return got;
             }
-            assert!(begun.elapsed() < WITHIN, "{path} never told it: {last}");
+            assert!(begun.elapsed() < POLL_TIMEOUT, "{path} never told it: {last}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -96,7 +96,7 @@ impl Collector {
 
 pub(crate) fn ask(http: &str, path: &str, host: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(http).unwrap();
-    stream.set_read_timeout(Some(WITHIN)).unwrap();
+    stream.set_read_timeout(Some(POLL_TIMEOUT)).unwrap();
     let request =
         format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).unwrap();
@@ -118,7 +118,7 @@ fn dechunked(mut body: &str) -> String {
     text
 }
 
-/// Whose packets an exporter samples.
+/// Scitag of the sampled packets.
 #[derive(Clone, Copy)]
 pub(crate) enum Mark {
     None,
@@ -133,7 +133,7 @@ pub(crate) struct Exporter {
     pub(crate) rate: u32,
 }
 
-pub(crate) const FRAME: u32 = 9_018;
+pub(crate) const FRAME_BYTES: u32 = 9_018;
 
 /// A packet from site to site, `2001:db8:FROM::1` to `2001:db8:TO::1`.
 pub(crate) fn packet(from: u16, to: u16, mark: Mark, vlan: u16) -> [u8; 128] {
@@ -161,7 +161,7 @@ impl Exporter {
         Self { encoder, sequence: 0, counters: 0, rate }
     }
 
-    /// Samples that came in at interface 1.
+    /// Samples of packets received at interface 1.
     pub(crate) fn samples(&mut self, header: &[u8; 128], count: u32) -> Vec<Vec<u8>> {
         let mut datagrams = Vec::new();
         for _ in 0..count {
@@ -177,7 +177,7 @@ impl Exporter {
             };
             let record = FlowRecord::Header(SampledHeader {
                 protocol: HEADER_ETHERNET,
-                frame_length: FRAME,
+                frame_length: FRAME_BYTES,
                 stripped: 4,
                 header: Opaque(header),
             });
@@ -192,13 +192,13 @@ impl Exporter {
         self.state(1, 3, uptime_ms, in_octets)
     }
 
-    /// Counters of an interface in a state: bit 0 for what the operator wants, bit 1 for what is.
+    /// Counters of an interface with `ifStatus` (sFlow 5): bit 0 admin status, bit 1 operational status.
     pub(crate) fn state(&mut self, index: u32, state: u32, uptime_ms: u32, octets: u64) -> Vec<u8> {
         self.counters += 1;
         let mut counters: GenericInterface = Reader::new(&[0; 88]).get().unwrap();
         (counters.index, counters.speed_bps, counters.status) = (index, 400_000_000_000, state);
         counters.in_octets = octets;
-        counters.in_unicast = (octets / u64::from(FRAME)) as u32;
+        counters.in_unicast = (octets / u64::from(FRAME_BYTES)) as u32;
         let record = CounterRecord::Interface(counters);
         let source = Source::interface(index);
         self.encoder.counters(uptime_ms, self.counters, source, &[record]).unwrap();
@@ -206,23 +206,23 @@ impl Exporter {
     }
 }
 
-/// Waits until the collector has taken so many samples.
+/// Waits until the collector has counted `samples` samples.
 pub(crate) fn taken(collector: &Collector, samples: u64) {
     collector.until("/api/v1/telemetry/status", |status| {
         (status["received"]["samples"].as_u64()? >= samples).then_some(())
     });
 }
 
-/// Waits until the second that is open now has ended.
+/// Waits for the end of the current second.
 pub(crate) fn second_ended(collector: &Collector) {
     let now = || {
         let status = collector.get("/api/v1/telemetry/status");
         status["live_seconds"]["used"].as_u64().unwrap()
     };
     let before = now();
-    until("another second", WITHIN, || (now() > before).then_some(()));
+    wait_until("another second", POLL_TIMEOUT, || (now() > before).then_some(()));
 }
 
-pub(crate) fn house() -> tempfile::TempDir {
+pub(crate) fn test_dir() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }

@@ -1,16 +1,16 @@
-//! Seconds are those in which the kernel received datagrams, whatever the collector did meanwhile.
+//! Samples count in the second in which the kernel received them, even if the collector stalls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::site::{CONFIG, Collector, Exporter, FRAME, Mark, house, packet, second_ended};
+use crate::site::{CONFIG, Collector, Exporter, FRAME_BYTES, Mark, packet, second_ended, test_dir};
 
-const RATE: u32 = 1_000;
+const SAMPLING_RATE: u32 = 1_000;
 
 /// Samples in each of ten bursts a second.
-const BURST: u32 = 20;
+const BURST_SAMPLES: u32 = 20;
 
 fn signal(collector: &Collector, name: &str) {
     let id = collector.agent.child.id().to_string();
@@ -24,7 +24,7 @@ fn under_traffic(collector: &Collector, burst: u32, work: impl FnOnce()) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let socket = collector.socket("sflow");
-            let mut exporter = Exporter::new(1, RATE);
+            let mut exporter = Exporter::new(1, SAMPLING_RATE);
             let header = packet(1, 2, Mark::Label(3, 14), 3001);
             let begun = Instant::now();
             for round in 0.. {
@@ -49,7 +49,7 @@ fn points(collector: &Collector, path: &str) -> Vec<Option<f64>> {
     answer["total"]["bps"].as_array().unwrap().iter().map(Value::as_f64).collect()
 }
 
-/// Rates of the last half minute, without those before the traffic and the second that runs.
+/// Rates of the last half minute, without leading idle seconds and the current second.
 fn rates(collector: &Collector) -> Vec<Option<f64>> {
     let points = points(collector, "/api/v1/telemetry/series?by=total&from=-40&step=1");
     let first = points.iter().position(|bps| *bps > Some(0.0)).unwrap();
@@ -59,19 +59,20 @@ fn rates(collector: &Collector) -> Vec<Option<f64>> {
 
 #[test]
 fn stalled_collector_keeps_its_seconds() {
-    let dir = house();
+    let dir = test_dir();
     let collector = Collector::start(dir.path(), CONFIG);
-    under_traffic(&collector, BURST, || {
+    under_traffic(&collector, BURST_SAMPLES, || {
         (0..3).for_each(|_| second_ended(&collector));
         signal(&collector, "STOP");
         std::thread::sleep(Duration::from_secs(6));
         signal(&collector, "CONT");
         (0..4).for_each(|_| second_ended(&collector));
     });
-    let wanted = f64::from(10 * BURST) * f64::from(RATE) * f64::from(FRAME) * 8.0;
+    let wanted =
+        f64::from(10 * BURST_SAMPLES) * f64::from(SAMPLING_RATE) * f64::from(FRAME_BYTES) * 8.0;
     let rates = rates(&collector);
     assert!(rates.len() >= 10, "{rates:?}");
-    // A burst more or less falls into a second where the sender is late.
+    // A late sender moves at most one burst between seconds.
     for bps in &rates {
         let bps = bps.unwrap_or_else(|| panic!("nothing was dropped: {rates:?}"));
         assert!((0.6..1.4).contains(&(bps / wanted)), "{} of it: {rates:?}", bps / wanted);
@@ -85,11 +86,11 @@ fn stalled_collector_keeps_its_seconds() {
 
 #[test]
 fn dropped_datagrams_make_unknown_seconds() {
-    let dir = house();
+    let dir = test_dir();
     let config = format!("{CONFIG}\n")
         .replace("[collector]\n", "[collector]\nreceive_buffer_bytes = 65536\n");
     let collector = Collector::start(dir.path(), &config);
-    under_traffic(&collector, 10 * BURST, || {
+    under_traffic(&collector, 10 * BURST_SAMPLES, || {
         (0..3).for_each(|_| second_ended(&collector));
         signal(&collector, "STOP");
         std::thread::sleep(Duration::from_secs(6));
@@ -101,7 +102,8 @@ fn dropped_datagrams_make_unknown_seconds() {
     let rates = rates(&collector);
     let unknown = rates.iter().filter(|bps| bps.is_none()).count();
     assert!((3..=6).contains(&unknown), "a gap is unknown: {rates:?}");
-    let wanted = f64::from(100 * BURST) * f64::from(RATE) * f64::from(FRAME) * 8.0;
+    let wanted =
+        f64::from(100 * BURST_SAMPLES) * f64::from(SAMPLING_RATE) * f64::from(FRAME_BYTES) * 8.0;
     for bps in rates.iter().flatten() {
         assert!((0.3..2.0).contains(&(bps / wanted)), "{} of it: {rates:?}", bps / wanted);
     }

@@ -1,5 +1,5 @@
-//! What the tests of the binary share: agents and copies as processes, trees that are compared, and
-//! random choices that a printed seed repeats.
+//! Fixtures of the binary's tests: agents and copies as processes, comparison of trees, and random choices that a
+//! printed seed repeats.
 //!
 //! Nothing here sleeps to wait for something: conditions are polled until a deadline.
 
@@ -25,7 +25,7 @@ pub mod site;
 
 pub const PENSTOCK: &str = env!("CARGO_BIN_EXE_penstock");
 
-/// Longest that any one command may take.
+/// Limit on the run time of one command.
 pub const COMMAND_WITHIN: Duration = Duration::from_secs(90);
 
 /// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
@@ -33,7 +33,7 @@ pub const COMMAND_WITHIN: Duration = Duration::from_secs(90);
 pub struct Random(u64);
 
 impl Random {
-    /// From `PENSTOCK_TEST_SEED`, or from `default`; says which.
+    /// Uses `PENSTOCK_TEST_SEED`, else `default`, and prints the seed.
     pub fn seeded(default: u64) -> Self {
         let given = std::env::var("PENSTOCK_TEST_SEED").ok().and_then(|text| text.parse().ok());
         let seed = given.unwrap_or(default);
@@ -71,8 +71,8 @@ impl Random {
     }
 }
 
-/// Polls `ask` until it gives something.
-pub fn until<T>(what: &str, within: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+/// Polls `ask` every 5 ms until it returns a value; panics after `within`.
+pub fn wait_until<T>(what: &str, within: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(answer) = ask() {
@@ -83,15 +83,15 @@ pub fn until<T>(what: &str, within: Duration, mut ask: impl FnMut() -> Option<T>
     }
 }
 
-/// A place of its own for one test: `state`, `root` (what the agent exports) and `source`.
-pub struct House {
+/// Temporary directories of one test: `state`, `root` (the agent's export) and `source`.
+pub struct TestEnv {
     pub dir: TempDir,
     pub state: PathBuf,
     pub root: PathBuf,
     pub source: PathBuf,
 }
 
-impl House {
+impl TestEnv {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let [state, root, source] = ["state", "root", "source"].map(|name| dir.path().join(name));
@@ -108,7 +108,7 @@ impl House {
         Agent::start(&self.state, &self.root, "127.0.0.1:0", &[])
     }
 
-    /// `penstock` with this house's state.
+    /// `penstock` with the state directory of this test.
     pub fn penstock(&self) -> Command {
         penstock(&self.state)
     }
@@ -124,18 +124,18 @@ impl House {
 pub fn penstock(state: &Path) -> Command {
     let mut command = Command::new(PENSTOCK);
     command.env("PENSTOCK_STATE", state).env_remove("PENSTOCK_HTTP").env_remove("JOURNAL_STREAM");
-    // The collector's ports are for one at a time.
+    // Only one collector at a time can bind its ports.
     command.env("PENSTOCK_ROLES", "agent");
     command
 }
 
-/// An agent that runs; killed when dropped.
+/// A running agent; killed when dropped.
 pub struct Agent {
     pub child: Child,
     pub listen: String,
     pub http: String,
     pub fingerprint: String,
-    /// All that it printed when it was ready.
+    /// JSON object that the agent printed when it was ready.
     pub facts: Value,
 }
 
@@ -162,7 +162,7 @@ impl Agent {
             stderr.read_to_string(&mut error).unwrap();
             panic!("the agent did not start: {error}");
         }
-        // What it logs is shown with a failing test, and must not fill the pipe.
+        // Drain the log: a full pipe would block the agent.
         std::thread::spawn(move || {
             let mut log = String::new();
             let _ = stderr.read_to_string(&mut log);
@@ -182,13 +182,13 @@ impl Agent {
         format!("penstock://{}/{path}", self.listen)
     }
 
-    /// SIGKILL, and gone.
+    /// Sends SIGKILL and waits until the process has ended.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         self.child.wait().unwrap();
     }
 
-    /// Transfers that this agent runs or remembers.
+    /// Running and ended transfers that the agent lists.
     pub fn transfers(&self, state: &Path) -> Vec<Value> {
         let mut command = penstock(state);
         let done = run(command.args(["transfers", "--json", "--http", &self.http]));
@@ -203,7 +203,7 @@ impl Drop for Agent {
     }
 }
 
-/// A command that ended.
+/// Exit code and output of a command.
 #[derive(Debug)]
 pub struct Done {
     pub code: i32,
@@ -221,7 +221,7 @@ impl Done {
         self.error.lines().collect()
     }
 
-    /// It ended with 0.
+    /// Asserts exit code 0.
     #[track_caller]
     pub fn good(self) -> Self {
         assert_eq!(self.code, 0, "{self:?}");
@@ -229,7 +229,7 @@ impl Done {
     }
 }
 
-/// A command that runs; killed when dropped.
+/// A running command; killed when dropped.
 pub struct Run {
     pub child: Child,
     output: Option<std::thread::JoinHandle<Vec<u8>>>,
@@ -256,7 +256,7 @@ impl Run {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end; a signal counts as -1.
+    /// Waits until the command ends; the exit code is -1 after a signal.
     #[track_caller]
     pub fn wait(mut self) -> Done {
         let begun = Instant::now();
@@ -281,7 +281,7 @@ impl Run {
         Done { code, json: serde_json::from_str(&output).unwrap_or(Value::Null), error }
     }
 
-    /// SIGKILL, and gone.
+    /// Sends SIGKILL and waits until the process has ended.
     pub fn kill(mut self) {
         let _ = self.child.kill();
         self.child.wait().unwrap();
@@ -300,7 +300,7 @@ pub fn run(mut command: impl BorrowMut<Command>) -> Done {
     Run::start(command.borrow_mut()).wait()
 }
 
-/// Writes a file with its mode and a time of modification of its own.
+/// Writes a file of random content, mode and modification time.
 pub fn write_file(random: &mut Random, path: &Path, bytes: usize) {
     fs::write(path, random.bytes(bytes)).unwrap();
     let mode = [0o644, 0o600, 0o755, 0o444][random.between(0, 4) as usize];
@@ -311,8 +311,8 @@ pub fn write_file(random: &mut Random, path: &Path, bytes: usize) {
     file.set_modified(SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos)).unwrap();
 }
 
-/// A tree of `large` files of about 3 MiB, `small` ones of up to 20 KiB, an empty one, links and an
-/// empty directory; how many bytes are in its files.
+/// Writes a tree of `large` files of about 3 MiB, `small` ones of up to 20 KiB, an empty one, symlinks and an
+/// empty directory. Returns the bytes in its files.
 pub fn write_tree(random: &mut Random, root: &Path, large: usize, small: usize) -> u64 {
     let mut total = 0;
     fs::create_dir_all(root.join("deep/er/est")).unwrap();
@@ -335,7 +335,7 @@ pub fn write_tree(random: &mut Random, root: &Path, large: usize, small: usize) 
     total
 }
 
-/// What one thing in a tree is; two trees are the same when these are.
+/// Compared properties of a tree entry: two trees are equal when all entries are.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Thing {
     kind: char,
@@ -345,7 +345,7 @@ pub struct Thing {
     link: Option<PathBuf>,
 }
 
-/// Everything below `root`, by its path.
+/// Entries below `root` by relative path.
 pub fn tree(root: &Path) -> BTreeMap<PathBuf, Thing> {
     fn walk(root: &Path, path: &Path, things: &mut BTreeMap<PathBuf, Thing>) {
         for entry in fs::read_dir(root.join(path)).unwrap() {
@@ -379,7 +379,7 @@ pub fn tree(root: &Path) -> BTreeMap<PathBuf, Thing> {
     things
 }
 
-/// The trees are the same, to the byte, the mode and the nanosecond.
+/// Asserts equal trees: content, mode, modification time in nanoseconds and link targets.
 #[track_caller]
 pub fn assert_same(source: &Path, copy: &Path) {
     let (wanted, got) = (tree(source), tree(copy));
@@ -390,7 +390,7 @@ pub fn assert_same(source: &Path, copy: &Path) {
     }
 }
 
-/// Unfinished files below `root`.
+/// Partial files (`.penstock-*`) below `root`.
 pub fn parts(root: &Path) -> Vec<PathBuf> {
     let is_part = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().as_bytes();
@@ -401,7 +401,7 @@ pub fn parts(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Neither unfinished files below `root` nor anything of a transfer in `state`.
+/// Asserts that `root` has no partial files and `state` no transfer journals.
 #[track_caller]
 pub fn assert_no_leftovers(root: &Path, state: &Path) {
     assert_eq!(parts(root), Vec::<PathBuf>::new());
@@ -411,12 +411,12 @@ pub fn assert_no_leftovers(root: &Path, state: &Path) {
     assert_eq!(kept, Vec::<OsString>::new());
 }
 
-/// Whether this process may do everything.
+/// True if the tests run as root.
 pub fn is_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
-/// Says why a test is not run here; what is not checked must be seen.
+/// Prints why a test is skipped, so that the gap shows in the log.
 pub fn skip(why: &str) {
     eprintln!("SKIPPED: {why}");
 }

@@ -1,5 +1,5 @@
-//! A bad network: a TCP proxy in threads of the test that flips bits, cuts streams short, delays and
-//! resets, at moments that come from a seed.
+//! Fault injector: a TCP proxy in threads of the test that flips bits, truncates streams, delays and resets, at
+//! seeded positions.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use super::Random;
 
-/// Bytes that pass in a direction before the first fault on a control connection: its TLS handshake
-/// and request. A client whose very first request fails gives up at once, as it should.
+/// Fault-free bytes in each direction at the start of a control connection: its TLS handshake and request. A client
+/// whose first request fails gives up at once.
 const CALM_BYTES: u64 = 16 << 10;
 
-/// What the proxy may do to bytes that pass.
+/// Kind of an injected fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     Flip,
@@ -31,7 +31,7 @@ pub struct Proxy {
 
 struct Inner {
     upstream: String,
-    /// Faults that are still to come.
+    /// Remaining faults.
     budget: AtomicI64,
     /// Mean bytes between two faults of one direction of one connection.
     every: u64,
@@ -43,7 +43,7 @@ struct Inner {
     frozen: AtomicBool,
 }
 
-/// A connection and its continuation.
+/// The two sockets of a proxied connection.
 struct Pair {
     client: TcpStream,
     agent: TcpStream,
@@ -51,7 +51,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// The next close of both sends RST, and both are closed soon.
+    /// Sets SO_LINGER to 0 and stops reading, so that both closes send RST.
     fn reset(&self) {
         self.reset.store(true, Ordering::SeqCst);
         for socket in [&self.client, &self.agent] {
@@ -68,12 +68,12 @@ impl Pair {
 }
 
 impl Proxy {
-    /// To `upstream`; does `budget` faults, then none.
+    /// Forwards to `upstream` and injects `budget` faults.
     pub fn start(upstream: &str, random: Random, budget: i64, every: u64) -> Self {
         Self::start_at("127.0.0.1:0", upstream, random, budget, every)
     }
 
-    /// A faultless one that listens at this address.
+    /// Forwards from `listen` without faults.
     pub fn clean(listen: &str, upstream: &str) -> Self {
         Self::start_at(listen, upstream, Random::seeded(0), 0, 1)
     }
@@ -110,22 +110,22 @@ impl Proxy {
         format!("penstock://{}/{path}", self.address)
     }
 
-    /// Nothing passes any more, and nobody is told.
+    /// Forwards nothing from now on; both sides keep their connections.
     pub fn freeze(&self) {
         self.inner.frozen.store(true, Ordering::SeqCst);
     }
 
-    /// Faults that were done.
+    /// Injected faults so far.
     pub fn done(&self) -> Vec<Fault> {
         self.inner.done.lock().unwrap().clone()
     }
 
-    /// Bytes that passed, both ways.
+    /// Forwarded bytes in both directions.
     pub fn passed(&self) -> u64 {
         self.inner.passed.load(Ordering::SeqCst)
     }
 
-    /// Resets one connection; whether there was any.
+    /// Resets a random connection; returns false if there is none.
     pub fn reset_one(&self, random: &mut Random) -> bool {
         let mut live = self.inner.live.lock().unwrap();
         if live.is_empty() {
@@ -147,7 +147,7 @@ impl Drop for Proxy {
 
 impl Inner {
     fn carry(self: &Arc<Self>, client: TcpStream) {
-        // Nobody there: the client sees its connection closed.
+        // The upstream refuses: close the client's connection.
         let Ok(agent) = TcpStream::connect(&self.upstream) else { return };
         for socket in [&client, &agent] {
             let _ = socket.set_nodelay(true);

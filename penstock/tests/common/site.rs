@@ -1,4 +1,4 @@
-//! The controller of three sites as a process of its own, and nodes under it.
+//! A controller of three sites as a process, and agents that take its orders.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -34,13 +34,13 @@ fn topology() -> String {
     text
 }
 
-/// The secret of a host.
+/// Bearer token of a host.
 pub fn token(host: &str) -> String {
     format!("the-token-of-{host}")
 }
 
 impl Operations {
-    /// With more lines below the last table of its configuration.
+    /// Appends `more` to the last table of its configuration.
     pub fn start(more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
@@ -85,7 +85,7 @@ impl Operations {
         run(self.ask(&[&words, more].concat())).good().number("id")
     }
 
-    /// A node for one of the hosts.
+    /// Starts the agent of one of the hosts.
     pub fn node(&self, host: &str) -> Node {
         Node::under(&self.listen, &token(host), host, "127.0.0.1:0", "")
     }
@@ -96,11 +96,11 @@ impl Operations {
     }
 }
 
-/// An agent under a controller, with a configuration of its own.
+/// An agent with a configuration file that names its controller.
 pub struct Node {
     pub name: String,
     pub dir: TempDir,
-    /// What it exports to the controller as `/data`.
+    /// Directory that the agent exports to the controller as `/data`.
     pub data: PathBuf,
     pub state: PathBuf,
     pub agent: Agent,
@@ -109,7 +109,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Under any controller.
+    /// Starts an agent that takes orders from the controller at URL `controller`.
     pub fn under(controller: &str, token: &str, name: &str, listen: &str, more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let [data, other, state] = ["data", "other", "state"].map(|name| dir.path().join(name));
@@ -132,12 +132,12 @@ impl Node {
         Self { name: name.to_owned(), dir, data, state, agent, config, listen }
     }
 
-    /// The same agent again, after it was killed.
+    /// Starts the agent again, after it was killed.
     pub fn restart(&mut self) {
         self.agent = spawn(&self.config, &self.state, &self.listen);
     }
 
-    /// The file system's path of one of its exports.
+    /// File system path of `below` in the export `/data`.
     pub fn path(&self, below: &str) -> PathBuf {
         self.data.join(below)
     }

@@ -1,10 +1,10 @@
-//! Alerts and the age of the data in the browser: what fires is acknowledged, marked in plots and led to its plot; what hangs
-//! is announced.
+//! Alerts and the age of the data in the browser: firing alerts are acknowledged, marked in plots and linked to them; a
+//! hung collector is announced.
 
 use std::process::Command;
 
 use crate::browser::Browser;
-use crate::feed::{Feed, SOON};
+use crate::feed::{COUNTER_INTERVAL_SHORT, Feed};
 use crate::{Node, TOPOLOGY};
 
 const ALERTS: &str = "
@@ -32,18 +32,18 @@ above = \"900T\"
 #[test]
 fn alerts_are_acknowledged_and_marked() {
     let node = Node::start(&format!("topology = {TOPOLOGY:?}\n{ALERTS}"));
-    let _feed = Feed::start(node.sflow, "dtn9", SOON);
+    let _feed = Feed::start(node.sflow, "dtn9", COUNTER_INTERVAL_SHORT);
     let mut browser = Browser::start(1400, 900);
     browser.open(&node.page("alerts"));
     browser.sees("1 firing, 1 pending");
-    // Firing before pending, each with its severity; those that are within their thresholds apart.
+    // Firing before pending, each with its severity; alerts within their thresholds stand apart.
     browser.until("(() => { const rows = [...document.querySelectorAll('[aria-labelledby=active] tbody tr')].map((one) => one.innerText); \
         return rows.length === 2 && /firing[^]*critical[^]*cms is busy/.test(rows[0]) && /pending[^]*warning[^]*long condition/.test(rows[1]); })()");
     browser.until(
         "document.querySelector('[aria-labelledby=rules] tbody tr').innerText.includes('far away')",
     );
     browser.until("[...document.querySelectorAll('[aria-labelledby=events] tbody tr')].some((one) => /Alert firing/.test(one.innerText))");
-    // Without a token it is asked for.
+    // Without a token the page asks for it.
     browser.click("acknowledge cms is busy");
     browser.until("document.activeElement?.name === 'token'");
     browser.write(&node.token());
@@ -73,7 +73,7 @@ fn alerts_are_acknowledged_and_marked() {
 #[test]
 fn hung_collector_is_announced() {
     let node = Node::start("");
-    let _feed = Feed::start(node.sflow, "dtn9", SOON);
+    let _feed = Feed::start(node.sflow, "dtn9", COUNTER_INTERVAL_SHORT);
     let mut browser = Browser::start(1400, 900);
     browser.open(&node.page("overview"));
     browser.sees("live, each second");

@@ -1,7 +1,7 @@
 //! Chromium driven by the DevTools protocol over a pipe: JSON objects with a zero byte after each.
 //!
 //! The pipe is the browser's file descriptors 3 and 4; when it closes, as it does when the test dies, the browser ends.
-//! Whatever the page logs as an error and every address that it asks for is remembered.
+//! Every error that the page logs and every URL that it requests is recorded.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How long anything may take on a machine that does much else.
-pub(crate) const WITHIN: Duration = Duration::from_secs(40);
+/// Limit of each wait, generous for busy machines.
+pub(crate) const PAGE_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// A browser with one page.
 pub(crate) struct Browser {
@@ -23,15 +23,15 @@ pub(crate) struct Browser {
     next: u64,
     session: Option<String>,
     events: VecDeque<Value>,
-    /// What went wrong in the page.
+    /// Errors of the page: console, exceptions, failed requests.
     pub(crate) errors: Vec<String>,
-    /// Addresses that the page asked for.
+    /// URLs that the page requested.
     pub(crate) requests: Vec<String>,
     _dir: TempDir,
 }
 
 impl Browser {
-    /// Starts one, of this size, that knows no name but those of this machine.
+    /// Starts a browser with a window of this size that resolves only names of this machine.
     pub(crate) fn start(width: u32, height: u32) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut child = Command::new("sh")
@@ -94,7 +94,7 @@ impl Browser {
         browser
     }
 
-    /// A command of the protocol and its result.
+    /// Calls a DevTools method and returns its result.
     #[track_caller]
     pub(crate) fn call(&mut self, method: &str, params: Value) -> Value {
         self.next += 1;
@@ -108,9 +108,12 @@ impl Browser {
         self.to.write_all(&bytes).expect("chromium has ended: tools/setup.sh test installs it");
         let begun = Instant::now();
         loop {
-            let message = match self.from.recv_timeout(WITHIN.saturating_sub(begun.elapsed())) {
+            let message = match self.from.recv_timeout(PAGE_TIMEOUT.saturating_sub(begun.elapsed()))
+            {
                 Ok(message) => message,
-                Err(RecvTimeoutError::Timeout) => panic!("{method}: no answer within {WITHIN:?}"),
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("{method}: no answer within {PAGE_TIMEOUT:?}")
+                }
                 Err(RecvTimeoutError::Disconnected) => {
                     panic!("chromium has ended: tools/setup.sh test installs it")
                 }
@@ -158,7 +161,7 @@ impl Browser {
         self.call("Emulation.setDeviceMetricsOverride", metrics);
     }
 
-    /// What the system wishes: `light` or `dark`.
+    /// Emulates the preferred colour scheme: `light` or `dark`.
     pub(crate) fn wish(&mut self, theme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": theme }]);
         self.call("Emulation.setEmulatedMedia", json!({ "features": features }));
@@ -169,7 +172,7 @@ impl Browser {
         self.until("document.readyState === 'complete'");
     }
 
-    /// What `script` gives, promises awaited.
+    /// Evaluates `script`, awaits promises, and returns the value.
     #[track_caller]
     pub(crate) fn ask(&mut self, script: &str) -> Value {
         let asked = json!({ "expression": script, "awaitPromise": true, "returnByValue": true });
@@ -178,7 +181,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Waits until `script` gives something that is true.
+    /// Polls `script` until its value is truthy, and returns it.
     #[track_caller]
     pub(crate) fn until(&mut self, script: &str) -> Value {
         let begun = Instant::now();
@@ -188,11 +191,11 @@ impl Browser {
             if !matches!(answer, Value::Null | Value::Bool(false)) && !empty {
                 return answer;
             }
-            if begun.elapsed() > WITHIN {
+            if begun.elapsed() > PAGE_TIMEOUT {
                 let text = self.ask("document.body.innerText.slice(0, 2000)");
                 let address = self.ask("location.href");
                 panic!(
-                    "not within {WITHIN:?}: {script}\nat {address}\nerrors: {:?}\npage: {text}",
+                    "not within {PAGE_TIMEOUT:?}: {script}\nat {address}\nerrors: {:?}\npage: {text}",
                     self.errors
                 );
             }
@@ -203,14 +206,14 @@ impl Browser {
     /// Waits for `text` on the page.
     #[track_caller]
     pub(crate) fn sees(&mut self, text: &str) {
-        // Units do not break from their numbers.
+        // Numbers and units are joined by no-break spaces.
         self.until(&format!(
             "document.body.innerText.replaceAll('\\u00a0', ' ').includes({})",
             json!(text)
         ));
     }
 
-    /// Presses a key as a keyboard does.
+    /// Sends the events of a pressed and released key.
     pub(crate) fn press(&mut self, key: &str) {
         let text = if key.chars().count() == 1 { key } else { "" };
         let code = match key {
@@ -233,18 +236,18 @@ impl Browser {
         }
     }
 
-    /// Types into what has the focus.
+    /// Types into the focused element.
     pub(crate) fn write(&mut self, text: &str) {
         self.call("Input.insertText", json!({ "text": text }));
     }
 
-    /// Presses the first button or link whose text or label is `name`, with the mouse, once it is there; again, where
-    /// the page moved it away under the mouse.
+    /// Waits for a button or link whose text or label is `name` and clicks the first; again, if the page moved it away
+    /// under the mouse.
     #[track_caller]
     pub(crate) fn click(&mut self, name: &str) {
         let begun = Instant::now();
         while !self.click_once(name) {
-            assert!(begun.elapsed() < WITHIN, "the button {name:?} is never hit");
+            assert!(begun.elapsed() < PAGE_TIMEOUT, "the button {name:?} is never hit");
         }
     }
 
@@ -258,7 +261,7 @@ impl Browser {
                 if (!one || one.disabled) return null;
                 one.scrollIntoView({{ block: 'center' }});
                 const box = one.getBoundingClientRect();
-                // Not there yet, or in a dialog that is not open yet.
+                // Not rendered yet, or in a closed dialog.
                 if (box.width === 0) return null;
                 window.hit = false;
                 one.addEventListener('click', () => {{ window.hit = true; }}, {{ once: true, capture: true }});
@@ -269,7 +272,7 @@ impl Browser {
         let (x, y) = (place[0].as_f64().unwrap(), place[1].as_f64().unwrap());
         self.mouse("mousePressed", x, y);
         self.mouse("mouseReleased", x, y);
-        // Another page has no such word, as it was left by the click.
+        // After a navigation `hit` is undefined: the click left the page.
         self.ask("window.hit ?? true") == json!(true)
     }
 
@@ -280,7 +283,7 @@ impl Browser {
         self.call("Input.dispatchMouseEvent", event);
     }
 
-    /// Draws a line with the button held.
+    /// Moves the mouse along a line with the button held.
     pub(crate) fn drag(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
         self.mouse("mouseMoved", x1, y1);
         self.mouse("mousePressed", x1, y1);
@@ -294,7 +297,7 @@ impl Browser {
         self.mouse("mouseReleased", x2, y2);
     }
 
-    /// The page as a picture, in `target/screenshots`.
+    /// Saves a screenshot in `target/screenshots`.
     pub(crate) fn picture(&mut self, name: &str) {
         let folder = concat!(env!("CARGO_TARGET_TMPDIR"), "/../screenshots");
         let bytes = self.capture(json!({ "format": "png" }));
@@ -303,7 +306,7 @@ impl Browser {
         std::fs::write(format!("{folder}/{name}.png"), bytes).unwrap();
     }
 
-    /// The page as a picture of the documents.
+    /// Saves a screenshot as a picture of the documents.
     pub(crate) fn document(&mut self, name: &str) {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/images");
         let bytes = self.capture(json!({ "format": "webp", "quality": 82 }));
@@ -311,15 +314,15 @@ impl Browser {
     }
 
     fn capture(&mut self, how: Value) -> Vec<u8> {
-        // Drawn as it is now, and not as it was before the last change.
+        // Wait for two frames, so that the last change is drawn.
         self.ask("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))");
         base64(self.call("Page.captureScreenshot", how)["data"].as_str().unwrap())
     }
 
-    /// Nothing went wrong in the page but what `expected` names, and it asked this machine alone.
+    /// Asserts that all errors contain a text of `expected`, and that every request went to this machine.
     #[track_caller]
     pub(crate) fn assert_clean(&mut self, expected: &[&str]) {
-        // What was logged before is told before this answer.
+        // Earlier log events arrive before this answer.
         self.ask("0");
         let unexpected: Vec<_> = self
             .errors
@@ -343,13 +346,13 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Its children end with it, for their channels to it break.
+        // Its child processes end when their channels to it break.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// RFC 4648, as DevTools sends pictures: no line breaks.
+/// Decodes base64 (RFC 4648) without line breaks, as DevTools sends screenshots.
 fn base64(text: &str) -> Vec<u8> {
     let value = |byte| match byte {
         b'A'..=b'Z' => byte - b'A',

@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use crate::browser::Browser;
 use crate::common::skip;
-use crate::scale::{ALERTS, HOSTS, LINKS, LINKS_DOWN, LOSSY_HOSTS, Scale, ScaleFeed};
+use crate::scale::{ALERTS, HOST_COUNT, LINK_COUNT, LINKS_DOWN, LOSSY_HOSTS, Scale, ScaleFeed};
 use crate::{Node, TOPOLOGY};
 
-/// A page is no longer than this, in pixels, whatever the network's size.
+/// Greatest height of a page in pixels at any size of the network.
 const HEIGHT_MAX: u64 = 3_600;
 
-/// A node that is fed by the federation, and the folder of its topology.
+/// A node that receives the federation's telemetry, and the folder of its topology.
 pub(crate) struct Federation {
     pub(crate) node: Node,
     _feed: ScaleFeed,
@@ -35,7 +35,7 @@ impl Federation {
     }
 }
 
-/// The rules of axe-core as a script; none where npm cannot install it.
+/// Script of axe-core; none if npm cannot install it.
 fn axe() -> Option<&'static str> {
     static AXE: OnceLock<Option<String>> = OnceLock::new();
     let install = || {
@@ -61,7 +61,7 @@ fn axe() -> Option<&'static str> {
     AXE.get_or_init(install).as_deref()
 }
 
-/// Faults that axe-core calls serious or critical, as lines.
+/// Violations that axe-core rates serious or critical, one a line.
 fn faults(browser: &mut Browser, axe: &str) -> Vec<String> {
     browser.ask(&format!("window.axe ? 0 : (() => {{ {axe}; return 0; }})()"));
     let run = "axe.run(document, { resultTypes: ['violations'] }).then((result) => result.violations \
@@ -71,8 +71,7 @@ fn faults(browser: &mut Browser, axe: &str) -> Vec<String> {
     found.as_array().unwrap().iter().map(|one| one.as_str().unwrap().to_owned()).collect()
 }
 
-/// Elements that leave the window, or hide a part of what is in them. Texts that are cut with an ellipsis have it whole in
-/// their title.
+/// Elements that overflow the window or clip their content. Texts cut with an ellipsis have the full text as title.
 const CLIPPED: &str = "(() => { const out = []; for (const one of document.querySelectorAll('body *')) { \
     if (one.closest('svg, .unseen, .skip, .cards thead, dialog:not([open])') || one.matches('.name, .value, input, select')) continue; \
     const box = one.getBoundingClientRect(); if (box.width === 0) continue; const style = getComputedStyle(one); \
@@ -86,7 +85,7 @@ fn pages_fit_and_are_accessible() {
     let node = &federation.node;
     let mut browser = Browser::start(1600, 1000);
     browser.open(&node.page("hosts"));
-    browser.until(&format!("document.body.innerText.replaceAll('\\u202f', '').includes('{HOSTS} in total') || document.body.innerText.includes('524 in total')"));
+    browser.until(&format!("document.body.innerText.replaceAll('\\u202f', '').includes('{HOST_COUNT} in total') || document.body.innerText.includes('524 in total')"));
     browser.open(&node.page("alerts"));
     browser.sees("firing");
     let axe = axe();
@@ -128,7 +127,7 @@ fn pages_fit_and_are_accessible() {
             let clipped = browser.ask(CLIPPED);
             assert_eq!(clipped, Value::Array(Vec::new()), "{at}");
             let height = browser.ask("document.documentElement.scrollHeight").as_u64().unwrap();
-            // Reports are as long as they are, the matrix has a row for each site.
+            // Reports have any length, and the matrix has a row for each site.
             assert!(height < HEIGHT_MAX || page.starts_with("experiments"), "{at}: {height}");
             let name: String =
                 page.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
@@ -142,7 +141,7 @@ fn pages_fit_and_are_accessible() {
     browser.assert_clean(&["/api/v1/events/network", "/api/v1/requests", "/api/v1/classes"]);
 }
 
-/// Rows of the table in a panel, as texts.
+/// Script: texts of the table rows in a panel.
 fn rows(panel: &str) -> String {
     format!(
         "[...document.querySelectorAll('[aria-labelledby={panel}] tbody tr')].map((one) => one.innerText)"
@@ -159,10 +158,10 @@ fn problems_are_first_and_searched() {
         "(() => {{ const all = {}; return all.length === 20 && all.slice(0, {LINKS_DOWN}).every((text) => text.includes('down')); }})()",
         rows("links")
     ));
-    browser.sees(&format!("{LINKS} in total"));
+    browser.sees(&format!("{LINK_COUNT} in total"));
     assert_eq!(browser.ask(&format!("{}.length", rows("links"))), 20);
     browser.click("next page of Links");
-    browser.sees(&format!("21–40 of {LINKS}"));
+    browser.sees(&format!("21–40 of {LINK_COUNT}"));
     browser.ask("document.querySelector('[aria-label=\"Search Links\"]').focus()");
     browser.write("rt-kek tsukuba");
     browser.until(&format!(
@@ -177,7 +176,7 @@ fn problems_are_first_and_searched() {
         "{}.length > {LINKS_DOWN} && {0}.every((text) => /down|over 80/.test(text))",
         rows("links")
     ));
-    // Exporters: those that are silent or lose datagrams come before all others.
+    // Silent and lossy exporters come first.
     browser.open(&node.page("hosts"));
     browser.until(&format!(
         "(() => {{ const all = {}; return all.length === 20 && all.slice(0, {LOSSY_HOSTS}).every((text) => /silent|losing/.test(text)); }})()",
@@ -189,7 +188,7 @@ fn problems_are_first_and_searched() {
         "(() => {{ const all = {}; return all.length >= {LOSSY_HOSTS} && all.every((text) => !/○ ok/.test(text)); }})()",
         rows("exporters")
     ));
-    // Names stand in place of addresses, and a click on one shows its traffic.
+    // Hosts are shown by name, and a click on one shows its traffic.
     browser.open(&node.page("overview?by=host"));
     browser.until("document.querySelectorAll('.legend li').length === 13");
     browser.until("[...document.querySelectorAll('.legend li .name')].slice(0, 12).every((one) => one.innerText.includes('.example.org'))");
@@ -213,7 +212,7 @@ fn map_zooms_moves_and_opens_history() {
     let mut browser = Browser::start(1600, 1000);
     browser.open(&node.page("map"));
     browser.until("document.querySelectorAll('.map .link').length > 20");
-    // Texts cover neither each other nor the circles of sites.
+    // Texts overlap neither each other nor the circles of sites.
     let overlaps = "(() => { const all = [...document.querySelectorAll('.map text.name, .map text.figure')].map((one) => one.getBoundingClientRect()); \
         let count = 0; all.forEach((a, at) => all.slice(at + 1).forEach((b) => { if (a.left < b.right - 1 && a.right > b.left + 1 && a.top < b.bottom - 2 && a.bottom > b.top + 2) count += 1; })); return count; })()";
     assert_eq!(browser.ask(overlaps), 0);
@@ -256,11 +255,11 @@ fn map_zooms_moves_and_opens_history() {
 #[test]
 fn figures_are_saved_as_files() {
     let node = Node::start(&format!("topology = {TOPOLOGY:?}\n"));
-    let _feed = crate::feed::Feed::start(node.sflow, "=dtn9", crate::feed::SOON);
+    let _feed = crate::feed::Feed::start(node.sflow, "=dtn9", crate::feed::COUNTER_INTERVAL_SHORT);
     let mut browser = Browser::start(1400, 900);
     browser.open(&node.page("overview?by=vlan"));
     browser.until("document.querySelectorAll('.legend li').length >= 3");
-    // What the page hands to the browser is kept to look at.
+    // Record the files that the page hands to the browser.
     browser.ask("window.saved = []; URL.createObjectURL = ((make) => (blob) => { saved.push(blob); return make.call(URL, blob); })(URL.createObjectURL); 0");
     let text = "saved.length === 0 ? null : saved[0].text()";
     browser.ask("document.querySelector('[aria-labelledby=traffic] .saves button').click()");
@@ -276,7 +275,7 @@ fn figures_are_saved_as_files() {
     assert!(csv.lines().count() > 2 && csv.lines().all(|line| line.split(',').count() == cells));
     browser.ask("saved.length = 0; document.querySelectorAll('[aria-labelledby=traffic] .saves button')[1].click()");
     browser.until("saved.length > 0 && saved[0].type === 'image/png' && saved[0].size > 5000");
-    // A name that a spreadsheet would run is text.
+    // A name that a spreadsheet would evaluate is escaped.
     browser.open(&node.page("hosts"));
     browser.until("document.body.innerText.includes('=dtn9')");
     let cell = "import('/ui/lib/export.js').then(({ csv }) => csv([['=1+1', 'a \"b\"', null, 1.5, '@x']]))";

@@ -1,7 +1,7 @@
-//! Four hosts that send to a collector what a terabit of marked traffic would make: samples and counters, sFlow.
+//! Four hosts that send a collector the sFlow samples and counters of a terabit per second of marked traffic.
 //!
-//! As at SC25 three hosts at one site and one at another send over three VLANs, each with a scitag of its own; one also
-//! sends what is not labelled, and one labels with pairs while no one vouches for it.
+//! As at SC25 three hosts at one site and one at another send over three VLANs, each with its own scitag; one also sends
+//! unlabelled traffic, and one sends labels without being a configured marking host.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use penstock_flows::sflow::xdr::Opaque;
 use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, Interface, Source};
 use penstock_scitags::{FlowLabel, Scitag};
 
-const FRAME: u32 = 9022;
-/// How often each host sends.
-const EACH: Duration = Duration::from_millis(100);
-/// Samples each time.
-const SAMPLES: u32 = 20;
+const FRAME_BYTES: u32 = 9022;
+/// Interval between the datagrams of a host.
+const SEND_INTERVAL: Duration = Duration::from_millis(100);
+/// Samples of each flow per interval.
+const SAMPLES_PER_SEND: u32 = 20;
 
-/// What one host sends.
+/// Flow of one host.
 pub(crate) struct Flow {
     pub(crate) host: u16,
     pub(crate) vlan: u16,
-    /// Experiment and activity.
+    /// Scitag as experiment and activity ids; none if unlabelled.
     pub(crate) tag: Option<(u16, u8)>,
     pub(crate) bps: f64,
 }
@@ -41,18 +41,18 @@ pub(crate) const FLOWS: [Flow; 6] = [
     Flow { host: 9, vlan: 2028, tag: Some((4, 4)), bps: 21e9 },
 ];
 
-/// Sends until it is dropped.
+/// Sends telemetry until it is dropped.
 pub(crate) struct Feed {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How often counters are told to tests that wait for them.
-pub(crate) const SOON: Duration = Duration::from_secs(2);
+/// Interval of counters in tests that wait for them.
+pub(crate) const COUNTER_INTERVAL_SHORT: Duration = Duration::from_secs(2);
 
 impl Feed {
-    /// To the sFlow port of a collector; `stranger` is what a host calls itself that the topology does not know,
-    /// and `counters` how often each tells its counters.
+    /// Sends to the sFlow port of a collector. `stranger` names a host that the topology lacks; `counters` is the
+    /// interval of counter samples.
     pub(crate) fn start(to: SocketAddr, stranger: &'static str, counters: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
@@ -88,7 +88,7 @@ fn header(flow: &Flow) -> Vec<u8> {
     bytes
 }
 
-/// One host: its samples are numbered and its octets counted on.
+/// Sample sequence and octet counters of one host.
 struct Host {
     encoder: Encoder,
     speed_bps: u64,
@@ -120,12 +120,12 @@ fn send(to: SocketAddr, stranger: &str, counters: Duration, stop: &AtomicBool) {
     let begun = Instant::now();
     let mut last = begun;
     while !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(EACH);
-        // What was late is sent with what follows: rates are those of the clock, however slow the machine is.
+        std::thread::sleep(SEND_INTERVAL);
+        // Late samples are sent with the next ones: rates follow the clock, however slow the machine is.
         let passed = last.elapsed().as_secs_f64();
         last = Instant::now();
         let uptime = begun.elapsed().as_millis() as u32;
-        // They rise and fall by a twentieth, for something to see.
+        // Rates vary by 5 %, so that plots move.
         let wave = 1.0 + 0.05 * (begun.elapsed().as_secs_f64() / 9.0).sin();
         for (number, host) in &mut hosts {
             let mut datagrams = Vec::new();
@@ -134,8 +134,9 @@ fn send(to: SocketAddr, stranger: &str, counters: Duration, stop: &AtomicBool) {
             {
                 let bytes = flow.bps * wave / 8.0 * passed;
                 host.octets += bytes;
-                let rate = (bytes / f64::from(FRAME * SAMPLES)).round().max(1.0) as u32;
-                for _ in 0..SAMPLES {
+                let rate =
+                    (bytes / f64::from(FRAME_BYTES * SAMPLES_PER_SEND)).round().max(1.0) as u32;
+                for _ in 0..SAMPLES_PER_SEND {
                     host.sequence += 1;
                     host.pool = host.pool.wrapping_add(rate);
                     let head = FlowHead {
@@ -149,7 +150,7 @@ fn send(to: SocketAddr, stranger: &str, counters: Duration, stop: &AtomicBool) {
                     };
                     let record = FlowRecord::Header(SampledHeader {
                         protocol: HEADER_ETHERNET,
-                        frame_length: FRAME,
+                        frame_length: FRAME_BYTES,
                         stripped: 4,
                         header: Opaque(header),
                     });

@@ -1,4 +1,4 @@
-//! What all pages share: they come up with nothing to show and say what to do, keys, themes, help, links.
+//! Frame of all pages: empty states, keys, themes, help, links.
 
 use crate::Node;
 use crate::browser::Browser;
@@ -16,7 +16,7 @@ const PAGES: [(&str, &str); 9] = [
 ];
 
 #[test]
-fn pages_without_figures_say_what_to_do() {
+fn empty_pages_show_the_next_step() {
     let node = Node::start("");
     let mut browser = Browser::start(1400, 900);
     browser.open(&node.page("overview"));
@@ -24,7 +24,7 @@ fn pages_without_figures_say_what_to_do() {
         browser.press(&(at + 1).to_string());
         browser.until(&format!("location.hash.startsWith('#/{page}')"));
         browser.sees(text);
-        // Landmarks, a title, one page that is current; and every plot, field and button has a name.
+        // Landmarks, a title, one current page; every plot, field and button has an accessible name.
         let named = "[document.querySelectorAll('main, header, nav').length, \
             document.querySelectorAll('nav a[aria-current=page]').length, \
             [...document.querySelectorAll('button, input, [role=figure], dialog')].filter((one) => \
@@ -37,12 +37,12 @@ fn pages_without_figures_say_what_to_do() {
     }
     browser.open(&node.page("nowhere"));
     browser.sees("There is no such page.");
-    // What a host without that role answers.
+    // Answers of a node without the controller role.
     browser.assert_clean(&["/api/v1/requests", "/api/v1/classes", "/api/v1/events/network"]);
 }
 
 #[test]
-fn keys_themes_and_time_are_kept_in_the_address() {
+fn url_keeps_theme_and_time_range() {
     let node = Node::start("");
     let mut browser = Browser::start(1400, 900);
     browser.wish("light");
@@ -50,7 +50,7 @@ fn keys_themes_and_time_are_kept_in_the_address() {
     browser.sees("Overview");
     let ground = "getComputedStyle(document.querySelector('.bar')).backgroundColor";
     let light = browser.ask(ground);
-    // The system's wish counts until there is one in the address.
+    // The system's colour scheme applies unless the URL names one.
     browser.wish("dark");
     browser.until(&format!("{ground} !== {light}"));
     browser.press("t");
@@ -63,7 +63,7 @@ fn keys_themes_and_time_are_kept_in_the_address() {
     browser.until("document.querySelector('dialog[open]') !== null");
     browser.sees("Keys and figures");
     browser.picture("help-dark");
-    // Keys are the dialog's while it is open.
+    // An open dialog receives the keys.
     browser.press("3");
     browser.press("Escape");
     browser.until(
@@ -89,7 +89,7 @@ fn keys_themes_and_time_are_kept_in_the_address() {
     browser.until(
         "new URLSearchParams(location.hash.split('?')[1]).get('to') < Date.now() / 1000 - 30000",
     );
-    // Time and theme go along to other pages, a view does not.
+    // Links to other pages keep time and theme, not the view.
     browser.press("4");
     browser.until("location.hash.startsWith('#/labels')");
     let address = browser.ask("location.hash");
@@ -101,7 +101,7 @@ fn keys_themes_and_time_are_kept_in_the_address() {
     }
     browser.press("0");
     browser.until("!location.hash.includes('from=')");
-    // A link shows another the same.
+    // A link reproduces the view.
     let shown = "#/overview?by=vlan&view=table&range=1h&theme=light";
     browser.open("about:blank");
     browser.open(&format!("http://{}/{shown}", node.agent.http));

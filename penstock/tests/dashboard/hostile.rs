@@ -1,14 +1,14 @@
-//! Names that others chose, which would break a page that believes them.
+//! Hostile names, which would inject markup into a page that trusts them.
 
 use std::fs;
 
 use crate::browser::Browser;
-use crate::feed::{Feed, SOON};
+use crate::feed::{COUNTER_INTERVAL_SHORT, Feed};
 use crate::transfers::slow;
 use crate::{Node, TOPOLOGY};
 
 const EVIL: &str = "<img src=x onerror=\"window.pwned=1\">";
-/// Runs from right to left, holds a zero width and a control.
+/// Holds a right-to-left override, a zero-width space and a control character.
 const TURNED: &str = "invoice\u{202e}fdp.\u{200b}exe\u{7}";
 
 #[test]
@@ -25,15 +25,15 @@ fn hostile_names_are_text() {
     let _feed = Feed::start(
         node.sflow,
         concat!("<svg onload=\"window.pwned=1\">", "\u{202e}gpj\u{200b}"),
-        SOON,
+        COUNTER_INTERVAL_SHORT,
     );
-    fs::create_dir_all(node.house.root.join(EVIL.replace('/', "_"))).unwrap();
+    fs::create_dir_all(node.env.root.join(EVIL.replace('/', "_"))).unwrap();
     let evil = slow(&node, &format!("{EVIL}/file"));
     let turned = slow(&node, TURNED);
 
     let mut browser = Browser::start(1400, 900);
     browser.open(&node.page("transfers"));
-    // The agent writes a path as one can type it; the page shows its end.
+    // The agent escapes paths; the page shows their end.
     browser.sees("window.pwned=1");
     browser.sees("exe\\x07");
     browser.picture("hostile-transfers");
@@ -46,7 +46,7 @@ fn hostile_names_are_text() {
     browser.open(&node.page("overview?by=%3Cimg%20src=x%20onerror=alert(1)%3E&owner=%3Cscript%3E&range=%00&from=NaN&to=1e999&theme=%22%3E&view=__proto__"));
     browser.sees("No traffic matches these filters");
     browser.sees("<script>");
-    // Nothing became an element, ran, or made the page wider than the window.
+    // No name became an element, ran as script, or widened the page.
     let broken = "window.pwned !== undefined || document.querySelector('img[src=x], main script, svg[onload]') !== null";
     assert_eq!(browser.ask(broken), false);
     for page in ["map", "transfers", "hosts"] {

@@ -1,6 +1,6 @@
 //! The dashboard in a real browser: a real `penstock serve`, fed with real sFlow where figures are needed.
 //!
-//! Pictures of what was seen are left in `target/screenshots`.
+//! Screenshots are left in `target/screenshots`.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -21,11 +21,11 @@ mod transfers;
 use std::fs;
 use std::net::SocketAddr;
 
-use common::{Agent, House, penstock};
+use common::{Agent, TestEnv, penstock};
 
-/// A node with its own state, export and configuration.
+/// A node with a state directory, export and configuration of this test.
 pub(crate) struct Node {
-    pub(crate) house: House,
+    pub(crate) env: TestEnv,
     pub(crate) agent: Agent,
     pub(crate) sflow: SocketAddr,
 }
@@ -35,36 +35,36 @@ pub(crate) const TOPOLOGY: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../experiments/topologies/sc25-scitags.toml");
 
 impl Node {
-    /// With more in the table `[collector]`.
+    /// Starts a node with `more` appended to the table `[collector]`.
     pub(crate) fn start(more: &str) -> Self {
         Self::start_with_marking("2001:db8:1::/48", more)
     }
 
-    /// The same where hosts of this network are listed as marking.
+    /// Starts a node that trusts labels of the network `marking`.
     pub(crate) fn start_with_marking(marking: &str, more: &str) -> Self {
-        let house = House::new();
-        let config = house.path("penstock.toml");
+        let env = TestEnv::new();
+        let config = env.path("penstock.toml");
         let text = format!(
             "[agent]\nlisten = [\"127.0.0.1:0\"]\nhttp = [\"127.0.0.1:0\"]\n\
              [[export]]\nname = \"/data\"\npath = {root:?}\nmode = \"read-write\"\nwho = [\"*\"]\n\
              [collector]\nsflow = [\"127.0.0.1:0\"]\nipfix = []\nfireflies = []\nmarking = [\"{marking}\"]\n{more}",
-            root = house.root,
+            root = env.root,
         );
         fs::write(&config, text).unwrap();
-        let mut command = penstock(&house.state);
+        let mut command = penstock(&env.state);
         command.args(["serve", "--json", "--roles", "agent,collector", "--config"]).arg(&config);
         let agent = Agent::spawn(command);
         let sflow = agent.facts["telemetry"]["sflow"][0].as_str().unwrap().parse().unwrap();
-        Self { house, agent, sflow }
+        Self { env, agent, sflow }
     }
 
-    /// Address of a page.
+    /// URL of a page of the dashboard.
     pub(crate) fn page(&self, page: &str) -> String {
         format!("http://{}/#/{page}", self.agent.http)
     }
 
-    /// The agent's own token.
+    /// Token of the agent from its state directory.
     pub(crate) fn token(&self) -> String {
-        fs::read_to_string(self.house.state.join("token")).unwrap().trim().to_owned()
+        fs::read_to_string(self.env.state.join("token")).unwrap().trim().to_owned()
     }
 }

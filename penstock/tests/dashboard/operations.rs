@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use crate::browser::{Browser, WITHIN};
+use crate::browser::{Browser, PAGE_TIMEOUT};
 use crate::common::site::Operations;
-use crate::common::{Random, run, until, write_file};
+use crate::common::{Random, run, wait_until, write_file};
 
-/// So slow that what is asked for runs for as long as it is looked at.
+/// Rates so low that requests run for the whole test.
 const CLASSES: &str = r#"
 [[controller.class]]
 name = "production"
@@ -21,13 +21,13 @@ cap = "2M"
 "#;
 
 #[test]
-fn requests_and_classes_are_shown_and_with_the_token_changed() {
+fn token_lets_user_change_requests() {
     let mut random = Random::seeded(7_400);
     let operations = Operations::start(CLASSES);
     let (a, _b) = (operations.node("dtn-a"), operations.node("dtn-b"));
     fs::create_dir(a.path("set")).unwrap();
     for number in 0..8 {
-        // A name as people have them, and one that is markup.
+        // One name with non-ASCII letters, one with markup.
         let name = if number == 0 { "<b>r\u{fc}n<i>".to_owned() } else { format!("run {number}") };
         write_file(&mut random, &a.path("set").join(name), 8 << 20);
     }
@@ -42,7 +42,7 @@ fn requests_and_classes_are_shown_and_with_the_token_changed() {
     browser.until("document.querySelectorAll('[aria-labelledby=requests] tbody tr').length === 2");
     browser.click(&format!("request {first}"));
     browser.until(&format!("location.hash.includes('request={first}')"));
-    // Each order with its rate and the reason of it, each file, and what happened.
+    // Orders with rate and reason, files, and the event history.
     browser.until("document.querySelectorAll('[aria-labelledby=why] tbody tr').length > 0");
     browser.sees("production");
     browser.sees("dtn-a");
@@ -56,7 +56,7 @@ fn requests_and_classes_are_shown_and_with_the_token_changed() {
     browser.until("document.querySelector('[aria-labelledby=why]').innerText.includes('class production is at its cap')");
     browser.picture("requests");
 
-    // With the token it is steered.
+    // With the token the request can be changed.
     browser.press("k");
     browser.until("document.activeElement?.name === 'token'");
     browser.write(fs::read_to_string(operations.state.join("token")).unwrap().trim());
@@ -65,7 +65,7 @@ fn requests_and_classes_are_shown_and_with_the_token_changed() {
     browser.click("Pause");
     browser.click(&format!("Pause request {first}"));
     let is = |request: u64, what: &str, value: serde_json::Value| {
-        until(what, WITHIN, || (operations.facts(request)[what] == value).then_some(()));
+        wait_until(what, PAGE_TIMEOUT, || (operations.facts(request)[what] == value).then_some(()));
     };
     is(first, "paused", true.into());
     browser.sees("paused");
@@ -76,7 +76,7 @@ fn requests_and_classes_are_shown_and_with_the_token_changed() {
     browser.until("document.activeElement?.name === 'priority'");
     browser.ask("document.querySelector('input[name=priority]').select()");
     browser.write("5");
-    // News of the request, which come every two seconds, leave what was typed.
+    // Updates of the request, every 2 s, keep typed text.
     browser.ask("performance.clearResourceTimings()");
     browser.until(&format!(
         "performance.getEntriesByType('resource').filter((one) => one.name.endsWith('/requests/{first}')).length > 1"
@@ -89,7 +89,7 @@ fn requests_and_classes_are_shown_and_with_the_token_changed() {
     browser.press("9");
     browser.until("location.hash.startsWith('#/classes')");
     browser.until("document.querySelectorAll('[aria-labelledby=classes] tbody tr').length === 2");
-    // What it has stands against its marks, and the words say the same.
+    // The bar shows the rate against its marks, and so does the text.
     browser.until(
         "[...document.querySelectorAll('[aria-labelledby=classes] .marks')].every((one) => \
          /measured .*, allocated [1-9].*, .*cap [24]/.test(one.getAttribute('aria-label')))",
@@ -103,8 +103,8 @@ fn requests_and_classes_are_shown_and_with_the_token_changed() {
     browser.open(&page(&format!("requests?request={second}")));
     browser.click("Cancel");
     browser.click(&format!("Cancel request {second}"));
-    // It ends when its node has told what became of the files.
-    until("the wish", WITHIN, || {
+    // The request ends once its node has reported the files.
+    wait_until("the wish", PAGE_TIMEOUT, || {
         let facts = operations.facts(second);
         (facts["cancelling"] == true || facts["state"] == "cancelled").then_some(())
     });

@@ -1,4 +1,4 @@
-//! The pictures of the documents, made anew: `cargo test -p penstock --test dashboard pictures -- --ignored`.
+//! Pictures of the documents: `cargo test -p penstock --test dashboard pictures -- --ignored` writes them.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use crate::browser::Browser;
 use crate::feed::Feed;
 use crate::{Node, TOPOLOGY};
 
-/// Enough for a plot of some length.
-const LONG: Duration = Duration::from_secs(150);
+/// Traffic that a plot shows.
+const PLOT_DURATION: Duration = Duration::from_secs(150);
 
 #[test]
 #[ignore = "takes minutes and writes docs/images"]
@@ -15,10 +15,10 @@ fn pictures_of_the_documents() {
     let alert =
         "[[collector.alert]]\nname = \"someone is silent\"\nkind = \"silence\"\nabove = \"1m\"\n";
     let node = Node::start(&format!("topology = {TOPOLOGY:?}\n{alert}"));
-    // The first second of a collector is a part of one.
+    // The first second of a collector is a partial one.
     std::thread::sleep(Duration::from_secs(3));
     let _feed = Feed::start(node.sflow, "dtn9", Duration::from_secs(20));
-    std::thread::sleep(LONG);
+    std::thread::sleep(PLOT_DURATION);
     let mut browser = Browser::start(1280, 800);
     for (name, page, text) in [
         ("overview", "overview?theme=light", "belleii"),

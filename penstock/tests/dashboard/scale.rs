@@ -1,7 +1,7 @@
 //! A network at the size of a federation: 24 sites, 200 links, 500 hosts, 50 labels, as real sFlow over loopback.
 //!
-//! Each host samples what it sends and counts its interface; the router of each site counts its ports, which
-//! carry traffic of others, too. Some of it has problems: hosts that fall silent, links that are down or over 80 % full, lossy exporters.
+//! Each host samples its egress and counts its interface; the router of each site counts its ports, which carry transit
+//! traffic too. Injected problems: silent hosts, links down or above 80 % utilisation, lossy exporters.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -19,25 +19,25 @@ use penstock_scitags::{FlowLabel, Registry, Scitag};
 
 use crate::common::Random;
 
-const FRAME: u32 = 9022;
-/// Between two datagrams of an exporter.
-const TICK: Duration = Duration::from_millis(250);
-/// Samples of each flow in a tick.
-const SAMPLES: u32 = 2;
-/// Between two readings of counters.
-const COUNTERS: Duration = Duration::from_secs(4);
+const FRAME_BYTES: u32 = 9022;
+/// Interval between datagrams of an exporter.
+const SEND_INTERVAL: Duration = Duration::from_millis(250);
+/// Samples of each flow per interval.
+const SAMPLES_PER_FLOW: u32 = 2;
+/// Interval between counter samples.
+const COUNTER_INTERVAL: Duration = Duration::from_secs(4);
 
-pub(crate) const LINKS: usize = 200;
-pub(crate) const HOSTS: usize = 500;
-pub(crate) const LABELS: usize = 50;
-/// Hosts that send no more after the first seconds.
+pub(crate) const LINK_COUNT: usize = 200;
+pub(crate) const HOST_COUNT: usize = 500;
+pub(crate) const LABEL_COUNT: usize = 50;
+/// Hosts that stop sending after the first seconds.
 const SILENT_HOSTS: usize = 4;
-/// Hosts of which one datagram of ten is lost.
+/// Hosts that lose one datagram of ten.
 pub(crate) const LOSSY_HOSTS: usize = 6;
-/// Links whose interfaces say that they are down.
+/// Links whose interfaces report down.
 pub(crate) const LINKS_DOWN: usize = 3;
 
-/// Rules of each state and severity.
+/// Alert rules of each state and severity.
 pub(crate) const ALERTS: &str = "
 [[collector.alert]]
 name = \"cms above plan\"
@@ -99,18 +99,18 @@ const SITES: [(&str, &str, f64, f64); 24] = [
     ("aarnet", "AARNet, Sydney", -33.890, 151.187),
 ];
 
-/// A link between routers, with the ports at which it is.
+/// A link between routers with the port numbers at both ends.
 struct Link {
     name: String,
     ends: [usize; 2],
     ports: [u32; 2],
     capacity_bps: u64,
-    /// From the first end to the other and back, 0 to 1.
+    /// Utilisation in both directions, 0 to 1.
     load: [f64; 2],
     down: bool,
 }
 
-/// What a host sends.
+/// Flow of a host.
 struct Flow {
     to: Ipv6Addr,
     tag: Option<Scitag>,
@@ -127,7 +127,7 @@ struct Host {
     flows: Vec<Flow>,
 }
 
-/// The network.
+/// Network of the federation: sites, links, hosts and their flows.
 pub(crate) struct Scale {
     links: Vec<Link>,
     hosts: Vec<Host>,
@@ -142,16 +142,16 @@ fn router_address(site: usize) -> Ipv6Addr {
 }
 
 impl Scale {
-    /// The same for each seed.
+    /// Generates the network; equal seeds give equal networks.
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Random::seeded(seed);
-        let labels: Vec<Scitag> = Registry::builtin().tags().step_by(2).take(LABELS).collect();
+        let labels: Vec<Scitag> = Registry::builtin().tags().step_by(2).take(LABEL_COUNT).collect();
         let sites = SITES.len();
         let mut ports = vec![0_u32; sites];
         let mut links: Vec<Link> = Vec::new();
-        while links.len() < LINKS {
+        while links.len() < LINK_COUNT {
             let at = links.len();
-            // A ring, then chords; many of them beside each other, as on the routes over the Atlantic.
+            // A ring, then chords; many are parallel, as on transatlantic routes.
             let (a, b) = match at {
                 0..24 => (at, (at + 1) % sites),
                 24..44 => (0, 1),
@@ -182,7 +182,7 @@ impl Scale {
                 down: at % 61 == 30,
             });
         }
-        let mut hosts: Vec<Host> = (0..HOSTS)
+        let mut hosts: Vec<Host> = (0..HOST_COUNT)
             .map(|at| {
                 let site = at % sites;
                 Host {
@@ -198,12 +198,14 @@ impl Scale {
         for (at, host) in hosts.iter_mut().enumerate() {
             let site = host.site;
             for number in 0..random.between(1, 4) {
-                let (other, to) = addresses[random.between(0, HOSTS as u64) as usize];
+                let (other, to) = addresses[random.between(0, HOST_COUNT as u64) as usize];
                 if other == site {
                     continue;
                 }
-                // A few labels have most of the traffic.
-                let low = random.between(0, LABELS as u64).min(random.between(0, LABELS as u64));
+                // Few labels have most of the traffic.
+                let low = random
+                    .between(0, LABEL_COUNT as u64)
+                    .min(random.between(0, LABEL_COUNT as u64));
                 let tag = (!random.one_in(9)).then(|| labels[low as usize]);
                 let most = host.speed_bps as f64 * 0.3;
                 let bps = most * (0.02 + random.between(0, 1000) as f64 / 1000.0).powi(3);
@@ -215,7 +217,7 @@ impl Scale {
         Self { links, hosts }
     }
 
-    /// The topology as a file.
+    /// Topology file (TOML).
     pub(crate) fn topology(&self) -> String {
         let mut text = "name = \"federation\"\ntitle = \"A federation of 24 sites\"\n".to_owned();
         for (name, title, latitude, longitude) in SITES {
@@ -272,7 +274,7 @@ impl Scale {
     }
 }
 
-/// Sends until it is dropped.
+/// Sends telemetry until it is dropped.
 pub(crate) struct ScaleFeed {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -322,8 +324,8 @@ fn port(index: u32, speed_bps: u64, up: bool, octets: (f64, f64)) -> GenericInte
         status: if up { 3 } else { 1 },
         in_octets: octets.0 as u64,
         out_octets: octets.1 as u64,
-        out_unicast: (octets.1 / f64::from(FRAME)) as u32,
-        in_unicast: (octets.0 / f64::from(FRAME)) as u32,
+        out_unicast: (octets.1 / f64::from(FRAME_BYTES)) as u32,
+        in_unicast: (octets.0 / f64::from(FRAME_BYTES)) as u32,
         in_multicast: 0,
         in_broadcast: 0,
         in_discards: 0,
@@ -337,7 +339,7 @@ fn port(index: u32, speed_bps: u64, up: bool, octets: (f64, f64)) -> GenericInte
     }
 }
 
-/// An exporter with numbered samples.
+/// An sFlow agent with sequence numbers.
 struct Agent {
     encoder: Encoder,
     sequence: u32,
@@ -372,7 +374,7 @@ impl Agent {
         };
         let record = FlowRecord::Header(SampledHeader {
             protocol: HEADER_ETHERNET,
-            frame_length: FRAME,
+            frame_length: FRAME_BYTES,
             stripped: 4,
             header: Opaque(header),
         });
@@ -381,7 +383,7 @@ impl Agent {
 }
 
 fn rate_of(bytes: f64) -> u32 {
-    (bytes / f64::from(FRAME * SAMPLES)).round().max(1.0) as u32
+    (bytes / f64::from(FRAME_BYTES * SAMPLES_PER_FLOW)).round().max(1.0) as u32
 }
 
 fn send(scale: &Scale, to: SocketAddr, stop: &AtomicBool) {
@@ -406,17 +408,17 @@ fn send(scale: &Scale, to: SocketAddr, stop: &AtomicBool) {
     // Octets of each link in both directions.
     let mut octets = vec![[0.0_f64; 2]; ports];
     let begun = Instant::now();
-    let (mut last, mut read) = (begun, begun - COUNTERS);
+    let (mut last, mut read) = (begun, begun - COUNTER_INTERVAL);
     let mut datagrams = Vec::new();
     let mut ticks = 0_u64;
     while !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(TICK);
+        std::thread::sleep(SEND_INTERVAL);
         ticks += 1;
         let passed = last.elapsed().as_secs_f64();
         last = Instant::now();
         let age = begun.elapsed().as_secs_f64();
         let uptime = begun.elapsed().as_millis() as u32;
-        let counts = read.elapsed() >= COUNTERS;
+        let counts = read.elapsed() >= COUNTER_INTERVAL;
         if counts {
             read = Instant::now();
         }
@@ -428,7 +430,7 @@ fn send(scale: &Scale, to: SocketAddr, stop: &AtomicBool) {
             for (flow, header) in host.flows.iter().zip(headers) {
                 let bytes = flow.bps * wave(at) / 8.0 * passed;
                 *sent += bytes;
-                for _ in 0..SAMPLES {
+                for _ in 0..SAMPLES_PER_FLOW {
                     let ends = (Interface::Internal, Interface::Index(2));
                     datagrams.extend(agent.sample(uptime, 2, ends, rate_of(bytes), header));
                 }
@@ -455,7 +457,7 @@ fn send(scale: &Scale, to: SocketAddr, stop: &AtomicBool) {
                 );
             }
             datagrams.extend(agent.encoder.take(uptime));
-            if at % (HOSTS / LOSSY_HOSTS) == 7 && ticks % 10 == 3 {
+            if at % (HOST_COUNT / LOSSY_HOSTS) == 7 && ticks % 10 == 3 {
                 datagrams.clear();
             }
             post(&mut datagrams);

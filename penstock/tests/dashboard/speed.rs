@@ -1,9 +1,9 @@
-//! How quick the page is: figures are printed, and only what is ten times too slow fails, for the machine may do much else.
+//! Latency of the page: figures are printed, and only a tenfold excess fails, as the machine may be busy.
 
 use crate::Node;
 use crate::browser::Browser;
 
-/// Draws 60 series of 600 seconds and adds seconds; milliseconds from a second's event to the frame that shows it.
+/// Draws 60 series of 600 seconds and adds seconds. Returns milliseconds from a second's event to its frame.
 const UPDATES: &str = r#"(async () => {
     const { Traffic } = await import("/ui/lib/traffic.js");
     const { Series, useLooks } = await import("/ui/parts/series.js");

@@ -1,25 +1,25 @@
-//! Figures of real sFlow in the browser: live, held, zoomed, filtered, on the map and as numbers.
+//! Figures of real sFlow in the browser: live, paused, zoomed, filtered, on the map and as numbers.
 
 use serde_json::json;
 
 use crate::browser::Browser;
-use crate::feed::{FLOWS, Feed, SOON};
+use crate::feed::{COUNTER_INTERVAL_SHORT, FLOWS, Feed};
 use crate::{Node, TOPOLOGY};
 
-/// Text of the page with plain spaces.
+/// Script: text of the page with plain spaces.
 const TEXT: &str = "document.body.innerText.replaceAll('\\u00a0', ' ')";
 
 #[test]
-fn traffic_is_shown_live_by_whose_it_is() {
+fn live_traffic_is_shown_by_owner() {
     let node = Node::start(&format!("topology = {TOPOLOGY:?}\n"));
-    let _feed = Feed::start(node.sflow, "dtn9", SOON);
+    let _feed = Feed::start(node.sflow, "dtn9", COUNTER_INTERVAL_SHORT);
     let mut browser = Browser::start(1400, 900);
     browser.open(&node.page("overview?view=table"));
     browser.sees("live, each second");
     for owner in ["cms", "atlas", "belleii", "unlabelled", "untrusted"] {
         browser.until(&format!("[...document.querySelectorAll('td')].some((one) => one.innerText.trim().toLowerCase() === '{owner}')"));
     }
-    // What is read is what was sent, within its error and the wave of the feed.
+    // Shown rates equal sent ones within their error and the feed's variation.
     let now = "(name) => { const row = [...document.querySelectorAll('tr')].find((one) => one.cells[0]?.innerText.trim().toLowerCase() === name); \
         if (!row) return null; const [, value, , unit] = /([\\d.]+)( ± [\\d.]+)? ([kMGT]?)b\\/s/.exec(row.cells[1].innerText.replaceAll('\\u00a0', ' ')) ?? []; \
         return value * { '': 1, k: 1e3, M: 1e6, G: 1e9, T: 1e12 }[unit]; }";
@@ -37,7 +37,7 @@ fn traffic_is_shown_live_by_whose_it_is() {
     browser.until(&format!("Math.abs({total} - {}) < 0.25", sent / 1e12));
     browser.picture("overview-table");
 
-    // Live: the next second comes by itself, and not while it is held.
+    // The next second appears by itself, except while paused.
     browser.click("Stacked");
     browser.until("document.querySelector('.plot canvas') !== null");
     browser.press("p");
@@ -48,7 +48,7 @@ fn traffic_is_shown_live_by_whose_it_is() {
     browser.sees("live, each second");
     browser.until(&format!("{legend} !== {held}"));
 
-    // The plot tells of the moment under the cursor, by keys too.
+    // The plot shows values at the cursor, moved by mouse or keys.
     browser.ask("document.querySelector('.plot').focus()");
     browser.press("ArrowLeft");
     browser.press("ArrowLeft");
@@ -56,7 +56,7 @@ fn traffic_is_shown_live_by_whose_it_is() {
     browser.picture("overview-light");
     browser.ask("document.activeElement.blur()");
 
-    // Drag zooms, into the address; 0 goes back.
+    // A drag zooms and changes the URL; 0 resets.
     let over = browser.ask("(() => { const b = document.querySelector('.u-over').getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; })()");
     let [x, y, w, h] = [0, 1, 2, 3].map(|at| over[at].as_f64().unwrap());
     browser.drag((x + w * 0.5, y + h / 2.0), (x + w * 0.98, y + h / 2.0));
@@ -65,7 +65,7 @@ fn traffic_is_shown_live_by_whose_it_is() {
     browser.press("0");
     browser.sees("live, each second");
 
-    // A filter by a click, in the address, and away again.
+    // A click sets a filter in the URL, and another removes it.
     browser.press("b");
     browser.until("location.hash.includes('by=activity')");
     browser.press("b");
@@ -88,14 +88,14 @@ fn traffic_is_shown_live_by_whose_it_is() {
 }
 
 #[test]
-fn every_page_shows_its_figures_in_both_themes_and_on_a_telephone() {
+fn pages_render_in_themes_and_mobile() {
     let alerts = "[[collector.alert]]\nname = \"cms is busy\"\nkind = \"rate\"\nby = \"owner\"\nkey = \"cms\"\nabove = \"100G\"\nfor = \"1s\"\n\
         [[collector.alert]]\nname = \"someone is silent\"\nkind = \"silence\"\nabove = \"1h\"\n";
     let node = Node::start(&format!("topology = {TOPOLOGY:?}\n{alerts}"));
-    let _feed = Feed::start(node.sflow, "dtn9", SOON);
+    let _feed = Feed::start(node.sflow, "dtn9", COUNTER_INTERVAL_SHORT);
     let mut browser = Browser::start(1400, 900);
     browser.open(&node.page("hosts"));
-    // Counters of two intervals have come.
+    // Counters of two intervals have arrived.
     browser.until("document.querySelectorAll('td [role=meter]').length === 5");
     browser.open(&node.page("overview"));
     browser.sees("of 1.40 Tb/s");
@@ -122,7 +122,7 @@ fn every_page_shows_its_figures_in_both_themes_and_on_a_telephone() {
 }
 
 #[test]
-fn a_service_that_ends_and_comes_back_is_told() {
+fn lost_and_restored_connection_is_shown() {
     let mut node = Node::start("");
     let mut browser = Browser::start(1400, 900);
     browser.open(&node.page("hosts"));

@@ -1,4 +1,4 @@
-//! Transfers in the browser: seen by everyone who may read, steered with the token alone.
+//! Transfers in the browser: readable without the token, changed only with it.
 
 use std::fs;
 
@@ -6,32 +6,32 @@ use serde_json::Value;
 
 use crate::Node;
 use crate::browser::Browser;
-use crate::common::{Random, Run, until, write_file};
+use crate::common::{Random, Run, wait_until, write_file};
 
-/// A copy to the node that would take minutes, under `name` there.
+/// Starts a copy to `name` at the node that would take minutes.
 pub(crate) fn slow(node: &Node, name: &str) -> Run {
-    let file = node.house.source.join("file");
+    let file = node.env.source.join("file");
     if !file.exists() {
         write_file(&mut Random::seeded(511), &file, 64 << 20);
     }
     let options = ["--rate", "2M", "--block", "64KiB", "--memory", "512KiB"];
     let to = node.agent.url(&format!("data/{name}"));
-    Run::start(node.house.cp(&options).arg(&file).arg(to))
+    Run::start(node.env.cp(&options).arg(&file).arg(to))
 }
 
-/// The transfers that the agent tells of, in the state `state`.
+/// Transfers of the agent in state `state`.
 fn transfers(node: &Node, state: &str) -> Vec<Value> {
-    let mut all = node.agent.transfers(&node.house.state);
+    let mut all = node.agent.transfers(&node.env.state);
     all.retain(|one| one["state"] == state);
     all
 }
 
 #[test]
-fn transfers_are_shown_and_with_the_token_steered() {
+fn token_lets_user_change_transfers() {
     let node = Node::start("");
-    fs::create_dir(node.house.root.join("run7")).unwrap();
+    fs::create_dir(node.env.root.join("run7")).unwrap();
     let [first, second] = ["run7/one", "run7/two"].map(|name| slow(&node, name));
-    until("both run", crate::browser::WITHIN, || {
+    wait_until("both run", crate::browser::PAGE_TIMEOUT, || {
         (transfers(&node, "running").len() == 2).then_some(())
     });
 
@@ -45,7 +45,7 @@ fn transfers_are_shown_and_with_the_token_steered() {
         "Number(document.querySelector('tbody [role=meter]').getAttribute('aria-valuenow')) >= 0",
     );
 
-    // A wrong token is told and forgotten, the right one is kept for this tab.
+    // A wrong token is reported and dropped; the right one is kept for this tab.
     browser.press("k");
     browser.until("document.activeElement?.name === 'token'");
     browser.write("a-token-of-another-agent");
@@ -78,7 +78,7 @@ fn transfers_are_shown_and_with_the_token_steered() {
     browser.write("3M");
     browser.press("Enter");
     browser.until("document.querySelector('dialog') === null");
-    until("the rate is another", crate::browser::WITHIN, || {
+    wait_until("the rate is another", crate::browser::PAGE_TIMEOUT, || {
         transfers(&node, "running")
             .iter()
             .any(|t| t["id"] == one && t["rate_bps"] == 3_000_000)
@@ -96,7 +96,7 @@ fn transfers_are_shown_and_with_the_token_steered() {
     assert_eq!(second.wait().code, 1);
     assert_eq!(transfers(&node, "cancelled").len(), 1);
 
-    // Forgotten, it steers no more.
+    // Without the token the page changes nothing.
     browser.press("k");
     browser.click("Forget it");
     browser.until("document.querySelectorAll('.actions').length === 0");

@@ -23,9 +23,9 @@ const EXAMPLE_COLUMNS_MAX: usize = 80;
 pub(crate) enum Part {
     /// A command with its comments, as a shell reads it.
     Command { line: usize, text: String },
-    /// What the command before it prints, in a `console` block.
+    /// Output of the preceding command, in a `console` block.
     Output { line: usize, text: String },
-    /// A sample file that commands below it name.
+    /// A sample file that later commands use.
     File { line: usize, path: String, text: String },
     /// TOML without a name.
     Toml { line: usize, text: String },
@@ -82,7 +82,7 @@ pub(crate) fn help(text: &str) -> Result<Vec<Part>, String> {
     }
     let parts = commands(&block, at + 2);
     for part in &parts {
-        // A line that goes on without `\` would be a command of its own.
+        // A continuation line without `\` would be a separate command.
         if let Part::Command { text, .. } = part
             && !text.contains("penstock ")
         {

@@ -1,5 +1,5 @@
-//! docs/json.md against what the binary prints: every printed field is in the page, with its type, and every field of
-//! the page that is not optional is printed.
+//! docs/json.md against the binary's output: every printed field is in the page, with its type, and every field of the
+//! page that is not optional is printed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use super::common::{PENSTOCK, is_root, skip};
 use super::repository;
 use super::sandbox::Sandbox;
 
-/// A field by the page.
+/// A documented field.
 struct Field {
     kind: String,
     optional: bool,
@@ -46,7 +46,7 @@ fn reference() -> BTreeMap<String, Fields> {
     objects
 }
 
-/// Types that the page gives as alternatives: `list of (integer or null) or null`.
+/// Splits alternative types: `list of (integer or null) or null`.
 fn alternatives(kind: &str) -> Vec<&str> {
     let (mut parts, mut begin, mut depth) = (Vec::new(), 0, 0_usize);
     for (at, c) in kind.char_indices() {
@@ -64,7 +64,7 @@ fn alternatives(kind: &str) -> Vec<&str> {
     parts
 }
 
-/// Whether a value is of the type that the page names.
+/// True if a value has the documented type.
 fn is_of(value: &Value, kind: &str) -> bool {
     alternatives(kind).into_iter().any(|kind| {
         let (kind, values) = kind.split_once(": ").unwrap_or((kind, ""));
@@ -87,7 +87,7 @@ fn is_of(value: &Value, kind: &str) -> bool {
     })
 }
 
-/// Faults of a value at a path of the page.
+/// Differences between a value and its documentation, with their paths.
 fn compare(
     value: &Value,
     path: &str,
@@ -165,7 +165,7 @@ fn page_equals_its_types() {
     assert_eq!(kept, page, "docs/json.md is out of step; {remedy}");
 }
 
-/// Commands by the headings of what they print; those with a heading of "" prepare others.
+/// Commands with the heading of their output; commands with heading "" prepare others.
 struct Run {
     setup: &'static str,
     commands: &'static [(&'static str, &'static str)],
@@ -377,7 +377,7 @@ const KERNEL: Run = Run {
     ],
 };
 
-/// Runs commands in a sandbox, and compares all that they print with the page.
+/// Runs commands in a sandbox and compares their output with the page.
 #[track_caller]
 fn compare_all(run: &Run) {
     let reference = reference();
@@ -401,7 +401,7 @@ fn compare_all(run: &Run) {
         let fields = reference.get(*heading).unwrap_or_else(|| panic!("no heading `{heading}`"));
         let mut count = 0;
         let mut wrong = BTreeSet::new();
-        // Lines for people stand before them.
+        // Plain text may precede the objects.
         let objects = done.output.find('{').map_or("", |at| &done.output[at..]);
         for value in serde_json::Deserializer::from_str(objects).into_iter::<Value>() {
             let Ok(value) = value else { break };

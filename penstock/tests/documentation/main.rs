@@ -1,9 +1,8 @@
 //! Documentation that runs: every command of README.md, docs/ and the examples of `--help` runs as it is written, in
 //! a sandbox for each page (`sandbox.sh`), in the page's order.
 //!
-//! `extract.rs` says how commands and sample files are found. What a page needs beyond an empty machine, and what of
-//! it cannot run here, is in `pages/NAME.toml` (`setup.rs`). The unit tests of the binary check that every command,
-//! those that cannot run here too, is one that it understands.
+//! `extract.rs` finds commands and sample files. `pages/NAME.toml` (`setup.rs`) names the setup of a page and the
+//! commands that cannot run in a sandbox. The binary's unit tests parse every command, including those.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -26,7 +25,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Parts of the page of that name: a path of the repository, or `help VERB`.
+/// Parts of a page: a path of the repository, or `help VERB`.
 fn parts_of(page: &str) -> Vec<Part> {
     let parts = match page.strip_prefix("help ") {
         Some(verb) => help_parts(&[verb]),
@@ -49,7 +48,7 @@ fn help_parts(words: &[&str]) -> Result<Vec<Part>, String> {
     Ok(parts)
 }
 
-/// Runs all that a page shows; all failures are told together.
+/// Runs all commands of a page and reports all failures together.
 #[track_caller]
 fn run_page(name: &str) {
     let page = setup::read(name);
@@ -109,7 +108,7 @@ fn run_page(name: &str) {
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Writes a sample file; one that is in the repository must be what the page shows.
+/// Writes a sample file; a file of the repository must equal the page.
 fn write_file(sandbox: &mut Sandbox, path: &str, text: &str) -> Result<(), String> {
     toml::from_str::<toml::Table>(text).map_err(|error| error.to_string())?;
     match fs::read_to_string(repository().join(path)) {
@@ -123,7 +122,7 @@ fn write_file(sandbox: &mut Sandbox, path: &str, text: &str) -> Result<(), Strin
     if done.code == 0 { Ok(()) } else { Err(done.output) }
 }
 
-/// Runs one command by its rule; what it printed, or why it is wrong.
+/// Runs one command by its rule; returns its output, or the failure.
 fn run_command(
     sandbox: &mut Sandbox,
     text: &str,
@@ -147,7 +146,7 @@ fn run_command(
         text = format!("on {host} bash -c {}", quoted(&text));
     }
     let output = match (&rule.goes_on_after, &rule.interrupt_after) {
-        // A command that the page itself puts into the background.
+        // The page runs this command in the background (`&`).
         (Some(ready), _) if text.ends_with('&') => {
             sandbox.run(&text)?;
             sandbox.printed(ready)?;

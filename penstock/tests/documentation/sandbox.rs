@@ -1,4 +1,4 @@
-//! A machine of a reader of the documentation, on which commands run as they are written.
+//! Sandbox that runs commands of the documentation as they are written.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +17,7 @@ const MARK: &str = "@@ ";
 /// Longest time of one step.
 const STEP_WITHIN: Duration = Duration::from_secs(60);
 
-/// The shell of a reader, in namespaces of its own; all that runs in them ends with it.
+/// A shell in its own namespaces; every process in them ends with it.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     shell: Child,
@@ -35,7 +35,7 @@ pub(crate) struct Outcome {
     pub(crate) output: String,
 }
 
-/// A command that goes on while others run.
+/// A command that runs in the background.
 #[derive(Debug)]
 pub(crate) struct Background {
     step: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Background {
 }
 
 impl Sandbox {
-    /// A machine with this repository's checkout and binary; an error is the reason why there is none.
+    /// Starts a sandbox with this repository's checkout and binary; the error is the reason why none is possible.
     pub(crate) fn start() -> Result<Self, String> {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a workspace");
         let [steps, scratch] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
@@ -56,7 +56,7 @@ impl Sandbox {
             command.args(["--user", "--map-root-user"]);
         }
         command.args(["bash", "-c"]);
-        // Read from standard input after the script, which itself is on no terminal.
+        // Steps come by standard input, separated by NUL.
         command.arg("source \"$0\"; while IFS= read -r -d '' step; do eval \"$step\"; done");
         command.arg(&script);
         command
@@ -93,7 +93,7 @@ impl Sandbox {
     /// Runs a command to its end.
     pub(crate) fn run(&mut self, command: &str) -> Result<Outcome, String> {
         let step = self.step();
-        self.tell(&format!(
+        self.write_shell(&format!(
             "{{ {command}\n}} </dev/null >/run/steps/{step}.out 2>&1; echo \"{MARK}$?\""
         ));
         let code = self.mark().map_err(|error| format!("{error}: {}", self.output(step)))?;
@@ -103,7 +103,7 @@ impl Sandbox {
     /// Starts a command, and returns once it has printed `ready`.
     pub(crate) fn spawn(&mut self, command: &str, ready: &str) -> Result<Background, String> {
         let step = self.step();
-        self.tell(&format!(
+        self.write_shell(&format!(
             "( exec {command}\n) </dev/null >/run/steps/{step}.out 2>&1 & echo \"{MARK}$!\""
         ));
         let pid = self.mark()?;
@@ -117,10 +117,10 @@ impl Sandbox {
         self.until(self.count - 1, ready)
     }
 
-    /// Ends a command as Ctrl-C does.
+    /// Sends SIGINT to a background command and waits for its end.
     pub(crate) fn interrupt(&mut self, background: Background) -> Result<Outcome, String> {
         let Background { step, pid } = background;
-        self.tell(&format!("kill -INT -- -{pid}; wait {pid}; echo \"{MARK}$?\""));
+        self.write_shell(&format!("kill -INT -- -{pid}; wait {pid}; echo \"{MARK}$?\""));
         let code = self.mark().map_err(|error| format!("{error}: {}", self.output(step)))?;
         Ok(Outcome { code: code.parse().unwrap_or(-1), output: self.output(step) })
     }
@@ -130,8 +130,8 @@ impl Sandbox {
         self.count - 1
     }
 
-    fn tell(&mut self, text: &str) {
-        // A shell that is gone shows when its mark is missing.
+    fn write_shell(&mut self, text: &str) {
+        // A write error is ignored: if the shell has ended, its mark is missing.
         let _ = self.input.write_all(text.as_bytes());
         let _ = self.input.write_all(b"\0");
         let _ = self.input.flush();

@@ -1,4 +1,4 @@
-//! What a page of the documentation needs to run: `pages/NAME.toml`.
+//! Setup of a documentation page: `pages/NAME.toml`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,45 +8,45 @@ use serde::Deserialize;
 
 use super::extract::Part;
 
-/// Setup of a page, and rules for those of its commands that need one. All others run to their end with exit code 0.
+/// Setup of a page, and rules for commands that need one. All others must end with exit code 0.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Page {
-    /// Commands that make what the page takes for granted, such as another host; `sandbox.sh` has functions for it.
+    /// Commands that create the page's prerequisites, such as another host; `sandbox.sh` has functions for it.
     #[serde(default)]
     pub(crate) setup: String,
-    /// Whether it takes a user who is root outside the sandbox too: eBPF, labs, owners of files.
+    /// Set when the page needs root outside the sandbox too: eBPF, labs, owners of files.
     #[serde(default)]
     pub(crate) root: bool,
     #[serde(default)]
     command: Vec<Rule>,
 }
 
-/// How the commands that begin with `is` are run; the rule with the longest `is` counts.
+/// Rule for commands that begin with `is`; the longest matching `is` applies.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
     pub(crate) is: String,
-    /// Why it cannot run here.
+    /// Reason why the command cannot run in a sandbox.
     pub(crate) not_run: Option<String>,
-    /// Host on which the page says that it runs.
+    /// Host on which the page runs the command.
     pub(crate) on: Option<String>,
-    /// Words that the page tells its reader to replace.
+    /// Placeholders of the page and their values.
     #[serde(default)]
     pub(crate) replace: BTreeMap<String, String>,
-    /// A program that runs until it is interrupted: the page goes on once it has printed this.
+    /// Output after which the page continues, for a program that runs until it is interrupted.
     pub(crate) goes_on_after: Option<String>,
-    /// As if the reader pressed Ctrl-C once it has printed this.
+    /// Output after which the command receives SIGINT.
     pub(crate) interrupt_after: Option<String>,
-    /// Exit code, also after an interrupt.
+    /// Expected exit code, also after an interrupt.
     #[serde(default)]
     pub(crate) code: i32,
-    /// Parts of what it prints.
+    /// Texts that the output must contain.
     #[serde(default)]
     pub(crate) prints: Vec<String>,
-    /// Commands before it, as those of the setup.
+    /// Commands to run before it, as in the setup.
     pub(crate) before: Option<String>,
-    /// A check of its effect: a command that must succeed.
+    /// Command that checks the effect and must succeed.
     pub(crate) after: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl Page {
         rules.max_by_key(|rule| rule.is.len()).cloned().unwrap_or_default()
     }
 
-    /// Rules that no command of the page needs.
+    /// Rules that match no command of the page.
     pub(crate) fn stale(&self, parts: &[Part]) -> Vec<String> {
         let is_used = |rule: &&Rule| {
             parts.iter().any(|part| match part {
@@ -72,7 +72,7 @@ impl Page {
     }
 }
 
-/// A command without the ends of its lines.
+/// Joins the lines of a command.
 fn on_one_line(command: &str) -> String {
     command.split("\\\n").map(str::trim).collect::<Vec<_>>().join(" ")
 }
@@ -86,7 +86,7 @@ pub(crate) fn path(page: &str) -> PathBuf {
     folder().join(format!("{name}.toml"))
 }
 
-/// The setup of a page; an empty one where it has no file.
+/// Reads the setup of a page; empty if it has no file.
 pub(crate) fn read(page: &str) -> Page {
     let path = path(page);
     match fs::read_to_string(&path) {
@@ -98,7 +98,7 @@ pub(crate) fn read(page: &str) -> Page {
     }
 }
 
-/// The text as one word of a shell.
+/// Quotes the text as one word of a shell.
 pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }

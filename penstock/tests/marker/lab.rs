@@ -1,5 +1,5 @@
-//! Two network namespaces joined by a veth pair, a bpf file system, markers and captures; all of it goes
-//! when the test ends, however it ends.
+//! Two network namespaces joined by a veth pair, a bpf file system, markers and captures; all are removed when the test
+//! ends.
 
 #![allow(unreachable_pub, missing_debug_implementations)]
 
@@ -15,19 +15,19 @@ use std::time::Duration;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
-use crate::common::{PENSTOCK, until};
+use crate::common::{PENSTOCK, wait_until};
 
-/// Bits of a label with a meaning.
+/// Bits of a flow label that encode the scitag; the others are entropy.
 pub const PAYLOAD_MASK: u32 = 0x3FEFC;
 
-/// What the last packet of a capture says, to the port for what nobody reads.
+/// Payload of the marker packet that ends a capture, sent to the discard port.
 const LAST: &[u8] = b"the last packet of this capture";
 const LAST_PORT: u16 = 9;
 
 pub const HERE: &str = "fd00:77::1";
 pub const THERE: &str = "fd00:77::2";
 
-/// Says why nothing is tested; true where it can be.
+/// True if the marker can be tested here; else prints why not.
 pub fn possible(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -114,7 +114,7 @@ impl Lab {
         self.marker_on("pm0", ns, pin, rules, more)
     }
 
-    /// The same on another device.
+    /// Starts a marker on another device.
     pub fn marker_on(
         &mut self,
         device: &str,
@@ -144,7 +144,7 @@ impl Lab {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// An iperf3 run from here to there; its server is gone after it.
+    /// Runs iperf3 from `here` to `there`; its server handles this one test.
     #[track_caller]
     pub fn iperf(&self, arguments: &str) {
         let mut server = Command::new("nsenter");
@@ -161,8 +161,8 @@ impl Lab {
         assert!(output.status.success(), "{line}: {output:?}");
     }
 
-    /// A packet behind all others: where it is in the capture they are, too. A broadcast waits for no neighbour
-    /// and gets no answer.
+    /// Sends a packet behind all others: once it is captured, they are too. A broadcast needs no neighbour resolution and
+    /// gets no answer.
     fn send_last(&self) {
         inside(&self.here, || {
             let socket = UdpSocket::bind("10.77.0.1:0").unwrap();
@@ -171,7 +171,7 @@ impl Lab {
         });
     }
 
-    /// Captures what arrives or leaves there while `work` runs.
+    /// Captures packets at the far device while `work` runs.
     pub fn capture(&self, work: impl FnOnce()) -> Vec<Packet> {
         let file = self.dir.path().join("capture.pcap");
         let _ = std::fs::remove_file(&file);
@@ -191,7 +191,7 @@ impl Lab {
         }
         work();
         self.send_last();
-        until("the last packet in the capture", Duration::from_secs(20), || {
+        wait_until("the last packet in the capture", Duration::from_secs(20), || {
             let text = std::fs::read(&file).unwrap();
             text.windows(LAST.len()).any(|bytes| bytes == LAST).then_some(())
         });
@@ -217,7 +217,7 @@ impl Drop for Lab {
     }
 }
 
-/// A `tag run` that runs; killed when dropped, which ends no labelling.
+/// A running `tag run`; killed when dropped, which leaves its programs attached.
 pub struct Running {
     pub child: Child,
     pub facts: Value,
@@ -243,7 +243,7 @@ impl Running {
         sh(&format!("kill -{name} {}", self.child.id()));
     }
 
-    /// Ends it; its log.
+    /// Ends the marker and returns its log.
     pub fn end(mut self) -> String {
         self.signal("TERM");
         assert!(self.child.wait().unwrap().success());
@@ -277,7 +277,7 @@ impl Packet {
         self.label & PAYLOAD_MASK == base
     }
 
-    /// By the bytes of option 0x1E.
+    /// True if option 0x1E has these bytes.
     pub fn has_option(&self, bytes: &str) -> bool {
         self.options.replace(':', "") == bytes
     }
@@ -344,9 +344,9 @@ pub fn inside<T: Send>(ns: &str, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Waits until the status of a marker says so.
+/// Waits until the status of a marker satisfies `good`.
 pub fn wait_for(lab: &Lab, pin: &str, what: &str, mut good: impl FnMut(&Value) -> bool) {
-    until(what, Duration::from_secs(20), || good(&lab.status(pin)).then_some(()));
+    wait_until(what, Duration::from_secs(20), || good(&lab.status(pin)).then_some(()));
 }
 
 /// Packets and bytes of each tag.

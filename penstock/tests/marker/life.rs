@@ -1,4 +1,5 @@
-//! Beside others, across restarts, by socket, cgroup and process, by pipe and HTTP, and what is refused.
+//! Marker life cycle: other programs on the device, restarts, rules by socket, cgroup and process, flows by pipe and HTTP,
+//! refusals.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,8 +12,8 @@ use penstock_scitags::Scitag;
 use crate::common::{Agent, PENSTOCK, run};
 use crate::lab::{HERE, Lab, Packet, THERE, inside, labelled, possible, sh, wait_for};
 
-const BASE: u32 = 0x30038;
-const CACHE: u32 = 0x3000C;
+const CMS_INPUT_LABEL: u32 = 0x30038;
+const CMS_CACHE_LABEL: u32 = 0x3000C;
 
 fn to(port: u16, tag: &str) -> String {
     format!(
@@ -20,7 +21,7 @@ fn to(port: u16, tag: &str) -> String {
     )
 }
 
-/// A connection from here to there.
+/// A TCP connection from `here` to `there`.
 fn connection(lab: &Lab) -> (TcpStream, TcpStream) {
     let listener = inside(&lab.there, || TcpListener::bind((THERE, 0)).unwrap());
     let address = listener.local_addr().unwrap();
@@ -40,7 +41,7 @@ fn of(packets: &[Packet], port: u16) -> Vec<&Packet> {
 }
 
 #[test]
-fn a_restart_and_a_reload_leave_no_gap() {
+fn restart_and_reload_leave_no_gap() {
     if !possible("restart without a gap") {
         return;
     }
@@ -85,12 +86,12 @@ fn a_restart_and_a_reload_leave_no_gap() {
         println!("{round} restarts while {} packets passed", packets.len());
     });
     let ours = of(&packets, 5201);
-    let bad = ours.iter().filter(|packet| !packet.has_label(BASE)).count();
+    let bad = ours.iter().filter(|packet| !packet.has_label(CMS_INPUT_LABEL)).count();
     assert!(ours.len() > 1000 && bad == 0, "{bad} of {}", ours.len());
 }
 
 #[test]
-fn live_connections_are_tagged_again_by_rules_and_by_socket() {
+fn live_connections_follow_rules_and_sockets() {
     if !possible("live connections") {
         return;
     }
@@ -100,7 +101,7 @@ fn live_connections_are_tagged_again_by_rules_and_by_socket() {
     let (mut client, mut server) = connection(&lab);
     let port = client.local_addr().unwrap().port();
     let packets = lab.capture(|| exchange(&mut client, &mut server));
-    assert!(of(&packets, port).iter().all(|packet| !packet.has_label(BASE)));
+    assert!(of(&packets, port).iter().all(|packet| !packet.has_label(CMS_INPUT_LABEL)));
 
     let rules = format!("[[rule]]\nscitag = \"3/14\"\nsource_port = {port}\n");
     std::fs::write(lab.dir.path().join("m.toml"), rules).unwrap();
@@ -108,17 +109,16 @@ fn live_connections_are_tagged_again_by_rules_and_by_socket() {
     wait_for(&lab, "m", "the rule", |status| status["rules"]["addresses"] == 1);
     let packets = lab.capture(|| exchange(&mut client, &mut server));
     let ours = of(&packets, port);
-    assert!(ours.len() >= 10 && ours.iter().all(|packet| packet.has_label(BASE)));
+    assert!(ours.len() >= 10 && ours.iter().all(|packet| packet.has_label(CMS_INPUT_LABEL)));
     assert!(ours.iter().all(|packet| packet.label == ours[0].label), "the entropy changes");
 
-    // A bad file is refused and the old rules stay.
+    // An invalid file is refused, and the old rules stay.
     std::fs::write(lab.dir.path().join("m.toml"), "[[rule]]\nscitag = \"nobody/x\"\n").unwrap();
     marker.signal("HUP");
     let packets = lab.capture(|| exchange(&mut client, &mut server));
-    assert!(of(&packets, port).iter().all(|packet| packet.has_label(BASE)));
+    assert!(of(&packets, port).iter().all(|packet| packet.has_label(CMS_INPUT_LABEL)));
 
-    // A tag of the socket comes before every rule, from its next packet to its last, and what a
-    // listening socket accepts has it too.
+    // A socket's tag precedes every rule from its next packet on, and accepted sockets inherit it from the listener.
     let mut tags = SocketTags::open(&lab.pin("m")).unwrap();
     let cache = Action::new(Scitag::new(3, 3).unwrap(), Method::Label).unwrap();
     tags.set(&client, Some(cache)).unwrap();
@@ -129,7 +129,10 @@ fn live_connections_are_tagged_again_by_rules_and_by_socket() {
         drop(server);
     });
     let ours = of(&packets, port);
-    assert!(ours.len() >= 12 && ours.iter().all(|packet| packet.has_label(CACHE)), "{ours:?}");
+    assert!(
+        ours.len() >= 12 && ours.iter().all(|packet| packet.has_label(CMS_CACHE_LABEL)),
+        "{ours:?}"
+    );
     let listener = inside(&lab.here, || TcpListener::bind((HERE, 0)).unwrap());
     tags.set(&listener, Some(cache)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -141,7 +144,10 @@ fn live_connections_are_tagged_again_by_rules_and_by_socket() {
         assert_eq!(client.read(&mut [0; 9]).unwrap(), 0);
     });
     let ours = of(&packets, address.port());
-    assert!(ours.len() >= 12 && ours.iter().all(|packet| packet.has_label(CACHE)), "{ours:?}");
+    assert!(
+        ours.len() >= 12 && ours.iter().all(|packet| packet.has_label(CMS_CACHE_LABEL)),
+        "{ours:?}"
+    );
 }
 
 #[test]
@@ -167,8 +173,11 @@ fn by_process_and_by_cgroup() {
     let marker = lab.marker(&here, "m", &rules, &[]);
     let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} -n 8M")));
     let ours = of(&packets, 5201);
-    assert!(ours.len() > 20 && ours.iter().all(|packet| packet.has_label(BASE)), "by process");
-    // A process of the cgroup, by both methods: cgroup comes before process.
+    assert!(
+        ours.len() > 20 && ours.iter().all(|packet| packet.has_label(CMS_INPUT_LABEL)),
+        "by process"
+    );
+    // A process that matches both rules: cgroup precedes process.
     let packets = lab.capture(|| {
         let mut server = Command::new("nsenter")
             .arg(format!("--net=/run/netns/{}", lab.there))
@@ -191,9 +200,9 @@ fn by_process_and_by_cgroup() {
     let ours = of(&packets, 5202);
     let bad: Vec<_> = ours
         .iter()
-        .filter(|packet| !packet.has_label(CACHE) || !packet.has_option("000303"))
+        .filter(|packet| !packet.has_label(CMS_CACHE_LABEL) || !packet.has_option("000303"))
         .collect();
-    // Refused connections before the server listens are of the cgroup, too.
+    // Refused connections before the server listens match the cgroup, too.
     assert!(
         ours.len() > 20 && bad.is_empty(),
         "by cgroup: {} of {}: {bad:?}",
@@ -204,9 +213,9 @@ fn by_process_and_by_cgroup() {
     let _ = std::fs::remove_dir(format!("{root}{name}"));
 }
 
-/// Also that what is left of privilege is enough for a rule by process that comes with a reload.
+/// The reduced capabilities suffice for a process rule that a reload adds.
 #[test]
-fn connections_of_running_programs_get_a_rule_by_process() {
+fn process_rule_covers_running_connections() {
     if !possible("running programs") {
         return;
     }
@@ -230,7 +239,7 @@ fn connections_of_running_programs_get_a_rule_by_process() {
         });
         let ours = of(&packets, 5201);
         assert!(
-            ours.len() > 10 && ours.iter().all(|packet| packet.has_label(BASE)),
+            ours.len() > 10 && ours.iter().all(|packet| packet.has_label(CMS_INPUT_LABEL)),
             "{}",
             ours.len()
         );
@@ -259,7 +268,10 @@ fn others_at_the_same_device_stay() {
         assert_eq!(marker.facts["attached"][1]["by"], by);
         if by == "tcx" {
             let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} -n 4M")));
-            assert!(of(&packets, 5201).iter().all(|packet| packet.has_label(BASE)), "{attach}");
+            assert!(
+                of(&packets, 5201).iter().all(|packet| packet.has_label(CMS_INPUT_LABEL)),
+                "{attach}"
+            );
             assert!(tc("-s filter show dev pm0 egress").contains("u32"));
         }
         marker.end();
@@ -276,7 +288,7 @@ fn others_at_the_same_device_stay() {
         assert!(shown.contains("u32") && !shown.contains("mark_frame"), "{shown}");
         assert!(!lab.pin("m").exists());
         let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} -n 1M")));
-        assert!(of(&packets, 5201).iter().all(|packet| !packet.has_label(BASE)));
+        assert!(of(&packets, 5201).iter().all(|packet| !packet.has_label(CMS_INPUT_LABEL)));
     }
 }
 
@@ -297,20 +309,20 @@ fn clsact_alone_labels_everything() {
     let marker = lab.marker(&here, "m", &to(5201, "3/14"), &["--attach", "clsact"]);
     let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} -n 8M")));
     let ours = of(&packets, 5201);
-    assert!(ours.len() > 20 && ours.iter().all(|packet| packet.has_label(BASE)));
+    assert!(ours.len() > 20 && ours.iter().all(|packet| packet.has_label(CMS_INPUT_LABEL)));
     assert_eq!(lab.status("m")["attached"][0]["by"], "clsact");
     drop(marker);
 }
 
 #[test]
-fn another_network_namespace_is_told_the_right_interface() {
+fn status_names_interface_across_namespaces() {
     if !possible("other namespaces") {
         return;
     }
     for attach in ["auto", "clsact"] {
         let mut lab = Lab::new();
         let (here, there) = (lab.here.clone(), lab.there.clone());
-        // The same index stands for another device there.
+        // The same index belongs to another device there.
         sh(&format!("ip -n {here} link add d0 type veth peer name d1"));
         sh(&format!("ip -n {there} link add other0 type veth peer name other1"));
         let index = |ns: &str, device: &str| {
@@ -346,7 +358,7 @@ fn another_network_namespace_is_told_the_right_interface() {
 }
 
 #[test]
-fn flows_by_pipe_and_by_http_survive_a_restart() {
+fn pipe_and_http_flows_survive_restart() {
     if !possible("pipe and HTTP") {
         return;
     }
@@ -375,9 +387,9 @@ fn flows_by_pipe_and_by_http_survive_a_restart() {
     ));
     wait_for(&lab, "m", "the flow", |status| status["rules"]["addresses"] == 1);
     let packets = lab.capture(|| exchange(&mut client, &mut server));
-    assert!(of(&packets, local.port()).iter().all(|packet| packet.has_label(BASE)));
+    assert!(of(&packets, local.port()).iter().all(|packet| packet.has_label(CMS_INPUT_LABEL)));
 
-    // HTTP is in the namespace.
+    // The HTTP port is in the namespace.
     let address = marker.facts["http"][0].as_str().unwrap().to_owned();
     let token = std::fs::read_to_string(lab.dir.path().join("state/token")).unwrap();
     let ask = |method: &str, path: &str, token: &str, body: &str| {
@@ -415,12 +427,15 @@ fn flows_by_pipe_and_by_http_survive_a_restart() {
     let marker = lab.marker(&here, "m", "", &more);
     assert_eq!(lab.status("m")["rules"]["addresses"], 2);
     let packets = lab.capture(|| exchange(&mut client, &mut server));
-    assert!(of(&packets, local.port()).iter().all(|packet| packet.has_label(BASE)));
+    assert!(of(&packets, local.port()).iter().all(|packet| packet.has_label(CMS_INPUT_LABEL)));
     write(&line("end"));
     wait_for(&lab, "m", "the end", |status| status["rules"]["addresses"] == 1);
     let packets = lab.capture(|| exchange(&mut client, &mut server));
     let ours = of(&packets, local.port());
-    assert!(ours.len() >= 10 && ours.iter().all(|packet| !packet.has_label(BASE)), "{ours:?}");
+    assert!(
+        ours.len() >= 10 && ours.iter().all(|packet| !packet.has_label(CMS_INPUT_LABEL)),
+        "{ours:?}"
+    );
     let address = marker.facts["http"][0].as_str().unwrap().to_owned();
     let gone = inside(&here, || {
         let mut stream = TcpStream::connect(&address).unwrap();
@@ -431,7 +446,7 @@ fn flows_by_pipe_and_by_http_survive_a_restart() {
     });
     assert!(gone.contains(" 200 "), "{gone}");
     assert_eq!(lab.status("m")["rules"]["addresses"], 0);
-    // A flow that never ends lives its time.
+    // A flow without an end expires.
     marker.end();
     let marker =
         lab.marker(&here, "m", "", &["--pipe", pipe.to_str().unwrap(), "--lifetime", "1s"]);
@@ -442,7 +457,7 @@ fn flows_by_pipe_and_by_http_survive_a_restart() {
 }
 
 #[test]
-fn ten_thousand_rules_cost_one_look_up() {
+fn ten_thousand_rules_cost_one_lookup() {
     if !possible("10,000 rules") {
         return;
     }
@@ -462,13 +477,13 @@ fn ten_thousand_rules_cost_one_look_up() {
     );
     let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} -n 8M")));
     let ours = of(&packets, 5201);
-    assert!(ours.len() > 20 && ours.iter().all(|packet| packet.has_label(BASE)));
+    assert!(ours.len() > 20 && ours.iter().all(|packet| packet.has_label(CMS_INPUT_LABEL)));
     assert_eq!(labelled(&lab.status("m")).len(), 1);
     drop(marker);
 }
 
 #[test]
-fn what_cannot_be_is_one_line() {
+fn invalid_rules_print_one_line() {
     if !possible("errors") {
         return;
     }
@@ -533,7 +548,7 @@ fn what_cannot_be_is_one_line() {
         .output();
     if let Ok(output) = nobody {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        // The binary itself may lie where nobody may read.
+        // User nobody may have no access to the binary.
         if !text.contains("setpriv") {
             assert!(text.contains("run as root or with CAP_BPF"), "{text}");
             assert_eq!(output.status.code(), Some(5));
@@ -542,7 +557,7 @@ fn what_cannot_be_is_one_line() {
 }
 
 #[test]
-fn second_marker_of_pin_or_device_is_refused() {
+fn second_marker_on_device_is_refused() {
     if !possible("two markers") {
         return;
     }
@@ -564,21 +579,21 @@ fn second_marker_of_pin_or_device_is_refused() {
         assert_eq!((code, text.lines().count()), (Some(1), 1), "{text}");
         assert!(text.contains(words), "{text}");
     }
-    // The first one labels on, as it was.
+    // The first marker continues.
     let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} -n 1M")));
-    assert!(of(&packets, 5201).iter().all(|packet| packet.has_label(BASE)));
-    // One that has ended leaves its programs: another directory is told of them.
+    assert!(of(&packets, 5201).iter().all(|packet| packet.has_label(CMS_INPUT_LABEL)));
+    // An ended marker leaves its programs attached: a marker with another pin directory is refused.
     first.end();
     let other = lab.marker(&here, "other", &to(5201, "cms/analysis-input"), &[]);
     let log = other.end();
     assert!(!has_tcx() || log.contains("programs of another penstock tag run"), "{log}");
 }
 
-/// An agent that sends a pull has accepted its connections: the marker labels them, from the first block on.
+/// The marker labels connections that an agent accepted for a pull from the first block on.
 #[test]
-fn what_an_agent_sends_is_labelled_through_the_map_of_sockets() {
-    /// Packets of a connection before its first block: handshakes and the join.
-    const BEFORE: usize = 20;
+fn agent_sockets_are_labelled_by_map() {
+    /// Most packets of a connection before its first block: handshakes and the join.
+    const HANDSHAKE_PACKETS_MAX: usize = 20;
     if !possible("an agent that sends") {
         return;
     }
@@ -619,7 +634,7 @@ fn what_an_agent_sends_is_labelled_through_the_map_of_sockets() {
     assert!(done.json["label_note"].as_str().unwrap().contains("tag run"), "{done:?}");
     std::fs::remove_file(&target).unwrap();
 
-    // No rules, no way for any to come: what the agent tags is labelled.
+    // Without rules, pipe and HTTP only sockets tagged by the agent are labelled.
     let mut command = lab.tag(&here);
     command.args(["run", "--json", "--interface", "pm0", "--pin"]).arg(lab.pin("m"));
     let marker = crate::lab::Running::start(command);
@@ -631,13 +646,13 @@ fn what_an_agent_sends_is_labelled_through_the_map_of_sockets() {
     {
         streams.entry(packet.destination_port).or_default().push(packet);
     }
-    // The control connection is none of them.
+    // The control connection is not labelled.
     let mut labelled = 0;
-    for packets in streams.values().filter(|packets| packets.len() > 2 * BEFORE) {
-        let rest = &packets[BEFORE..];
-        assert!(rest.iter().all(|packet| packet.has_label(BASE)), "{rest:?}");
+    for packets in streams.values().filter(|packets| packets.len() > 2 * HANDSHAKE_PACKETS_MAX) {
+        let rest = &packets[HANDSHAKE_PACKETS_MAX..];
+        assert!(rest.iter().all(|packet| packet.has_label(CMS_INPUT_LABEL)), "{rest:?}");
         labelled += rest.len();
     }
-    assert!(labelled > 2 * BEFORE, "{labelled} of {}", packets.len());
+    assert!(labelled > 2 * HANDSHAKE_PACKETS_MAX, "{labelled} of {}", packets.len());
     marker.end();
 }

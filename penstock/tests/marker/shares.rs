@@ -1,14 +1,14 @@
-//! The share of packets that carry their tag, by case; the table is printed.
+//! Share of packets that carry their tag, by case; prints the table.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::until;
+use crate::common::wait_until;
 use crate::lab::{HERE, Lab, Packet, THERE, inside, labelled, possible, sh};
 
-const BASE: u32 = 0x30038;
+const CMS_INPUT_LABEL: u32 = 0x30038;
 const OPTION: &str = "00030e";
 
 fn rule(method: &str) -> String {
@@ -41,12 +41,12 @@ const CASE: Case = Case {
     iperf: "-n 24M",
 };
 
-/// What is checked of one case, as a row.
+/// Prints the row of a case; returns the number of packets and of labelled ones.
 fn share(name: &str, method: &str, packets: &[Packet]) -> (usize, usize) {
     let ours: Vec<&Packet> =
         packets.iter().filter(|packet| packet.source == HERE && packet.source_port != 0).collect();
     let good = |packet: &&&Packet| {
-        let label = method == "destination" || packet.has_label(BASE);
+        let label = method == "destination" || packet.has_label(CMS_INPUT_LABEL);
         let option = method == "flow" || packet.has_option(OPTION);
         label && option
     };
@@ -111,7 +111,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// A lab as the case wants it.
+/// A lab set up for a case.
 fn prepared(case: &Case) -> Lab {
     let lab = Lab::new();
     lab.on_both(&format!("ip link set pm0 mtu {}", case.mtu));
@@ -125,7 +125,7 @@ fn prepared(case: &Case) -> Lab {
     lab
 }
 
-/// The same table for flowd-go, whose binary `PENSTOCK_FLOWD_GO` names; it marks everything.
+/// Prints the same table for flowd-go, which marks everything; `PENSTOCK_FLOWD_GO` names its binary.
 #[test]
 fn flowd_go_beside_it() {
     let Some(binary) = std::env::var_os("PENSTOCK_FLOWD_GO") else {
@@ -154,7 +154,7 @@ fn flowd_go_beside_it() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        until("its filter", Duration::from_secs(20), || {
+        wait_until("its filter", Duration::from_secs(20), || {
             let shown =
                 sh(&format!("nsenter --net=/run/netns/{} tc filter show dev pm0 egress", lab.here));
             shown.contains("bpf").then_some(())
@@ -175,7 +175,7 @@ fn flowd_go_beside_it() {
 }
 
 #[test]
-fn every_packet_of_a_labelled_connection_is_labelled() {
+fn every_packet_of_connection_is_labelled() {
     if !possible("shares of labelled packets") {
         return;
     }
@@ -223,14 +223,14 @@ fn every_packet_of_a_labelled_connection_is_labelled() {
 }
 
 #[test]
-fn the_kernel_counts_exactly_what_is_on_the_wire() {
+fn kernel_counters_match_the_wire() {
     if !possible("counters") {
         return;
     }
     for method in ["flow", "destination"] {
         let mut lab = Lab::new();
         let here = lab.here.clone();
-        // Segments as on a wire, so that the capture has the same.
+        // Without GRO and TSO the capture has the segments of the wire.
         lab.on_both("ethtool -K pm0 gro off");
         sh(&format!("nsenter --net=/run/netns/{here} ethtool -K pm0 tso off"));
         let marker = lab.marker(&here, "m", &rule(method), &[]);
@@ -289,7 +289,7 @@ fn short_connections_both_ways() {
     drop((one, other));
 }
 
-/// The tag of a VLAN device travels beside the packet, not in it.
+/// The kernel keeps the tag of a VLAN device in the skb, outside of the packet.
 #[test]
 fn packets_of_vlan_devices() {
     if !possible("VLAN devices") {
@@ -328,7 +328,7 @@ fn packets_of_vlan_devices() {
 }
 
 #[test]
-fn options_have_room_where_the_own_way_is_the_narrow_one() {
+fn options_fit_narrow_local_mtu() {
     if !possible("narrow ways") {
         return;
     }
@@ -364,7 +364,7 @@ fn ipv4_stays_and_is_counted() {
     drop(marker);
 }
 
-/// Sends with Python what the standard library of Rust cannot.
+/// Runs a Python program, for packets that Rust's standard library cannot send.
 fn python(ns: &str, program: &str) -> bool {
     let output = Command::new("nsenter")
         .arg(format!("--net=/run/netns/{ns}"))
@@ -380,7 +380,7 @@ fn python(ns: &str, program: &str) -> bool {
 }
 
 #[test]
-fn other_extension_headers_fragments_and_vlan_tags() {
+fn extension_headers_fragments_and_vlan_tags() {
     if !possible("extension headers") {
         return;
     }
@@ -409,12 +409,15 @@ fn other_extension_headers_fragments_and_vlan_tags() {
     let ours: Vec<&Packet> = packets.iter().filter(|packet| packet.source == HERE).collect();
     let whole: Vec<_> =
         ours.iter().filter(|packet| !packet.fragment && packet.has_port(9999)).collect();
-    assert!(whole.len() == 3 && whole.iter().all(|packet| packet.has_label(BASE)), "{packets:?}");
+    assert!(
+        whole.len() == 3 && whole.iter().all(|packet| packet.has_label(CMS_INPUT_LABEL)),
+        "{packets:?}"
+    );
     let fragments: Vec<_> = ours.iter().filter(|packet| packet.fragment).collect();
     assert_eq!(fragments.len(), 3, "{packets:?}");
-    // Only the first has ports.
+    // Only the first fragment has ports.
     assert_eq!(
-        fragments.iter().filter(|packet| packet.has_label(BASE)).count(),
+        fragments.iter().filter(|packet| packet.has_label(CMS_INPUT_LABEL)).count(),
         1,
         "{fragments:?}"
     );
@@ -436,7 +439,7 @@ fn other_extension_headers_fragments_and_vlan_tags() {
     let tagged: Vec<_> = packets.iter().filter(|packet| packet.has_port(9999)).collect();
     assert_eq!(tagged.len(), 2, "{packets:?}");
     assert!(
-        tagged.iter().all(|packet| packet.has_label(BASE) && packet.class == 0xB8),
+        tagged.iter().all(|packet| packet.has_label(CMS_INPUT_LABEL) && packet.class == 0xB8),
         "{tagged:?}"
     );
     drop(marker);

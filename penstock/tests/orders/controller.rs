@@ -1,4 +1,4 @@
-//! A controller that says what a test tells it to, and keeps the account of what it hears.
+//! A scripted controller: sends the instructions of a test and records the reports.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -15,27 +15,27 @@ use penstock_operations::orders::{
     Settings, Standing, Task,
 };
 
-use crate::common::until;
+use crate::common::wait_until;
 
 pub(crate) const TOKEN: &str = "the-token-that-hosts-show";
 
-/// What a host is told and what it told.
+/// Instructions for a host, and its reports.
 #[derive(Debug, Default)]
 pub(crate) struct Host {
     pub(crate) orders: BTreeMap<OrderId, (Order, Settings)>,
-    /// The last report, and how many there were.
+    /// The last report, and the number of reports.
     pub(crate) report: Report,
     pub(crate) reports: u64,
-    /// Of each order and run what was told, without repetitions.
+    /// Reported outcomes by order, with their run, without repetitions.
     pub(crate) outcomes: BTreeMap<OrderId, Vec<(u64, Outcome)>>,
     pub(crate) entries: BTreeMap<OrderId, Vec<Entry>>,
-    /// The last that each order said of itself, and that it ended.
+    /// The last report of each order, and the ended orders.
     pub(crate) last: BTreeMap<OrderId, OrderReport>,
     pub(crate) ended: BTreeMap<OrderId, OrderReport>,
-    /// Runs in the order in which they were met.
+    /// Runs of each order by first report.
     pub(crate) runs: BTreeMap<OrderId, Vec<u64>>,
     heard: HashMap<(OrderId, u64), (u64, u64)>,
-    /// Answered in place of instructions.
+    /// Answer in place of instructions.
     pub(crate) nonsense: Option<(StatusCode, Vec<u8>)>,
     pub(crate) lease_seconds: u32,
 }
@@ -43,9 +43,9 @@ pub(crate) struct Host {
 #[derive(Debug, Default)]
 struct Script {
     hosts: BTreeMap<String, Host>,
-    /// It answers nobody.
+    /// Set when the controller drops all requests.
     away: bool,
-    /// What it found wrong in what it was told.
+    /// Contradictions between reports.
     faults: Vec<String>,
 }
 
@@ -78,7 +78,7 @@ impl Controller {
         self.script.lock().unwrap()
     }
 
-    /// Looks at a host, or tells it something.
+    /// Runs `with` on the state of a host.
     pub(crate) fn host<T>(&self, host: &str, with: impl FnOnce(&mut Host) -> T) -> T {
         with(self.script().hosts.entry(host.to_owned()).or_default())
     }
@@ -101,7 +101,7 @@ impl Controller {
         self.script().away = away;
     }
 
-    /// Waits for what a host says.
+    /// Polls the state of a host until `with` returns a value.
     #[track_caller]
     pub(crate) fn await_host<T>(
         &self,
@@ -109,17 +109,17 @@ impl Controller {
         host: &str,
         mut ask: impl FnMut(&mut Host) -> Option<T>,
     ) -> T {
-        let answer = until(what, Duration::from_secs(120), || self.host(host, &mut ask));
+        let answer = wait_until(what, Duration::from_secs(120), || self.host(host, &mut ask));
         self.check();
         answer
     }
 
-    /// Waits until a host has been heard.
+    /// Waits for the first report of a host.
     pub(crate) fn await_report(&self, host: &str) -> Report {
         self.await_host("a report", host, |host| (host.reports > 0).then(|| host.report.clone()))
     }
 
-    /// Waits for the end of an order.
+    /// Waits until an order has ended.
     #[track_caller]
     pub(crate) fn await_end(&self, host: &str, order: OrderId) -> OrderReport {
         let begun = Instant::now();
@@ -136,13 +136,13 @@ impl Controller {
         }
     }
 
-    /// What became of each file, whichever run told it last.
+    /// Outcome of each file; the latest run wins.
     pub(crate) fn outcomes(&self, host: &str, order: OrderId) -> BTreeMap<u32, Outcome> {
         let told = self.host(host, |host| host.outcomes.get(&order).cloned().unwrap_or_default());
         told.into_iter().map(|(_, outcome)| (outcome.file, outcome)).collect()
     }
 
-    /// Nothing that was told contradicts what was told before.
+    /// Asserts that no report contradicted an earlier one.
     #[track_caller]
     pub(crate) fn check(&self) {
         let script = self.script();
@@ -175,7 +175,7 @@ async fn report(
     let mut acknowledged = Vec::new();
     for order in &report.orders {
         if order.run > 0 {
-            acknowledged.push(host.hear(order, &mut faults));
+            acknowledged.push(host.record_report(order, &mut faults));
         }
     }
     host.report = report;
@@ -198,7 +198,7 @@ async fn report(
 }
 
 impl Host {
-    fn hear(&mut self, told: &OrderReport, faults: &mut Vec<String>) -> Acknowledged {
+    fn record_report(&mut self, told: &OrderReport, faults: &mut Vec<String>) -> Acknowledged {
         let runs = self.runs.entry(told.order).or_default();
         if !runs.contains(&told.run) {
             runs.push(told.run);

@@ -1,4 +1,4 @@
-//! A controller that means no good: it reaches nothing beyond what exports, limits and `third_party` give it.
+//! A hostile controller: it is confined to its exports, limits and `third_party`.
 
 use std::fs;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use penstock_operations::orders::{FILES_MAX, Fault, FaultKind, File, Phase, Settings, Task};
 
-use crate::common::{run, until};
+use crate::common::{run, wait_until};
 use crate::controller::Controller;
 use crate::node::Node;
 
@@ -20,7 +20,7 @@ fn lasting(fault: Option<Fault>, words: &str) {
 }
 
 #[test]
-fn orders_reach_nothing_that_is_not_the_controllers() {
+fn orders_stay_within_controller_exports() {
     let controller = Controller::start();
     let (a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
     fs::write(a.path("file"), "text").unwrap();
@@ -43,7 +43,7 @@ fn orders_reach_nothing_that_is_not_the_controllers() {
     lasting(send(&|send| send.to = "/other".into()).0.fault, "below /data/in alone");
     lasting(send(&|send| send.fingerprint = "xyz".into()).0.fault, "64 hexadecimal digits");
     lasting(send(&|send| send.addresses.clear()).0.fault, "no address");
-    // Links of the source lead nowhere else.
+    // Links of the source do not lead out of the export.
     for path in ["out/secret", "../other/secret", "/etc/passwd", "out/../out/secret"] {
         let (ended, outcomes) = send(&|send| send.files[0].path = path.into());
         assert_eq!(ended.fault, None, "{path}");
@@ -65,7 +65,7 @@ fn orders_reach_nothing_that_is_not_the_controllers() {
         controller.order("b", order, Node::receive(below, ticket), Settings::default());
         lasting(controller.await_end("b", order).fault, words);
     }
-    // A ticket is no token: neither for reading, nor for the API.
+    // A ticket grants neither reads nor the API.
     let copy = b.dir.path().join("copy");
     let mut login = crate::common::penstock(&copy);
     login.args(["login", &b.agent.listen, "--token", TICKET, "--fingerprint"]);
@@ -79,7 +79,7 @@ fn orders_reach_nothing_that_is_not_the_controllers() {
 }
 
 #[test]
-fn nonsense_is_no_answer_and_many_orders_wait_their_turn() {
+fn malformed_answers_are_ignored_orders_queue() {
     let controller = Controller::start();
     let (a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
     fs::write(a.path("file"), "text").unwrap();
@@ -100,16 +100,16 @@ fn nonsense_is_no_answer_and_many_orders_wait_their_turn() {
             .await_host("it asks again", "a", |host| (host.reports > before + 1).then_some(()));
     }
     controller.host("a", |host| host.nonsense = None);
-    // Many small ones, more than are carried at once.
+    // More small orders than run at once.
     for order in 100..500 {
         let mut send = b.files_to(&format!("/data/in/{order}"), TICKET, &["file"]);
         send.encrypt = false;
         controller.order("a", order, Task::Send(Box::new(send)), Settings::default());
     }
-    until("all of them", Duration::from_secs(180), || {
+    wait_until("all of them", Duration::from_secs(180), || {
         controller.host("a", |host| {
             let done: Vec<_> = host.ended.keys().copied().filter(|order| *order >= 100).collect();
-            // What has ended and is acknowledged makes room once it is withdrawn.
+            // Ended and acknowledged orders free their slots once withdrawn.
             done.iter().for_each(|order| drop(host.orders.remove(order)));
             (done.len() == 400).then_some(())
         })

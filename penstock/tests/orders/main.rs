@@ -1,17 +1,17 @@
-//! Agents that a controller gives orders to: real agents and files, and a controller that does as each test says.
+//! Agents under a controller: real agents and files, with a scripted or the real controller.
 
 #[path = "../common/mod.rs"]
 mod common;
 
-mod carrying;
 mod controller;
+mod crashes;
+mod delivery;
 mod hostile;
-mod killing;
+mod link_telemetry;
+mod live_settings;
 mod node;
 mod operations;
 #[allow(dead_code, reason = "it is the collector's tests' own")]
 #[path = "../collector/site.rs"]
 mod site;
-mod steering;
-mod watched;
-mod withdrawing;
+mod withdrawal;

@@ -1,4 +1,4 @@
-//! A node under the controller of these tests.
+//! An agent under the scripted controller.
 
 use penstock_operations::orders::{File, Overwrite, Send, Task, Verify};
 
@@ -10,14 +10,14 @@ impl Node {
         Self::start_at(controller, name, "127.0.0.1:0", "")
     }
 
-    /// With more lines of `[agent.controller]`.
+    /// Appends `more` to the table `[agent.controller]`.
     pub(crate) fn start_at(controller: &Controller, name: &str, listen: &str, more: &str) -> Self {
         let node = Self::under(&controller.address.to_string(), TOKEN, name, listen, more);
         controller.await_report(name);
         node
     }
 
-    /// Files of `from` below `below` for this node.
+    /// A task that sends `files` to the directory `below` of this node.
     pub(crate) fn files_to(&self, below: &str, ticket: &str, files: &[&str]) -> Send {
         let file = |path: &&str| File { path: (*path).to_owned(), digest: None };
         Send {
@@ -35,7 +35,7 @@ impl Node {
         }
     }
 
-    /// A ticket to write here.
+    /// A task that accepts files below `below` with this ticket.
     pub(crate) fn receive(below: &str, ticket: &str) -> Task {
         Task::Receive { ticket: ticket.into(), below: below.into() }
     }

@@ -1,17 +1,17 @@
-//! The collectors of others: sfcapd of nfdump and sfacctd of pmacct, where they are installed.
+//! Third-party collectors: sfcapd of nfdump and sfacctd of pmacct, where installed.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::common::until;
+use crate::common::wait_until;
 use crate::lab::{Lab, THERE, inside, possible, sh};
 use crate::sampler::{Collector, Sampler, send};
 
-const PACKETS: u64 = 20_000;
-const PORT: u16 = 7001;
+const PACKET_COUNT: u64 = 20_000;
+const TARGET_PORT: u16 = 7001;
 
-/// A program that runs inside; killed when dropped.
+/// A program in the lab's namespace; killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -40,37 +40,37 @@ fn begin(lab: &Lab, program: &str, arguments: &[&str]) -> Running {
     )
 }
 
-/// A port of loopback where nobody listens yet.
+/// A free loopback port.
 fn port(lab: &Lab) -> u16 {
     inside(&lab.here, || UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port())
 }
 
-/// Waits until somebody has the port.
+/// Waits until a process listens at the port.
 fn listening(lab: &Lab, port: u16) {
-    until("the collector listens", Duration::from_secs(20), || {
+    wait_until("the collector listens", Duration::from_secs(20), || {
         let free = inside(&lab.here, || UdpSocket::bind(("0.0.0.0", port)).is_ok());
         (!free).then_some(())
     });
 }
 
-/// Samples packets of 500 bytes to that port, of which the collector gets one of ten.
+/// Samples one of ten packets of 500 bytes and sends the samples to port `to`.
 fn sampled(lab: &Lab, to: u16) {
     let own = Collector::new(lab);
     let both = [own.address, SocketAddr::from(([127, 0, 0, 1], to))];
     let options = ["--rate", "10", "--egress", "--agent", "192.0.2.9"];
     let sampler = Sampler::start(lab, &both, &options);
-    send(lab, PORT, PACKETS as usize);
+    send(lab, TARGET_PORT, PACKET_COUNT as usize);
     let (ended, _) = sampler.end();
     assert_eq!((&ended["drops"], &ended["send_errors"]), (&0.into(), &0.into()), "{ended}");
 }
 
-/// Beyond so many packets more or less lies 1 of 10 million runs: 5.3 standard deviations of 424.
-const CHANCE: f64 = 5.3 * 424.0;
+/// Tolerance in packets: 5.3 standard deviations of 424, exceeded by 1 of 10 million runs.
+const PACKET_COUNT_TOLERANCE: f64 = 5.3 * 424.0;
 
-/// Packets that a collector makes of it.
+/// Asserts that a collector's estimate is within the tolerance.
 fn within_chance(packets: u64) {
-    let off = (packets as f64 - PACKETS as f64).abs();
-    assert!(off < CHANCE, "{packets} packets of {PACKETS}");
+    let off = (packets as f64 - PACKET_COUNT as f64).abs();
+    assert!(off < PACKET_COUNT_TOLERANCE, "{packets} packets of {PACKET_COUNT}");
 }
 
 #[test]
@@ -86,10 +86,10 @@ fn sfcapd_counts_the_packets() {
         begin(&lab, "sfcapd", &["-p", &port.to_string(), "-w", folder, "-b", "127.0.0.1"]);
     listening(&lab, port);
     sampled(&lab, port);
-    // It writes its file when it is told to end; what came before is read before.
+    // sfcapd writes its file at SIGTERM, after reading the received datagrams.
     sh(&format!("kill -TERM {}", running.0.id()));
     running.0.wait().unwrap();
-    let filter = format!("proto udp and dst port {PORT} and ipv6");
+    let filter = format!("proto udp and dst port {TARGET_PORT} and ipv6");
     let output = Command::new("nfdump")
         .args(["-R", folder, "-q", "-N", "-o", "fmt:%pkt,%da", "-a", &filter])
         .output()
@@ -119,17 +119,17 @@ fn sfacctd_counts_the_packets() {
     let _running = begin(&lab, "sfacctd", &["-f", file.to_str().unwrap()]);
     listening(&lab, port);
     sampled(&lab, port);
-    // It prints what came in each second; the last of it is there when the sum is no longer too low.
-    let packets = until("packets that sfacctd prints", Duration::from_secs(20), || {
+    // sfacctd prints the packets of each second: wait until the sum is high enough.
+    let packets = wait_until("packets that sfacctd prints", Duration::from_secs(20), || {
         let text = std::fs::read_to_string(&printed).ok()?;
-        let ours = text.lines().filter(|line| line.contains(&format!(",{PORT},")));
+        let ours = text.lines().filter(|line| line.contains(&format!(",{TARGET_PORT},")));
         let sum = ours
             .map(|line| {
                 assert!(line.contains("192.0.2.9") && line.contains(THERE), "{line}");
                 line.rsplit(',').nth(1).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0)
             })
             .sum::<u64>();
-        (sum as f64 > PACKETS as f64 - CHANCE).then_some(sum)
+        (sum as f64 > PACKET_COUNT as f64 - PACKET_COUNT_TOLERANCE).then_some(sum)
     });
     within_chance(packets);
 }

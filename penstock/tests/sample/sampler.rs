@@ -1,4 +1,4 @@
-//! A sampler that runs in a namespace, and a collector that keeps what it sends.
+//! A running sampler in a namespace, and a collector that stores its datagrams.
 
 #![allow(unreachable_pub)]
 
@@ -13,36 +13,36 @@ use penstock_flows::packet::{Packet, Start};
 use penstock_flows::sflow::{CounterRecord, Datagram, FlowRecord, Interface, Sample, Source};
 use serde_json::Value;
 
-use crate::common::{PENSTOCK, until};
+use crate::common::{PENSTOCK, wait_until};
 use crate::lab::{HERE, Lab, THERE, inside, sh};
 
-/// Lets both ends find each other: until they have, the kernel keeps a few packets and drops the rest.
+/// Resolves neighbours on both ends: until then the kernel queues a few packets and drops the rest.
 fn introduce(lab: &Lab) {
     let there = inside(&lab.there, || UdpSocket::bind((THERE, 0)).unwrap());
     let here = inside(&lab.here, || UdpSocket::bind((HERE, 0)).unwrap());
     there.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-    until("a packet that arrives", Duration::from_secs(20), || {
+    wait_until("a packet that arrives", Duration::from_secs(20), || {
         here.send_to(b"hello", there.local_addr().unwrap()).ok()?;
         there.recv(&mut [0; 16]).ok()
     });
 }
 
-/// A port of loopback here, read all the time so that nothing is lost in a burst.
+/// A loopback port, read continuously so that bursts are not dropped.
 pub struct Collector {
     pub address: SocketAddr,
     datagrams: Receiver<Vec<u8>>,
 }
 
 impl Collector {
-    /// In this lab, whose ends know each other afterwards.
+    /// Starts a collector in this lab and resolves the neighbours of both ends.
     pub fn new(lab: &Lab) -> Self {
         introduce(lab);
         let socket = inside(&lab.here, || UdpSocket::bind("127.0.0.1:0").unwrap());
-        // As root: beyond what net.core.rmem_max lets others have.
+        // SO_RCVBUFFORCE: root may exceed net.core.rmem_max.
         rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
         let address = socket.local_addr().unwrap();
         let (out, datagrams) = channel();
-        // Ends with the test's process, or when nobody is there to take what comes.
+        // The thread ends with the process, or when the receiver is dropped.
         std::thread::spawn(move || {
             let mut room = vec![0; 65_536];
             while let Ok(length) = socket.recv(&mut room) {
@@ -54,7 +54,7 @@ impl Collector {
         Self { address, datagrams }
     }
 
-    /// Reads this many datagrams.
+    /// Waits for this many datagrams and decodes them.
     pub fn receive(&self, datagrams: &Value) -> Received {
         let mut all = Received::default();
         for _ in 0..datagrams.as_u64().unwrap() {
@@ -68,7 +68,7 @@ impl Collector {
     }
 }
 
-/// Sends packets of 500 bytes from here to that port there, at most 50 in a millisecond: collectors of others have
+/// Sends packets of 500 bytes from `here` to `port` at `there`, at most 50 a millisecond: third-party collectors have
 /// small buffers.
 pub fn send(lab: &Lab, port: u16, packets: usize) {
     inside(&lab.here, || {
@@ -79,7 +79,7 @@ pub fn send(lab: &Lab, port: u16, packets: usize) {
             while begun.elapsed() < Duration::from_micros(20 * number as u64) {
                 std::hint::spin_loop();
             }
-            // A refusal tells of an earlier one: nobody listens there.
+            // ECONNREFUSED reports an earlier packet: no process listens there.
             while socket.send(&[7; 500]).is_err() {}
         }
     });
@@ -90,12 +90,12 @@ pub struct Sampler {
     child: Child,
     lines: BufReader<ChildStdout>,
     log: JoinHandle<Vec<String>>,
-    /// What it said when it was attached.
+    /// JSON object that the sampler printed when attached.
     pub started: Value,
 }
 
 impl Sampler {
-    /// On the device of the lab, to these collectors.
+    /// Samples the lab's device and sends to these collectors.
     pub fn start(lab: &Lab, to: &[SocketAddr], more: &[&str]) -> Self {
         let addresses: Vec<String> = to.iter().map(ToString::to_string).collect();
         let mut command = Command::new("nsenter");
@@ -119,7 +119,7 @@ impl Sampler {
         sh(&format!("kill -{name} {}", self.child.id()));
     }
 
-    /// The next line that says this event.
+    /// Waits for the next line with this event.
     pub fn next(&mut self, event: &str) -> Value {
         loop {
             let mut line = String::new();
@@ -131,7 +131,7 @@ impl Sampler {
         }
     }
 
-    /// Ends it; its last words and its log.
+    /// Ends the sampler; returns its final object and its log lines.
     pub fn end(mut self) -> (Value, Vec<String>) {
         self.signal("INT");
         let last = self.next("ended");
@@ -148,7 +148,7 @@ impl Drop for Sampler {
     }
 }
 
-/// A packet as it was sampled.
+/// A decoded packet sample.
 #[derive(Debug, Clone)]
 pub struct Sampled {
     pub sequence: u32,
@@ -170,16 +170,16 @@ impl Sampled {
     }
 }
 
-/// All that waits at the collector; `raw` has the datagrams.
+/// Datagrams at the collector, raw and decoded.
 #[derive(Debug, Default)]
 pub struct Received {
     pub raw: Vec<Vec<u8>>,
     pub agents: Vec<(String, u32)>,
     pub sequences: Vec<u32>,
     pub packets: Vec<Sampled>,
-    /// The formats of the records of each counter sample, and whose they are.
+    /// Source and record formats of each counter sample.
     pub counters: Vec<(Source, Vec<u32>)>,
-    /// Name and octets that left of each sample of an interface.
+    /// Interface name and egress octets of each counter sample.
     pub interfaces: Vec<(String, u64)>,
 }
 

@@ -1,4 +1,4 @@
-//! What samples say of packets, how many there are, and that losses are counted.
+//! Content of samples, sampling rate, and counted losses.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -12,15 +12,15 @@ use penstock_sys::net::Link;
 use crate::lab::{Lab, PAYLOAD_MASK, THERE, inside, possible, sh};
 use crate::sampler::{Collector, Received, Sampled, Sampler, send};
 
-const PORT: u16 = 7001;
+const TARGET_PORT: u16 = 7001;
 
 fn index(lab: &Lab) -> u32 {
     inside(&lab.here, || Link::named("pm0").unwrap().index)
 }
 
-/// Whatever else the kernel sends on a new device (neighbours, ICMP) is sampled, too.
+/// Samples of the test's own packets, without the kernel's (neighbour discovery, ICMP).
 fn ours(received: &Received) -> Vec<&Sampled> {
-    received.packets.iter().filter(|one| one.is_to(PORT)).collect()
+    received.packets.iter().filter(|one| one.is_to(TARGET_PORT)).collect()
 }
 
 fn contiguous(numbers: impl Iterator<Item = u32>) {
@@ -30,14 +30,14 @@ fn contiguous(numbers: impl Iterator<Item = u32>) {
 }
 
 #[test]
-fn a_sample_is_the_packet_as_it_left_with_its_label() {
+fn sample_has_packet_header_and_label() {
     if !possible("samples of labelled packets") {
         return;
     }
     let mut lab = Lab::new();
     let here = lab.here.clone();
     let rules = format!(
-        "[[rule]]\nscitag = \"cms/analysis-input\"\ndestination_port = {PORT}\nprotocol = \"udp\"\n"
+        "[[rule]]\nscitag = \"cms/analysis-input\"\ndestination_port = {TARGET_PORT}\nprotocol = \"udp\"\n"
     );
     let to = Collector::new(&lab);
     let options = [
@@ -54,9 +54,9 @@ fn a_sample_is_the_packet_as_it_left_with_its_label() {
     let mut sampler = Sampler::start(&lab, &[to.address], &options);
     assert_eq!(sampler.started["agent"], "2001:db8::9");
     assert_eq!(sampler.started["attached"][0]["direction"], "egress");
-    // Attached after the sampler, and yet before it on the packet's way.
+    // Attached after the sampler, and yet ahead of it in the packet's path.
     let marker = lab.marker(&here, "m", &rules, &[]);
-    send(&lab, PORT, 50);
+    send(&lab, TARGET_PORT, 50);
     // One at the start, one a second later.
     sampler.next("status");
     sampler.next("status");
@@ -96,7 +96,7 @@ fn a_sample_is_the_packet_as_it_left_with_its_label() {
     tshark_agrees(&lab, &received);
 }
 
-/// tshark of the same datagrams: agent, numbers, rate, lengths and the flow labels within.
+/// Asserts that tshark decodes the same: agent, sequence numbers, rate, lengths and flow labels.
 fn tshark_agrees(lab: &Lab, received: &Received) {
     let file = lab.dir.path().join("datagrams.pcap");
     let mut capture = Vec::new();
@@ -149,31 +149,31 @@ fn tshark_agrees(lab: &Lab, received: &Received) {
 }
 
 #[test]
-fn one_of_ten_packets_is_taken_within_chance() {
+fn sampling_rate_holds_within_chance() {
     if !possible("the share of packets that is sampled") {
         return;
     }
-    const PACKETS: u64 = 20_000;
+    const PACKET_COUNT: u64 = 20_000;
     let lab = Lab::new();
     let to = Collector::new(&lab);
     let sampler = Sampler::start(&lab, &[to.address], &["--rate", "10", "--egress"]);
-    send(&lab, PORT, PACKETS as usize);
+    send(&lab, TARGET_PORT, PACKET_COUNT as usize);
     let (ended, _) = sampler.end();
     let received = to.receive(&ended["datagrams"]);
     assert_eq!(ended["drops"], 0);
-    assert!(ended["packets"].as_u64().unwrap() >= PACKETS, "{ended}");
+    assert!(ended["packets"].as_u64().unwrap() >= PACKET_COUNT, "{ended}");
     // Binomial with p = 1/10: beyond 5.3 standard deviations of 42 lies 1 of 10 million runs.
-    let (taken, expected) = (ours(&received).len() as f64, PACKETS as f64 / 10.0);
-    let sigma = (PACKETS as f64 * 0.1 * 0.9).sqrt();
+    let (taken, expected) = (ours(&received).len() as f64, PACKET_COUNT as f64 / 10.0);
+    let sigma = (PACKET_COUNT as f64 * 0.1 * 0.9).sqrt();
     assert!((taken - expected).abs() < 5.3 * sigma, "{taken} of {expected} samples");
     let last = received.packets.last().unwrap();
-    // A CPU tells what it has seen with each sample: what came after its last is missing.
-    assert!(last.rate == 10 && u64::from(last.pool) >= PACKETS - 500, "{last:?}");
+    // Each CPU reports its pool with its samples: packets after its last sample are missing.
+    assert!(last.rate == 10 && u64::from(last.pool) >= PACKET_COUNT - 500, "{last:?}");
     assert!(u64::from(last.pool) <= ended["packets"].as_u64().unwrap(), "{last:?}");
 }
 
 #[test]
-fn what_a_full_ring_loses_is_counted_and_told() {
+fn full_ring_drops_are_counted() {
     if !possible("losses of the ring") {
         return;
     }
@@ -183,7 +183,7 @@ fn what_a_full_ring_loses_is_counted_and_told() {
     let mut sampler = Sampler::start(&lab, &[to.address], &options);
     sampler.next("status");
     sampler.signal("STOP");
-    send(&lab, PORT, 1000);
+    send(&lab, TARGET_PORT, 1000);
     sampler.signal("CONT");
     let (ended, _) = sampler.end();
     let received = to.receive(&ended["datagrams"]);
@@ -197,12 +197,12 @@ fn what_a_full_ring_loses_is_counted_and_told() {
 }
 
 #[test]
-fn segments_of_super_packets_are_counted_and_measured_one_by_one() {
+fn super_packet_segments_are_counted_singly() {
     if !possible("super-packets") {
         return;
     }
-    const BYTES: usize = 3_000_000;
-    const PIECE: usize = 64 << 10;
+    const STREAM_BYTES: usize = 3_000_000;
+    const WRITE_BYTES: usize = 64 << 10;
     let lab = Lab::new();
     let to = Collector::new(&lab);
     let options = ["--rate", "1", "--egress", "--ring", "64MiB", "--polling", "1s"];
@@ -214,23 +214,23 @@ fn segments_of_super_packets_are_counted_and_measured_one_by_one() {
     let begun = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Slowly: each of these pieces is ten datagrams of samples.
-            for (piece, number) in vec![7; BYTES].chunks(PIECE).zip(0..) {
+            // Slowly: the samples of each write fill ten datagrams.
+            for (piece, number) in vec![7; STREAM_BYTES].chunks(WRITE_BYTES).zip(0..) {
                 while begun.elapsed() < Duration::from_millis(5 * number) {
                     std::hint::spin_loop();
                 }
                 client.write_all(piece).unwrap();
             }
         });
-        server.read_exact(&mut vec![0; BYTES]).unwrap();
+        server.read_exact(&mut vec![0; STREAM_BYTES]).unwrap();
     });
-    // Counters once more, of all that was sent.
+    // Counters once more, after all bytes.
     sampler.next("status");
     sampler.next("status");
     let (ended, _) = sampler.end();
     assert_eq!((&ended["drops"], &ended["too_long"]), (&0.into(), &0.into()));
     let received = to.receive(&ended["datagrams"]);
-    // The device counts a super-packet with its headers once; what is told has those of all segments.
+    // The device counts the headers of a super-packet once; the sampler adds those of all segments.
     let (first, last) = (&received.interfaces[0], received.interfaces.last().unwrap());
     let sampled: u64 = received.packets.iter().map(|one| u64::from(one.frame_length)).sum();
     let counted = (last.1 - first.1) as f64;
@@ -240,8 +240,11 @@ fn segments_of_super_packets_are_counted_and_measured_one_by_one() {
         .iter()
         .map(|one| one.frame_length as usize - 4 - usize::from(one.packet.payload_at.unwrap()))
         .sum();
-    // Sent again is sampled again.
-    assert!((BYTES..BYTES + BYTES / 20).contains(&payload), "{payload} bytes in samples");
+    // Retransmissions are sampled, too.
+    assert!(
+        (STREAM_BYTES..STREAM_BYTES + STREAM_BYTES / 20).contains(&payload),
+        "{payload} bytes in samples"
+    );
     assert!(data.iter().all(|one| one.frame_length <= 1518));
     let is_super = |one: &&&Sampled| one.packet.ip().is_some_and(|ip| ip.length_bytes > 1500);
     assert!(data.iter().any(|one| is_super(&one)), "no super-packet");
@@ -249,7 +252,7 @@ fn segments_of_super_packets_are_counted_and_measured_one_by_one() {
 }
 
 #[test]
-fn a_collector_that_is_away_does_not_matter_and_nothing_stays_attached() {
+fn absent_collector_is_tolerated_programs_detach() {
     if !possible("an absent collector") {
         return;
     }
@@ -269,7 +272,7 @@ fn a_collector_that_is_away_does_not_matter_and_nothing_stays_attached() {
     let mut sampler = Sampler::start(&lab, &[to.address, gone], &options);
     assert_eq!(filters(), 4);
     for _ in 0..3 {
-        send(&lab, PORT, 20);
+        send(&lab, TARGET_PORT, 20);
         sampler.next("status");
     }
     let (ended, log) = sampler.end();

@@ -122,7 +122,7 @@ fn who_says_nothing_is_dropped_at_the_deadline() {
 }
 
 #[test]
-fn a_client_that_vanishes_frees_its_place() {
+fn vanished_client_frees_its_slot() {
     let listener = Running::with(Limits { tests: 1, ..Limits::default() });
     let mut control =
         listener.propose(TestParams { seconds: Some(600.0), ..TestParams::default() });

@@ -1,4 +1,4 @@
-//! Orders are carried out, and what became of each file is told once.
+//! Delivery of orders: files arrive, and the agent reports each outcome once.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::node::Node;
 const TICKET: &str = "a-ticket-nobody-guesses";
 
 #[test]
-fn files_go_where_they_are_ordered_and_each_is_told_once() {
+fn ordered_files_arrive_and_report_once() {
     let mut random = Random::seeded(7_001);
     let controller = Controller::start();
     let (a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
@@ -30,7 +30,7 @@ fn files_go_where_they_are_ordered_and_each_is_told_once() {
     let listed: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut send = b.files_to("/data/in/deep", TICKET, &listed);
     send.batch = Some("b1".into());
-    // The 201st is not there, and the directory is no file.
+    // The 201st path is missing, and the next is a directory.
     for path in ["nothing", "run 1"] {
         send.files.push(File { path: path.into(), digest: None });
     }
@@ -54,14 +54,14 @@ fn files_go_where_they_are_ordered_and_each_is_told_once() {
     }
     assert!(ended.moved_bytes >= 9 << 20, "{ended:?}");
 
-    // The same again under another number: nothing is sent.
+    // The same files under another order id: nothing is sent.
     controller.order("a", 3, Task::Send(Box::new(send.clone())), Settings::default());
     let again = controller.await_end("a", 3);
     let outcomes = controller.outcomes("a", 3);
     assert_eq!(outcomes.values().filter(|outcome| outcome.was_there).count(), 200);
     assert_eq!((again.moved_bytes, again.fault), (0, None));
 
-    // Both ends are known: withdrawn, they are forgotten.
+    // Both ends are acknowledged: withdrawn, the orders are dropped.
     for order in [2, 3] {
         controller.withdraw("a", order);
     }
@@ -73,7 +73,7 @@ fn files_go_where_they_are_ordered_and_each_is_told_once() {
     let transfers = a.agent.transfers(&a.state);
     assert!(transfers.iter().any(|one| one["caller"] == "controller"), "{transfers:?}");
     assert!(transfers.iter().all(|one| one["state"] == "done"), "{transfers:?}");
-    // The ticket is of no use any more.
+    // The ticket is no longer valid.
     send.to = "/data/in/later".into();
     controller.order("a", 4, Task::Send(Box::new(send)), Settings::default());
     let why = controller.await_host("a waiting order", "a", |host| {
@@ -85,7 +85,7 @@ fn files_go_where_they_are_ordered_and_each_is_told_once() {
 }
 
 #[test]
-fn what_is_not_what_it_must_be_is_not_put_in_place() {
+fn digest_mismatch_is_not_committed() {
     let mut random = Random::seeded(7_002);
     let controller = Controller::start();
     let (a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
@@ -121,7 +121,7 @@ fn what_is_not_what_it_must_be_is_not_put_in_place() {
         .map(|(path, digest, _)| File { path: (*path).into(), digest: digest.clone() })
         .collect();
     controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
-    // One that is there under its name, of the same size, and damaged.
+    // An existing file of the same size with damaged content.
     fs::create_dir(b.path("in")).unwrap();
     let mut damaged = fs::read(a.path("large")).unwrap();
     damaged[4_000_000] ^= 1;
@@ -147,7 +147,7 @@ fn what_is_not_what_it_must_be_is_not_put_in_place() {
             assert!(!b.path("in").join(path).exists(), "{path}");
         }
     }
-    // Those that are there and are what they must be stay.
+    // Existing files with the expected digest are not sent.
     controller.order("a", 3, Task::Send(Box::new(send)), Settings::default());
     let again = controller.await_end("a", 3);
     let there = controller.outcomes("a", 3);
@@ -156,7 +156,7 @@ fn what_is_not_what_it_must_be_is_not_put_in_place() {
 }
 
 #[test]
-fn what_is_there_stays_where_it_is_to_stay() {
+fn overwrite_never_keeps_existing_files() {
     let controller = Controller::start();
     let (a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
     fs::create_dir(b.path("in")).unwrap();
@@ -184,7 +184,7 @@ fn what_is_there_stays_where_it_is_to_stay() {
 }
 
 #[test]
-fn a_directory_is_listed_and_a_name_that_is_no_text_is_refused_with_one_line() {
+fn listing_refuses_non_utf8_names() {
     let controller = Controller::start();
     let a = Node::start(&controller, "a");
     let mut wanted = BTreeSet::new();
@@ -237,7 +237,7 @@ fn the_operator_sees_the_controller() {
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains(&format!("controller http://{}/: connected as a", controller.address)));
     controller.set_away(true);
-    crate::common::until("it is away", std::time::Duration::from_secs(60), || {
+    crate::common::wait_until("it is away", std::time::Duration::from_secs(60), || {
         let json = run(ask(&["--json"])).good().json;
         let why = json["controller"]["error"].as_str().unwrap_or_default().to_owned();
         (json["controller"]["state"] == "away" && why.contains("503")).then_some(())

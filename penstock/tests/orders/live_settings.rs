@@ -1,4 +1,4 @@
-//! Orders whose settings change while they run: rate, streams, path; and what holds while the controller is away.
+//! Changed settings of running orders: rate, streams, path; and the safe rate while the controller is away.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use penstock_operations::orders::{
 };
 
 use crate::common::proxy::Proxy;
-use crate::common::{Random, parts, until, write_file};
+use crate::common::{Random, parts, wait_until, write_file};
 use crate::controller::Controller;
 use crate::node::Node;
 
 const TICKET: &str = "a-ticket-nobody-guesses";
-const LONG: Duration = Duration::from_secs(120);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Two nodes and one file of so many MiB, ordered from a to b at a rate.
+/// Two nodes, and an order to send a file of `mib` MiB from a to b.
 fn one_file(controller: &Controller, mib: usize, rate_bps: u64) -> (Node, Node, Send) {
     let mut random = Random::seeded(7_100);
     let (a, b) = (Node::start(controller, "a"), Node::start(controller, "b"));
@@ -30,28 +30,28 @@ fn at(rate_bps: u64) -> Settings {
     Settings { rate_bps: Some(rate_bps), ..Settings::default() }
 }
 
-/// What order 2 says, once it is so.
+/// Waits until the report of order 2 satisfies `is`.
 fn when(controller: &Controller, what: &str, is: impl Fn(&OrderReport) -> bool) -> OrderReport {
     controller.await_host(what, "a", |host| host.last.get(&2).filter(|last| is(last)).cloned())
 }
 
-/// Bytes that arrived at a node, by its own counters.
+/// Received bytes of a node by its own counters.
 fn received(node: &Node) -> u64 {
     let transfers = node.agent.transfers(&node.state);
     transfers.iter().map(|one| one["moved_bytes"].as_u64().unwrap()).sum()
 }
 
 #[test]
-fn rate_and_streams_change_while_it_runs() {
+fn rate_and_streams_change_during_transfer() {
     let controller = Controller::start();
     let (a, b, _) = one_file(&controller, 60, 8_000_000);
     when(&controller, "the first rate", |last| {
         last.rate_bps == Some(8_000_000) && last.streams > 0
     });
-    until("the first bytes", LONG, || (received(&b) > 1 << 20).then_some(()));
-    // 1 MB/s, by the destination's count, whatever the machine does: never faster.
+    wait_until("the first bytes", ORDER_TIMEOUT, || (received(&b) > 1 << 20).then_some(()));
+    // At most 1 MB/s by the destination's counter.
     let (before, begun) = (received(&b), Instant::now());
-    until("more of it", LONG, || (received(&b) >= before + (3 << 20)).then_some(()));
+    wait_until("more of it", ORDER_TIMEOUT, || (received(&b) >= before + (3 << 20)).then_some(()));
     let seconds = begun.elapsed().as_secs_f64();
     let rate = (received(&b) - before) as f64 * 8.0 / seconds;
     assert!(rate < 8_000_000.0 * 1.5 + 8.0 * 4e6 / seconds, "{rate} bit/s");
@@ -64,14 +64,14 @@ fn rate_and_streams_change_while_it_runs() {
     assert!(!b.path("in/file").exists());
     controller.set("a", 2, Settings { streams: Some(1), ..at(16_000_000) });
     when(&controller, "one stream", |last| last.streams == 1 && last.bits_per_second > 1_000_000);
-    // At once, though it was stopped altogether.
+    // Resumes at once from rate 0.
     controller.set("a", 2, Settings::default());
     assert_eq!(controller.await_end("a", 2).fault, None);
     assert_eq!(fs::read(b.path("in/file")).unwrap(), fs::read(a.path("file")).unwrap());
 }
 
 #[test]
-fn without_its_controller_a_transfer_falls_to_the_safe_rate_and_goes_on() {
+fn lost_controller_lowers_to_safe_rate() {
     let mut random = Random::seeded(7_101);
     let controller = Controller::start();
     let a = Node::start_at(&controller, "a", "127.0.0.1:0", "safe_rate = \"20M\"");
@@ -83,17 +83,19 @@ fn without_its_controller_a_transfer_falls_to_the_safe_rate_and_goes_on() {
     when(&controller, "it runs", |last| last.phase == Phase::Running && last.moved_bytes > 0);
     controller.set_away(true);
     let mine = || a.agent.transfers(&a.state).into_iter().find(|one| one["direction"] == "send");
-    until("the safe rate", LONG, || mine().filter(|one| one["rate_bps"] == 20_000_000));
-    until("its end", LONG, || mine().filter(|one| one["state"] == "done"));
+    wait_until("the safe rate", ORDER_TIMEOUT, || {
+        mine().filter(|one| one["rate_bps"] == 20_000_000)
+    });
+    wait_until("its end", ORDER_TIMEOUT, || mine().filter(|one| one["state"] == "done"));
     assert_eq!(fs::read(b.path("in/file")).unwrap(), fs::read(a.path("file")).unwrap());
-    // What became of it is told when the controller is back.
+    // The agent reports the outcome when the controller is back.
     controller.set_away(false);
     assert_eq!(controller.await_end("a", 2).fault, None);
     assert!(!controller.outcomes("a", 2)[&0].was_there);
 }
 
 #[test]
-fn an_order_that_is_withdrawn_ends_and_another_takes_up_what_it_left() {
+fn next_order_resumes_withdrawn_order() {
     let controller = Controller::start();
     let (a, b, mut send) = one_file(&controller, 40, 1_000_000_000);
     controller.withdraw("a", 2);
@@ -116,13 +118,13 @@ fn an_order_that_is_withdrawn_ends_and_another_takes_up_what_it_left() {
     assert_eq!(parts(&b.data).len(), 0);
 }
 
-/// Two ways to b beside its own address: proxies at other addresses of loopback, on the same port.
+/// Two paths to b beside its own address: proxies at other loopback addresses, on the same port.
 fn ways(b: &Node) -> [Proxy; 2] {
     let port = b.agent.listen.rsplit(':').next().unwrap();
     ["127.0.0.2", "127.0.0.3"].map(|ip| Proxy::clean(&format!("{ip}:{port}"), &b.agent.listen))
 }
 
-/// Two nodes, a file of 48 MiB at a, both ways to b; b awaits it, and what a is to send names no way yet.
+/// Two nodes, a file of 48 MiB at a, and two paths to b. The order at b exists; the task for a names no path yet.
 fn two_ways(controller: &Controller, seed: u64) -> (Node, Node, [Proxy; 2], Send) {
     let mut random = Random::seeded(seed);
     let (a, b) = (Node::start(controller, "a"), Node::start(controller, "b"));
@@ -139,41 +141,41 @@ fn over(ip: &str, rate_bps: u64) -> Settings {
 }
 
 #[test]
-fn streams_move_to_another_path_and_hardly_anything_is_sent_twice() {
+fn path_change_resends_few_blocks() {
     let controller = Controller::start();
     let (a, b, [one, other], mut send) = two_ways(&controller, 7_102);
     send.addresses.extend([one.address.to_string(), other.address.to_string()]);
     controller.order("a", 2, Task::Send(Box::new(send)), over("127.0.0.2", 80_000_000));
-    until("bytes on the first", LONG, || (one.passed() > 4 << 20).then_some(()));
-    // The control connection may have been elsewhere before the path was chosen; data never is.
+    wait_until("bytes on the first", ORDER_TIMEOUT, || (one.passed() > 4 << 20).then_some(()));
+    // Control may have used the other path before the choice; data never does.
     assert!(other.passed() < 1 << 20);
     controller.set("a", 2, over("127.0.0.3", 80_000_000));
-    until("bytes on the other", LONG, || (other.passed() > 4 << 20).then_some(()));
+    wait_until("bytes on the other", ORDER_TIMEOUT, || (other.passed() > 4 << 20).then_some(()));
     controller.set("a", 2, over("127.0.0.3", 400_000_000));
     assert_eq!(controller.await_end("a", 2).fault, None);
     assert!(other.passed() > 16 << 20, "data goes on over the first path");
     assert_eq!(fs::read(b.path("in/file")).unwrap(), fs::read(a.path("file")).unwrap());
     let moved = one.passed() + other.passed();
-    // A block of each stream at most, on a machine that is too slow for its rate.
+    // Each stream resends at most one block.
     assert!(moved < (48 << 20) + (5 << 20), "{moved} bytes for a file of {}", 48 << 20);
 }
 
 #[test]
-fn slow_streams_leave_a_path_within_seconds() {
+fn slow_streams_leave_path_within_seconds() {
     let controller = Controller::start();
     let (a, b, [one, other], mut send) = two_ways(&controller, 7_104);
     send.addresses = vec![one.address.to_string(), other.address.to_string()];
     controller.order("a", 2, Task::Send(Box::new(send)), over("127.0.0.2", 80_000_000));
-    // Each has carried a block.
-    until("bytes on the first", LONG, || (one.passed() > 16 << 20).then_some(()));
+    // Each stream has carried a block.
+    wait_until("bytes on the first", ORDER_TIMEOUT, || (one.passed() > 16 << 20).then_some(()));
     controller.set("a", 2, over("127.0.0.2", 400_000));
     when(&controller, "the low rate", |last| {
         last.rate_bps == Some(400_000) && last.bits_per_second < 4_000_000
     });
-    // What a stream carries would take it 84 seconds, and no stream waits for all others.
+    // The blocks in flight would take 84 s at this rate; no stream waits for the others.
     let begun = Instant::now();
     controller.set("a", 2, over("127.0.0.3", 400_000));
-    until("data on the other", LONG, || (other.passed() > 200 << 10).then_some(()));
+    wait_until("data on the other", ORDER_TIMEOUT, || (other.passed() > 200 << 10).then_some(()));
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(45), "{took:?}");
     controller.set("a", 2, over("127.0.0.3", 400_000_000));
@@ -182,12 +184,12 @@ fn slow_streams_leave_a_path_within_seconds() {
 }
 
 #[test]
-fn a_path_that_died_is_left_at_once_and_no_byte_is_lost() {
+fn dead_path_is_left_without_loss() {
     let controller = Controller::start();
     let (a, b, [one, other], mut send) = two_ways(&controller, 7_103);
     send.addresses = vec![one.address.to_string(), other.address.to_string()];
     controller.order("a", 2, Task::Send(Box::new(send)), over("127.0.0.2", 40_000_000));
-    until("bytes on the first", LONG, || (one.passed() > 4 << 20).then_some(()));
+    wait_until("bytes on the first", ORDER_TIMEOUT, || (one.passed() > 4 << 20).then_some(()));
     one.freeze();
     controller.set("a", 2, over("127.0.0.3", 400_000_000));
     assert_eq!(controller.await_end("a", 2).fault, None);

@@ -1,5 +1,4 @@
-//! Withdrawn orders: they end within seconds and never start again, whatever the network, the agents and the controller
-//! do meanwhile.
+//! Withdrawn orders end within seconds and never start again, under failures of network, agents and controller.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -11,18 +10,18 @@ use socket2::{Domain, Socket, Type};
 
 use crate::common::proxy::Proxy;
 use crate::common::site::Operations;
-use crate::common::{Random, run, until, write_file};
+use crate::common::{Random, run, wait_until, write_file};
 use crate::controller::Controller;
 use crate::node::Node;
 
 const TICKET: &str = "a-ticket-nobody-guesses";
 
-const LONG: Duration = Duration::from_secs(120);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Time from the withdrawal of an order to the report of its end, on a machine that does much else.
+/// Limit from the withdrawal of an order to the report of its end, generous for busy machines.
 const ENDED_WITHIN: Duration = Duration::from_secs(12);
 
-/// A peer with which no session comes about.
+/// A peer that never completes a session.
 struct SilentPeer {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -30,7 +29,7 @@ struct SilentPeer {
 }
 
 impl SilentPeer {
-    /// It accepts connections and never answers.
+    /// Accepts connections and never answers.
     fn hung() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -46,7 +45,7 @@ impl SilentPeer {
         Self { address, connections, _held: Vec::new() }
     }
 
-    /// It closes each connection at once.
+    /// Closes each connection at once.
     fn closing() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -61,7 +60,7 @@ impl SilentPeer {
         Self { address, connections, _held: Vec::new() }
     }
 
-    /// Its queue of connections is full, so that the kernel drops every SYN.
+    /// Has a full accept queue, so that the kernel drops every SYN.
     fn blackhole() -> Self {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -82,7 +81,7 @@ impl SilentPeer {
     }
 }
 
-/// An order of a to send a file of so many MiB to this address, under number 2.
+/// Gives a order 2: send the file to these addresses.
 fn order_to(
     controller: &Controller,
     (a, b): (&Node, &Node),
@@ -114,7 +113,7 @@ fn withdraw(controller: &Controller) {
     assert_eq!(ended.fault.map(|fault| fault.kind), Some(FaultKind::Cancelled));
 }
 
-/// Waits for so many more reports of a.
+/// Waits for `more` further reports of a.
 fn reports(controller: &Controller, more: u64) {
     let before = controller.host("a", |host| host.reports);
     controller.await_host("reports", "a", |host| (host.reports >= before + more).then_some(()));
@@ -145,7 +144,7 @@ fn withdrawn_order_never_connects_again() {
         reports(&controller, 3);
         assert!(peer.connections() <= after, "{} connections", peer.connections());
 
-        // A late instruction lists it once more: the agent refuses, so that another order may take its place.
+        // A late instruction lists the order again: the agent refuses it, which frees the slot for another order.
         order_to(&controller, (&a, &b), &[peer.address], 1_000_000_000);
         let again = controller.await_host("it is refused", "a", |host| {
             let told = host.report.orders.iter().find(|told| told.order == 2)?;
@@ -156,7 +155,7 @@ fn withdrawn_order_never_connects_again() {
         assert!(peer.connections() <= after);
         controller.withdraw("a", 2);
 
-        // Nor does an agent that has lost its memory begin it.
+        // An agent that restarts does not begin it either.
         a.agent.kill();
         a.restart();
         reports(&controller, 3);
@@ -182,11 +181,11 @@ fn order_withdrawn_after_connection_loss_ends() {
         let settings = Settings { rate_bps: Some(16_000_000), ..Settings::default() };
         controller.order("b", number - 1, Node::receive("/data/in", TICKET), Settings::default());
         controller.order("a", number, Task::Send(Box::new(send)), settings);
-        until("bytes", LONG, || (way.passed() > 1 << 20).then_some(()));
+        wait_until("bytes", ORDER_TIMEOUT, || (way.passed() > 1 << 20).then_some(()));
         match is_killed {
-            // The other end is gone: connections to it are refused.
+            // The peer is killed: connections to it are refused.
             true => b.agent.kill(),
-            // Nothing passes, and neither end learns of it.
+            // The proxy forwards nothing, and both connections stay open.
             false => way.freeze(),
         }
         reports(&controller, 1);
@@ -205,15 +204,15 @@ fn order_withdrawn_after_connection_loss_ends() {
 }
 
 #[test]
-fn order_withdrawn_while_controller_is_away_ends_later() {
+fn order_withdrawn_during_controller_outage_ends() {
     let controller = Controller::start();
     let (a, b) = two_nodes(&controller, 1);
     let peer = SilentPeer::hung();
     order_to(&controller, (&a, &b), &[peer.address], 1_000_000_000);
-    until("it connects", LONG, || (peer.connections() > 0).then_some(()));
+    wait_until("it connects", ORDER_TIMEOUT, || (peer.connections() > 0).then_some(()));
     controller.set_away(true);
     controller.withdraw("a", 2);
-    until("another attempt", LONG, || (peer.connections() > 1).then_some(()));
+    wait_until("another attempt", ORDER_TIMEOUT, || (peer.connections() > 1).then_some(()));
     controller.set_away(false);
     let ended = controller.await_end("a", 2);
     assert_eq!(ended.fault.map(|fault| fault.kind), Some(FaultKind::Cancelled));
@@ -235,15 +234,17 @@ fn cancelled_request_ends_though_peer_hangs() {
         std::fs::create_dir(a.path("set")).unwrap();
         write_file(&mut random, &a.path("set/file"), 1 << 20);
         let request = operations.submit("a:/data/set", "b:/data/in", "hangs", &[]);
-        until("its order", LONG, || (operations.facts(request)["files_active"] == 1).then_some(()));
+        wait_until("its order", ORDER_TIMEOUT, || {
+            (operations.facts(request)["files_active"] == 1).then_some(())
+        });
         // Once its node has begun to connect.
-        until("it waits", LONG, || {
+        wait_until("it waits", ORDER_TIMEOUT, || {
             let shown = run(operations.ask(&["show", &request.to_string(), "--json"])).json;
             shown["orders"][0]["waiting"].is_string().then_some(())
         });
         let begun = Instant::now();
         run(operations.ask(&["cancel", &request.to_string()])).good();
-        until("its end", ENDED_WITHIN, || {
+        wait_until("its end", ENDED_WITHIN, || {
             (operations.facts(request)["state"] == "cancelled").then_some(())
         });
         println!("cancelled after {:?}", begun.elapsed());

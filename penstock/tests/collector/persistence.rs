@@ -1,10 +1,12 @@
-//! What was stored is there after a restart, and a disk that takes nothing stops nothing.
+//! Stored minutes survive restarts, and an unusable disk does not stop live figures.
 
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::site::{CONFIG, Collector, Exporter, FRAME, Mark, house, packet, second_ended, taken};
+use crate::site::{
+    CONFIG, Collector, Exporter, FRAME_BYTES, Mark, packet, second_ended, taken, test_dir,
+};
 
 pub(crate) fn end(mut collector: Collector) {
     let id = collector.agent.child.id().to_string();
@@ -12,7 +14,7 @@ pub(crate) fn end(mut collector: Collector) {
     assert!(collector.agent.child.wait().unwrap().success());
 }
 
-/// Bytes that owners have by storage: rates by the seconds that were measured.
+/// Stored bytes of a series: rates times measured seconds.
 pub(crate) fn stored(answer: &Value, key: &str) -> f64 {
     let lines = answer["series"].as_array().unwrap();
     let Some(line) = lines.iter().find(|line| line["key"] == key) else { return 0.0 };
@@ -20,8 +22,8 @@ pub(crate) fn stored(answer: &Value, key: &str) -> f64 {
 }
 
 #[test]
-fn minutes_survive_a_restart_and_go_on() {
-    let dir = house();
+fn stored_minutes_survive_a_restart() {
+    let dir = test_dir();
     let collector = Collector::start(dir.path(), CONFIG);
     let socket = collector.socket("sflow");
     let mut exporter = Exporter::new(1, 1000);
@@ -41,18 +43,18 @@ fn minutes_survive_a_restart_and_go_on() {
         ("from=-2592000", "hour"),
     ] {
         let path = format!("/api/v1/telemetry/series?by=owner&{query}");
-        // The file is opened by another thread.
+        // Another thread opens the file.
         let answer =
             collector.until(&path, |answer| (stored(answer, "cms") > 0.0).then(|| answer.clone()));
         assert_eq!(answer["resolution"], resolution, "{query}");
         let (labelled, not) = (stored(&answer, "cms"), stored(&answer, "unlabelled"));
         assert!((labelled / not - 1.0).abs() < 0.01, "{query}: {labelled} and {not}");
-        // What was not measured is not nothing.
+        // Unmeasured time is null, not zero.
         assert!(answer["total"]["bps"].as_array().unwrap().contains(&Value::Null), "{query}");
     }
     let hosts = collector.get("/api/v1/telemetry/series?by=host&from=-3600&step=60");
     assert!(stored(&hosts, "2001:db8:1::1") > 0.0, "{hosts}");
-    let frames = stored(&hosts, "2001:db8:1::1") / f64::from(FRAME);
+    let frames = stored(&hosts, "2001:db8:1::1") / f64::from(FRAME_BYTES);
     assert!(frames > 0.0);
     let status = collector.get("/api/v1/telemetry/status");
     assert!(status["storage"]["newest_s"].as_i64().unwrap() > 1_700_000_000, "{status}");
@@ -61,9 +63,9 @@ fn minutes_survive_a_restart_and_go_on() {
 }
 
 #[test]
-fn a_store_that_cannot_be_used_stops_nothing() {
-    let dir = house();
-    // A directory where the file should be: as good as a disk that is gone.
+fn unusable_store_keeps_live_figures() {
+    let dir = test_dir();
+    // A directory in place of the file stands for a failed disk.
     std::fs::create_dir_all(dir.path().join("state/telemetry.db")).unwrap();
     let collector = Collector::start(dir.path(), CONFIG);
     let socket = collector.socket("sflow");

@@ -1,5 +1,5 @@
-//! The real controller hears of links from the real collector, which hears of them by sFlow: a link that is down is left,
-//! and what its counters do not show is told.
+//! Link telemetry from sFlow through the real collector to the real controller: a link that is down is avoided, and rates
+//! that its counters do not confirm are reported.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::{Agent, Random, penstock, run, until, write_file};
+use crate::common::{Agent, Random, penstock, run, wait_until, write_file};
 use crate::node::Node;
 use crate::site::{Collector, Exporter};
 
-const LONG: Duration = Duration::from_secs(120);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(120);
 
 const NETWORK: &str = r#"
 name = "two-trunks"
@@ -68,7 +68,7 @@ fn token(host: &str) -> String {
     format!("the-token-of-{host}")
 }
 
-/// A switch that tells of its two trunks each second of its own clock.
+/// A switch that exports counters of its two trunks, one second apart by its own clock.
 struct Switch {
     exporter: Exporter,
     socket: std::net::UdpSocket,
@@ -76,8 +76,8 @@ struct Switch {
 }
 
 impl Switch {
-    /// The states of both: 3 is up, 1 is down.
-    fn tell(&mut self, states: [u32; 2]) {
+    /// Sends counters with the `ifStatus` of both trunks: 3 is up, 1 is down.
+    fn send_counters(&mut self, states: [u32; 2]) {
         self.uptime_ms += 1_000;
         for (index, state) in (1..).zip(states) {
             let datagram = self.exporter.state(index, state, self.uptime_ms, 0);
@@ -87,7 +87,7 @@ impl Switch {
 }
 
 #[test]
-fn a_link_that_interfaces_say_is_down_is_left_and_what_they_do_not_count_is_told() {
+fn down_link_is_avoided_mismatch_reported() {
     let mut random = Random::seeded(7_800);
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("network.toml"), NETWORK).unwrap();
@@ -141,20 +141,22 @@ fn a_link_that_interfaces_say_is_down_is_left_and_what_they_do_not_count_is_told
         socket: collector.socket("sflow"),
         uptime_ms: 0,
     };
-    until("it moves", LONG, || {
+    wait_until("it moves", ORDER_TIMEOUT, || {
         let order = order();
         (goes_over(&order, "trunk") && order["bits_per_second"].as_i64()? > 10_000_000)
             .then_some(())
     });
     assert_eq!(link("trunk")["up"], Value::Null);
-    switch.tell([3, 3]);
-    switch.tell([3, 3]);
-    until("it is known to be up", LONG, || (link("trunk")["up"] == true).then_some(()));
+    switch.send_counters([3, 3]);
+    switch.send_counters([3, 3]);
+    wait_until("it is known to be up", ORDER_TIMEOUT, || {
+        (link("trunk")["up"] == true).then_some(())
+    });
     assert_eq!((&link("trunk")["down"], &link("at-a")["up"]), (&false.into(), &Value::Null));
 
-    // The interface says that it is down: the next round leaves it.
-    switch.tell([1, 3]);
-    let left = until("it goes the other way", LONG, || {
+    // The interface is down: the next round routes around it.
+    switch.send_counters([1, 3]);
+    let left = wait_until("it goes the other way", ORDER_TIMEOUT, || {
         Some(order()).filter(|one| goes_over(one, "other"))
     });
     assert!(!goes_over(&left, "trunk"), "{left}");
@@ -165,26 +167,32 @@ fn a_link_that_interfaces_say_is_down_is_left_and_what_they_do_not_count_is_told
         rounds.contains("goes over at-a, other, at-b instead of at-a, trunk, at-b"),
         "{rounds}"
     );
-    // Up again, routing leads over it again: hosts with one interface have no other way.
-    switch.tell([3, 3]);
-    until("it is up again", LONG, || (link("trunk")["down"] == false).then_some(()));
-    until("it goes over the trunk again", LONG, || goes_over(&order(), "trunk").then_some(()));
+    // The interface is up: routes use it again, as hosts with one interface have no other path.
+    switch.send_counters([3, 3]);
+    wait_until("it is up again", ORDER_TIMEOUT, || (link("trunk")["down"] == false).then_some(()));
+    wait_until("it goes over the trunk again", ORDER_TIMEOUT, || {
+        goes_over(&order(), "trunk").then_some(())
+    });
 
-    // Counters of the trunk stand still, whatever nodes say that they move over it.
-    until("it is told", LONG, || {
+    // The trunk's counters do not grow, though nodes report traffic over it.
+    wait_until("it is told", ORDER_TIMEOUT, || {
         std::thread::sleep(Duration::from_millis(300));
-        switch.tell([3, 3]);
+        switch.send_counters([3, 3]);
         (order()["off_path"] == true).then_some(())
     });
     assert_eq!(link("trunk")["forward_bps"], 0);
     let rounds = get("/api/v1/rounds?limit=1000").to_string();
     assert!(rounds.contains("does not show on link trunk"), "{rounds}");
 
-    // Without its collector the controller goes by what it was told last.
-    switch.tell([1, 3]);
-    until("the trunk is down", LONG, || (link("trunk")["down"] == true).then_some(()));
+    // Without its collector the controller keeps the last known state.
+    switch.send_counters([1, 3]);
+    wait_until("the trunk is down", ORDER_TIMEOUT, || {
+        (link("trunk")["down"] == true).then_some(())
+    });
     drop(collector);
-    until("it goes the other way", LONG, || goes_over(&order(), "other").then_some(()));
+    wait_until("it goes the other way", ORDER_TIMEOUT, || {
+        goes_over(&order(), "other").then_some(())
+    });
     assert_eq!(link("trunk")["down"], true);
     ask(&["cancel", &request]);
     drop((a, b));

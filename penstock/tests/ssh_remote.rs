@@ -1,5 +1,5 @@
-//! The far end that ssh starts, with a stand-in for ssh that runs its command on this machine: homes,
-//! addresses, and far ends that end too early or too late.
+//! The remote process that ssh starts, with a stand-in for ssh that runs its command on this machine: home directories,
+//! addresses, and remotes that end too early or too late.
 
 mod common;
 
@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{House, PENSTOCK, Run, run, until};
+use common::{PENSTOCK, Run, TestEnv, run, wait_until};
 
-/// Passes over options, notes the host, and leaves the command to its last line.
+/// Skips options, records the host, and leaves the command in `$*` for its last line.
 const SSH: &str = r#"#!/bin/sh
 while [ "$1" != -- ]; do shift; done
 echo "$2" > "$(dirname "$0")/login"
@@ -19,32 +19,32 @@ shift 2
 "#;
 
 struct Far {
-    house: House,
+    env: TestEnv,
     ssh: PathBuf,
     home: PathBuf,
 }
 
 impl Far {
-    /// `last` is the line of the stand-in that runs the command in `$*`.
+    /// Installs the stand-in; its line `last` runs the command in `$*`.
     fn new(last: &str) -> Self {
-        let house = House::new();
-        let (ssh, home) = (house.path("ssh"), house.path("home"));
+        let env = TestEnv::new();
+        let (ssh, home) = (env.path("ssh"), env.path("home"));
         fs::create_dir(&home).unwrap();
         fs::write(&ssh, format!("{SSH}{last}\n")).unwrap();
         fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::write(house.source.join("file"), b"of the user").unwrap();
-        Self { house, ssh, home }
+        fs::write(env.source.join("file"), b"of the user").unwrap();
+        Self { env, ssh, home }
     }
 
     fn cp(&self, arguments: &[&str]) -> Command {
-        let mut command = self.house.cp(&["--remote-command", PENSTOCK, "--ssh"]);
+        let mut command = self.env.cp(&["--remote-command", PENSTOCK, "--ssh"]);
         command.arg(&self.ssh).args(arguments).env("HOME", &self.home);
-        command.current_dir(&self.house.source);
+        command.current_dir(&self.env.source);
         command
     }
 
     fn login(&self) -> String {
-        fs::read_to_string(self.house.path("login")).unwrap()
+        fs::read_to_string(self.env.path("login")).unwrap()
     }
 }
 
@@ -55,7 +55,7 @@ fn a_tilde_is_the_users_home() {
     let far = Far::new(RUNS);
     run(far.cp(&["file", "127.0.0.1:~/new/"])).good();
     assert_eq!(fs::read(far.home.join("new/file")).unwrap(), b"of the user");
-    let back = far.house.path("back");
+    let back = far.env.path("back");
     run(far.cp(&["-r", "127.0.0.1:~", back.to_str().unwrap()])).good();
     assert_eq!(fs::read(back.join("home/new/file")).unwrap(), b"of the user");
     let other = run(far.cp(&["file", "127.0.0.1:~other/file"]));
@@ -76,7 +76,7 @@ fn an_address_in_brackets_is_reached() {
 }
 
 #[test]
-fn a_far_end_that_dies_is_not_waited_for() {
+fn dead_remote_is_not_awaited() {
     let far = Far::new(
         r#"exec 3<&0
 sh -c "exec $*" <&3 &
@@ -84,11 +84,11 @@ until [ -e "$HOME/die" ]; do sleep 0.01; done
 kill -9 $!
 exit 7"#,
     );
-    fs::write(far.house.source.join("file"), vec![7; 8 << 20]).unwrap();
+    fs::write(far.env.source.join("file"), vec![7; 8 << 20]).unwrap();
     let slow = ["--rate", "4M", "--block", "64KiB", "--memory", "512KiB"];
     let client = Run::start(far.cp(&slow).args(["file", "127.0.0.1:~/new/"]));
-    until("it moves", Duration::from_secs(60), || {
-        let listed = run(far.house.penstock().args(["transfers", "--json"]));
+    wait_until("it moves", Duration::from_secs(60), || {
+        let listed = run(far.env.penstock().args(["transfers", "--json"]));
         let moved = listed.json["copies"][0]["moved_bytes"].as_u64();
         (moved > Some(0)).then_some(())
     });
@@ -101,7 +101,7 @@ exit 7"#,
 }
 
 #[test]
-fn an_ssh_that_does_not_end_is_ended() {
+fn hanging_ssh_is_terminated() {
     let far = Far::new("sh -c \"$*\"\nexec sleep 60");
     let begun = Instant::now();
     run(far.cp(&["file", "127.0.0.1:~/new/"])).good();

@@ -1,5 +1,4 @@
-//! Source, destination and controller are killed at moments that come from a seed: every file is there in the end, and
-//! told once in each run.
+//! Source, destination and controller are killed at seeded moments: every file arrives, and each run reports it once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use penstock_operations::orders::{FaultKind, Settings, Task};
 
-use crate::common::{Random, parts, until, write_file};
+use crate::common::{Random, parts, wait_until, write_file};
 use crate::controller::Controller;
 use crate::node::Node;
 
 const TICKET: &str = "a-ticket-nobody-guesses";
 
-/// Writes files; what they are called.
+/// Writes files and returns their names.
 fn write_files(
     random: &mut Random,
     node: &Node,
@@ -32,7 +31,7 @@ fn write_files(
 }
 
 #[test]
-fn whoever_is_killed_every_file_arrives_and_is_told_once() {
+fn files_arrive_once_despite_kills() {
     let mut random = Random::seeded(7_200);
     let controller = Controller::start();
     let names = ["a", "b", "c"];
@@ -52,11 +51,11 @@ fn whoever_is_killed_every_file_arrives_and_is_told_once() {
     }
     for round in 0..6 {
         let victim = if round < 3 { round } else { random.between(0, 4) as usize };
-        // Once something has happened since the last time.
+        // Wait for progress since the last kill.
         let bytes = || nodes[2].data.join("in").read_dir().map_or(0, |all| all.count());
         let pause = Duration::from_millis(random.between(100, 1_500));
         let begun = Instant::now();
-        until("a moment", Duration::from_secs(60), || {
+        wait_until("a moment", Duration::from_secs(60), || {
             (begun.elapsed() > pause && bytes() > 0).then_some(())
         });
         match nodes.get_mut(victim) {
@@ -86,7 +85,7 @@ fn whoever_is_killed_every_file_arrives_and_is_told_once() {
             let (from, to) = (nodes[number].path(path), nodes[2].path("in").join(path));
             assert_eq!(fs::read(to).unwrap(), fs::read(from).unwrap(), "{path}");
         }
-        // A file that was told as placed is not sent again by a later run.
+        // Later runs do not send files that were reported as committed.
         let told = controller.host(source, |host| host.outcomes[&order].clone());
         for (at, (run, outcome)) in told.iter().enumerate() {
             let earlier =
@@ -95,13 +94,13 @@ fn whoever_is_killed_every_file_arrives_and_is_told_once() {
         }
     }
     controller.check();
-    until("nothing unfinished", Duration::from_secs(60), || {
+    wait_until("nothing unfinished", Duration::from_secs(60), || {
         parts(&nodes[2].data).is_empty().then_some(())
     });
 }
 
 #[test]
-fn an_agent_that_is_told_to_end_keeps_what_is_durable_and_the_next_one_goes_on() {
+fn terminated_agent_order_resumes_after_restart() {
     let mut random = Random::seeded(7_201);
     let controller = Controller::start();
     let (mut a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
@@ -115,9 +114,10 @@ fn an_agent_that_is_told_to_end_keeps_what_is_durable_and_the_next_one_goes_on()
     });
     let pid = rustix::process::Pid::from_child(&a.agent.child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    let status = until("its end", Duration::from_secs(60), || a.agent.child.try_wait().unwrap());
+    let status =
+        wait_until("its end", Duration::from_secs(60), || a.agent.child.try_wait().unwrap());
     assert_eq!((status.code(), status.signal()), (Some(0), None));
-    // It said where it stood, and that this is no end.
+    // The last report has the progress, and no end.
     let last = controller.host("a", |host| host.last[&2].clone());
     assert_eq!(last.waiting.as_deref(), Some("the agent shuts down"), "{last:?}");
     assert!(controller.host("a", |host| host.ended.is_empty()));
@@ -131,7 +131,7 @@ fn an_agent_that_is_told_to_end_keeps_what_is_durable_and_the_next_one_goes_on()
 }
 
 #[test]
-fn two_agents_that_are_ordered_to_write_one_file_do_not_do_it_at_once() {
+fn concurrent_orders_never_share_a_file() {
     let mut random = Random::seeded(7_202);
     let controller = Controller::start();
     let nodes = ["a", "b", "c"].map(|name| Node::start(&controller, name));
@@ -145,7 +145,7 @@ fn two_agents_that_are_ordered_to_write_one_file_do_not_do_it_at_once() {
         controller.order("c", order, Node::receive("/data/in", &ticket), Settings::default());
         let rate = Settings { rate_bps: Some(1_000_000), ..Settings::default() };
         controller.order(source, order + 1, Task::Send(Box::new(send)), rate);
-        // The second begins while the first is at it.
+        // The second begins while the first runs.
         controller.await_host("bytes", source, |host| {
             let last = host.last.get(&(order + 1))?;
             (last.streams > 0 || host.ended.contains_key(&(order + 1))).then_some(())
