@@ -1,7 +1,8 @@
-//! How long an allocation takes: `allocation_speed FLOWS LINKS PATHS RUNS [file]`. Prints one JSON object; a file gets the problem
-//! as lines of text, for other solvers.
+//! Measures the time of an allocation: `allocation_speed FLOWS LINKS PATHS RUNS [file]`. Prints one JSON object and
+//! writes
+//! the problem to the file as lines of text, for other solvers.
 //!
-//! Flows are by chance: three to five links each, one in two with a demand, weights 1 to 8, a class of ten for each.
+//! Flows are random: three to five links each, one in two with a demand, weights 1 to 8, a class of ten for each.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -58,14 +59,14 @@ fn problem(flows: u64, links: u64, paths: u64, classes: bool) -> Problem {
     Problem { resources, classes, demands, ..Problem::default() }
 }
 
-/// Seconds on a processor so far: a machine that others use does not count against us.
+/// Returns the processor time so far in seconds, which other load on the machine does not affect.
 fn processor_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let nanoseconds = text.split(' ').next().and_then(|word| word.parse::<u64>().ok());
     nanoseconds.unwrap_or(0) as f64 / 1e9
 }
 
-/// Seconds of a run: the least on the wall, and the mean on the processor.
+/// Returns the least wall time and the mean processor time of a run, in seconds.
 fn timed(runs: u64, mut run: impl FnMut()) -> [f64; 2] {
     let mut least = Duration::MAX;
     let processor = processor_seconds();
@@ -104,7 +105,8 @@ fn main() {
     );
 }
 
-/// `link CAPACITY`, then `flow WEIGHT DEMAND RATE PATH...`, numbers of links with commas; rates in bit/s, -1 for none.
+/// Formats `link CAPACITY`, then `flow WEIGHT DEMAND RATE PATH...`, link numbers with commas; rates in bit/s, -1 for
+/// none.
 fn lines(problem: &Problem, rates: &[u64]) -> String {
     let mut text = String::new();
     for resource in &problem.resources {

@@ -1,30 +1,29 @@
-//! Keeps an allocation up to date: names at the edges, numbers inside, and of a change only that part is worked out
-//! again that shares something with it.
+//! Incremental allocation: translates names to numbers and re-solves only the connected component that a change
+//! touches.
 //!
-//! Two demands share something when a resource is on paths of both, or when they are in one class, as its weight is
-//! divided over them. What shares nothing is worked out apart, always, so that a change has the same result as the
-//! whole problem from the beginning.
+//! Two demands are connected if a resource is on paths of both, or if they are in one class, which divides its weight
+//! among them. Components are always solved separately, so a change gives the same result as solving the whole problem.
 
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 use penstock_units::BitRate;
 
-use crate::network::{ClassTerms, DemandTerms, Kind, Network, bits_per_second};
+use crate::network::{ClassTerms, DemandTerms, FlowNetwork, LimitKind, bits_per_second};
 use crate::outcome::{Allocation, Allotment, Bound, ClassUse, PathShare, ResourceUse};
 use crate::problem::{Class, Demand, Policy, Problem, ProblemError, RATE_MAX, Resource};
 use crate::procedure::solve;
 
-mod parts;
+mod components;
 
-use parts::{Part, Parts};
+use components::{Component, Components};
 
-type Names = HashMap<String, u32, FixedState>;
+type IdsByName = HashMap<String, u32, FixedState>;
 
-/// Works out a whole problem.
+/// Solves a problem.
 ///
 /// # Errors
-/// When names are missing or twice, or numbers out of range.
+/// If a name is unknown or repeated, or a number is out of range.
 pub fn allocate(problem: &Problem) -> Result<Allocation, ProblemError> {
     let allocator = Allocator::new(problem)?;
     Ok(Allocation {
@@ -36,18 +35,18 @@ pub fn allocate(problem: &Problem) -> Result<Allocation, ProblemError> {
     })
 }
 
-/// Resources, classes and demands with what each has.
+/// Resources, classes and demands with their current allotments.
 #[derive(Debug, Clone)]
 pub struct Allocator {
     policy: Policy,
     resources: Vec<ResourceEntry>,
     classes: Vec<ClassEntry>,
     demands: Vec<Option<DemandEntry>>,
-    /// Places of demands that went.
+    /// Unused indices of `demands`.
     free: Vec<u32>,
-    resource_names: Names,
-    class_names: Names,
-    demand_names: Names,
+    resource_names: IdsByName,
+    class_names: IdsByName,
+    demand_names: IdsByName,
 }
 
 #[derive(Debug, Clone)]
@@ -70,14 +69,14 @@ struct DemandEntry {
     demand: Option<BitRate>,
     cap: Option<BitRate>,
     guarantee: BitRate,
-    /// Of each path, the resources.
+    /// Resources of each path.
     paths: Vec<Vec<u32>>,
-    /// Of each path, bits per second and what bound them.
+    /// Rate in bits per second and bottleneck of each path.
     shares: Vec<(u64, Stop)>,
     stop: Stop,
 }
 
-/// [`Bound`] by numbers.
+/// [`Bound`] with numbers instead of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
     Demand,
@@ -98,20 +97,20 @@ impl DemandEntry {
         self.demand.iter().chain(&self.cap).map(|rate| rate.0).min()
     }
 
-    /// What was promised and can be used.
-    fn promised(&self) -> u64 {
+    /// Returns the component of the guarantee that demand and cap can use.
+    fn usable_guarantee(&self) -> u64 {
         self.limit().map_or(self.guarantee.0, |limit| limit.min(self.guarantee.0))
     }
 
-    /// Rounding down takes less than a bit per second of each path.
-    fn lacks(&self, wanted: u64) -> BitRate {
+    /// Returns the shortfall. Each path may lose up to one bit per second to rounding, which does not count.
+    fn shortfall_below(&self, wanted: u64) -> BitRate {
         let lacking = wanted.saturating_sub(self.rate());
         BitRate(if lacking < self.shares.len() as u64 { 0 } else { lacking })
     }
 }
 
 impl Allocator {
-    /// Everything of a problem, worked out.
+    /// Solves a problem and keeps its allocation.
     ///
     /// # Errors
     /// As [`allocate`].
@@ -139,39 +138,39 @@ impl Allocator {
         for demand in demands {
             all.add_demand(demand)?;
         }
-        let everyone: Vec<u32> = (0..count as u32).collect();
-        all.work_out(&everyone);
+        let all_demands: Vec<u32> = (0..count as u32).collect();
+        all.solve_around(&all_demands);
         Ok(all)
     }
 
-    /// A demand more. Tells the allotments that are others now, its own among them.
+    /// Adds a demand. Returns the allotments that changed, including its own.
     ///
     /// # Errors
-    /// As [`allocate`]; nothing has changed then.
+    /// As [`allocate`]; the allocation is unchanged then.
     pub fn insert(&mut self, demand: &Demand) -> Result<Vec<Allotment>, ProblemError> {
         let id = self.add_demand(demand)?;
-        Ok(self.worked_out_with(id, &[id]))
+        Ok(self.changed_around_and(id, &[id]))
     }
 
-    /// A demand less. Tells the allotments that are others now.
+    /// Removes a demand. Returns the allotments that changed.
     ///
     /// # Errors
-    /// When there is none of the name.
+    /// If no demand has the name.
     pub fn remove(&mut self, name: &str) -> Result<Vec<Allotment>, ProblemError> {
         let around = self.take_demand(name)?.1;
-        Ok(self.worked_out(&around))
+        Ok(self.changed_around(&around))
     }
 
-    /// Another demand in the place of the one of the same name. Tells the allotments that are others now.
+    /// Replaces the demand of the same name. Returns the allotments that changed.
     ///
     /// # Errors
-    /// As [`allocate`], or when there is none of the name; nothing has changed then.
+    /// As [`allocate`], or if no demand has the name; the allocation is unchanged then.
     pub fn update(&mut self, demand: &Demand) -> Result<Vec<Allotment>, ProblemError> {
         let (old, mut around) = self.take_demand(&demand.name)?;
         match self.add_demand(demand) {
             Ok(id) => {
                 around.push(id);
-                Ok(self.worked_out_with(id, &around))
+                Ok(self.changed_around_and(id, &around))
             }
             Err(error) => {
                 self.place(old);
@@ -180,10 +179,10 @@ impl Allocator {
         }
     }
 
-    /// Another capacity for a resource. Tells the allotments that are others now.
+    /// Changes the capacity of a resource. Returns the allotments that changed.
     ///
     /// # Errors
-    /// When there is none of the name, or the capacity is out of range.
+    /// If no resource has the name, or the capacity is out of range.
     pub fn set_capacity(
         &mut self,
         resource: &str,
@@ -196,13 +195,13 @@ impl Allocator {
         Resource::new(resource, capacity).check()?;
         entry.resource.capacity = capacity;
         let around = entry.demands.clone();
-        Ok(self.worked_out(&around))
+        Ok(self.changed_around(&around))
     }
 
-    /// Other terms for the class of the same name. Tells the allotments that are others now.
+    /// Replaces the class of the same name. Returns the allotments that changed.
     ///
     /// # Errors
-    /// When there is none of the name, or its numbers are out of range.
+    /// If no class has the name, or its numbers are out of range.
     pub fn set_class(&mut self, class: Class) -> Result<Vec<Allotment>, ProblemError> {
         let Some(id) = self.class_names.get(&class.name) else {
             return Err(unknown("the change", "class", &class.name));
@@ -211,16 +210,16 @@ impl Allocator {
         let entry = &mut self.classes[*id as usize];
         entry.class = class;
         let around = entry.demands.clone();
-        Ok(self.worked_out(&around))
+        Ok(self.changed_around(&around))
     }
 
-    /// What a demand gets.
+    /// Returns the allotment of a demand.
     #[must_use]
     pub fn allotment(&self, demand: &str) -> Option<Allotment> {
         self.demand_names.get(demand).map(|id| self.allotment_of(*id))
     }
 
-    /// All allotments, in the order of the demands' names.
+    /// Returns all allotments, ordered by demand name.
     #[must_use]
     pub fn allotments(&self) -> Vec<Allotment> {
         let mut names: Vec<_> = self.demand_names.iter().collect();
@@ -228,7 +227,7 @@ impl Allocator {
         names.into_iter().map(|(_, id)| self.allotment_of(*id)).collect()
     }
 
-    /// What is used of each resource, in the order of the problem.
+    /// Returns the use of each resource, in the order of the problem.
     #[must_use]
     pub fn resources(&self) -> Vec<ResourceUse> {
         let mut used = vec![0; self.resources.len()];
@@ -246,7 +245,7 @@ impl Allocator {
         entries.map(one).collect()
     }
 
-    /// What each class has, in the order of the problem.
+    /// Returns the use of each class, in the order of the problem.
     #[must_use]
     pub fn classes(&self) -> Vec<ClassUse> {
         self.classes.iter().map(|entry| self.class_use(entry)).collect()
@@ -288,7 +287,7 @@ impl Allocator {
             rate: BitRate(entry.rate()),
             bound: self.named(entry.stop),
             paths: entry.shares.iter().map(share).collect(),
-            shortfall: entry.lacks(entry.promised()),
+            shortfall: entry.shortfall_below(entry.usable_guarantee()),
         }
     }
 
@@ -327,7 +326,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Not worked out yet.
+    /// Adds a demand without solving.
     fn add_demand(&mut self, demand: &Demand) -> Result<u32, ProblemError> {
         let Demand { name, weight, demand: wanted, cap, guarantee, .. } = demand;
         let user = || format!("demand '{}'", name.escape_debug());
@@ -374,7 +373,7 @@ impl Allocator {
         self.demand_names.insert(entry.name.clone(), id);
         for resource in entry.paths.iter().flatten() {
             let demands = &mut self.resources[*resource as usize].demands;
-            // Another of its paths may cross it, too.
+            // Another path of this demand may cross the resource, too.
             if demands.last() != Some(&id) {
                 demands.push(id);
             }
@@ -389,7 +388,7 @@ impl Allocator {
         id
     }
 
-    /// The demand, and those that shared something with it.
+    /// Removes a demand. Returns it with the demands that it was connected to.
     fn take_demand(&mut self, name: &str) -> Result<(DemandEntry, Vec<u32>), ProblemError> {
         let id =
             self.demand_names.remove(name).ok_or_else(|| unknown("the change", "demand", name))?;
@@ -409,44 +408,50 @@ impl Allocator {
         Ok((entry, around))
     }
 
-    fn worked_out(&mut self, around: &[u32]) -> Vec<Allotment> {
-        self.work_out(around).into_iter().map(|id| self.allotment_of(id)).collect()
+    fn changed_around(&mut self, around: &[u32]) -> Vec<Allotment> {
+        self.solve_around(around).into_iter().map(|id| self.allotment_of(id)).collect()
     }
 
-    /// The same, and one that is told in any case.
-    fn worked_out_with(&mut self, id: u32, around: &[u32]) -> Vec<Allotment> {
-        let mut changed = self.work_out(around);
+    /// Solves around `around`. Returns the changed allotments, and that of `id` in any case.
+    fn changed_around_and(&mut self, id: u32, around: &[u32]) -> Vec<Allotment> {
+        let mut changed = self.solve_around(around);
         if !changed.contains(&id) {
             changed.push(id);
         }
         changed.into_iter().map(|id| self.allotment_of(id)).collect()
     }
 
-    /// Works out each part that one of these demands is in, once. The demands that have something else now.
-    fn work_out(&mut self, around: &[u32]) -> Vec<u32> {
-        let mut parts = Parts::new(self);
+    /// Solves each component that contains one of these demands, once. Returns the demands whose rate or bottleneck
+    /// changed.
+    fn solve_around(&mut self, around: &[u32]) -> Vec<u32> {
+        let mut components = Components::new(self);
         let mut changed = Vec::new();
         for first in around {
-            let Some(part) = parts.of(self, *first) else { continue };
-            let part = part.clone();
-            self.solve_part(&mut parts, part, &mut changed);
+            let Some(component) = components.of(self, *first) else { continue };
+            let component = component.clone();
+            self.solve_component(&mut components, component, &mut changed);
         }
         changed
     }
 
-    fn solve_part(&mut self, parts: &mut Parts, part: Part, changed: &mut Vec<u32>) {
-        // Ties go by name, whatever order the problem has.
-        let resources = &mut parts.resources[part.resources];
+    fn solve_component(
+        &mut self,
+        components: &mut Components,
+        component: Component,
+        changed: &mut Vec<u32>,
+    ) {
+        // Ties are broken by name, so the order of the problem does not matter.
+        let resources = &mut components.resources[component.resources];
         let name = |id: &u32| self.resources[*id as usize].resource.name.as_str();
         resources.sort_unstable_by(|a, b| name(a).cmp(name(b)));
-        let classes = &mut parts.classes[part.classes];
+        let classes = &mut components.classes[component.classes];
         let name = |id: &u32| self.classes[*id as usize].class.name.as_str();
         classes.sort_unstable_by(|a, b| name(a).cmp(name(b)));
         for (place, id) in resources.iter().enumerate() {
-            parts.resource_places[*id as usize] = place as u32;
+            components.resource_indices[*id as usize] = place as u32;
         }
         for (place, id) in classes.iter().enumerate() {
-            parts.class_places[*id as usize] = place as u32;
+            components.class_indices[*id as usize] = place as u32;
         }
         let capacities: Vec<u64> =
             resources.iter().map(|id| self.resources[*id as usize].resource.capacity.0).collect();
@@ -455,22 +460,22 @@ impl Allocator {
             let (mark, cap) = (mark.map(|mark| mark.0), cap.map(|cap| cap.0));
             ClassTerms { weight: *weight, floor: floor.0, mark, cap, tier: *tier }
         };
-        let demands = &parts.demands[part.demands];
+        let demands = &components.demands[component.demands];
         let wants = |id: &u32| {
             let entry = self.entry(*id);
             DemandTerms {
-                class: entry.class.map(|class| parts.class_places[class as usize]),
+                class: entry.class.map(|class| components.class_indices[class as usize]),
                 weight: entry.weight,
                 limit: entry.limit(),
-                guarantee: entry.promised(),
+                guarantee: entry.usable_guarantee(),
             }
         };
-        let network = Network::new(
+        let network = FlowNetwork::new(
             &capacities,
             classes.iter().map(terms).collect(),
             demands.iter().map(wants).collect(),
             demands.iter().map(|id| self.entry(*id).paths.as_slice()),
-            &parts.resource_places,
+            &components.resource_indices,
         );
         let flows = solve(&network, self.policy);
         for (place, id) in demands.iter().enumerate() {
@@ -480,9 +485,9 @@ impl Allocator {
             let named = |limit: Option<u32>| {
                 let Some(limit) = limit else { return Stop::OtherPaths };
                 match network.limits[limit as usize].kind {
-                    Kind::Resource(place) => Stop::Resource(resources[place as usize]),
-                    Kind::Mark(place) => Stop::Mark(classes[place as usize]),
-                    Kind::ClassCap(place) => Stop::ClassCap(classes[place as usize]),
+                    LimitKind::Resource(place) => Stop::Resource(resources[place as usize]),
+                    LimitKind::Mark(place) => Stop::Mark(classes[place as usize]),
+                    LimitKind::ClassCap(place) => Stop::ClassCap(classes[place as usize]),
                     _ if is_cap => Stop::Cap,
                     _ => Stop::Demand,
                 }
@@ -490,7 +495,7 @@ impl Allocator {
             let of = &flows[network.flows_of_demand(place)];
             let share = |grains, limit| (bits_per_second(grains), named(limit));
             let shares: Vec<_> = of.iter().map(|flow| share(flow.grains, flow.limit)).collect();
-            // Limits of the demand or its class stop all its flows that still rise, and so they come last.
+            // Limits of the demand or its class stop all its flows that still rise, so they come last.
             let is_own = |stop: &Stop| !matches!(stop, Stop::Resource(_) | Stop::OtherPaths);
             let own = shares.iter().map(|(_, stop)| *stop).find(is_own);
             let last = shares.iter().rev().max_by_key(|(rate, _)| *rate).map(|(_, stop)| *stop);

@@ -1,17 +1,17 @@
-//! Who gets how much of what is shared: weighted max-min fair rates over links, interfaces, storage and limits of
-//! sites, with guarantees, floors, soft high-water marks, hard caps and tiers.
+//! Weighted max-min fair rates over links, interfaces, storage and site limits, with guarantees, floors, soft
+//! high-water marks, hard caps and tiers.
 //!
-//! For: turning a [`Problem`] into an [`Allocation`] in which every rate says what bound it, at once ([`allocate`]) or
-//! kept up to date while demands come and go ([`Allocator`]); the steps in which a running transfer follows its
-//! allotment ([`smoothing`]). Not for: who asks, which paths there are, or making anything so.
+//! [`allocate`] turns a [`Problem`] into an [`Allocation`] in which each rate names its bottleneck; [`Allocator`] keeps
+//! one up to date while demands come and go; [`smoothing`] steps a running transfer towards its rate. Finding paths,
+//! admitting demands and enforcing rates are the caller's.
 //!
-//! Everything that limits is one kind of thing, a capacity with a name. Rates are whole bits per second. Which
-//! capacity fills first is decided by comparing fractions of integers exactly, so that the same problem has the same
-//! allocation, in whatever order it is written down. No problem is infeasible: guarantees and floors that do not fit
-//! together shrink in proportion, and the shortfall is told.
+//! Every limit is a named capacity. Rates are whole bits per second. Levels at which capacities fill are compared as
+//! exact integer fractions, so the allocation does not depend on the order of the input. No problem is infeasible:
+//! guarantees and floors that do not fit together shrink in proportion, and the result reports the shortfall.
 //!
-//! docs/allocation.md has the procedure, its units and worked examples. The filling is that of Bertsekas and Gallager
-//! (Data Networks, 2nd ed., 6.5.2); several paths for a demand after Soroush (NSDI 2024, "adaptive waterfiller").
+//! docs/allocation.md has the procedure, its units and worked examples. Progressive filling after Bertsekas and
+//! Gallager
+//! (Data Networks, 2nd ed., 6.5.2); multiple paths per demand after Soroush (NSDI 2024, "adaptive waterfiller").
 
 #![forbid(unsafe_code)]
 

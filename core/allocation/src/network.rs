@@ -1,47 +1,48 @@
-//! A part of a problem that shares nothing with the rest, by numbers instead of names: flows (a demand on one of its
-//! paths) and the limits that each flow counts against.
+//! A connected component with numbers instead of names: flows (a demand on one of its paths) and the limits that apply
+//! to
+//! each flow.
 //!
-//! Amounts are in grains, 2⁻¹⁶ bit/s: a petabit per second is below 2⁶⁶ of them.
+//! Amounts are in grains of 2⁻¹⁶ bit/s; a petabit per second is below 2⁶⁶ grains.
 
 use std::ops::Range;
 
-/// Grains of a bit per second, as a power of two.
+/// Grains per bit per second, as a power of two.
 const GRAIN_BITS: u32 = 16;
 
-/// Grains of a rate in bits per second.
+/// Converts bits per second to grains.
 pub(crate) const fn grains(bits_per_second: u64) -> u128 {
     (bits_per_second as u128) << GRAIN_BITS
 }
 
-/// Whole bits per second, rounded down, so that sums never exceed a capacity.
+/// Converts grains to bits per second, rounded down so that sums never exceed a capacity.
 pub(crate) const fn bits_per_second(grains: u128) -> u64 {
     (grains >> GRAIN_BITS) as u64
 }
 
-/// What a limit is. Where several are full at once the first of this order stops a flow.
+/// LimitKind of a limit, in order of precedence: of several limits that fill at one level the first freezes the flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// What a demand was promised; while guarantees are given out.
+pub(crate) enum LimitKind {
+    /// Guarantee of a demand; applies in the guarantee round only.
     Guarantee,
-    /// What a demand wants, or its cap.
+    /// Smaller of a demand's request and its cap.
     Demand,
-    /// While floors of classes are given out; with the class.
+    /// Floor of the class with this number; applies in the floor round only.
     ClassFloor(u32),
-    /// With the class.
+    /// Hard cap of the class with this number.
     ClassCap(u32),
-    /// Soft: not in the last round; with the class.
+    /// Soft high-water mark of the class with this number; does not apply in the last round.
     Mark(u32),
-    /// With the resource.
+    /// Capacity of the resource with this number.
     Resource(u32),
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limit {
-    pub(crate) kind: Kind,
+    pub(crate) kind: LimitKind,
     pub(crate) grains: u128,
 }
 
-/// A class, in bits per second.
+/// Terms of a class; rates in bits per second.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClassTerms {
     pub(crate) weight: u32,
@@ -51,30 +52,30 @@ pub(crate) struct ClassTerms {
     pub(crate) tier: u8,
 }
 
-/// A demand, in bits per second.
+/// Terms of a demand; rates in bits per second.
 #[derive(Debug, Clone)]
 pub(crate) struct DemandTerms {
     pub(crate) class: Option<u32>,
     pub(crate) weight: u32,
-    /// The smaller of demand and cap.
+    /// Smaller of request and cap.
     pub(crate) limit: Option<u64>,
-    /// At most the limit.
+    /// At most `limit`.
     pub(crate) guarantee: u64,
 }
 
-/// Flows and limits, each knowing the other.
+/// Flows and limits, with the incidence in both directions.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub(crate) struct FlowNetwork {
     pub(crate) classes: Vec<ClassTerms>,
     pub(crate) demands: Vec<DemandTerms>,
     pub(crate) limits: Vec<Limit>,
-    /// The flows of each demand.
+    /// Flows of each demand.
     of_demand: Vec<Range<u32>>,
     limits_of: Lists,
     flows_of: Lists,
 }
 
-/// Lists of numbers, one behind the other.
+/// Lists of numbers in compressed form: the end of each list, and all numbers.
 #[derive(Debug)]
 struct Lists {
     ends: Vec<u32>,
@@ -88,8 +89,8 @@ impl Lists {
         &self.numbers[start as usize..self.ends[list] as usize]
     }
 
-    /// For each of `count` numbers the lists that it stands in.
-    fn turned(&self, count: usize) -> Self {
+    /// Returns the transpose: for each of `count` numbers the lists that contain it.
+    fn transposed(&self, count: usize) -> Self {
         let mut ends = vec![0; count];
         for number in &self.numbers {
             ends[*number as usize] += 1;
@@ -110,10 +111,12 @@ impl Lists {
     }
 }
 
-impl Network {
-    /// `resources` has the capacities in bits per second, and `paths` of each demand its paths as numbers of resources,
-    /// which `places` turns into places in `resources`. The order of resources and classes decides which of two
-    /// limits comes first that are full at the same level; that of demands decides nothing.
+impl FlowNetwork {
+    /// `resources` has capacities in bits per second. `paths` has the paths of each demand as resource numbers, which
+    /// `places`
+    /// maps to indices of `resources`. The order of resources and classes breaks ties between limits; that of demands
+    /// has
+    /// no effect.
     pub(crate) fn new<'p>(
         resources: &[u64],
         classes: Vec<ClassTerms>,
@@ -128,24 +131,26 @@ impl Network {
         };
         let guarantee: Vec<_> = demands
             .iter()
-            .map(|demand| (demand.guarantee > 0).then(|| add(Kind::Guarantee, demand.guarantee)))
+            .map(|demand| {
+                (demand.guarantee > 0).then(|| add(LimitKind::Guarantee, demand.guarantee))
+            })
             .collect();
         let wanted: Vec<_> = demands
             .iter()
-            .map(|demand| demand.limit.map(|limit| add(Kind::Demand, limit)))
+            .map(|demand| demand.limit.map(|limit| add(LimitKind::Demand, limit)))
             .collect();
         let mut of_class = vec![Vec::new(); classes.len()];
         for (number, class) in classes.iter().enumerate() {
             let (number, of) = (number as u32, &mut of_class[number]);
             if class.floor > 0 {
-                of.push(add(Kind::ClassFloor(number), class.floor));
+                of.push(add(LimitKind::ClassFloor(number), class.floor));
             }
-            of.extend(class.cap.map(|cap| add(Kind::ClassCap(number), cap)));
-            of.extend(class.mark.map(|mark| add(Kind::Mark(number), mark)));
+            of.extend(class.cap.map(|cap| add(LimitKind::ClassCap(number), cap)));
+            of.extend(class.mark.map(|mark| add(LimitKind::Mark(number), mark)));
         }
         let first_resource = limits.len() as u32;
         limits.extend(resources.iter().enumerate().map(|(number, capacity)| Limit {
-            kind: Kind::Resource(number as u32),
+            kind: LimitKind::Resource(number as u32),
             grains: grains(*capacity),
         }));
         let mut limits_of = Lists { ends: Vec::new(), numbers: Vec::new() };
@@ -163,7 +168,7 @@ impl Network {
             }
             of_demand.push(first..limits_of.ends.len() as u32);
         }
-        let flows_of = limits_of.turned(limits.len());
+        let flows_of = limits_of.transposed(limits.len());
         Self { classes, demands, limits, of_demand, limits_of, flows_of }
     }
 

@@ -1,10 +1,10 @@
-//! What comes out: a rate for each demand with what bound it, and what is used of everything.
+//! The result of an allocation: rate and bottleneck of each demand, use of resources and classes.
 
 use std::fmt;
 
 use penstock_units::BitRate;
 
-/// Who gets how much.
+/// Rates of all demands, with the use of resources and classes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Allocation {
     /// In the order of the problem's demands.
@@ -15,46 +15,46 @@ pub struct Allocation {
     pub classes: Vec<ClassUse>,
 }
 
-/// What a demand gets.
+/// Rate of a demand, with its bottleneck.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allotment {
-    /// Its name.
+    /// Name of the demand.
     pub demand: String,
-    /// Of all its paths together.
+    /// Sum over its paths.
     pub rate: BitRate,
-    /// What kept it from having more; of several paths, on the one that filled last.
+    /// Bottleneck; with several paths that of the path that filled last.
     pub bound: Bound,
-    /// Of each path, in the order of the demand.
+    /// Shares of the paths, in the order of the demand.
     pub paths: Vec<PathShare>,
-    /// What it lacks of the smaller of guarantee, demand and cap.
+    /// Amount by which the rate is below the smallest of guarantee, demand and cap.
     pub shortfall: BitRate,
 }
 
-/// What a demand gets on one path.
+/// Rate of a demand on one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathShare {
-    /// How much.
+    /// Rate on this path.
     pub rate: BitRate,
-    /// What kept it from having more on this path.
+    /// Bottleneck on this path.
     pub bound: Bound,
 }
 
-/// What keeps a demand from having more.
+/// Bottleneck of a demand: the limit that stopped its rate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Bound {
-    /// It has what it wants.
+    /// The demand is satisfied.
     Demand,
-    /// Its own cap.
+    /// The demand's own cap.
     Cap,
-    /// This resource is full, and nobody on it has more for their weight, but where a floor gives it.
+    /// This resource is full, and no demand on it has more per weight, except by a floor.
     Resource(String),
-    /// This class is at its soft high-water mark, and others use the rest.
+    /// This class is at its soft high-water mark, and other classes use the rest.
     Mark(String),
     /// This class is at its hard cap.
     ClassCap(String),
-    /// There is no path.
+    /// The demand has no path.
     NoPath,
-    /// This path was given up: the demand's other paths serve it better.
+    /// This path was given up in favour of the demand's other paths.
     OtherPaths,
 }
 
@@ -72,30 +72,30 @@ impl fmt::Display for Bound {
     }
 }
 
-/// What is used of a resource.
+/// Use of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceUse {
-    /// Its name.
+    /// Name of the resource.
     pub name: String,
-    /// What there is.
+    /// Capacity, as in the problem.
     pub capacity: BitRate,
-    /// What was allotted of it, at most the capacity.
+    /// Sum of the rates that cross it, at most the capacity.
     pub used: BitRate,
 }
 
-/// What a class has, against its floor, mark and cap.
+/// Rate of a class, against its floor, mark and cap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassUse {
-    /// Its name.
+    /// Name of the class.
     pub name: String,
-    /// All its demands together.
+    /// Sum over its demands.
     pub used: BitRate,
-    /// Its floor.
+    /// Floor, as in the problem.
     pub floor: BitRate,
-    /// Its mark.
+    /// Soft high-water mark, as in the problem.
     pub mark: Option<BitRate>,
-    /// Its cap.
+    /// Hard cap, as in the problem.
     pub cap: Option<BitRate>,
-    /// What it lacks of the smaller of its floor and what its demands want.
+    /// Amount by which the rate is below the smaller of the floor and the sum of its demands' requests.
     pub shortfall: BitRate,
 }

@@ -1,40 +1,40 @@
-//! What is asked: capacities, classes of work, demands. All by name; numbers are checked here, names by
-//! [`crate::Allocator`], which knows them.
+//! The input of an allocation: capacities, classes of work, demands. Numbers are validated here, references between
+//! names by [`crate::Allocator`].
 
 use std::fmt;
 use std::ops::Range;
 
 use penstock_units::BitRate;
 
-/// The largest capacity, demand or guarantee: a petabit per second.
+/// Largest capacity, demand or guarantee: 1 Pb/s.
 pub const RATE_MAX: BitRate = BitRate(1_000_000_000_000_000);
-/// The largest weight.
+/// Largest weight of a class or demand.
 pub const WEIGHT_MAX: u32 = 1 << 20;
-/// Paths of one demand.
+/// Most paths of one demand.
 pub const PATHS_MAX: usize = 64;
-/// Demands at once, and resources, and classes.
+/// Most demands, most resources and most classes in a problem.
 pub const DEMANDS_MAX: usize = 1 << 20;
 
-/// Who wants what, and of what there is how much.
+/// Capacities, and the demands and classes that share them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Problem {
-    /// What is shared.
+    /// Shared capacities: links, interfaces, storage, site limits.
     pub resources: Vec<Resource>,
-    /// Classes of work.
+    /// Classes of work that demands refer to.
     pub classes: Vec<Class>,
-    /// Who wants something.
+    /// Transfers and circuits that request rates.
     pub demands: Vec<Demand>,
-    /// How it is worked out.
+    /// Parameters of the procedure.
     pub policy: Policy,
 }
 
-/// How an allocation is worked out.
+/// Parameters of the allocation procedure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// What of each resource a tier keeps against the tiers above it while it has something to do, in thousandths;
-    /// at most 500.
+    /// Share of each resource reserved for a tier against the higher tiers while it has demands, in thousandths; at
+    /// most 500.
     pub tier_floor_permille: u16,
-    /// How often the shares of a demand's paths are corrected at most; at least 1.
+    /// Most iterations that redistribute a demand's weight over its paths; at least 1.
     pub passes: u16,
 }
 
@@ -44,67 +44,67 @@ impl Default for Policy {
     }
 }
 
-/// Something of which there is so much: a link in one direction, an interface, storage, a site's limit.
+/// A shared capacity: a link in one direction, an interface, storage, a site limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resource {
-    /// A name of its own among resources.
+    /// Unique among resources.
     pub name: String,
-    /// What may be allotted of it; zero while it is broken.
+    /// Rate that may be allotted; zero while the resource is down.
     pub capacity: BitRate,
 }
 
 impl Resource {
-    /// A resource.
+    /// Creates a resource with a capacity.
     pub fn new(name: impl Into<String>, capacity: BitRate) -> Self {
         Self { name: name.into(), capacity }
     }
 }
 
-/// A class of work.
+/// A class of work, whose demands share weight, floor, mark and cap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Class {
-    /// A name of its own among classes.
+    /// Unique among classes.
     pub name: String,
-    /// Against other classes of its tier; its demands divide it by their own weights.
+    /// Relative to other classes of its tier; divided among its demands by their own weights.
     pub weight: u32,
-    /// What the class has at least while it wants it: its rate is the fair level, but not less than this.
+    /// Lower bound of the class's rate while its demands request that much.
     pub floor: BitRate,
-    /// Soft high-water mark: what the class has at most while others could use the rest.
+    /// Soft high-water mark: upper bound while other classes can use the rest.
     pub mark: Option<BitRate>,
-    /// What it never exceeds.
+    /// Hard upper bound; none for no cap.
     pub cap: Option<BitRate>,
-    /// Tier 0 fills first, then tier 1, and so on.
+    /// Tiers fill in ascending order, 0 first.
     pub tier: u8,
 }
 
 impl Class {
-    /// A class of tier 0 with weight 1 and no limit.
+    /// Creates a class of tier 0 with weight 1 and no limit.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), weight: 1, floor: BitRate(0), mark: None, cap: None, tier: 0 }
     }
 }
 
-/// Someone who wants something, a transfer or a circuit.
+/// A request for a rate, by a transfer or a circuit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demand {
-    /// A name of its own among demands.
+    /// Unique among demands.
     pub name: String,
-    /// Its class; none for a class of its own, with its own weight and in tier 0.
+    /// Name of its class; none for a class of its own in tier 0 with the demand's weight.
     pub class: Option<String>,
-    /// Against other demands of its class.
+    /// Relative to other demands of its class.
     pub weight: u32,
-    /// What it could use; none for whatever there is.
+    /// Largest useful rate; none for unlimited.
     pub demand: Option<BitRate>,
-    /// What it was promised: it has this first, and its share of the rest on top.
+    /// Rate allotted before all shares; the demand's share of the rest is added to it.
     pub guarantee: BitRate,
-    /// What it may not exceed.
+    /// Upper bound; none for no cap.
     pub cap: Option<BitRate>,
-    /// The resources of each path. Without a path it has nothing.
+    /// Resource names of each path. A demand without a path gets no rate.
     pub paths: Vec<Vec<String>>,
 }
 
 impl Demand {
-    /// A demand for whatever there is on one path, with weight 1.
+    /// Creates an unlimited demand on one path, with weight 1.
     pub fn new<R: Into<String>>(
         name: impl Into<String>,
         path: impl IntoIterator<Item = R>,
@@ -121,52 +121,52 @@ impl Demand {
     }
 }
 
-/// A problem that makes no sense.
+/// An invalid problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProblemError {
-    /// Two of one name.
+    /// A name used twice.
     #[error("there is another {what} '{}': give it a name of its own", name.escape_debug())]
     Twice {
         /// `resource`, `class` or `demand`.
         what: &'static str,
-        /// The name.
+        /// The repeated name.
         name: String,
     },
-    /// A name that nothing has.
+    /// A reference to a name that does not exist.
     #[error("{user} names the {what} '{}', which there is not", name.escape_debug())]
     Unknown {
-        /// Who names it.
+        /// Object with the reference, as it stands in the message.
         user: String,
         /// `resource`, `class` or `demand`.
         what: &'static str,
-        /// The name.
+        /// The unknown name.
         name: String,
     },
-    /// A number that is not allowed.
+    /// A number out of range.
     #[error("{user}: {what} must be {allowed}")]
     Range {
-        /// Whose it is.
+        /// Object with the number, as it stands in the message.
         user: String,
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
-        /// What it may be.
+        /// Allowed range, as it stands in the message.
         allowed: String,
     },
-    /// A path that has a resource twice.
+    /// A path with a resource twice.
     #[error("demand '{}' has the resource '{}' twice on one path", demand.escape_debug(), resource.escape_debug())]
     Crossed {
-        /// The demand.
+        /// Name of the demand.
         demand: String,
-        /// The resource.
+        /// Name of the resource.
         resource: String,
     },
-    /// A demand for whatever there is, with a path on which there is no end to it.
+    /// An unlimited demand with a path that no resource limits; has the demand's name.
     #[error("demand '{}' has a path without a resource: give it a demand or a cap", .0.escape_debug())]
     Unbounded(String),
 }
 
 impl Problem {
-    /// Its own numbers alone.
+    /// Checks the policy and the counts.
     pub(crate) fn check(&self) -> Result<(), ProblemError> {
         let Policy { tier_floor_permille, passes } = self.policy;
         check(&"the policy", "tier_floor_permille", u64::from(tier_floor_permille), 0..501)?;
@@ -224,7 +224,7 @@ impl Demand {
     }
 }
 
-/// Written only where something is wrong.
+/// Name of an object with its kind; formatted only when there is an error.
 struct Named<'a>(&'static str, &'a str);
 
 impl fmt::Display for Named<'_> {

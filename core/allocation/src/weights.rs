@@ -1,13 +1,13 @@
-//! Fractions as integers of one scale, so that a filling can add and compare them exactly.
+//! Fractions scaled to integers, so that a filling adds and compares them exactly.
 //!
-//! Weights of a class are divided over its demands and so are fractions. Where their common denominator is small
-//! enough, the integers are in exactly the same ratios; else they are rounded down at less than one part in 2⁵⁸ of
-//! the sum. Only ratios matter.
+//! Dividing a class's weight among its demands gives fractions. If their common denominator is small enough, the
+//! integers
+//! have exactly the same ratios; otherwise they are rounded down by less than 2⁻⁵⁸ of the sum. Only ratios matter.
 
-/// The sum of a set of weights is below two to the power of this, so that it times a capacity in grains fits 128 bits.
+/// Weights sum to less than 2 to this power, so that the sum times a capacity in grains fits 128 bits.
 pub(crate) const SUM_BITS: u32 = 60;
 
-/// A weight above zero: a number over another that is not zero.
+/// A weight above zero, as numerator and denominator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fraction {
     /// At most 2^72.
@@ -16,7 +16,7 @@ pub(crate) struct Fraction {
     pub(crate) under: u64,
 }
 
-/// Integers in the ratios of the fractions; each is at least 1.
+/// Returns integers in the ratios of the fractions, each at least 1.
 pub(crate) fn to_integers(fractions: &[Fraction]) -> Vec<u64> {
     let common = fractions.iter().try_fold(1, |all, one| common_multiple(all, one.under));
     let exact = common.map(|common| {
@@ -42,7 +42,7 @@ fn bits(number: u128) -> u32 {
     u128::BITS - number.leading_zeros()
 }
 
-/// None above 2^40: it would leave too few bits for the weights.
+/// Returns the least common multiple; none above 2^40, which would leave too few bits for the weights.
 fn common_multiple(a: u64, b: u64) -> Option<u64> {
     let (mut x, mut y) = (a, b);
     while y != 0 {

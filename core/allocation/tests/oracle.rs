@@ -1,5 +1,5 @@
-//! Two other ways to the same rates: progressive filling in fractions of any length, and linear programmes one after
-//! the other, which know several paths, too.
+//! Two reference implementations: progressive filling in arbitrary-precision fractions, and a sequence of linear
+//! programmes, which also handle several paths.
 
 mod cases;
 
@@ -21,7 +21,7 @@ fn wanted(demand: &Demand) -> Option<u64> {
     demand.demand.into_iter().chain(demand.cap).map(|rate| rate.0).min()
 }
 
-/// Step by step, as the textbook has it: everyone rises until something is full.
+/// Textbook progressive filling: all demands rise until one is stopped.
 fn filled(problem: &Problem) -> Vec<BigRational> {
     let mut rates = vec![fraction(0); problem.demands.len()];
     let mut active = vec![true; rates.len()];
@@ -70,17 +70,18 @@ fn filled(problem: &Problem) -> Vec<BigRational> {
     rates
 }
 
-/// The unit of the programmes: they are at ease with numbers around one.
-const UNIT: f64 = 1e11;
+/// Bits per second per unit of the linear programmes, whose solver is most accurate near 1.
+const UNIT_BPS: f64 = 1e11;
 
 struct Programmes<'a> {
     problem: &'a Problem,
-    /// What a demand has for certain by now.
+    /// Final rate of each demand that is already fixed.
     fixed: Vec<Option<f64>>,
 }
 
 impl Programmes<'_> {
-    /// Max-min fair rates: the level is raised as far as it goes, and who cannot have more is fixed there.
+    /// Returns max-min fair rates: raises the common level as far as possible and fixes the demands that cannot have
+    /// more.
     fn solve(mut self) -> Vec<f64> {
         let weight = |demand: usize| f64::from(self.problem.demands[demand].weight);
         while self.fixed.contains(&None) {
@@ -117,7 +118,7 @@ impl Programmes<'_> {
         solution[level]
     }
 
-    /// The most that one can have while the others stay where they are.
+    /// Returns the largest rate of one demand while the others keep theirs.
     fn most(&self, whose: usize, level: f64) -> f64 {
         let mut programme = Programme::new(OptimizationDirection::Maximize);
         let flows = self.flows(&mut programme, Some(whose));
@@ -131,7 +132,7 @@ impl Programmes<'_> {
         flows[whose].iter().map(|flow| solution[*flow]).sum()
     }
 
-    /// A variable for each demand on each path, within demands and capacities.
+    /// Creates a variable for each demand on each path, within demands and capacities.
     fn flows(&self, programme: &mut Programme, whose: Option<usize>) -> Vec<Vec<Variable>> {
         let mut flows = Vec::new();
         for (number, demand) in self.problem.demands.iter().enumerate() {
@@ -143,7 +144,7 @@ impl Programmes<'_> {
                 .collect();
             if let Some(most) = wanted(demand) {
                 let terms = of.iter().map(|flow| (*flow, 1.0));
-                programme.add_constraint(terms, ComparisonOp::Le, most as f64 / UNIT);
+                programme.add_constraint(terms, ComparisonOp::Le, most as f64 / UNIT_BPS);
             }
             flows.push(of);
         }
@@ -155,7 +156,7 @@ impl Programmes<'_> {
                 terms.extend(on_it.map(|(_, flow)| (*flow, 1.0)));
             }
             if !terms.is_empty() {
-                let capacity = resource.capacity.0 as f64 / UNIT;
+                let capacity = resource.capacity.0 as f64 / UNIT_BPS;
                 programme.add_constraint(terms, ComparisonOp::Le, capacity);
             }
         }
@@ -183,9 +184,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn rates_are_those_of_fractions_of_any_length(problem in problem(12, 1, false)) {
+    fn rates_equal_exact_fractions(problem in problem(12, 1, false)) {
         for (rate, exact) in rates(&problem).iter().zip(filled(&problem)) {
-            // Rounded down; and on its other links what was rounded off before it may be its own.
+            // Rounded down; what another flow lost to rounding may add to this one.
             let off = fraction(*rate) - &exact;
             let within = off <= BigRational::new(1.into(), 1000.into()) && off > fraction(0) - fraction(1) - BigRational::new(1.into(), 1000.into());
             prop_assert!(within, "{rate} instead of {exact}");
@@ -193,24 +194,24 @@ proptest! {
     }
 
     #[test]
-    fn rates_are_those_of_linear_programmes(problem in problem(10, 1, false)) {
+    fn rates_equal_linear_programmes(problem in problem(10, 1, false)) {
         for (rate, level) in rates(&problem).iter().zip(by_programmes(&problem)) {
-            let rate = *rate as f64 / UNIT;
+            let rate = *rate as f64 / UNIT_BPS;
             prop_assert!((rate - level).abs() <= 1e-6 * level.max(1.0), "{rate} instead of {level}");
         }
     }
 }
 
-/// Passes come near to what is fair over several paths, and not always there. The same 500 problems each time, so that
-/// how near is a figure and not chance.
+/// Passes converge close to the fair rates over several paths, not always exactly. The same 500 problems each time make
+/// the distance reproducible.
 #[test]
-fn several_paths_are_near_what_is_fair() {
+fn several_paths_are_nearly_fair() {
     let mut runner = TestRunner::deterministic();
     let (mut demands, mut near, mut least) = (0, 0, f64::INFINITY);
     for _ in 0..500 {
         let problem = problem(8, 3, false).new_tree(&mut runner).expect("a problem").current();
         for (rate, fair) in rates(&problem).iter().zip(by_programmes(&problem)) {
-            let share = if fair < 1e-6 { 1.0 } else { *rate as f64 / UNIT / fair };
+            let share = if fair < 1e-6 { 1.0 } else { *rate as f64 / UNIT_BPS / fair };
             demands += 1;
             near += u32::from(share > 0.98);
             least = least.min(share);

@@ -1,5 +1,5 @@
-//! What holds for every problem: nothing over capacity, every rate bound by what it says, fair rates, the same result
-//! for any order of names, and by changes as from the beginning; nobody starves.
+//! Properties of every allocation: capacities hold, stated bottlenecks are real, rates are fair, the result depends on
+//! neither the order of names nor the sequence of changes, and no demand starves.
 
 mod cases;
 
@@ -19,7 +19,7 @@ fn used(allocation: &Allocation) -> HashMap<&str, (u64, u64)> {
     allocation.resources.iter().map(|used| (used.name.as_str(), one(used))).collect()
 }
 
-/// A path's rate is rounded down to a whole bit per second: so much may be missing where `flows` end.
+/// Each path's rate is rounded down to a whole bit per second, so this much may be unused.
 fn rounding(problem: &Problem) -> u64 {
     problem.demands.iter().map(|demand| demand.paths.len() as u64).sum()
 }
@@ -43,7 +43,7 @@ fn assert_limits(problem: &Problem, allocation: &Allocation) -> Result<(), TestC
     Ok(())
 }
 
-/// What a rate says that it is bound by does bind it.
+/// Asserts that each stated bottleneck is one.
 fn assert_bounds(problem: &Problem, allocation: &Allocation) -> Result<(), TestCaseError> {
     let (used, near) = (used(allocation), rounding(problem));
     let class = |name: &String| {
@@ -62,7 +62,7 @@ fn assert_bounds(problem: &Problem, allocation: &Allocation) -> Result<(), TestC
                 Bound::Mark(name) => {
                     let class = class(name);
                     let beyond = class.mark.is_some_and(|mark| class.used.0 + near >= mark.0);
-                    // Nothing is idle on the path that it could have beyond the mark.
+                    // The path has no idle capacity beyond the mark.
                     let full = path.iter().any(|resource| {
                         let (used, capacity) = used[resource.as_str()];
                         used + near >= capacity
@@ -87,7 +87,7 @@ fn assert_bounds(problem: &Problem, allocation: &Allocation) -> Result<(), TestC
     Ok(())
 }
 
-/// Rate over weight, in the order of size.
+/// Returns rate over weight, ascending.
 fn levels(problem: &Problem, allocation: &Allocation) -> Vec<f64> {
     let pairs = problem.demands.iter().zip(&allocation.allotments);
     let mut levels: Vec<f64> =
@@ -100,14 +100,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn nothing_is_over_its_limits_and_reasons_are_true(problem in problem(12, 3, true)) {
+    fn limits_hold_and_bottlenecks_are_real(problem in problem(12, 3, true)) {
         let allocation = allocate(&problem).expect("a good problem");
         assert_limits(&problem, &allocation)?;
         assert_bounds(&problem, &allocation)?;
     }
 
     #[test]
-    fn rates_are_at_demand_or_largest_where_it_is_full(problem in problem(12, 1, false)) {
+    fn rate_is_demand_or_largest_at_bottleneck(problem in problem(12, 1, false)) {
         let allocation = allocate(&problem).expect("a good problem");
         let used = used(&allocation);
         let near = rounding(&problem);
@@ -129,7 +129,7 @@ proptest! {
     }
 
     #[test]
-    fn more_capacity_never_lowers_the_least(
+    fn more_capacity_never_lowers_minimum(
         problem in problem(12, 1, false),
         place: Index,
         more in rate(),
@@ -140,13 +140,13 @@ proptest! {
         resource.capacity.0 += more.0;
         let after = levels(&larger, &allocate(&larger).expect("a good problem"));
         let near = 2.0 * rounding(&problem) as f64;
-        // The first that differs, in the order of size, has more.
+        // The first level that differs, in ascending order, is higher.
         let first = before.iter().zip(&after).find(|(a, b)| (*a - *b).abs() > near);
         prop_assert!(first.is_none_or(|(a, b)| a < b), "{before:?}\n{after:?}");
     }
 
     #[test]
-    fn order_is_without_meaning(
+    fn input_order_does_not_matter(
         (problem, shuffled) in problem(12, 3, true).prop_flat_map(|problem| {
             let demands = Just(problem.demands.clone()).prop_shuffle();
             let resources = Just(problem.resources.clone()).prop_shuffle();
@@ -169,7 +169,7 @@ proptest! {
     }
 
     #[test]
-    fn changes_come_to_what_the_whole_does(
+    fn incremental_changes_equal_full_solution(
         start in problem(8, 2, true),
         changes in prop::collection::vec((0..4_u8, any::<Index>(), demand(2, true), rate()), 1..12),
     ) {
@@ -213,7 +213,7 @@ proptest! {
             for one in changed.expect("a good change") {
                 known.insert(one.demand.clone(), one);
             }
-            // Whoever follows the changes alone knows everything.
+            // A client that applies only the changes has the complete state.
             for one in all(&problem) {
                 prop_assert_eq!(known.get(&one.demand), Some(&one));
                 prop_assert_eq!(allocator.allotment(&one.demand), Some(one));
@@ -228,7 +228,7 @@ proptest! {
     #[test]
     fn no_tier_starves(mut problem in problem(12, 1, true), permille in 1..500_u16) {
         problem.policy.tier_floor_permille = permille;
-        // Guarantees and floors come first; without them everyone has something.
+        // Guarantees and floors come first; without them each demand has a rate.
         for class in &mut problem.classes {
             (class.floor, class.mark, class.cap) = (BitRate(0), None, None);
         }
@@ -236,7 +236,7 @@ proptest! {
             demand.guarantee = BitRate(0);
         }
         let allocation = allocate(&problem).expect("a good problem");
-        // The least that anyone can be left with: a tier's share, divided by all weights.
+        // Least possible rate: a tier's share divided by all weights.
         let weights: u64 = problem.demands.iter().map(|demand| u64::from(demand.weight)).sum();
         for (demand, got) in problem.demands.iter().zip(&allocation.allotments) {
             let capacity = |name: &String| {
@@ -255,7 +255,7 @@ proptest! {
 }
 
 #[test]
-fn a_failed_change_changes_nothing() {
+fn failed_change_is_atomic() {
     let problem = Problem {
         resources: vec![Resource::new("a", BitRate(90))],
         demands: vec![Demand::new("x", ["a"]), Demand::new("y", ["a"])],
@@ -277,9 +277,9 @@ fn a_failed_change_changes_nothing() {
         allocator.set_capacity("a", BitRate(u64::MAX)),
         allocator.set_class(Class::new("c")),
     ];
-    let told: Vec<String> = bad.iter().map(|bad| bad.as_ref().unwrap_err().to_string()).collect();
+    let errors: Vec<String> = bad.iter().map(|bad| bad.as_ref().unwrap_err().to_string()).collect();
     assert_eq!(
-        told,
+        errors,
         [
             "there is another demand 'x': give it a name of its own",
             "demand 'z' names the resource 'b', which there is not",
@@ -302,7 +302,7 @@ fn a_failed_change_changes_nothing() {
 }
 
 #[test]
-fn a_demand_without_a_path_has_nothing() {
+fn demand_without_path_gets_nothing() {
     let demand = Demand { paths: Vec::new(), ..Demand::new("x", [""; 0]) };
     let problem = Problem { demands: vec![demand], ..Problem::default() };
     let allocation = allocate(&problem).expect("a good problem");
@@ -311,7 +311,7 @@ fn a_demand_without_a_path_has_nothing() {
 }
 
 #[test]
-fn the_largest_numbers_are_no_trouble() {
+fn largest_numbers_do_not_overflow() {
     let resources: Vec<_> =
         (0..PATHS_MAX).map(|number| Resource::new(format!("r{number}"), RATE_MAX)).collect();
     let paths: Vec<Vec<String>> = resources.iter().map(|one| vec![one.name.clone()]).collect();

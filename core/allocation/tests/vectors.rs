@@ -1,14 +1,15 @@
-//! Worked examples with known results: links that share flows, demands, floors of both kinds, tiers, marks, several
-//! paths, a link that fails. The letters are those of docs/allocation.md.
+//! Worked examples with known results, labelled as in docs/allocation.md: shared links, demands, class and tier floors,
+//! marks, several paths, a link failure.
 
 use penstock_allocation::{Allocation, Bound, Class, Demand, Policy, Problem, Resource, allocate};
 use penstock_units::BitRate;
 
-/// A unit that the results are whole multiples of: 3 · 5 · 7 · 8 · 9 · 11 · 13 · 41 bit/s are enough, times a thousand.
-const UNIT: u64 = 3 * 5 * 7 * 8 * 3 * 11 * 13 * 41 * 1000;
+/// Bits per second per unit. Divisible so that all results are exact: 3 · 5 · 7 · 8 · 9 · 11 · 13 · 41, times a
+/// thousand.
+const UNIT_BPS: u64 = 3 * 5 * 7 * 8 * 3 * 11 * 13 * 41 * 1000;
 
 fn unit(times: u64) -> BitRate {
-    BitRate(times * UNIT)
+    BitRate(times * UNIT_BPS)
 }
 
 fn links(links: &[(&str, u64)]) -> Vec<Resource> {
@@ -31,11 +32,11 @@ fn rates(allocation: &Allocation) -> Vec<u64> {
     allocation.allotments.iter().map(|allotment| allotment.rate.0).collect()
 }
 
-/// Rates as fractions of the unit, exactly.
+/// Asserts rates as exact fractions of the unit.
 #[track_caller]
 fn assert_rates(problem: &Problem, expected: &[(u64, u64)]) -> Allocation {
     let allocation = solved(problem);
-    let expected: Vec<u64> = expected.iter().map(|(over, under)| over * UNIT / under).collect();
+    let expected: Vec<u64> = expected.iter().map(|(over, under)| over * UNIT_BPS / under).collect();
     assert_eq!(rates(&allocation), expected, "{allocation:#?}");
     allocation
 }
@@ -72,7 +73,7 @@ fn v2_weights() {
 }
 
 #[test]
-fn v3_a_demand_leaves_the_rest_to_others() {
+fn v3_demand_leaves_rest_to_others() {
     let mut problem = Problem {
         resources: links(&[("A", 100)]),
         demands: vec![
@@ -91,7 +92,7 @@ fn v3_a_demand_leaves_the_rest_to_others() {
 }
 
 #[test]
-fn v4_a_long_flow_is_worth_as_much_as_a_short_one() {
+fn v4_flow_length_does_not_matter() {
     let problem = Problem {
         resources: links(&[("L1", 100), ("L2", 100), ("L3", 100)]),
         demands: vec![
@@ -105,7 +106,7 @@ fn v4_a_long_flow_is_worth_as_much_as_a_short_one() {
     assert_rates(&problem, &[(50, 1); 4]);
 }
 
-/// Of V5 and V6b: a class each for prod, user and analysis with its floor.
+/// For V5 and V6b: classes prod, user and analysis, each with a floor.
 fn three_classes(tiers: [u8; 3], analysis_cap: u64) -> Problem {
     let class = |name: &str, weight, floor, tier| Class {
         weight,
@@ -129,16 +130,16 @@ fn three_classes(tiers: [u8; 3], analysis_cap: u64) -> Problem {
 }
 
 #[test]
-fn v5_strict_tiers_starve_what_has_no_floor() {
+fn v5_strict_tiers_starve_without_floor() {
     let mut problem = three_classes([0, 1, 1], 60);
     assert_rates(&problem, &[(90, 1), (0, 1), (10, 1)]);
-    // The floor of a tier is for that: 12 of each link for tier 1, of which analysis has 10 already.
+    // A tier floor prevents that: 12 of each link for tier 1, of which analysis has 10 already.
     problem.policy.tier_floor_permille = 120;
     assert_rates(&problem, &[(88, 1), (2, 1), (10, 1)]);
 }
 
 #[test]
-fn v6a_guarantees_come_first_and_a_share_on_top() {
+fn v6a_guarantee_plus_share() {
     let promised = |guarantee, demand| Demand { guarantee: unit(guarantee), ..demand };
     let problem = Problem {
         resources: links(&[("A", 100)]),
@@ -154,13 +155,13 @@ fn v6a_guarantees_come_first_and_a_share_on_top() {
 }
 
 #[test]
-fn v6b_floors_of_classes_are_a_lower_bound() {
+fn v6b_class_floor_is_lower_bound() {
     let allocation = assert_rates(&three_classes([0, 0, 0], 30), &[(50, 1), (20, 1), (30, 1)]);
     assert_eq!(allocation.allotments[2].bound, Bound::ClassCap("analysis".to_owned()));
 }
 
 #[test]
-fn v7_guarantees_that_do_not_fit_shrink_in_proportion() {
+fn v7_excess_guarantees_shrink_in_proportion() {
     let promised = |name, guarantee| Demand { guarantee: unit(guarantee), ..flow(name, 1, &["A"]) };
     let problem = Problem {
         resources: links(&[("A", 100)]),
@@ -169,7 +170,7 @@ fn v7_guarantees_that_do_not_fit_shrink_in_proportion() {
     };
     let allocation = assert_rates(&problem, &[(200, 3), (100, 3)]);
     let lacking: Vec<_> = allocation.allotments.iter().map(|one| one.shortfall.0).collect();
-    assert_eq!(lacking, [40 * UNIT / 3, 20 * UNIT / 3]);
+    assert_eq!(lacking, [40 * UNIT_BPS / 3, 20 * UNIT_BPS / 3]);
     // Floors of classes do the same.
     let class = |name: &str, floor| Class { floor: unit(floor), ..Class::new(name) };
     let problem = Problem {
@@ -180,10 +181,10 @@ fn v7_guarantees_that_do_not_fit_shrink_in_proportion() {
     };
     let allocation = assert_rates(&problem, &[(200, 3), (100, 3)]);
     let lacking: Vec<_> = allocation.classes.iter().map(|one| one.shortfall.0).collect();
-    assert_eq!(lacking, [40 * UNIT / 3, 20 * UNIT / 3]);
+    assert_eq!(lacking, [40 * UNIT_BPS / 3, 20 * UNIT_BPS / 3]);
 }
 
-/// x over A or B, y over A.
+/// Demand x over A or B, demand y over A.
 fn two_paths(capacities: [u64; 2], passes: u16) -> Problem {
     let path = |name: &str| vec![name.to_owned()];
     Problem {
@@ -197,24 +198,24 @@ fn two_paths(capacities: [u64; 2], passes: u16) -> Problem {
     }
 }
 
-/// Rates that are rounded down for each path, and by shares of paths.
+/// Asserts rates that path fractions and rounding make inexact.
 #[track_caller]
 fn assert_near(problem: &Problem, expected: &[(u64, u64)]) {
     let rates = rates(&solved(problem));
     for (rate, (over, under)) in rates.iter().zip(expected) {
-        let exact = over * UNIT / under;
+        let exact = over * UNIT_BPS / under;
         assert!(rate.abs_diff(exact) <= 2, "{rates:?} instead of {expected:?}");
     }
 }
 
 #[test]
-fn v8_several_paths_get_nearer_with_each_pass() {
+fn v8_passes_converge_over_paths() {
     let x = [(40, 3), (12, 1), (80, 7), (100, 9), (120, 11), (140, 13)];
     for (passes, (over, under)) in (1..).zip(x) {
         let y = (20 * under - over, under);
         assert_near(&two_paths([10, 10], passes), &[(over, under), y]);
     }
-    // At last the path is given up of which nothing would remain.
+    // A path that would converge to zero is given up.
     let allocation = assert_rates(&two_paths([10, 10], 24), &[(10, 1), (10, 1)]);
     let of_paths: Vec<_> = allocation.allotments[0].paths.iter().map(|path| &path.bound).collect();
     assert_eq!(of_paths, [&Bound::OtherPaths, &resource("B")]);
@@ -228,11 +229,11 @@ fn v9_several_paths_of_unequal_capacity() {
         assert_near(&two_paths([10, 4], passes), &[(over, under), y]);
     }
     for (passes, published) in [(4, 7.0193), (5, 7.0077)] {
-        let x = rates(&solved(&two_paths([10, 4], passes)))[0] as f64 / UNIT as f64;
+        let x = rates(&solved(&two_paths([10, 4], passes)))[0] as f64 / UNIT_BPS as f64;
         assert!((x - published).abs() < 1e-4, "{x}");
     }
     let x = rates(&solved(&two_paths([10, 4], 24)))[0];
-    assert!(x.abs_diff(7 * UNIT) < 7 * UNIT / 1000, "{x}");
+    assert!(x.abs_diff(7 * UNIT_BPS) < 7 * UNIT_BPS / 1000, "{x}");
 }
 
 fn marks(analysis_demand: Option<BitRate>) -> Problem {
@@ -261,21 +262,21 @@ fn marks(analysis_demand: Option<BitRate>) -> Problem {
 }
 
 #[test]
-fn v10_soft_marks_hold_while_others_want_the_rest() {
+fn v10_soft_marks_hold_under_contention() {
     let allocation = assert_rates(&marks(None), &[(30, 1), (30, 1), (30, 1), (10, 1)]);
     let [prod, test] = ["prod", "test"].map(|class| Bound::Mark(class.to_owned()));
     assert_eq!(bounds(&allocation), [prod.clone(), prod, resource("A"), test]);
 }
 
 #[test]
-fn v11_what_marks_keep_idle_is_shared() {
+fn v11_capacity_idle_by_marks_shared() {
     let expected = [(39_375, 1000), (39_375, 1000), (5, 1), (16_250, 1000)];
     let allocation = assert_rates(&marks(Some(unit(5))), &expected);
     assert_eq!(bounds(&allocation), [resource("A"), resource("A"), Bound::Demand, resource("A")]);
 }
 
 #[test]
-fn v12_a_link_fails_and_its_flows_take_a_detour() {
+fn v12_failed_link_flows_take_detour() {
     let problem = |direct| {
         let path: &[&str] = if direct { &["AB"] } else { &["AC", "CB"] };
         Problem {

@@ -1,12 +1,14 @@
-//! ALTO (RFC 7285): what a network tells applications about itself, as documents: the information resource directory,
-//! a network map of sites, and a cost map between them.
+//! Documents of the Application-Layer Traffic Optimization protocol (ALTO, RFC 7285): the information resource
+//! directory, a network map of sites and a cost map between them.
 //!
-//! For: making these documents of a topology and the prefixes of its sites ([`Maps::of`], [`directory`]). Not for:
-//! serving them. Types have the names and fields of the RFC, and read what other servers write.
+//! [`Maps::of`] builds both maps from a topology and the prefixes of its sites, [`directory`] the directory that lists
+//! them. Serving them is the caller's. Types have the names and fields of the RFC and also parse other servers'
+//! documents.
 //!
-//! A site is a PID. `routingcost` between two is the one-way delay of the shortest way in microseconds, and one for
-//! each link; what cannot be reached is left out. All that belongs to no site is in the PID `default`, of which no
-//! costs are known. The tag of the network map follows from its content: it changes when the map does, and alone then.
+//! A site is a PID. The `routingcost` between two PIDs is the one-way delay of the shortest path in microseconds plus
+//! one
+//! per link; unreachable pairs are omitted. Addresses outside every site are in the PID `default`, which has no costs.
+//! The tag of the network map is a digest of its content, so it changes exactly when the map does.
 
 #![forbid(unsafe_code)]
 
@@ -20,11 +22,11 @@ pub use maps::{AltoError, DEFAULT_PID, Maps};
 
 /// Media types, RFC 7285 section 14.1.
 pub mod media {
-    /// Of a directory.
+    /// Media type of the information resource directory.
     pub const DIRECTORY: &str = "application/alto-directory+json";
-    /// Of a network map.
+    /// Media type of a network map.
     pub const NETWORK_MAP: &str = "application/alto-networkmap+json";
-    /// Of a cost map.
+    /// Media type of a cost map.
     pub const COST_MAP: &str = "application/alto-costmap+json";
 }
 
@@ -32,125 +34,125 @@ pub mod media {
 pub const NETWORK_MAP: &str = "network-map";
 /// Resource id of the cost map.
 pub const COST_MAP: &str = "routing-cost-map";
-/// Name of the one cost type.
+/// Name of the only cost type in the directory.
 const COST_TYPE: &str = "num-routing";
 
-/// Section 10.3: which version of which resource.
+/// Version of a resource (section 10.3).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct VersionTag {
-    /// Of a resource of the same directory.
+    /// Id of a resource in the same directory.
     pub resource_id: String,
     /// Up to 64 visible ASCII characters.
     pub tag: String,
 }
 
-/// Section 10.7: what costs mean.
+/// Metric and mode of a cost (section 10.7).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CostType {
-    /// `numerical` or `ordinal`.
+    /// Cost mode: `numerical` or `ordinal`.
     pub cost_mode: String,
-    /// `routingcost` here.
+    /// Cost metric, here always `routingcost`.
     pub cost_metric: String,
-    /// For people.
+    /// Text for human readers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 }
 
-/// Section 10.4.5: prefixes of a PID.
+/// Prefixes of a PID (section 10.4.5).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct EndpointAddressGroup {
-    /// In CIDR notation (RFC 4632).
+    /// IPv4 prefixes in CIDR notation (RFC 4632).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ipv4: Vec<String>,
-    /// RFC 4291, written as RFC 5952 has it.
+    /// IPv6 prefixes (RFC 4291) in the canonical form of RFC 5952.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ipv6: Vec<String>,
 }
 
-/// Section 11.2.1: PIDs with their prefixes.
+/// PIDs with their prefixes (section 11.2.1).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct NetworkMap {
-    /// Its version.
+    /// Version tag of the map.
     pub meta: NetworkMapMeta,
-    /// By PID.
+    /// Prefixes by PID.
     pub network_map: BTreeMap<String, EndpointAddressGroup>,
 }
 
-/// Section 11.2.1.6.
+/// Metadata of a network map (section 11.2.1.6).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkMapMeta {
-    /// Its version.
+    /// Version of this map.
     pub vtag: VersionTag,
 }
 
-/// Section 11.2.3: costs from PIDs to PIDs.
+/// Costs between PIDs (section 11.2.3).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CostMap {
-    /// Of which network map, and what the numbers mean.
+    /// Cost type, and the network map that defines the PIDs.
     pub meta: CostMapMeta,
-    /// By source and destination; pairs without a cost are left out.
+    /// Costs by source PID, then destination PID; pairs without a cost are omitted.
     pub cost_map: BTreeMap<String, BTreeMap<String, f64>>,
 }
 
-/// Section 11.2.3.6.
+/// Metadata of a cost map (section 11.2.3.6).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CostMapMeta {
-    /// The network map that it is of, in a list of one.
+    /// Version of the network map that defines the PIDs; always one element.
     pub dependent_vtags: Vec<VersionTag>,
-    /// What the numbers mean.
+    /// Metric and mode of the costs.
     pub cost_type: CostType,
 }
 
-/// Section 9.2: the information resource directory.
+/// Information resource directory (section 9.2).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Directory {
+pub struct InfoResourceDirectory {
     /// Cost types and the default map.
     pub meta: DirectoryMeta,
-    /// By resource id.
+    /// Entries by resource id.
     pub resources: BTreeMap<String, DirectoryEntry>,
 }
 
-/// Section 9.2.2.
+/// Metadata of the directory (section 9.2.2).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DirectoryMeta {
-    /// By name.
+    /// Cost types by name.
     #[serde(default)]
     pub cost_types: BTreeMap<String, CostType>,
-    /// Resource id.
+    /// Resource id of the default network map.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_alto_network_map: Option<String>,
 }
 
-/// Section 9.2.2: where a resource is, and what it needs.
+/// Location and requirements of a resource (section 9.2.2).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DirectoryEntry {
-    /// Where it is.
+    /// URI of the resource.
     pub uri: String,
-    /// What it is.
+    /// Media type of the response.
     pub media_type: String,
-    /// What is sent to it, where it is asked by POST.
+    /// Media type of the request body, for resources that take POST.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepts: Option<String>,
-    /// What it can do.
+    /// Optional capabilities, such as the cost types served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Capabilities>,
-    /// Resource ids.
+    /// Ids of the resources that this one depends on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uses: Vec<String>,
 }
 
-/// Section 11.2.3.4 and others; what is not known here is not kept.
+/// Capabilities of a resource (section 11.2.3.4); unknown ones are dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Capabilities {
-    /// Of the directory's cost types.
+    /// Names of cost types defined in the directory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cost_type_names: Vec<String>,
 }
@@ -163,9 +165,9 @@ fn routing_cost(description: Option<&str>) -> CostType {
     }
 }
 
-/// The directory of both maps, which are at `BASE/networkmap` and `BASE/costmap`.
+/// Returns the directory of both maps, which are served at `BASE/networkmap` and `BASE/costmap`.
 #[must_use]
-pub fn directory(base: &str) -> Directory {
+pub fn directory(base: &str) -> InfoResourceDirectory {
     let base = base.trim_end_matches('/');
     let entry = |path: &str, media_type: &str| DirectoryEntry {
         uri: format!("{base}/{path}"),
@@ -181,7 +183,7 @@ pub fn directory(base: &str) -> Directory {
         ..entry("costmap", media::COST_MAP)
     };
     let described = routing_cost(Some("one-way delay in microseconds, and one for each link"));
-    Directory {
+    InfoResourceDirectory {
         meta: DirectoryMeta {
             cost_types: BTreeMap::from([(COST_TYPE.to_owned(), described)]),
             default_alto_network_map: Some(NETWORK_MAP.to_owned()),

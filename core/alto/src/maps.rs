@@ -1,4 +1,4 @@
-//! Both maps of a topology.
+//! Network map and cost map of a topology.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,52 +12,52 @@ use crate::{
     VersionTag, routing_cost,
 };
 
-/// The PID of all that belongs to no site.
+/// PID of all addresses outside every site.
 pub const DEFAULT_PID: &str = "default";
-/// Section 10.1.
+/// Longest PID name, in characters (section 10.1).
 const PID_CHARACTERS_MAX: usize = 64;
 
-/// A network map and the costs of it.
+/// A network map and the cost map that depends on it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Maps {
     /// Sites and their prefixes.
     pub network: NetworkMap,
-    /// Costs between them.
+    /// Costs between the sites.
     pub costs: CostMap,
 }
 
-/// Prefixes that make no map.
+/// Site prefixes that do not make a network map.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AltoError {
-    /// A text that is no prefix.
+    /// A text that does not parse as a prefix.
     #[error("'{}' of site '{site}' is no prefix: write it like 192.0.2.0/24 or 2001:db8::/32", prefix.escape_debug())]
     Prefix {
-        /// Whose it is.
+        /// Site of the prefix.
         site: String,
-        /// The text.
+        /// Prefix as given.
         prefix: String,
     },
-    /// A prefix of two sites.
+    /// A prefix claimed by two sites.
     #[error("{prefix} belongs to the sites '{}' and '{}': a prefix belongs to one", sites[0], sites[1])]
     Twice {
-        /// The prefix.
+        /// Prefix in canonical form.
         prefix: String,
-        /// Both.
+        /// Names of the two sites.
         sites: [String; 2],
     },
-    /// A site that is not in the topology, or that has no host or switch there.
+    /// A site that the topology lacks, or that has no host or switch there.
     #[error("there is no site '{}' with a host or switch in the topology", .0.escape_debug())]
     Site(String),
-    /// A name that no PID may have.
+    /// A site name that is not a valid PID.
     #[error("'{}' cannot name a site for ALTO: use up to 64 letters, digits and - : @ _ . and not '{DEFAULT_PID}'", .0.escape_debug())]
     Name(String),
 }
 
 impl Maps {
-    /// Maps of sites with the prefixes of each, over links that may be used.
+    /// Builds the maps of sites with the given prefixes, over links for which `may_use` returns true.
     ///
     /// # Errors
-    /// When a site is unknown, a prefix is none or belongs to two sites.
+    /// If a site is unknown or its name is no valid PID, or a prefix does not parse or belongs to two sites.
     pub fn of(
         topology: &Topology,
         prefixes: &BTreeMap<String, Vec<String>>,
@@ -84,7 +84,7 @@ impl Maps {
         }
         let everything = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
         let rest = everything.map(|address| (address, 0)).into_iter();
-        // Whoever has all addresses leaves none to the rest.
+        // A site with the default route leaves nothing to the PID `default`.
         let rest = rest.filter(|prefix| !owners.contains_key(prefix)).collect();
         network_map.insert(DEFAULT_PID.to_owned(), group(rest));
         let vtag = VersionTag { resource_id: NETWORK_MAP.to_owned(), tag: tag(&network_map) };
@@ -104,7 +104,7 @@ fn is_pid(name: &str) -> bool {
     !name.is_empty() && name.len() <= PID_CHARACTERS_MAX && name.chars().all(allowed)
 }
 
-/// Bits behind the prefix are cleared.
+/// Parses a prefix in CIDR notation and clears its host bits.
 fn parse(text: &str) -> Option<(IpAddr, u8)> {
     let (address, length) = text.split_once('/')?;
     let length: u8 = length.parse().ok()?;

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use penstock_alto::{
-    AltoError, CostMap, DEFAULT_PID, Directory, Maps, NetworkMap, directory, media,
+    AltoError, CostMap, DEFAULT_PID, InfoResourceDirectory, Maps, NetworkMap, directory, media,
 };
 use penstock_topology::Topology;
 use serde_json::{Value, json};
 
 /// Shapes of the examples in sections 11.2.1.7, 11.2.3.7 and 9.2.3.
 #[test]
-fn the_examples_of_the_rfc_are_read_and_written_again() {
+fn rfc_examples_round_trip() {
     let vtag = json!({ "resource-id": "my-default-network-map", "tag": "da65eca2eb7a10ce8b059740b0b2e3f8eb1d4785" });
     let network = json!({
         "meta": { "vtag": vtag },
@@ -65,7 +65,8 @@ fn the_examples_of_the_rfc_are_read_and_written_again() {
             },
         },
     });
-    let read: Directory = serde_json::from_value(resources.clone()).expect("a directory");
+    let read: InfoResourceDirectory =
+        serde_json::from_value(resources.clone()).expect("a directory");
     assert_eq!(serde_json::to_value(&read).expect("JSON"), resources);
 }
 
@@ -139,7 +140,7 @@ fn maps_of_a_network() {
 }
 
 #[test]
-fn the_tag_changes_with_the_map_and_alone_then() {
+fn tag_follows_map_content() {
     let topology = Topology::read(NETWORK).expect("a good network");
     let tag = |of| Maps::of(&topology, &of, |_| true).expect("good").network.meta.vtag.tag;
     let first = tag(sample());
@@ -158,28 +159,29 @@ fn the_tag_changes_with_the_map_and_alone_then() {
 }
 
 #[test]
-fn every_address_is_in_a_pid_and_no_prefix_in_two() {
+fn prefixes_belong_to_one_pid() {
     let topology = Topology::read(NETWORK).expect("a good network");
     let all = prefixes(&[("cern", &["0.0.0.0/0"])]);
     let map = Maps::of(&topology, &all, |_| true).expect("good").network.network_map;
     assert_eq!(map[DEFAULT_PID].ipv6, ["::/0"]);
     assert!(map[DEFAULT_PID].ipv4.is_empty(), "cern has them");
-    let told = |of: &[(&str, &[&str])]| Maps::of(&topology, &prefixes(of), |_| true).unwrap_err();
-    let twice = told(&[("cern", &["10.0.0.0/8"]), ("far", &["10.1.2.3/8"])]);
+    let error_of =
+        |of: &[(&str, &[&str])]| Maps::of(&topology, &prefixes(of), |_| true).unwrap_err();
+    let twice = error_of(&[("cern", &["10.0.0.0/8"]), ("far", &["10.1.2.3/8"])]);
     let words = "10.0.0.0/8 belongs to the sites 'cern' and 'far': a prefix belongs to one";
     assert_eq!(twice.to_string(), words);
     for bad in ["", "10.0.0.0", "10.0.0.0/33", "::/129", "x/8", "10.0.0.0/-1"] {
-        assert!(matches!(told(&[("cern", &[bad])]), AltoError::Prefix { .. }), "{bad}");
+        assert!(matches!(error_of(&[("cern", &[bad])]), AltoError::Prefix { .. }), "{bad}");
     }
-    assert_eq!(told(&[("mars", &[])]), AltoError::Site("mars".to_owned()));
-    assert_eq!(told(&[("empty", &[])]), AltoError::Site("empty".to_owned()));
+    assert_eq!(error_of(&[("mars", &[])]), AltoError::Site("mars".to_owned()));
+    assert_eq!(error_of(&[("empty", &[])]), AltoError::Site("empty".to_owned()));
     for name in ["default", "a b", "", "\u{e9}"] {
-        assert_eq!(told(&[(name, &[])]), AltoError::Name(name.to_owned()));
+        assert_eq!(error_of(&[(name, &[])]), AltoError::Name(name.to_owned()));
     }
 }
 
 #[test]
-fn the_directory_tells_where_the_maps_are() {
+fn directory_lists_both_maps() {
     assert_eq!(
         json_of(&directory("https://dtn.example.org:8621/alto/")),
         json!({

@@ -1,12 +1,12 @@
-//! The bandwidth calendar: rates that are guaranteed between two instants over a path, now or later, and never more of
-//! them at any instant than a resource has to give.
+//! The bandwidth calendar: advance reservations of a guaranteed rate over a path between two instants, never more of
+//! them at once than a resource has capacity for.
 //!
-//! For: admitting a reservation or saying what would fit instead ([`Calendar::reserve`]), cancelling, listing, and how
-//! much is free when ([`Calendar::free`], [`Calendar::steps`]). Not for: making circuits, choosing paths, or knowing
-//! what time it is. A reservation that is running is a guarantee in the sense of the allocation.
+//! [`Calendar::reserve`] admits a reservation or returns what would fit instead; [`Calendar::free`] and
+//! [`Calendar::steps`] report free and reserved rates over time. Building circuits and choosing paths are the caller's,
+//! and so is the clock. An active reservation is a guarantee in the sense of `penstock_allocation`.
 //!
-//! Instants are seconds of Unix time; a reservation holds from its first instant until just before its last. Questions
-//! about one resource take O(log n) of n reservations on it (`profile`).
+//! Instants are seconds of Unix time; intervals are half-open. Queries about one resource take O(log n) of n
+//! reservations on it (`profile`).
 
 #![forbid(unsafe_code)]
 
@@ -18,63 +18,63 @@ use std::ops::Range;
 use penstock_units::BitRate;
 use profile::Profile;
 
-/// The largest rate, so that sums of all reservations stay far from overflow.
+/// Largest rate of a reservation, 1 Pb/s, so that the sum of all reservations stays far from overflow.
 pub const RATE_MAX: BitRate = BitRate(1_000_000_000_000_000);
-/// The last instant that there is, in the year 36,812: seconds of it times milliseconds still fit 64 bits.
+/// Last instant, in the year 36,812. In milliseconds it still fits 64 bits.
 pub const END_OF_TIME: u64 = 1 << 40;
-/// Reservations at once.
+/// Most reservations held at once.
 pub const RESERVATIONS_MAX: usize = 1 << 20;
 
-/// A rate over a path for a time.
+/// A guaranteed rate over a path for an interval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
-    /// A name of its own.
+    /// Unique name.
     pub name: String,
-    /// Names of resources, each once.
+    /// Names of the resources of the path, each once.
     pub path: Vec<String>,
-    /// Above zero.
+    /// Guaranteed rate, above zero.
     pub rate: BitRate,
-    /// From the first second until just before the last.
+    /// Unix seconds, half-open.
     pub seconds: Range<u64>,
 }
 
-/// Why a reservation was not made. Nothing has changed then.
+/// A reservation that was not made; the calendar is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// It does not fit; what would.
+pub enum ReserveError {
+    /// Too little free capacity, with what would fit.
     #[error("{0}")]
-    Full(Full),
-    /// There is one of the same name.
+    Shortage(Shortage),
+    /// A reservation of the same name exists.
     #[error("there is another reservation '{}': give it a name of its own", .0.escape_debug())]
     Twice(String),
-    /// A resource that the calendar does not know, or that stands twice in the path.
+    /// A resource that the calendar does not know, or that occurs twice in the path.
     #[error("the path names '{}', which {why}", resource.escape_debug())]
     Path {
-        /// Its name.
+        /// Name of the resource.
         resource: String,
-        /// What is wrong with it.
+        /// Reason, as a clause of the message.
         why: &'static str,
     },
-    /// Numbers that make no reservation.
+    /// A rate, interval or path out of range.
     #[error("{0}")]
     Terms(&'static str),
 }
 
-/// What stands in the way of a reservation, and what would fit.
+/// The shortage that a reservation met, and what would fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Full {
-    /// The first resource of the path that has too little.
+pub struct Shortage {
+    /// First resource of the path with too little capacity.
     pub resource: String,
-    /// The first second at which it has.
+    /// First Unix second at which it has too little.
     pub second: u64,
-    /// The largest rate that fits on the whole path for the time that was asked for.
+    /// Largest rate that fits on the whole path over the requested interval.
     pub largest: BitRate,
-    /// The first second from which the rate fits for as long as was asked for; none where a resource never gives so
+    /// First start at which the requested rate fits for the requested length; none where a resource never has that
     /// much.
     pub earliest: Option<u64>,
 }
 
-impl std::fmt::Display for Full {
+impl std::fmt::Display for Shortage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { resource, second, largest, earliest } = self;
         write!(f, "{} has too little left at second {second}: ", resource.escape_debug())?;
@@ -85,89 +85,90 @@ impl std::fmt::Display for Full {
     }
 }
 
-/// Resources with what may be reserved of each, and reservations.
+/// Resources with their reservable rates, and the reservations on them.
 #[derive(Debug, Clone, Default)]
 pub struct Calendar {
-    resources: Vec<Resource>,
+    resources: Vec<ResourceProfile>,
     names: HashMap<String, usize>,
-    reservations: BTreeMap<String, Held>,
+    reservations: BTreeMap<String, Booking>,
 }
 
 #[derive(Debug, Clone)]
-struct Resource {
+struct ResourceProfile {
     reservable: i64,
     used: Profile,
 }
 
 #[derive(Debug, Clone)]
-struct Held {
+struct Booking {
     reservation: Reservation,
     path: Vec<usize>,
 }
 
 impl Calendar {
-    /// A resource, or another share for one that is there. A smaller one takes nothing from anyone: what is too much
-    /// then is told by [`Self::overbooked`].
+    /// Adds a resource or changes its reservable rate. A lower rate cancels no reservation; [`Self::overbooked`] lists
+    /// the
+    /// resources with too little.
     ///
     /// # Errors
-    /// When the share is beyond [`RATE_MAX`].
-    pub fn set_reservable(&mut self, resource: &str, share: BitRate) -> Result<(), Refusal> {
+    /// If the rate exceeds [`RATE_MAX`].
+    pub fn set_reservable(&mut self, resource: &str, share: BitRate) -> Result<(), ReserveError> {
         if share > RATE_MAX {
-            return Err(Refusal::Terms("a reservable share is up to 1 Pb/s"));
+            return Err(ReserveError::Terms("a reservable share is up to 1 Pb/s"));
         }
         let reservable = share.0 as i64;
         match self.names.get(resource) {
             Some(id) => self.resources[*id].reservable = reservable,
             None => {
                 self.names.insert(resource.to_owned(), self.resources.len());
-                self.resources.push(Resource { reservable, used: Profile::default() });
+                self.resources.push(ResourceProfile { reservable, used: Profile::default() });
             }
         }
         Ok(())
     }
 
-    /// Reserves, if it fits at every instant.
+    /// Admits a reservation if it fits at every instant.
     ///
     /// # Errors
-    /// As [`Refusal`] says, with what would fit.
-    pub fn reserve(&mut self, reservation: Reservation) -> Result<(), Refusal> {
+    /// If it does not fit, with what would, or if its name, path, rate or interval is invalid.
+    pub fn reserve(&mut self, reservation: Reservation) -> Result<(), ReserveError> {
         let path = self.check(&reservation)?;
         let Reservation { rate, seconds, .. } = &reservation;
         if let Some(full) = self.full(&path, &reservation) {
-            return Err(Refusal::Full(full));
+            return Err(ReserveError::Shortage(full));
         }
         for id in &path {
             let used = &mut self.resources[*id].used;
             used.add(seconds.start, rate.0 as i64);
             used.add(seconds.end, -(rate.0 as i64));
         }
-        self.reservations.insert(reservation.name.clone(), Held { reservation, path });
+        self.reservations.insert(reservation.name.clone(), Booking { reservation, path });
         Ok(())
     }
 
-    fn check(&self, reservation: &Reservation) -> Result<Vec<usize>, Refusal> {
+    fn check(&self, reservation: &Reservation) -> Result<Vec<usize>, ReserveError> {
         let Reservation { name, path, rate, seconds } = reservation;
         if self.reservations.contains_key(name) {
-            return Err(Refusal::Twice(name.clone()));
+            return Err(ReserveError::Twice(name.clone()));
         }
         if self.reservations.len() >= RESERVATIONS_MAX {
-            return Err(Refusal::Terms("there are too many reservations: cancel some"));
+            return Err(ReserveError::Terms("there are too many reservations: cancel some"));
         }
         if rate.0 == 0 || *rate > RATE_MAX {
-            return Err(Refusal::Terms("a rate is above 0 and up to 1 Pb/s"));
+            return Err(ReserveError::Terms("a rate is above 0 and up to 1 Pb/s"));
         }
         if seconds.is_empty() || seconds.end > END_OF_TIME {
-            return Err(Refusal::Terms(
+            return Err(ReserveError::Terms(
                 "a reservation ends after it begins, and before the end of time",
             ));
         }
         if path.is_empty() {
-            return Err(Refusal::Terms("a path has at least one resource"));
+            return Err(ReserveError::Terms("a path has at least one resource"));
         }
         let mut ids = Vec::with_capacity(path.len());
         let mut seen = HashSet::new();
         for resource in path {
-            let wrong = |why| Refusal::Path { resource: resource.clone(), why };
+            let wrong = |why| ReserveError::Path { resource: resource.clone(), why };
             let id =
                 *self.names.get(resource).ok_or_else(|| wrong("the calendar does not know"))?;
             if !seen.insert(id) {
@@ -178,7 +179,7 @@ impl Calendar {
         Ok(ids)
     }
 
-    fn full(&self, path: &[usize], reservation: &Reservation) -> Option<Full> {
+    fn full(&self, path: &[usize], reservation: &Reservation) -> Option<Shortage> {
         let Reservation { path: names, rate, seconds, .. } = reservation;
         let rate = rate.0 as i64;
         let blocked = |id: &usize| {
@@ -193,7 +194,7 @@ impl Calendar {
             resource.reservable - resource.used.most(seconds.clone())
         });
         let largest = left.min().unwrap_or(0).max(0);
-        Some(Full {
+        Some(Shortage {
             resource: names[place].clone(),
             second,
             largest: BitRate(largest as u64),
@@ -201,7 +202,8 @@ impl Calendar {
         })
     }
 
-    /// Moves on to where the resource in the way has room again, until none is.
+    /// Returns the first start from which the rate fits: repeatedly skips to where the blocking resource has room
+    /// again.
     fn earliest(&self, path: &[usize], rate: i64, Range { start, end }: Range<u64>) -> Option<u64> {
         let long = end - start;
         let mut from = start;
@@ -210,7 +212,7 @@ impl Calendar {
                 return None;
             }
             for id in path {
-                let Resource { reservable, used } = &self.resources[*id];
+                let ResourceProfile { reservable, used } = &self.resources[*id];
                 let most = reservable - rate;
                 if let Some(blocked) = used.first_above(from, most)
                     && blocked < from + long
@@ -223,15 +225,16 @@ impl Calendar {
         }
     }
 
-    /// Gives back what a reservation has from an instant on: all of it where that is before its start. It is told as it
-    /// was; one that had begun stays on the calendar until that instant.
+    /// Releases a reservation from an instant on, or entirely if that is before its start. Returns the reservation as
+    /// it
+    /// was; one that had begun stays listed until that instant.
     pub fn cancel(&mut self, name: &str, from: u64) -> Option<Reservation> {
-        let held = self.reservations.get_mut(name)?;
-        let before = held.reservation.clone();
+        let booking = self.reservations.get_mut(name)?;
+        let before = booking.reservation.clone();
         let Range { start, end } = before.seconds;
         let cut = from.clamp(start, end);
-        let (rate, path) = (before.rate.0 as i64, held.path.clone());
-        held.reservation.seconds.end = cut;
+        let (rate, path) = (before.rate.0 as i64, booking.path.clone());
+        booking.reservation.seconds.end = cut;
         for id in path {
             let used = &mut self.resources[id].used;
             used.add(cut, -rate);
@@ -243,13 +246,13 @@ impl Calendar {
         Some(before)
     }
 
-    /// Forgets what ended at or before an instant.
-    pub fn forget(&mut self, until: u64) {
-        let over = |held: &Held| held.reservation.seconds.end <= until;
+    /// Removes reservations that ended at or before an instant.
+    pub fn remove_ended(&mut self, until: u64) {
+        let over = |booking: &Booking| booking.reservation.seconds.end <= until;
         let names: Vec<String> = self
             .reservations
             .iter()
-            .filter(|(_, held)| over(held))
+            .filter(|(_, booking)| over(booking))
             .map(|(name, _)| name.clone())
             .collect();
         for name in names {
@@ -257,37 +260,37 @@ impl Calendar {
         }
     }
 
-    /// A reservation by its name.
+    /// Returns the reservation of a name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Reservation> {
-        self.reservations.get(name).map(|held| &held.reservation)
+        self.reservations.get(name).map(|booking| &booking.reservation)
     }
 
-    /// Reservations that hold at some instant of a time, in the order of their names.
+    /// Returns the reservations that overlap an interval, ordered by name.
     pub fn list(&self, seconds: Range<u64>) -> impl Iterator<Item = &Reservation> {
-        let all = self.reservations.values().map(|held| &held.reservation);
+        let all = self.reservations.values().map(|booking| &booking.reservation);
         all.filter(move |one| one.seconds.start < seconds.end && one.seconds.end > seconds.start)
     }
 
-    /// What is free of a resource at every instant of a time; none where there is no such resource.
+    /// Returns the rate of a resource that is free throughout an interval; none for an unknown resource.
     #[must_use]
     pub fn free(&self, resource: &str, seconds: Range<u64>) -> Option<BitRate> {
-        let Resource { reservable, used } = &self.resources[*self.names.get(resource)?];
+        let ResourceProfile { reservable, used } = &self.resources[*self.names.get(resource)?];
         Some(BitRate((reservable - used.most(seconds)).max(0) as u64))
     }
 
-    /// What is reserved of a resource: from each second on, how much, until the next one.
+    /// Returns the reserved rate of a resource as steps: each rate holds from its second until the next step.
     #[must_use]
     pub fn steps(&self, resource: &str) -> Option<Vec<(u64, BitRate)>> {
         let steps = self.resources[*self.names.get(resource)?].used.steps();
         Some(steps.into_iter().map(|(second, used)| (second, BitRate(used as u64))).collect())
     }
 
-    /// Resources of which more is reserved than they have to give now, with the first such second from an instant on.
+    /// Returns resources with more reserved than reservable, each with the first such second from `from` on.
     #[must_use]
     pub fn overbooked(&self, from: u64) -> Vec<(&str, u64)> {
         let over = self.names.iter().filter_map(|(name, id)| {
-            let Resource { reservable, used } = &self.resources[*id];
+            let ResourceProfile { reservable, used } = &self.resources[*id];
             Some((name.as_str(), used.first_above(from, *reservable)?))
         });
         let mut over: Vec<_> = over.collect();

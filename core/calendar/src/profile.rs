@@ -1,35 +1,35 @@
-//! A rate over time as a step function: changes at instants, in a search tree that knows of each subtree the sum of its
-//! changes and the most and least that the sum reaches on the way.
+//! A rate over time as a step function: a search tree of changes, each node with the sum of its subtree's changes and
+//! the largest and smallest prefix sum.
 //!
-//! A treap (Seidel and Aragon 1996) whose priorities follow from the instants, so that the same changes make the same
-//! tree, in whatever order they come; its depth is O(log n) as if they were drawn by chance.
+//! A treap (Seidel and Aragon 1996). Priorities are hashes of the instants, so the shape is independent of insertion
+//! order and the expected depth is O(log n).
 
 use std::ops::Range;
 
-/// Zero before the first change.
+/// A step function of time, zero before the first change.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Profile {
-    nodes: Vec<Node>,
+    nodes: Vec<TreapNode>,
     free: Vec<u32>,
     root: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Node {
+struct TreapNode {
     second: u64,
-    /// Never zero.
+    /// Bits per second, never zero.
     change: i64,
     left: Option<u32>,
     right: Option<u32>,
-    /// Of the subtree.
+    /// Sum of the subtree's changes.
     sum: i64,
-    /// Of the sums of its first changes, from one on.
+    /// Largest and smallest sum of the subtree's first changes, at least one of them.
     most: i64,
     least: i64,
 }
 
 impl Profile {
-    /// From an instant on there is so much more.
+    /// Adds `change` from an instant on.
     pub(crate) fn add(&mut self, second: u64, change: i64) {
         if change == 0 {
             return;
@@ -45,18 +45,18 @@ impl Profile {
         self.root = self.merge(first, after);
     }
 
-    /// The most that it is at instants of a time.
+    /// Returns the maximum over an interval.
     pub(crate) fn most(&self, seconds: Range<u64>) -> i64 {
         let mut most = self.at(seconds.start);
         self.walk(self.root, 0, &seconds, &mut most);
         most
     }
 
-    /// What it is at an instant.
+    /// Returns the value at an instant.
     fn at(&self, second: u64) -> i64 {
         let (mut node, mut sum) = (self.root, 0);
         while let Some(id) = node {
-            let Node { second: here, change, left, right, .. } = self.nodes[id as usize];
+            let TreapNode { second: here, change, left, right, .. } = self.nodes[id as usize];
             if here <= second {
                 sum += self.sum(left) + change;
                 node = right;
@@ -67,7 +67,7 @@ impl Profile {
         sum
     }
 
-    /// Looks at changes after the first instant of a time and before its last.
+    /// Raises `most` to the maximum over the changes inside the interval.
     fn walk(&self, node: Option<u32>, before: i64, seconds: &Range<u64>, most: &mut i64) {
         let Some(id) = node else { return };
         let one = self.nodes[id as usize];
@@ -86,7 +86,7 @@ impl Profile {
         }
     }
 
-    /// The first instant from one on at which it is more than this.
+    /// Returns the first instant at or after `from` with a value above `limit`.
     pub(crate) fn first_above(&self, from: u64, limit: i64) -> Option<u64> {
         if self.at(from) > limit {
             return Some(from);
@@ -94,7 +94,7 @@ impl Profile {
         self.first(self.root, 0, from, &|node| node.most, &|rate| rate > limit)
     }
 
-    /// The first instant from one on at which it is no more than this.
+    /// Returns the first instant at or after `from` with a value of at most `limit`.
     pub(crate) fn first_at_most(&self, from: u64, limit: i64) -> Option<u64> {
         if self.at(from) <= limit {
             return Some(from);
@@ -102,13 +102,13 @@ impl Profile {
         self.first(self.root, 0, from, &|node| node.least, &|rate| rate <= limit)
     }
 
-    /// The first change after an instant with a rate that is wanted; a subtree whose extreme is not is left out.
+    /// Returns the first change after an instant to a wanted value; skips subtrees whose extreme is not wanted.
     fn first(
         &self,
         node: Option<u32>,
         before: i64,
         after: u64,
-        extreme: &dyn Fn(&Node) -> i64,
+        extreme: &dyn Fn(&TreapNode) -> i64,
         wanted: &dyn Fn(i64) -> bool,
     ) -> Option<u64> {
         let one = self.nodes[node? as usize];
@@ -128,7 +128,7 @@ impl Profile {
         self.first(one.right, here, after, extreme, wanted)
     }
 
-    /// All changes as rates from their instants on.
+    /// Returns each change as its instant and the value from then on.
     pub(crate) fn steps(&self) -> Vec<(u64, i64)> {
         let mut steps = Vec::with_capacity(self.nodes.len() - self.free.len());
         let (mut waiting, mut node, mut rate) = (Vec::new(), self.root, 0);
@@ -150,7 +150,7 @@ impl Profile {
     }
 
     fn leaf(&mut self, second: u64, change: i64) -> u32 {
-        let node = Node {
+        let node = TreapNode {
             second,
             change,
             left: None,
@@ -188,7 +188,7 @@ impl Profile {
         (node.sum, node.most, node.least) = (sum, most, least);
     }
 
-    /// What is before an instant, and the rest.
+    /// Splits a subtree into the changes before an instant and the rest.
     fn split(&mut self, node: Option<u32>, second: u64) -> (Option<u32>, Option<u32>) {
         let Some(id) = node else { return (None, None) };
         let one = self.nodes[id as usize];
@@ -205,10 +205,10 @@ impl Profile {
         }
     }
 
-    /// All of the first is before all of the second.
+    /// Joins two trees; all of the first is before all of the second.
     fn merge(&mut self, first: Option<u32>, second: Option<u32>) -> Option<u32> {
         let (Some(a), Some(b)) = (first, second) else { return first.or(second) };
-        let priority = |id: u32| mixed(self.nodes[id as usize].second);
+        let priority = |id: u32| splitmix64(self.nodes[id as usize].second);
         if priority(a) >= priority(b) {
             let right = self.merge(self.nodes[a as usize].right, second);
             self.nodes[a as usize].right = right;
@@ -223,8 +223,8 @@ impl Profile {
     }
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea and Flood 2014): one to one.
-fn mixed(number: u64) -> u64 {
+/// Finalizer of SplitMix64 (Steele, Lea and Flood 2014), a bijection.
+fn splitmix64(number: u64) -> u64 {
     let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -239,7 +239,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn answers_are_those_of_a_list(
+        fn profile_equals_list_model(
             changes in prop::collection::vec((0..40_u64, -5..5_i64), 0..60),
             from in 0..45_u64,
             long in 1..20_u64,
@@ -272,14 +272,14 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_is_shallow() {
+    fn tree_depth_is_logarithmic() {
         let mut profile = Profile::default();
         (0..100_000).for_each(|second| profile.add(second, 1));
         let mut deepest = 0;
         let mut waiting: Vec<_> = profile.root.map(|root| (root, 1)).into_iter().collect();
         while let Some((id, depth)) = waiting.pop() {
             deepest = deepest.max(depth);
-            let Node { left, right, .. } = profile.nodes[id as usize];
+            let TreapNode { left, right, .. } = profile.nodes[id as usize];
             waiting.extend(left.into_iter().chain(right).map(|child| (child, depth + 1)));
         }
         // Of 100,000 nodes drawn by chance 17 levels are the least and some 40 are usual.

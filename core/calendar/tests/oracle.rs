@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use penstock_calendar::{Calendar, END_OF_TIME, Full, Refusal, Reservation};
+use penstock_calendar::{Calendar, END_OF_TIME, Reservation, ReserveError, Shortage};
 use penstock_units::BitRate;
 use proptest::prelude::*;
 use proptest::sample::{Index, subsequence};
 
 const NAMES: [&str; 4] = ["ams-gva", "gva-chi", "chi-den", "den-lax"];
-const SECONDS: usize = 60;
+const START_SECONDS_MAX: usize = 60;
 
 /// Every resource, every second.
 #[derive(Default)]
@@ -38,7 +38,7 @@ impl Plain {
         asked.path.iter().all(|name| self.free(name, seconds.clone()) >= asked.rate.0)
     }
 
-    fn reserve(&mut self, asked: &Reservation) -> Result<(), Full> {
+    fn reserve(&mut self, asked: &Reservation) -> Result<(), Shortage> {
         let seconds = asked.seconds.clone();
         if self.fits(asked, seconds.clone()) {
             self.held.insert(asked.name.clone(), asked.clone());
@@ -51,7 +51,7 @@ impl Plain {
         let largest = asked.path.iter().map(|name| self.free(name, seconds.clone())).min();
         let long = seconds.end - seconds.start;
         let earliest = (seconds.start..300).find(|start| self.fits(asked, *start..start + long));
-        Err(Full { resource, second, largest: BitRate(largest.unwrap_or(0)), earliest })
+        Err(Shortage { resource, second, largest: BitRate(largest.unwrap_or(0)), earliest })
     }
 }
 
@@ -60,17 +60,17 @@ enum Act {
     Reserve(Vec<String>, u64, u64, u64),
     Cancel(Index, u64),
     Share(usize, u64),
-    Forget(u64),
+    RemoveEnded(u64),
 }
 
 fn act() -> impl Strategy<Value = Act> {
     let path = subsequence(NAMES.map(str::to_owned).to_vec(), 1..=3);
-    let reserve = (path, 1..80_u64, 0..SECONDS as u64, 1..20_u64);
+    let reserve = (path, 1..80_u64, 0..START_SECONDS_MAX as u64, 1..20_u64);
     prop_oneof![
         6 => reserve.prop_map(|(path, rate, start, long)| Act::Reserve(path, rate, start, long)),
         2 => (any::<Index>(), 0..70_u64).prop_map(|(which, from)| Act::Cancel(which, from)),
         1 => (0..NAMES.len(), 0..150_u64).prop_map(|(which, share)| Act::Share(which, share)),
-        1 => (0..30_u64).prop_map(Act::Forget),
+        1 => (0..30_u64).prop_map(Act::RemoveEnded),
     ]
 }
 
@@ -78,7 +78,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn the_calendar_is_a_list_of_seconds(acts in prop::collection::vec(act(), 1..60)) {
+    fn calendar_equals_per_second_model(acts in prop::collection::vec(act(), 1..60)) {
         let (mut calendar, mut plain) = (Calendar::default(), Plain::default());
         for name in NAMES {
             calendar.set_reservable(name, BitRate(100)).expect("a good share");
@@ -89,7 +89,7 @@ proptest! {
                 Act::Reserve(path, rate, start, long) => {
                     let seconds = start..start + long;
                     let asked = Reservation { name: format!("{number}"), path, rate: BitRate(rate), seconds };
-                    let expected = plain.reserve(&asked).map_err(Refusal::Full);
+                    let expected = plain.reserve(&asked).map_err(ReserveError::Shortage);
                     prop_assert_eq!(calendar.reserve(asked), expected);
                 }
                 Act::Cancel(which, from) if !plain.held.is_empty() => {
@@ -107,8 +107,8 @@ proptest! {
                     calendar.set_reservable(NAMES[which], BitRate(share)).expect("a good share");
                     plain.reservable.insert(NAMES[which].to_owned(), share);
                 }
-                Act::Forget(until) => {
-                    calendar.forget(until);
+                Act::RemoveEnded(until) => {
+                    calendar.remove_ended(until);
                     plain.held.retain(|_, one| one.seconds.end > until);
                 }
             }
@@ -134,7 +134,7 @@ proptest! {
 }
 
 #[test]
-fn a_refusal_says_what_would_fit() {
+fn refusal_reports_what_would_fit() {
     let mut calendar = Calendar::default();
     for name in NAMES {
         calendar.set_reservable(name, BitRate(100_000_000_000)).expect("a good share");

@@ -3,7 +3,7 @@
 //! Prefixes are SI (`k M G T P`, powers of 1000) unless they carry an `i` (`Ki Mi Gi Ti Pi`, powers of
 //! 1024), for sizes and rates alike. Fractions are accepted where the result is a whole number of units
 //! after rounding (`1.5G`). Parsing never panics; every error names the text and shows a form that works.
-//!
+//! The crate does no arithmetic beyond what printing a rate needs.
 //! It holds no arithmetic beyond what printing a rate needs, and nothing that is not a quantity.
 
 #![forbid(unsafe_code)]
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A text that is not the quantity it should be.
+/// A text that does not parse as the expected quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is not {what}: write it like {example}")]
 pub struct ParseQuantityError {
@@ -125,7 +125,7 @@ pub fn display_count(count: u64, noun: &str) -> String {
     format!("{count} {noun}{ending}")
 }
 
-/// Prints how long something takes to get somewhere, in three digits: `850 ns`, `12.3 us`, `65.0 ms`.
+/// Prints a latency in three significant digits: `850 ns`, `12.3 us`, `65.0 ms`.
 #[must_use]
 pub fn display_latency(latency: Duration) -> String {
     const UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
@@ -210,14 +210,14 @@ fn scaled(number: Decimal<'_>, multiplier: u64) -> Option<u64> {
 }
 
 fn prefix_multiplier(prefix: &str) -> Option<u64> {
-    const LETTERS: [u8; 5] = [b'k', b'm', b'g', b't', b'p'];
+    const PREFIX_LETTERS: [u8; 5] = [b'k', b'm', b'g', b't', b'p'];
     let (letter, base) = match prefix.as_bytes() {
         [] => return Some(1),
         [letter] => (letter, 1000_u64),
         [letter, b'i'] => (letter, 1024),
         _ => return None,
     };
-    let power = LETTERS.iter().position(|l| *l == letter.to_ascii_lowercase())? + 1;
+    let power = PREFIX_LETTERS.iter().position(|l| *l == letter.to_ascii_lowercase())? + 1;
     Some(base.pow(u32::try_from(power).ok()?))
 }
 
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_bits_unless_they_say_bytes() {
+    fn rates_default_to_bits() {
         for (text, bits) in [
             ("10G", 10_000_000_000),
             ("10Gbps", 10_000_000_000),

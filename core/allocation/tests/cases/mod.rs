@@ -1,4 +1,4 @@
-//! Problems by chance for the tests of this crate.
+//! Random problems for the tests of this crate.
 
 use penstock_allocation::{Class, Demand, Policy, Problem, Resource};
 use penstock_units::BitRate;
@@ -7,9 +7,9 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 
-const RESOURCES: usize = 8;
+const RESOURCE_COUNT: usize = 8;
 
-/// Round numbers, so that limits coincide, and any others.
+/// Round rates, so that limits coincide, and arbitrary ones.
 pub(crate) fn rate() -> impl Strategy<Value = BitRate> {
     prop_oneof![
         (0..20_u64).prop_map(|tens| BitRate(tens * 10_000_000_000)),
@@ -20,11 +20,11 @@ pub(crate) fn rate() -> impl Strategy<Value = BitRate> {
 
 fn resource_name(number: usize) -> String {
     // Not in the order of the numbers.
-    format!("r{}", (number * 5) % RESOURCES)
+    format!("r{}", (number * 5) % RESOURCE_COUNT)
 }
 
 fn path() -> impl Strategy<Value = Vec<String>> {
-    let all: Vec<String> = (0..RESOURCES).map(resource_name).collect();
+    let all: Vec<String> = (0..RESOURCE_COUNT).map(resource_name).collect();
     subsequence(all, 1..4)
 }
 
@@ -37,7 +37,7 @@ fn class(name: &'static str) -> impl Strategy<Value = Class> {
     })
 }
 
-/// A demand on up to so many paths, with or without what only some have.
+/// A demand on up to `paths` paths; with a class and a guarantee only if `classes`.
 pub(crate) fn demand(paths: usize, classes: bool) -> impl Strategy<Value = Demand> {
     let class = option::of(prop_oneof![Just("a"), Just("b"), Just("c")]);
     let rates = (option::of(rate()), option::of(rate()), option::weighted(0.3, rate()));
@@ -54,7 +54,7 @@ pub(crate) fn demand(paths: usize, classes: bool) -> impl Strategy<Value = Deman
     )
 }
 
-/// Up to `demands` of them, `d0` and so on.
+/// A problem with up to `demands` demands, named `d0` and so on.
 pub(crate) fn problem(
     demands: usize,
     paths: usize,
@@ -62,7 +62,7 @@ pub(crate) fn problem(
 ) -> impl Strategy<Value = Problem> {
     let all_classes = (class("a"), class("b"), class("c"));
     let policy = prop_oneof![Just(0), Just(20), 0..300_u16];
-    (vec(rate(), RESOURCES), all_classes, vec(demand(paths, classes), 1..=demands), policy)
+    (vec(rate(), RESOURCE_COUNT), all_classes, vec(demand(paths, classes), 1..=demands), policy)
         .prop_map(move |(capacities, (a, b, c), mut demands, tier_floor_permille)| {
             for (number, demand) in demands.iter_mut().enumerate() {
                 demand.name = format!("d{number}");

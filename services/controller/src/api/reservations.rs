@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use penstock_calendar::{END_OF_TIME, RATE_MAX, Refusal};
+use penstock_calendar::{END_OF_TIME, RATE_MAX, ReserveError};
 use penstock_units::BitRate;
 use serde::{Deserialize, Serialize};
 use sqlx::Row;
@@ -170,7 +170,7 @@ pub(super) async fn make(
     });
     let id = match made.await? {
         Ok(id) => id,
-        Err(Refusal::Full(full)) => {
+        Err(ReserveError::Shortage(full)) => {
             let text = format!("{full}: ask for that, or for another time");
             return Err(Problem::at(StatusCode::CONFLICT, "/rate_bps", text));
         }

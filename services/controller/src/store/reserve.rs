@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use penstock_calendar::{Calendar, Refusal, Reservation};
+use penstock_calendar::{Calendar, Reservation, ReserveError};
 use penstock_operations::round::{Planner, RESERVABLE_PERCENT};
 use penstock_units::BitRate;
 use sqlx::any::AnyRow;
@@ -104,7 +104,7 @@ pub(crate) async fn reserve(
     cx: &mut Context,
     wanted: &Wanted,
     audit: Audit,
-) -> Result<Result<i64, Refusal>, sqlx::Error> {
+) -> Result<Result<i64, ReserveError>, sqlx::Error> {
     let settings = Arc::clone(&cx.settings);
     let planner = &settings.planner;
     let mut calendar = calendar(cx, planner, None).await?;
@@ -112,7 +112,8 @@ pub(crate) async fn reserve(
     for (resources, links) in planner.site_ways(&wanted.source, &wanted.destination, wanted.circuit)
     {
         if wanted.circuit && links.is_empty() {
-            refusal = Some(Refusal::Terms("a circuit needs a link between switches of its sites"));
+            refusal =
+                Some(ReserveError::Terms("a circuit needs a link between switches of its sites"));
             continue;
         }
         let reservation = Reservation {
@@ -140,7 +141,7 @@ pub(crate) async fn reserve(
             Err(error) => refusal = Some(better(refusal, error)),
         }
     }
-    Ok(Err(refusal.unwrap_or(Refusal::Terms(
+    Ok(Err(refusal.unwrap_or(ReserveError::Terms(
         "the topology has no way between hosts of these sites: it needs a host at each (two where both are one site) and links between them",
     ))))
 }
@@ -172,10 +173,12 @@ pub(crate) async fn ways(
 }
 
 /// The refusal that offers more.
-fn better(one: Option<Refusal>, other: Refusal) -> Refusal {
+fn better(one: Option<ReserveError>, other: ReserveError) -> ReserveError {
     match (one, other) {
-        (Some(Refusal::Full(one)), Refusal::Full(other)) if one.largest >= other.largest => {
-            Refusal::Full(one)
+        (Some(ReserveError::Shortage(one)), ReserveError::Shortage(other))
+            if one.largest >= other.largest =>
+        {
+            ReserveError::Shortage(one)
         }
         (_, other) => other,
     }

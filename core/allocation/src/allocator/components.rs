@@ -1,31 +1,31 @@
-//! What shares something with what, found by walking from a demand over its resources and its class to others.
+//! Connected components of a problem, found by breadth-first search over shared resources and classes.
 
 use std::ops::Range;
 
 use super::Allocator;
 
-/// A part of the problem that shares nothing with the rest: where it stands in [`Parts`].
+/// A connected component, as ranges of the lists in [`Components`].
 #[derive(Debug, Clone)]
-pub(super) struct Part {
+pub(super) struct Component {
     pub(super) resources: Range<usize>,
     pub(super) classes: Range<usize>,
     pub(super) demands: Range<usize>,
 }
 
-/// The parts that were found so far, by walking from a demand to all that it shares something with.
-pub(super) struct Parts {
+/// The components found so far.
+pub(super) struct Components {
     pub(super) resources: Vec<u32>,
     pub(super) classes: Vec<u32>,
     pub(super) demands: Vec<u32>,
     seen_resources: Vec<bool>,
     seen_classes: Vec<bool>,
     seen_demands: Vec<bool>,
-    /// Within its part.
-    pub(super) resource_places: Vec<u32>,
-    pub(super) class_places: Vec<u32>,
+    /// Index of each resource within its component.
+    pub(super) resource_indices: Vec<u32>,
+    pub(super) class_indices: Vec<u32>,
 }
 
-impl Parts {
+impl Components {
     pub(super) fn new(all: &Allocator) -> Self {
         Self {
             resources: Vec::new(),
@@ -34,13 +34,13 @@ impl Parts {
             seen_resources: vec![false; all.resources.len()],
             seen_classes: vec![false; all.classes.len()],
             seen_demands: vec![false; all.demands.len()],
-            resource_places: vec![0; all.resources.len()],
-            class_places: vec![0; all.classes.len()],
+            resource_indices: vec![0; all.resources.len()],
+            class_indices: vec![0; all.classes.len()],
         }
     }
 
-    /// The part that a demand is in; none if it was found before.
-    pub(super) fn of(&mut self, all: &Allocator, first: u32) -> Option<Part> {
+    /// Returns the component of a demand; none if an earlier call returned it.
+    pub(super) fn of(&mut self, all: &Allocator, first: u32) -> Option<Component> {
         if std::mem::replace(&mut self.seen_demands[first as usize], true) {
             return None;
         }
@@ -63,7 +63,7 @@ impl Parts {
                 }
             }
         }
-        Some(Part {
+        Some(Component {
             resources: starts.0..self.resources.len(),
             classes: starts.1..self.classes.len(),
             demands: starts.2..self.demands.len(),
