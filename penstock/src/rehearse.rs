@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use penstock_controller::config::Config;
-use penstock_controller::rehearsal::{Held, StoreDesk};
+use penstock_controller::rehearsal::{StoreController, StoreSize};
 use penstock_operations::round::Planner;
-use penstock_rehearsal::books::{self, Books, Ended};
-use penstock_rehearsal::demand::{Arrivals, DAY_S, Demand, clock};
-use penstock_rehearsal::desk::Desk;
-use penstock_rehearsal::figures::{Figures, Times};
+use penstock_rehearsal::controller_api::ControllerApi;
+use penstock_rehearsal::in_memory::{ClassOutcome, InMemoryConfig, InMemoryController};
+use penstock_rehearsal::metrics::{DurationSamples, SimulationMetrics};
 use penstock_rehearsal::nodes::{NodeSpec, Nodes};
+use penstock_rehearsal::workload::{DAY_S, RequestArrivals, Workload, clock};
 use penstock_scitags::Registry;
 use penstock_topology::{Node, NodeId};
 use penstock_units::{BitRate, ByteCount, parse_duration};
@@ -114,31 +114,31 @@ struct Outcome {
     /// When the last request was over, in seconds after the last arrival; none where that was not waited for.
     finish: Option<u32>,
     open: u64,
-    figures: Figures,
+    figures: SimulationMetrics,
     /// Whole rounds, and reports of all nodes at once, in seconds.
-    rounds: Times,
-    reports: Times,
-    ended: BTreeMap<String, Ended>,
-    held: Option<Held>,
+    rounds: DurationSamples,
+    reports: DurationSamples,
+    ended: BTreeMap<String, ClassOutcome>,
+    held: Option<StoreSize>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
     let mut config = Config::load(Some(&args.config), Registry::builtin()).or_exit(Code::Usage)?;
     config.keep = args.keep.unwrap_or(config.keep);
-    let demand = Demand::read(&text_of(&args.demand)?)
+    let demand = Workload::read(&text_of(&args.demand)?)
         .map_err(|error| anyhow!("{}: {error}", args.demand.display()))
         .or_exit(Code::Usage)?;
     check(&config, &demand, &args.demand).or_exit(Code::Usage)?;
     let mut outcome = match &args.database {
         None => {
-            let mut books = Books::new(books::Rules {
+            let mut controller = InMemoryController::new(InMemoryConfig {
                 batch: config.batch,
                 lost_ms: config.lost_after.as_millis() as i64,
                 alive_ms: (config.lost_after.as_millis() as i64 / 4).max(3000),
                 lease_seconds: config.lease_seconds,
             });
-            let mut outcome = play(args, &config, demand, &mut books)?;
-            outcome.ended = books.ended;
+            let mut outcome = play(args, &config, demand, &mut controller)?;
+            outcome.ended = controller.ended;
             outcome
         }
         Some(url) => {
@@ -149,7 +149,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
                 }
                 other => other.to_owned(),
             };
-            let mut store = StoreDesk::open(config.clone(), &url).map_err(|e| anyhow!(e))?;
+            let mut store = StoreController::open(config.clone(), &url).map_err(|e| anyhow!(e))?;
             let mut outcome = play(args, &config, demand, &mut store)?;
             outcome.kept = url.split(':').next().unwrap_or_default().to_owned();
             outcome.held = Some(store.held().map_err(|e| anyhow!(e))?);
@@ -170,7 +170,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
 }
 
 /// Names in the demand must be those of the configuration.
-fn check(config: &Config, demand: &Demand, file: &Path) -> Result<(), anyhow::Error> {
+fn check(config: &Config, demand: &Workload, file: &Path) -> Result<(), anyhow::Error> {
     let topology = &config.topology;
     let unknown = |what: &str, name: &str| {
         anyhow!("{}: the configuration has no {what} '{}'", file.display(), name.escape_debug())
@@ -217,13 +217,13 @@ fn specs(config: &Config) -> Vec<NodeSpec> {
 fn play(
     args: &Args,
     config: &Config,
-    demand: Demand,
-    desk: &mut dyn Desk,
+    demand: Workload,
+    controller: &mut dyn ControllerApi,
 ) -> Result<Outcome, Failure> {
     let failed = |error: String| Failure::from(anyhow!("the controller's store failed: {error}"));
     let planner = Planner::new(config.topology.clone(), config.classes.clone(), config.rules);
     let mut nodes = Nodes::new(specs(config), demand.faults_permille);
-    let mut arrivals = Arrivals::new(demand.clone(), args.from);
+    let mut arrivals = RequestArrivals::new(demand.clone(), args.from);
     let mut outcome = Outcome {
         name: demand.name.clone(),
         kept: "memory".to_owned(),
@@ -235,9 +235,9 @@ fn play(
         moved: (0, 0),
         finish: None,
         open: 0,
-        figures: Figures::new(&config.classes),
-        rounds: Times::default(),
-        reports: Times::default(),
+        figures: SimulationMetrics::new(&config.classes),
+        rounds: DurationSamples::default(),
+        reports: DurationSamples::default(),
         ended: BTreeMap::new(),
         held: None,
     };
@@ -249,7 +249,7 @@ fn play(
     for played in 0..end {
         let second = args.from + played;
         let now_ms = BEGIN_MS + i64::from(second) * 1000;
-        if played >= arriving && desk.open().map_err(failed)? == 0 {
+        if played >= arriving && controller.open().map_err(failed)? == 0 {
             outcome.finish = Some(played - arriving);
             break;
         }
@@ -268,26 +268,28 @@ fn play(
         let (links, hosts) = demand.down(second);
         nodes.set_down(&hosts);
         for name in links.iter().filter(|name| !down.iter().any(|one| one == *name)) {
-            desk.link(now_ms, name, true).map_err(failed)?;
+            controller.link(now_ms, name, true).map_err(failed)?;
         }
         for name in down.iter().filter(|name| !links.contains(&name.as_str())) {
-            desk.link(now_ms, name, false).map_err(failed)?;
+            controller.link(now_ms, name, false).map_err(failed)?;
         }
         down = links.into_iter().map(str::to_owned).collect();
         if played < arriving {
             let asked = arrivals.until(second);
             outcome.asked.0 += asked.len() as u64;
             outcome.asked.1 += asked.iter().map(|one| one.files.len() as u64).sum::<u64>();
-            desk.submit(now_ms, asked).map_err(failed)?;
+            controller.submit(now_ms, asked).map_err(failed)?;
         }
-        nodes.pass(1000);
+        nodes.advance(1000);
         let reports = nodes.reports();
         let hosts: Vec<String> = reports.iter().map(|(host, _)| host.clone()).collect();
         let asked = Instant::now();
-        let told = desk.report(now_ms, reports).map_err(failed)?;
-        outcome.reports.note(asked.elapsed().as_secs_f64());
-        for (host, told) in hosts.iter().zip(&told) {
-            nodes.obey(host, told, |host, order| desk.order(host, order)).map_err(failed)?;
+        let instructions = controller.report(now_ms, reports).map_err(failed)?;
+        outcome.reports.record(asked.elapsed().as_secs_f64());
+        for (host, instructions) in hosts.iter().zip(&instructions) {
+            nodes
+                .apply_instructions(host, instructions, |host, order| controller.order(host, order))
+                .map_err(failed)?;
         }
         let asked = Instant::now();
         let figures = &mut outcome.figures;
@@ -297,18 +299,18 @@ fn play(
             figures.round(second, snapshot, &decision, begun.elapsed().as_secs_f64());
             decision
         };
-        desk.round(now_ms, &mut decide).map_err(failed)?;
-        outcome.rounds.note(asked.elapsed().as_secs_f64());
+        controller.round(now_ms, &mut decide).map_err(failed)?;
+        outcome.rounds.record(asked.elapsed().as_secs_f64());
         outcome.played = played + 1;
     }
-    outcome.open = desk.open().map_err(failed)?;
+    outcome.open = controller.open().map_err(failed)?;
     outcome.wall = begun.elapsed();
     outcome.moved = nodes.moved;
     Ok(outcome)
 }
 
 /// p50, p99 and the longest, in seconds.
-fn times(times: &Times) -> result::Times {
+fn times(times: &DurationSamples) -> result::Times {
     result::Times {
         count: times.count(),
         p50_seconds: times.quantile(0.5),
@@ -319,8 +321,8 @@ fn times(times: &Times) -> result::Times {
 
 fn object(outcome: &mut Outcome) -> result::Rehearsal {
     let classes = outcome.ended.iter().map(|(class, ended)| {
-        let mut all = Times::default();
-        ended.seconds.iter().for_each(|seconds| all.note(f64::from(*seconds)));
+        let mut all = DurationSamples::default();
+        ended.seconds.iter().for_each(|seconds| all.record(f64::from(*seconds)));
         let of_class = result::Class {
             files_done: ended.done,
             files_failed: ended.failed,

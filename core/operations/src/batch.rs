@@ -1,20 +1,20 @@
-//! Files of a request in batches: as many as one order carries.
+//! Division of a request's files into batches, the unit of one order.
 
 use std::ops::Range;
 
 use crate::orders::FILES_MAX;
 
-/// How large a batch may be.
+/// Largest size of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Files, at most [`FILES_MAX`].
+pub struct BatchLimits {
+    /// Number of files, at most [`FILES_MAX`].
     pub files: usize,
-    /// Bytes, as far as sizes are known; a larger file is a batch of its own.
+    /// Total bytes of files with a known size; a larger file is a batch of its own.
     pub bytes: u64,
 }
 
-impl Default for Limits {
-    /// A terabyte takes 80 s at 100 Gb/s: what a lost host costs others in waiting stays small.
+impl Default for BatchLimits {
+    /// 1 TiB takes 88 s at 100 Gb/s, so a lost host delays other work only briefly.
     fn default() -> Self {
         Self { files: FILES_MAX, bytes: 1 << 40 }
     }
@@ -22,7 +22,7 @@ impl Default for Limits {
 
 /// Splits files with these sizes into batches, in their order.
 #[must_use]
-pub fn split(sizes: &[Option<u64>], limits: Limits) -> Vec<Range<usize>> {
+pub fn split(sizes: &[Option<u64>], limits: BatchLimits) -> Vec<Range<usize>> {
     let files = limits.files.clamp(1, FILES_MAX);
     let mut batches = Vec::new();
     let (mut start, mut bytes) = (0, 0_u64);
@@ -48,8 +48,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_end_where_a_limit_is() {
-        let limits = Limits { files: 3, bytes: 100 };
+    fn batches_end_at_limits() {
+        let limits = BatchLimits { files: 3, bytes: 100 };
         let sizes = [Some(60), Some(40), Some(1), None, None, None, None, Some(500), Some(1)];
         assert_eq!(split(&sizes, limits), [0..2, 2..5, 5..7, 7..8, 8..9]);
         assert_eq!(split(&[], limits), []);
@@ -62,7 +62,7 @@ mod tests {
             files in 1..50_usize,
             bytes in 1..1_000_u64,
         ) {
-            let batches = split(&sizes, Limits { files, bytes });
+            let batches = split(&sizes, BatchLimits { files, bytes });
             let mut next = 0;
             for batch in &batches {
                 prop_assert_eq!(batch.start, next);

@@ -1,40 +1,40 @@
-//! Classes of work: whose it is, who may ask for it, and what part of the network it has.
+//! Classes of work: owner, admission, share of the network and hours of operation.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Seconds of a week.
+/// Seconds per week.
 const WEEK_S: i64 = 7 * 86_400;
 
 const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 
 /// A class of work.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Class {
-    /// A name of its own.
+pub struct WorkClass {
+    /// Unique name.
     pub name: String,
-    /// Owner and activity of the scitags registry, where the class stands for them.
+    /// Owner and activity in the scitags registry, where the class maps to them.
     pub label: Option<(String, String)>,
-    /// The 16-bit scitag of its packets.
+    /// 16-bit scitag of its packets.
     pub scitag: Option<u16>,
-    /// Names of tokens that may submit to it; empty for all whose scopes allow it.
+    /// Names of tokens that may submit to the class; empty for any token with the scope.
     pub who: Vec<String>,
-    /// Against other classes of its tier.
+    /// Relative to other classes of its tier.
     pub weight: u32,
-    /// What it has at least while it wants it, in bits per second.
+    /// Lower bound of its rate while it has work, in bits per second.
     pub floor_bps: u64,
-    /// High-water mark: what it has at most while others could use the rest.
+    /// Soft high-water mark in bits per second: upper bound while other classes can use the rest.
     pub mark_bps: Option<u64>,
-    /// What it never exceeds.
+    /// Hard upper bound in bits per second.
     pub cap_bps: Option<u64>,
-    /// Tier 0 is served first.
+    /// Tiers are served in ascending order, 0 first.
     pub tier: u8,
-    /// When it may run, in UTC; empty for always.
-    pub windows: Vec<Window>,
+    /// Hours of operation in UTC; empty for always.
+    pub windows: Vec<WeeklyWindow>,
 }
 
-impl Class {
-    /// A class of tier 0 with weight 1 and no limit.
+impl WorkClass {
+    /// Creates a class of tier 0 with weight 1 and no limit.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -50,13 +50,13 @@ impl Class {
         }
     }
 
-    /// Whether it may run at this time, in seconds since 1970.
+    /// True if the class may run at this Unix time.
     #[must_use]
     pub fn is_open(&self, now_s: i64) -> bool {
         self.windows.is_empty() || self.windows.iter().any(|window| window.contains(now_s))
     }
 
-    /// When it may run next; now where it may.
+    /// Returns the Unix time at which the class may run next; `now_s` if it may run now.
     #[must_use]
     pub fn opens(&self, now_s: i64) -> i64 {
         if self.is_open(now_s) {
@@ -66,32 +66,32 @@ impl Class {
     }
 }
 
-/// A time of the week in UTC: `mon-fri 18:00-06:00`, `sat,sun`, `22:00-04:00`.
+/// A weekly window in UTC: `mon-fri 18:00-06:00`, `sat,sun`, `22:00-04:00`.
 ///
-/// One that ends before it begins goes on into the next day.
+/// A window whose end is before its start lasts into the next day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
-    /// On which days it begins, Monday first.
+pub struct WeeklyWindow {
+    /// Days on which it starts, Monday first.
     days: [bool; 7],
-    /// When it begins, in minutes of the day.
+    /// Start in minutes of the day.
     from: u16,
-    /// How long it is, in minutes.
+    /// Length in minutes.
     minutes: u16,
 }
 
-/// Seconds since Monday, midnight. 1970-01-01 was a Thursday.
+/// Returns the seconds since Monday, 00:00. 1970-01-01 was a Thursday.
 fn second_of_week(now_s: i64) -> i64 {
     (now_s + 3 * 86_400).rem_euclid(WEEK_S)
 }
 
-impl Window {
-    /// When it begins, in seconds of the week.
+impl WeeklyWindow {
+    /// Returns its starts in seconds of the week.
     fn begins(self) -> impl Iterator<Item = i64> {
         let days = self.days.into_iter().enumerate().filter(|(_, on)| *on);
         days.map(move |(day, _)| day as i64 * 86_400 + i64::from(self.from) * 60)
     }
 
-    /// Whether it is open at this time.
+    /// True if the window contains this Unix time.
     #[must_use]
     pub fn contains(self, now_s: i64) -> bool {
         let now = second_of_week(now_s);
@@ -99,7 +99,7 @@ impl Window {
         self.begins().any(|begin| (now - begin).rem_euclid(WEEK_S) < length)
     }
 
-    /// When it begins next.
+    /// Returns the Unix time of its next start.
     fn next(self, now_s: i64) -> i64 {
         let now = second_of_week(now_s);
         let waits = self.begins().map(|begin| (begin - now).rem_euclid(WEEK_S));
@@ -107,7 +107,7 @@ impl Window {
     }
 }
 
-impl FromStr for Window {
+impl FromStr for WeeklyWindow {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -136,7 +136,7 @@ impl FromStr for Window {
     }
 }
 
-/// `18:00-06:00` as its begin and length.
+/// Parses `18:00-06:00` into start and length in minutes.
 fn minutes(word: &str) -> Option<(u16, u16)> {
     let time = |text: &str| {
         let (hour, minute) = text.split_once(':')?;
@@ -153,14 +153,14 @@ fn minutes(word: &str) -> Option<(u16, u16)> {
     Some((from % (24 * 60), if length == 0 { 24 * 60 } else { length }))
 }
 
-/// `mon-fri,sun` as days.
+/// Parses `mon-fri,sun`.
 fn read_days(word: &str) -> Option<[bool; 7]> {
     let day = |text: &str| DAYS.iter().position(|day| day.eq_ignore_ascii_case(text));
     let mut days = [false; 7];
     for part in word.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (day(first)?, day(last)?);
-        // From Saturday to Monday goes over Sunday.
+        // A range may wrap over Sunday.
         for step in 0..=(last + 7 - first) % 7 {
             days[(first + step) % 7] = true;
         }
@@ -168,7 +168,7 @@ fn read_days(word: &str) -> Option<[bool; 7]> {
     Some(days)
 }
 
-impl fmt::Display for Window {
+impl fmt::Display for WeeklyWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let days = self.days.iter().zip(DAYS).filter(|(on, _)| **on).map(|(_, day)| day);
         let to = (self.from + self.minutes) % (24 * 60);
@@ -188,16 +188,16 @@ impl fmt::Display for Window {
 mod tests {
     use super::*;
 
-    /// Sunday, 22 November 2026, 00:00 UTC.
-    const SUNDAY: i64 = 1_795_305_600;
+    /// Unix time of Sunday, 22 November 2026, 00:00 UTC.
+    const SUNDAY_S: i64 = 1_795_305_600;
 
-    fn window(text: &str) -> Window {
+    fn window(text: &str) -> WeeklyWindow {
         text.parse().unwrap()
     }
 
     #[test]
-    fn windows_hold_in_utc_over_midnight_and_the_end_of_the_week() {
-        let hour = |day: i64, hour: i64| SUNDAY + day * 86_400 + hour * 3600;
+    fn windows_wrap_over_midnight_and_week() {
+        let hour = |day: i64, hour: i64| SUNDAY_S + day * 86_400 + hour * 3600;
         let nights = window("mon-fri 18:00-06:00");
         // Friday's night ends on Saturday at six.
         for (day, at, open) in
@@ -212,16 +212,16 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_class_says_when_it_opens() {
-        let mut class = Class::new("x");
-        assert!(class.is_open(SUNDAY) && class.opens(SUNDAY) == SUNDAY);
+    fn closed_class_returns_next_opening() {
+        let mut class = WorkClass::new("x");
+        assert!(class.is_open(SUNDAY_S) && class.opens(SUNDAY_S) == SUNDAY_S);
         class.windows = vec![window("tue 10:00-12:00"), window("mon 01:30-02:00")];
-        assert!(!class.is_open(SUNDAY));
-        assert_eq!(class.opens(SUNDAY), SUNDAY + 86_400 + 5400);
+        assert!(!class.is_open(SUNDAY_S));
+        assert_eq!(class.opens(SUNDAY_S), SUNDAY_S + 86_400 + 5400);
     }
 
     #[test]
-    fn windows_are_shown_as_they_are_read() {
+    fn window_display_round_trips() {
         for text in ["mon-fri 18:00-06:00", "sat,sun", "22:00-04:00"] {
             let read = window(text);
             assert_eq!(window(&read.to_string()), read, "{text} as {read}");
@@ -229,7 +229,10 @@ mod tests {
         for text in
             ["", "someday", "25:00-26:00", "1:00-2:00", "mon tue", "mon 10:00", "10:00-11:60"]
         {
-            assert!(text.parse::<Window>().unwrap_err().contains("mon-fri 18:00-06:00"), "{text}");
+            assert!(
+                text.parse::<WeeklyWindow>().unwrap_err().contains("mon-fri 18:00-06:00"),
+                "{text}"
+            );
         }
     }
 }

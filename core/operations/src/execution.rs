@@ -49,7 +49,7 @@ pub enum ExecutionEvent {
 }
 
 impl ExecutionState {
-    /// The state after an event.
+    /// Returns the state after an event.
     #[must_use]
     pub fn transition(self, event: ExecutionEvent) -> Self {
         use ExecutionEvent::{AttemptFailed, Completed, Started, Stop};
@@ -66,13 +66,13 @@ impl ExecutionState {
         }
     }
 
-    /// Whether an attempt may start.
+    /// True if an attempt may start.
     #[must_use]
     pub fn may_start(self) -> bool {
         self == Self::Waiting
     }
 
-    /// Whether the order was stopped, or has ended.
+    /// True if the order was stopped or has ended.
     #[must_use]
     pub fn is_stopped(self) -> bool {
         matches!(self, Self::Stopping | Self::Ended)
@@ -97,7 +97,7 @@ impl WithdrawnOrders {
         }
     }
 
-    /// Whether an order was withdrawn.
+    /// True if the order was withdrawn.
     #[must_use]
     pub fn contains(&self, order: OrderId) -> bool {
         self.0.contains(&order)

@@ -1,24 +1,23 @@
-//! When a request will be done, as far as can be told.
+//! Completion forecasts of requests.
 
-/// What is left of a request and how fast it goes.
+/// Work that a request has left.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Left {
-    /// Bytes that are not there, as far as sizes are known.
+pub struct RemainingWork {
+    /// Bytes not transferred yet, of files with a known size.
     pub bytes: u64,
-    /// Files whose size is not known.
+    /// Number of files of unknown size.
     pub unknown: u64,
-    /// Mean size of those that are known, for the others.
+    /// Mean size of the known files, assumed for the others.
     pub mean_bytes: u64,
-    /// Bytes of the same class between the same sites that come before it.
+    /// Bytes queued ahead in the same class between the same sites.
     pub ahead_bytes: u64,
 }
 
-/// Seconds until it is done at this rate, in bits per second; none where nothing moves.
+/// Returns the seconds until completion at a rate in bits per second; none while nothing moves.
 ///
-/// What comes before it in its queue is served at the same rate. It is a forecast for people: a link that fails or a
-/// request that comes makes another one of it.
+/// Assumes that the bytes queued ahead move at the same rate. Failing links and new requests invalidate it.
 #[must_use]
-pub fn seconds_left(left: &Left, rate_bps: u64) -> Option<u64> {
+pub fn seconds_left(left: &RemainingWork, rate_bps: u64) -> Option<u64> {
     let guessed = u128::from(left.unknown) * u128::from(left.mean_bytes);
     let bytes = u128::from(left.bytes) + u128::from(left.ahead_bytes) + guessed;
     if bytes == 0 && left.unknown == 0 {
@@ -30,11 +29,10 @@ pub fn seconds_left(left: &Left, rate_bps: u64) -> Option<u64> {
     u64::try_from((bytes * 8).div_ceil(u128::from(rate_bps))).ok()
 }
 
-/// Of the time until a deadline so much is kept for what comes after the last byte: a twentieth, and so many seconds at
-/// least.
+/// Least time kept between the last byte and a deadline; the margin is 1/20 of the time left if that is more.
 const KEPT_SECONDS: u64 = 2;
 
-/// The rate in bits per second that is needed to be done a little before its time; none where there is no time left.
+/// Returns the rate in bits per second that meets a deadline with a margin; none once it has passed.
 #[must_use]
 pub fn needed_bps(bytes: u64, seconds_left: i64) -> Option<u64> {
     let seconds = u64::try_from(seconds_left).ok().filter(|seconds| *seconds > 0)?;
@@ -47,22 +45,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forecasts_count_what_is_ahead_and_what_is_guessed() {
-        let left = Left { bytes: 1_000, ahead_bytes: 500, unknown: 5, mean_bytes: 100 };
+    fn forecast_counts_queued_and_unknown() {
+        let left = RemainingWork { bytes: 1_000, ahead_bytes: 500, unknown: 5, mean_bytes: 100 };
         assert_eq!(seconds_left(&left, 8_000), Some(2));
         assert_eq!(seconds_left(&left, 0), None);
-        assert_eq!(seconds_left(&Left::default(), 0), Some(0));
+        assert_eq!(seconds_left(&RemainingWork::default(), 0), Some(0));
         assert_eq!(
-            seconds_left(&Left { unknown: 3, ..Left::default() }, 9),
+            seconds_left(&RemainingWork { unknown: 3, ..RemainingWork::default() }, 9),
             None,
             "nothing to guess from"
         );
-        let huge = Left { bytes: u64::MAX, ahead_bytes: u64::MAX, ..Left::default() };
+        let huge =
+            RemainingWork { bytes: u64::MAX, ahead_bytes: u64::MAX, ..RemainingWork::default() };
         assert_eq!(seconds_left(&huge, 1), None);
     }
 
     #[test]
-    fn a_deadline_needs_a_rate() {
+    fn deadline_needs_rate() {
         assert_eq!(needed_bps(1_000, 4), Some(4_000));
         assert_eq!(needed_bps(95, 100), Some(8));
         assert_eq!((needed_bps(1, 2), needed_bps(1, 1)), (Some(8), Some(8)));

@@ -1,10 +1,12 @@
-//! Operations of many sites: what is asked to be moved, and what nodes are told to do about it.
+//! Operations of many sites as pure functions and state machines: requests, orders to nodes, and the scheduling of
+//! both.
 //!
-//! For: what a node's daemon and the controller say to each other ([`orders`]); the life of an order at its agent
-//! ([`execution`]); where requests and files stand
-//! ([`state`]); classes of work ([`class`]); files in batches ([`batch`]); what is tried again ([`retry`]) and when it
-//! will be done ([`forecast`]). Not for: HTTP, storage, clocks; how rates are shared (`penstock-allocation`); how files
-//! are moved (`penstock-mover`).
+//! The messages between a node's daemon and the controller ([`orders`]); the life of an order at its agent
+//! ([`execution`]); states of requests and files ([`state`]); classes of work ([`class`]); batches of files
+//! ([`batch`]);
+//! retries ([`retry`]) and completion forecasts ([`forecast`]); the scheduling round ([`round`]). HTTP, storage and
+//! clocks
+//! are the caller's; `penstock-allocation` shares rates, `penstock-mover` moves files.
 
 #![forbid(unsafe_code)]
 

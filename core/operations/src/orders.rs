@@ -1,74 +1,74 @@
-//! What nodes report to the controller and what they are told.
+//! Messages between nodes and the controller.
 //!
-//! A node asks, the controller answers: once a second the node posts a [`Report`], and the answer, [`Instructions`],
-//! is the whole list of orders that are to stand there, each with its settings. The node makes it so: it fetches the
-//! [`Order`] that is new to it and begins, changes what has other settings, and ends what is no longer listed. So a
-//! lost answer costs a second and nothing else, and either side may begin anew at any time: a node that has forgotten
-//! an order finds it listed, begins it again, and files that are there already are not sent again.
+//! A node polls: about once a second it posts a [`Report`] and receives [`Instructions`], the complete list of orders
+//! that shall be active at the node, with their settings. The node reconciles: it fetches and starts each [`Order`]
+//! that
+//! is new, applies changed settings, and stops orders that are not listed. So a lost response costs one poll interval,
+//! and either side may restart at any time: a node that lost an order finds it listed, starts it again, and does not
+//! resend files that already exist.
 //!
-//! What became of files is told once: outcomes of an order are numbered from 0 in the order in which they came about, a
-//! report repeats those that the controller has not acknowledged, and a node that began an order again numbers anew
-//! under another [`OrderReport::run`].
+//! Outcomes are delivered exactly once: those of an order are numbered from 0 in the order of completion, each report
+//! repeats the unacknowledged ones, and a node that starts an order again numbers anew under another
+//! [`OrderReport::run`].
 //!
-//! Between two answers a node goes on with what it was told last, for as long as it takes: an order ends when it is
-//! done or is no longer listed, never because the controller is away. What the node may send meanwhile is bounded by
-//! [`Instructions::lease_seconds`]: after so long without an answer it falls to the lower of its last rate and the
-//! safe rate of its own configuration.
+//! While the controller is unreachable a node continues its orders; an order ends when it is complete or no longer
+//! listed. [`Instructions::lease_seconds`] bounds what the node may send meanwhile: once the lease expires its rate
+//! falls to the lower of the last rate and the safe rate of its own configuration.
 //!
-//! Rates are bits per second of file bytes, amounts are bytes, paths are as the node's exports name them.
+//! Rates are bits per second of file bytes, amounts are bytes, paths are relative to the node's exports.
 
 use serde::{Deserialize, Serialize};
 
-/// Number of an order; the controller gives it and never gives it again.
+/// Unique number of an order, assigned by the controller and never reused.
 pub type OrderId = u64;
 
-/// Most outcomes of files in one report.
+/// Most file outcomes in one report.
 pub const OUTCOMES_MAX: usize = 10_000;
 
-/// Most files of an order.
+/// Most files in one order.
 pub const FILES_MAX: usize = 10_000;
 
-/// Most entries of a listing in one report.
+/// Most listing entries in one report.
 pub const ENTRIES_MAX: usize = 10_000;
 
-/// How a node is and what has become of its orders.
+/// State of a node and of its orders.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// Chosen at random when the process began: another one means that it began anew.
+    /// Random id of the node's process; a new one means that it restarted.
     pub start: String,
-    /// Version of its software.
+    /// Software version of the node.
     pub version: String,
-    /// Addresses with ports at which other nodes reach its mover, best first.
+    /// Addresses with ports of the node's mover, best first.
     pub addresses: Vec<String>,
-    /// SHA-256 of its certificate, in hexadecimal.
+    /// SHA-256 of the node's certificate, hexadecimal.
     pub fingerprint: String,
-    /// What it can do.
+    /// Limits of the node.
     pub capacity: Capacity,
-    /// Counters of its interfaces.
+    /// Counters of the node's interfaces.
     #[serde(default)]
     pub interfaces: Vec<InterfaceCounters>,
-    /// Its orders: those that run and those whose end is not acknowledged.
+    /// Running orders, and ended ones whose end is not acknowledged.
     #[serde(default)]
     pub orders: Vec<OrderReport>,
 }
 
-/// What a node can do; what is not known is absent.
+/// Limits of a node; unknown ones are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capacity {
-    /// Rate of its interfaces, or the limit of its operator.
+    /// Rate of its interfaces, or its operator's limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_bps: Option<u64>,
-    /// Rate at which it reads.
+    /// Read rate of its storage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_bps: Option<u64>,
-    /// Rate at which it writes.
+    /// Write rate of its storage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_bps: Option<u64>,
-    /// Transfers at once.
+    /// Most concurrent transfers.
     pub transfers: u32,
-    /// Streams of all transfers.
+    /// Most streams of all transfers together.
     pub streams: u32,
 }
 
@@ -76,268 +76,270 @@ pub struct Capacity {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InterfaceCounters {
-    /// Its name, as the topology has it.
+    /// Interface name in the topology.
     pub name: String,
-    /// Bytes sent.
+    /// Total bytes sent.
     pub sent_bytes: u64,
-    /// Bytes received.
+    /// Total bytes received.
     pub received_bytes: u64,
-    /// Its addresses, in figures and without ports: a path that ends at it uses them.
+    /// IP addresses without ports, which a path that ends at this interface uses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
 }
 
-/// What a node does with an order.
+/// Phase of an order at its node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// It has not begun: the other end is busy or out of reach, or a place is missing.
+pub enum OrderPhase {
+    /// Not started: the other end is busy or unreachable, or the node has no free slot.
     #[default]
     Waiting,
-    /// It runs.
+    /// Started, transferring or listing.
     Running,
-    /// Every file has its outcome, or [`OrderReport::fault`] says why it went no further.
+    /// Every file has an outcome, or [`OrderReport::fault`] says why not.
     Ended,
 }
 
-/// How an order is going.
+/// Progress of an order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrderReport {
-    /// Which.
+    /// Number of the order.
     pub order: OrderId,
-    /// Which beginning of it this is: a number that the node has not used for the order before.
+    /// Number of this start of the order, unique per order and node.
     pub run: u64,
-    /// Where it stands.
-    pub phase: Phase,
-    /// Why it waits, for people.
+    /// Phase at the time of the report.
+    pub phase: OrderPhase,
+    /// Reason for waiting, for human readers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<String>,
-    /// Why it ended before its files had outcomes.
+    /// Reason why the order ended before all files had outcomes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fault: Option<Fault>,
-    /// File bytes that crossed the network in this run, of unfinished files too.
+    pub fault: Option<OrderFault>,
+    /// File bytes transferred in this run, including unfinished files.
     #[serde(default)]
     pub moved_bytes: u64,
-    /// The rate over the last moments.
+    /// Rate over the last seconds.
     #[serde(default)]
     pub bits_per_second: u64,
-    /// The limit on its rate that is in force; absent for none.
+    /// Rate limit in force; absent for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bps: Option<u64>,
-    /// Streams that are connected.
+    /// Connected streams.
     #[serde(default)]
     pub streams: u16,
-    /// TCP segments sent again.
+    /// TCP segments retransmitted.
     #[serde(default)]
     pub retransmits: u64,
-    /// What holds it back, as measured; "rate" for its limit.
+    /// Measured bottleneck; "rate" for the rate limit.
     #[serde(default)]
     pub bound_by: String,
-    /// How its packets are labelled, or why they are not.
+    /// Packet label, or why there is none.
     #[serde(default)]
     pub label: String,
-    /// Number of the first of `outcomes`.
+    /// Number of the first element of `outcomes`.
     #[serde(default)]
     pub outcomes_from: u64,
-    /// What became of files, in the order in which it came about.
+    /// File outcomes in order of completion.
     #[serde(default)]
-    pub outcomes: Vec<Outcome>,
-    /// Number of the first of `entries`.
+    pub outcomes: Vec<ReportedOutcome>,
+    /// Number of the first element of `entries`.
     #[serde(default)]
     pub entries_from: u64,
-    /// What a listing found.
+    /// Files found by a listing.
     #[serde(default)]
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ListedFile>,
 }
 
-/// What became of a file.
+/// Outcome of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Outcome {
-    /// Its place in the order's list, from 0.
+pub struct ReportedOutcome {
+    /// Index in the order's file list, from 0.
     pub file: u32,
-    /// Its size.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// It was there already, and was not sent.
+    /// Set when the file existed already and was not sent.
     #[serde(default)]
     pub was_there: bool,
-    /// `algorithm:hexadecimal`, where one was made.
+    /// `algorithm:hexadecimal`; absent if none was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// Why it is not in place; absent when it is.
+    /// Reason of failure; absent on success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fault: Option<Fault>,
+    pub fault: Option<OrderFault>,
 }
 
-/// Path of the only entry of a listing whose path is a file.
+/// Path of the single entry of a listing whose path is a file.
 pub const LISTED_PATH: &str = ".";
 
-/// A file that a listing found.
+/// A file found by a listing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
-    /// Below the directory that was listed; [`LISTED_PATH`] where what was listed is a file.
+pub struct ListedFile {
+    /// Relative to the listed directory; [`LISTED_PATH`] if the listed path is a file.
     pub path: String,
-    /// Its size.
+    /// Size of the file in bytes.
     pub bytes: u64,
 }
 
-/// Why something was not done.
+/// Reason why an order or a file failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fault {
-    /// What can be done about it.
+pub struct OrderFault {
+    /// Determines whether a retry helps.
     pub kind: FaultKind,
-    /// One line for people.
+    /// One line for human readers.
     pub text: String,
 }
 
-/// What can be done about a fault.
+/// Kind of a fault, which determines whether a retry helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
-    /// It may be gone the next time: connections, busy nodes, a changing source.
-    Passing,
-    /// It will be the same the next time: nothing there, no permission, a name that cannot be.
-    Lasting,
-    /// The bytes are not those that were announced.
+    /// May succeed on retry: connections, busy nodes, a changing source.
+    #[serde(rename = "passing")]
+    Transient,
+    /// Fails again on retry: no such file, no permission, an invalid name.
+    #[serde(rename = "lasting")]
+    Permanent,
+    /// The bytes do not match their digest.
     Integrity,
-    /// Somebody ended it.
+    /// Cancelled by a client or operator.
     Cancelled,
 }
 
 impl FaultKind {
-    /// Whether trying again may help.
+    /// True if a retry may succeed.
     #[must_use]
-    pub fn may_pass(self) -> bool {
-        matches!(self, Self::Passing | Self::Integrity)
+    pub fn may_succeed_on_retry(self) -> bool {
+        matches!(self, Self::Transient | Self::Integrity)
     }
 }
 
-/// What is to stand at a node.
+/// Response to a report: the complete desired state of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Instructions {
-    /// How long the rates hold without another answer.
+    /// Seconds for which the rates hold without another response.
     pub lease_seconds: u32,
-    /// Every order that is to stand; all others end.
-    pub orders: Vec<Standing>,
-    /// What need not be told again.
+    /// All orders that shall be active; the node stops all others.
+    pub orders: Vec<ActiveOrder>,
+    /// Outcomes, entries and ends that the node need not report again.
     pub acknowledged: Vec<Acknowledged>,
 }
 
-/// An order that is to stand.
+/// An order that shall be active at a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Standing {
-    /// Which; its content never changes.
+pub struct ActiveOrder {
+    /// Number of the order, whose content never changes.
     pub order: OrderId,
-    /// How it is to run now.
-    pub settings: Settings,
+    /// Settings in force.
+    pub settings: OrderSettings,
 }
 
-/// How an order is to run; what is absent is the node's to choose.
+/// Changeable settings of an order; the node chooses the absent ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Settings {
-    /// Limit on its rate.
+pub struct OrderSettings {
+    /// Rate limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bps: Option<u64>,
-    /// Streams.
+    /// Number of streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<u16>,
-    /// The path: pairs of addresses that streams use, from here and to there; none for any.
+    /// Address pairs that the streams use; empty for any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub path: Vec<AddressPair>,
 }
 
-/// Two addresses, in figures.
+/// Source and destination IP address of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddressPair {
-    /// Of the node that sends.
+    /// Address of the sending node.
     pub from: String,
-    /// Of the node that receives.
+    /// Address of the receiving node.
     pub to: String,
 }
 
-/// What need not be told again of an order.
+/// Acknowledgement of the reported progress of an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Acknowledged {
-    /// Of which order.
+    /// Number of the order.
     pub order: OrderId,
-    /// Of which beginning of it.
+    /// Run that the numbers refer to.
     pub run: u64,
-    /// Outcomes before this number.
+    /// Outcomes with lower numbers are acknowledged.
     pub outcomes: u64,
-    /// Entries before this number.
+    /// Entries with lower numbers are acknowledged.
     pub entries: u64,
-    /// Its end is known: the node may forget the order.
+    /// Set when the end is acknowledged and the node may drop the order.
     pub end: bool,
 }
 
-/// What a node is to do.
+/// An order to a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
-    /// Its number.
+    /// Number of the order.
     pub order: OrderId,
-    /// The request that it is a part of, for logs.
+    /// Request that the order is part of, for logs.
     pub request: String,
-    /// What to do.
-    pub task: Task,
+    /// Task to carry out.
+    pub task: OrderTask,
 }
 
-/// What to do.
+/// Task of an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "task", rename_all = "snake_case")]
-pub enum Task {
-    /// Tell what files there are below a directory, or how large a file is.
+pub enum OrderTask {
+    /// Lists the files below a directory, or the size of a file.
     List {
-        /// The directory, or the file.
+        /// Directory or file to list.
         path: String,
     },
-    /// Let another node write, as long as the order stands.
+    /// Admits another node's writes while the order is active.
     Receive {
-        /// What the other node shows, a secret.
+        /// Secret that the sending node presents.
         ticket: String,
-        /// The directory below which it may write.
+        /// Directory below which it may write.
         below: String,
     },
-    /// Send files to another node.
+    /// Sends files to another node.
     Send(Box<Send>),
 }
 
-/// Files that go to another node.
+/// Files to send to another node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Send {
-    /// The directory here.
+    /// Source directory at this node.
     pub from: String,
-    /// The directory there.
+    /// Destination directory at the other node.
     pub to: String,
-    /// Files, each below both directories.
+    /// Files, relative to both directories.
     pub files: Vec<File>,
     /// Addresses with ports of the other node's mover.
     pub addresses: Vec<String>,
-    /// SHA-256 of the other node's certificate.
+    /// SHA-256 of the other node's certificate, hexadecimal.
     pub fingerprint: String,
-    /// What lets this node in there, a secret.
+    /// Secret that admits this node at the other.
     pub ticket: String,
-    /// Names what is left of unfinished files: a later order with the same name to the same directory takes it up, and
-    /// two of them never run at once there. Where it is absent nothing but the same order does.
+    /// Name of the resume state: a later order with the same name and directory resumes unfinished files, and two such
+    /// orders never run at once there. If absent, only the same order resumes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<String>,
-    /// Whose data it is: the 16-bit scitag.
+    /// 16-bit scitag of the data's owner and activity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scitag: Option<u16>,
-    /// What is done with files that are there.
+    /// Treatment of existing files.
     pub overwrite: Overwrite,
-    /// What is verified.
+    /// Extent of verification.
     pub verify: Verify,
-    /// Whether data is encrypted on its way; otherwise it is protected against change alone.
+    /// Set to encrypt the data; otherwise it is only protected against modification.
     pub encrypt: bool,
 }
 
@@ -345,32 +347,32 @@ pub struct Send {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// Below both directories.
+    /// Relative to both directories.
     pub path: String,
-    /// What it must be: `algorithm:hexadecimal`.
+    /// Expected digest, `algorithm:hexadecimal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
 
-/// What is done with files that are at the destination.
+/// Treatment of files that exist at the destination.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overwrite {
-    /// Those that differ in size or time are replaced, the same stay.
+    /// Replaces files that differ in size or modification time, keeps the others.
     #[default]
     Changed,
-    /// A file that is there and differs is a fault.
+    /// Fails files that exist and differ.
     Never,
 }
 
-/// What is verified of each file.
+/// Extent of verification of each file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verify {
-    /// Its bytes on their way, and the digest that was given.
+    /// Verifies the bytes in transit and the expected digest.
     #[default]
     Transfer,
-    /// What the destination's device gives back, too.
+    /// Also reads the file back from the destination's device.
     Readback,
 }
 
@@ -379,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_is_read_as_it_was_written() {
+    fn order_serialization_round_trips() {
         let file = File { path: "run 1/ä.raw".into(), digest: Some("crc32c:0a0b0c0d".into()) };
         let send = Send {
             from: "/data".into(),
@@ -395,9 +397,9 @@ mod tests {
             encrypt: true,
         };
         for task in [
-            Task::Send(Box::new(send)),
-            Task::Receive { ticket: "t".into(), below: "/in".into() },
-            Task::List { path: "/data".into() },
+            OrderTask::Send(Box::new(send)),
+            OrderTask::Receive { ticket: "t".into(), below: "/in".into() },
+            OrderTask::List { path: "/data".into() },
         ] {
             let order = Order { order: 7, request: "r".into(), task };
             let text = serde_json::to_string(&order).unwrap();
@@ -406,12 +408,12 @@ mod tests {
     }
 
     #[test]
-    fn what_says_little_is_short() {
-        let standing = Standing { order: 1, settings: Settings::default() };
+    fn defaults_are_omitted_from_json() {
+        let standing = ActiveOrder { order: 1, settings: OrderSettings::default() };
         assert_eq!(serde_json::to_string(&standing).unwrap(), r#"{"order":1,"settings":{}}"#);
         let report: OrderReport =
             serde_json::from_str(r#"{"order":1,"run":2,"phase":"running"}"#).unwrap();
-        assert_eq!(report.phase, Phase::Running);
-        assert!(serde_json::from_str::<Settings>(r#"{"rate":1}"#).is_err());
+        assert_eq!(report.phase, OrderPhase::Running);
+        assert!(serde_json::from_str::<OrderSettings>(r#"{"rate":1}"#).is_err());
     }
 }

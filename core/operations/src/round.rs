@@ -1,11 +1,12 @@
-//! A round: what runs and what waits, in; what begins, how fast each goes and why, out.
+//! A scheduling round: takes what runs and what waits, decides what starts, and the rate and path of each transfer.
 //!
-//! [`Planner::plan`] is a function of a [`Snapshot`] and of the network; it reads no clock and remembers nothing but
-//! paths, so a round can be made again, by another controller, or in virtual time.
+//! [`Planner::plan`] is a function of a [`Snapshot`] and the topology. It reads no clock and keeps only a path cache,
+//! so
+//! any controller can repeat a round, also in virtual time.
 //!
-//! Each round chooses a path for every transfer ([`route`], [`balance`]), shares what there is of links, interfaces and storage
-//! (`penstock-allocation`, in [`share`]), and takes work from queues where hosts have room ([`start`]). A transfer is
-//! slowed at once; it is sped up when those that were slowed for it have said that they are.
+//! A round chooses a path for each transfer ([`route`], [`balance`]), shares links, interfaces and storage with
+//! `penstock-allocation` ([`share`]), and starts queued work where hosts have free slots ([`start`]). A transfer is
+//! slowed at once, and sped up only after the transfers slowed in its favour report the lower rate.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -13,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use penstock_topology::paths::Path;
 use penstock_topology::{NodeId, Topology};
 
-use crate::class::Class;
+use crate::class::WorkClass;
 use crate::orders::{AddressPair, Capacity};
 
 mod balance;
@@ -23,252 +24,257 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-/// What of a link, and of the interfaces of a site's hosts, may be guaranteed to reservations and deadlines: the rest is
-/// for work without either.
+/// Share of a link, and of the interfaces of a site's hosts, that reservations and deadlines may take.
 pub const RESERVABLE_PERCENT: u64 = 80;
 
-/// A host as it reported last.
+/// A host as of its last report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostView {
-    /// Its name in the topology.
+    /// Host name in the topology.
     pub name: String,
-    /// It reported lately.
+    /// Set if it reported recently.
     pub alive: bool,
-    /// Nothing new is to begin there.
+    /// Set if no new work may start there.
     pub draining: bool,
-    /// What it can do.
+    /// Limits as reported.
     pub capacity: Capacity,
-    /// Its interfaces.
+    /// Interfaces as reported.
     pub interfaces: Vec<InterfaceView>,
 }
 
 /// An interface of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InterfaceView {
-    /// Its name in the topology.
+    /// Interface name in the topology.
     pub name: String,
-    /// Its addresses, in figures.
+    /// IP addresses without ports.
     pub addresses: Vec<String>,
-    /// What it sends, bits per second.
+    /// Send rate in bits per second.
     pub sent_bps: u64,
 }
 
-/// What runs: a transfer with its orders, or a listing.
+/// A run: an attempt at a batch or a listing, with its orders.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunView {
-    /// Its queue.
+    /// Id of the queue it came from.
     pub queue: i64,
-    /// Its class.
+    /// Name of its class.
     pub class: String,
-    /// The request that most of it belongs to.
+    /// Id of the request that most of its files belong to.
     pub request: i64,
-    /// The host that sends, or lists.
+    /// Host that sends, or lists.
     pub from: String,
-    /// The host that receives; empty for a listing.
+    /// Host that receives; empty for a listing.
     pub to: String,
-    /// 1 to 5; 5 is the most urgent.
+    /// 1 to 5, 5 being the most urgent.
     pub priority: u8,
-    /// When its request should be done, in milliseconds since 1970, and what is left of that request in bytes.
+    /// Deadline of its request in Unix milliseconds, and the bytes left of that request.
     pub deadline: Option<(i64, u64)>,
-    /// The node says that it moves.
+    /// Set if the node reports that it is transferring.
     pub moving: bool,
-    /// Its rate, as measured, in bits per second.
+    /// Measured rate in bits per second.
     pub measured_bps: u64,
-    /// Its mean rate since it began, where that is known.
+    /// Mean rate since its start in bits per second, if known.
     pub mean_bps: Option<u64>,
-    /// The limit that the node says is in force.
+    /// Rate limit that the node reports in force, in bits per second.
     pub applied_bps: Option<u64>,
-    /// What holds it back, as measured.
+    /// Measured bottleneck, as reported.
     pub bound_by: String,
-    /// How it goes on as it was told last.
-    pub setting: Setting,
-    /// When that was changed last, in milliseconds since 1970.
+    /// Plan in force.
+    pub setting: RunPlan,
+    /// Unix milliseconds of the last change of the plan.
     pub set_ms: i64,
 }
 
 impl RunView {
-    /// Against other runs of its class: an urgency of one more doubles it.
+    /// Returns the weight among runs of its class; each priority level doubles it.
     fn weight(&self) -> u32 {
         1 << self.priority.clamp(1, 5)
     }
 }
 
-/// Work of a class between two sites that waits.
+/// Waiting work of a class between two sites.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueueView {
-    /// Its number.
+    /// Id of the queue.
     pub id: i64,
-    /// Its class.
+    /// Name of its class.
     pub class: String,
-    /// Where files are.
+    /// Site of the files.
     pub source: String,
-    /// Where they go; empty for directories that are to be listed.
+    /// Site they go to; empty for directories to list.
     pub destination: String,
-    /// Batches that wait.
+    /// Waiting batches.
     pub batches: u64,
-    /// Their bytes, as far as they are known.
+    /// Their bytes, of files with a known size.
     pub bytes: u64,
 }
 
-/// A rate that a class was promised between two sites, for now.
+/// An active reservation of rate between two sites.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Promise {
-    /// The class; none for all.
+pub struct ReservationView {
+    /// Name of the class; none for all classes.
     pub class: Option<String>,
-    /// Where files are.
+    /// Site of the files.
     pub source: String,
-    /// Where they go.
+    /// Site they go to.
     pub destination: String,
-    /// How much.
+    /// Reserved rate in bits per second.
     pub rate_bps: u64,
-    /// What it takes from, by the names of [`Planner::site_ways`].
+    /// Resources it occupies, as named by [`Planner::site_paths`].
     pub resources: Vec<String>,
-    /// Where a circuit carries it.
+    /// Circuit that carries it, if any.
     pub circuit: Option<CircuitView>,
 }
 
-/// A circuit that stands: its links have its rate for it alone.
+/// An active circuit, which has its rate on its links for itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CircuitView {
-    /// Its number.
+    /// Id of the circuit.
     pub id: i64,
-    /// What it takes from, by the names of [`Planner::site_ways`].
+    /// Resources it occupies, as named by [`Planner::site_paths`].
     pub resources: Vec<String>,
     /// Names of its links.
     pub links: Vec<String>,
-    /// By host, the address that is for it alone, in figures.
+    /// IP address dedicated to it, by host.
     pub addresses: BTreeMap<String, String>,
 }
 
-/// Everything that a round looks at.
+/// Input of a round.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Milliseconds since 1970.
+    /// Unix milliseconds.
     pub now_ms: i64,
-    /// Hosts that ever reported.
+    /// All hosts that ever reported.
     pub hosts: Vec<HostView>,
-    /// What runs, by number.
+    /// Runs, ascending by id.
     pub runs: Vec<RunView>,
-    /// What waits.
+    /// Queues with waiting work.
     pub queues: Vec<QueueView>,
     /// Names of links that are down.
     pub down: HashSet<String>,
-    /// Names of sites at which nothing new is to begin.
+    /// Names of sites where no new work may start.
     pub draining_sites: HashSet<String>,
-    /// What was promised.
-    pub promises: Vec<Promise>,
-    /// What interfaces counted on links, by name.
+    /// Active reservations.
+    pub reservations: Vec<ReservationView>,
+    /// Link telemetry by link name.
     pub counts: HashMap<String, LinkCount>,
 }
 
-/// What interfaces counted on a link over some time.
+/// Rates that interfaces counted on a link over an interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkCount {
-    /// Until when, in milliseconds since 1970.
+    /// End of the interval in Unix milliseconds.
     pub at_ms: i64,
-    /// How long that time was.
+    /// Length of the interval in milliseconds.
     pub interval_ms: i64,
-    /// Bits per second from its first end and to it, where they are counted.
+    /// Bits per second from the first end and towards it; none if not counted.
     pub bps: [Option<u64>; 2],
 }
 
-/// How a run is to go on.
+/// Planned rate, streams and path of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Setting {
-    /// Which.
+pub struct RunPlan {
+    /// Id of the run.
     pub run: i64,
-    /// Its rate; none before the first round that sees it.
+    /// Rate limit in bits per second; none before the first round that sees the run.
     pub rate_bps: Option<u64>,
-    /// Its streams; none for the nodes to choose.
+    /// Number of streams; none if the nodes choose.
     pub streams: Option<u16>,
-    /// Pairs of addresses on its path; none for any.
+    /// Address pairs of its path; empty for any.
     pub path: Vec<AddressPair>,
     /// Names of the links of its path.
     pub route: Vec<String>,
-    /// When it was given that path though the one before was up, in milliseconds since 1970; else 0.
+    /// Unix milliseconds of its last change of path while the former one was up; 0 for never.
     pub moved_ms: i64,
-    /// Why it has this rate.
+    /// Reason of the rate, for human readers.
     pub reason: String,
-    /// Since when it stays well below its rate, in milliseconds since 1970.
+    /// Unix milliseconds since which it has been well below its rate.
     pub slow_since_ms: Option<i64>,
-    /// What it moves does not show at the interface of its path.
+    /// Set if interface counters do not show its bytes on its path.
     pub off_path: bool,
-    /// Since when that is so, in milliseconds since 1970: a low rate is judged after a while.
+    /// Unix milliseconds since which that has been so; low rates need some time for a verdict.
     pub off_since_ms: Option<i64>,
 }
 
-/// Work that is to begin.
+/// Work to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Start {
-    /// The queue from which it is taken.
+pub struct PlannedStart {
+    /// Id of the queue to take it from.
     pub queue: i64,
-    /// The host that sends, or lists.
+    /// Host that sends, or lists.
     pub from: String,
-    /// The host that receives; empty for a listing.
+    /// Host that receives; empty for a listing.
     pub to: String,
 }
 
-/// What comes out of a round.
+/// Output of a round.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Of the runs that are to go on otherwise than now.
-    pub settings: Vec<Setting>,
-    /// What begins.
-    pub starts: Vec<Start>,
-    /// Runs that are taken back, with the reason.
+    /// Plans that differ from those in force.
+    pub settings: Vec<RunPlan>,
+    /// Work to start.
+    pub starts: Vec<PlannedStart>,
+    /// Ids of runs to withdraw, with the reason.
     pub withdraw: Vec<(i64, String)>,
-    /// What people should know.
+    /// Events to log, for human readers.
     pub notes: Vec<String>,
-    /// What each class that runs is allotted and has, in bits per second.
+    /// Allotted and measured rate of each class with runs, in bits per second.
     pub classes: BTreeMap<String, (u64, u64)>,
 }
 
-/// How rounds are made.
+/// Configuration of the planner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules {
-    /// Transfers of one queue between one pair of hosts.
+pub struct PlannerRules {
+    /// Most transfers of one queue between one pair of hosts.
     pub runs_per_pair: usize,
-    /// Streams of a transfer; none for the nodes to choose.
+    /// Streams per transfer; none if the nodes choose.
     pub streams: Option<u16>,
-    /// What file bytes may have of a link, in thousandths: headers and what others send take the rest.
+    /// Share of a link that file bytes may use, in thousandths; headers and other traffic take the rest.
     pub usable_permille: u16,
 }
 
-impl Default for Rules {
+impl Default for PlannerRules {
     fn default() -> Self {
         Self { runs_per_pair: 1, streams: None, usable_permille: 940 }
     }
 }
 
-/// Ways by the hosts between which they are.
-type Ways = HashMap<(NodeId, NodeId), Arc<Vec<Path>>>;
+/// Paths between pairs of hosts.
+type PathTable = HashMap<(NodeId, NodeId), Arc<Vec<Path>>>;
 
-/// Makes rounds for one network.
+/// Plans rounds for one topology.
 #[derive(Debug)]
 pub struct Planner {
     topology: Topology,
-    classes: Vec<Class>,
-    rules: Rules,
-    /// Ways that share no link, between two hosts; they follow from the topology alone.
-    ways: Mutex<Ways>,
-    /// Ways that addresses choose, between two hosts, while no link is down.
-    address_ways: Mutex<Ways>,
+    classes: Vec<WorkClass>,
+    rules: PlannerRules,
+    /// Link-disjoint paths between two hosts; they depend on the topology only.
+    disjoint_paths: Mutex<PathTable>,
+    /// Paths that addresses select, while no link is down.
+    address_paths: Mutex<PathTable>,
 }
 
 impl Planner {
-    /// For this network and these classes.
+    /// Creates a planner for a topology and its classes.
     #[must_use]
-    pub fn new(topology: Topology, classes: Vec<Class>, rules: Rules) -> Self {
-        Self { topology, classes, rules, ways: Mutex::default(), address_ways: Mutex::default() }
+    pub fn new(topology: Topology, classes: Vec<WorkClass>, rules: PlannerRules) -> Self {
+        Self {
+            topology,
+            classes,
+            rules,
+            disjoint_paths: Mutex::default(),
+            address_paths: Mutex::default(),
+        }
     }
 
-    /// The network.
+    /// Returns the topology it plans for.
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// The name of the site at which a host stands.
+    /// Returns the site of a host.
     #[must_use]
     pub fn site_of(&self, host: &str) -> Option<&str> {
         let NodeId(node) = self.topology.node(host)?;
@@ -276,11 +282,11 @@ impl Planner {
         Some(&self.topology.sites[site.0].name)
     }
 
-    fn class(&self, name: &str) -> Option<&Class> {
+    fn class(&self, name: &str) -> Option<&WorkClass> {
         self.classes.iter().find(|class| class.name == name)
     }
 
-    /// Makes a round.
+    /// Plans a round.
     #[must_use]
     pub fn plan(&self, snapshot: &Snapshot) -> Decision {
         let mut decision = Decision::default();

@@ -1,32 +1,33 @@
-//! Where requests and files stand, and what they may become.
+//! States of requests and files, and their transitions.
 //!
-//! A request's state follows from counts of its files and from what was asked of it ([`Tally::state`]); it is never
-//! set. A file is settled once: what is in place, failed or cancelled stays so.
+//! A request's state is a function of its file counts and of what the client asked ([`RequestTally::state`]); no code sets it.
+//! A
+//! file reaches a final state once and keeps it.
 
 use serde::{Deserialize, Serialize};
 
-/// Where a request stands.
+/// State of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestState {
-    /// Accepted; its files are not all known yet and none has begun.
+    /// Accepted; not all files are known, and none has begun.
     Submitted,
-    /// All its files are known and wait for their turn.
+    /// All files are known and queued.
     Staged,
-    /// Files are moved, or some are settled and others wait.
+    /// Some files are moving, or settled while others wait.
     Active,
-    /// Every file is in place.
+    /// Every file is at the destination.
     Done,
-    /// No file is in place, and none will be.
+    /// No file is at the destination, and none will be.
     Failed,
-    /// Some files are in place, the others failed.
+    /// Some files are at the destination, the others failed.
     Partial,
-    /// It was cancelled before every file was in place.
+    /// Cancelled before every file was at the destination.
     Cancelled,
 }
 
 impl RequestState {
-    /// All, in the order of their numbers in storage.
+    /// All states; the index is the number in storage.
     pub const ALL: [Self; 7] = [
         Self::Submitted,
         Self::Staged,
@@ -37,13 +38,13 @@ impl RequestState {
         Self::Cancelled,
     ];
 
-    /// Whether nothing will change it any more.
+    /// True if the state never changes again.
     #[must_use]
     pub fn is_final(self) -> bool {
         !matches!(self, Self::Submitted | Self::Staged | Self::Active)
     }
 
-    /// As the API writes it.
+    /// Returns the name in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -57,14 +58,14 @@ impl RequestState {
         }
     }
 
-    /// Whether a request in this state may come to be in `next`.
+    /// True if a request in this state may change to `next`.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
         match (self, next) {
             _ if self == next => true,
             _ if self.is_final() => false,
             (_, Self::Submitted) => false,
-            // More files are found while some are moved already, but what began has begun.
+            // A listing may find more files while some move already; a request that has begun does not go back.
             (Self::Active, Self::Staged) => false,
             _ => true,
         }
@@ -82,34 +83,34 @@ impl std::str::FromStr for RequestState {
     }
 }
 
-/// Where a file stands.
+/// State of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileState {
-    /// It waits, for the first time or for another attempt.
+    /// Queued, for its first attempt or a retry.
     Queued,
-    /// It is part of an order that runs.
+    /// Part of an order at a node.
     Active,
-    /// It is in place.
+    /// At the destination, verified.
     Done,
-    /// It will not be.
+    /// Failed after its last attempt.
     Failed,
-    /// Nobody wants it any more.
+    /// Cancelled with its request.
     Cancelled,
 }
 
 impl FileState {
-    /// All, in the order of their numbers in storage.
+    /// All states; the index is the number in storage.
     pub const ALL: [Self; 5] =
         [Self::Queued, Self::Active, Self::Done, Self::Failed, Self::Cancelled];
 
-    /// Whether nothing will change it any more.
+    /// True if the state never changes again.
     #[must_use]
     pub fn is_final(self) -> bool {
         self > Self::Active
     }
 
-    /// As the API writes it.
+    /// Returns the name in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -121,7 +122,7 @@ impl FileState {
         }
     }
 
-    /// Whether a file in this state may come to be in `next`.
+    /// True if a file in this state may change to `next`.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
         self == next || !self.is_final()
@@ -139,35 +140,35 @@ impl std::str::FromStr for FileState {
     }
 }
 
-/// What is known of a request, counted.
+/// Counts and flags that determine a request's state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Files that are known.
+pub struct RequestTally {
+    /// Known files.
     pub files: u64,
-    /// Those in orders that run.
+    /// Files in orders at nodes.
     pub active: u64,
-    /// Those in place.
+    /// Files at the destination.
     pub done: u64,
-    /// Those that failed.
+    /// Files that failed for good.
     pub failed: u64,
-    /// Those that were cancelled.
+    /// Files cancelled with the request.
     pub cancelled: u64,
-    /// More files may come: it is not sealed, or its directory is being listed.
+    /// Set while files may be added: the request is not sealed, or its directory is being listed.
     pub open: bool,
-    /// It was cancelled.
+    /// Set when the client cancelled the request.
     pub cancel: bool,
-    /// Its directory could not be listed.
+    /// Set when its directory could not be listed.
     pub broken: bool,
 }
 
-impl Tally {
-    /// Files that are settled.
+impl RequestTally {
+    /// Returns the number of files in a final state.
     #[must_use]
     pub fn settled(&self) -> u64 {
         self.done + self.failed + self.cancelled
     }
 
-    /// Where the request stands.
+    /// Returns the state of the request.
     #[must_use]
     pub fn state(&self) -> RequestState {
         if !self.open && self.settled() >= self.files {
@@ -195,30 +196,33 @@ mod tests {
 
     #[test]
     fn states_follow_from_counts() {
-        let tally = Tally { files: 3, ..Tally::default() };
+        let tally = RequestTally { files: 3, ..RequestTally::default() };
         for (tally, state) in [
-            (Tally { open: true, files: 0, ..tally }, RequestState::Submitted),
-            (Tally { open: true, ..tally }, RequestState::Submitted),
+            (RequestTally { open: true, files: 0, ..tally }, RequestState::Submitted),
+            (RequestTally { open: true, ..tally }, RequestState::Submitted),
             (tally, RequestState::Staged),
-            (Tally { active: 2, ..tally }, RequestState::Active),
-            (Tally { done: 1, ..tally }, RequestState::Active),
-            (Tally { done: 3, ..tally }, RequestState::Done),
-            (Tally { done: 3, open: true, ..tally }, RequestState::Active),
-            (Tally { done: 3, cancel: true, ..tally }, RequestState::Done),
-            (Tally { done: 2, failed: 1, ..tally }, RequestState::Partial),
-            (Tally { failed: 3, ..tally }, RequestState::Failed),
-            (Tally { done: 2, cancelled: 1, cancel: true, ..tally }, RequestState::Cancelled),
-            (Tally { files: 0, ..tally }, RequestState::Done),
-            (Tally { files: 0, broken: true, ..tally }, RequestState::Failed),
-            (Tally { files: 0, cancel: true, ..tally }, RequestState::Cancelled),
-            (Tally { done: 3, broken: true, ..tally }, RequestState::Partial),
+            (RequestTally { active: 2, ..tally }, RequestState::Active),
+            (RequestTally { done: 1, ..tally }, RequestState::Active),
+            (RequestTally { done: 3, ..tally }, RequestState::Done),
+            (RequestTally { done: 3, open: true, ..tally }, RequestState::Active),
+            (RequestTally { done: 3, cancel: true, ..tally }, RequestState::Done),
+            (RequestTally { done: 2, failed: 1, ..tally }, RequestState::Partial),
+            (RequestTally { failed: 3, ..tally }, RequestState::Failed),
+            (
+                RequestTally { done: 2, cancelled: 1, cancel: true, ..tally },
+                RequestState::Cancelled,
+            ),
+            (RequestTally { files: 0, ..tally }, RequestState::Done),
+            (RequestTally { files: 0, broken: true, ..tally }, RequestState::Failed),
+            (RequestTally { files: 0, cancel: true, ..tally }, RequestState::Cancelled),
+            (RequestTally { done: 3, broken: true, ..tally }, RequestState::Partial),
         ] {
             assert_eq!(tally.state(), state, "{tally:?}");
         }
     }
 
     #[test]
-    fn names_are_read_back() {
+    fn state_names_round_trip() {
         for state in RequestState::ALL {
             assert_eq!(state.as_str().parse(), Ok(state));
         }
@@ -229,10 +233,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens to the files of a request, its state only takes allowed steps and ends once.
+        /// Arbitrary events only cause allowed transitions.
         #[test]
         fn requests_only_take_allowed_steps(steps in prop::collection::vec((0..6_u8, 0..4_u64), 0..60)) {
-            let mut tally = Tally { open: true, ..Tally::default() };
+            let mut tally = RequestTally { open: true, ..RequestTally::default() };
             let mut state = tally.state();
             for (what, count) in steps {
                 let waiting = tally.files - tally.settled() - tally.active;

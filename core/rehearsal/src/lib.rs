@@ -1,20 +1,22 @@
-//! Operations of many sites played in virtual time, before they are real.
+//! Discrete-time simulation of operations across many sites.
 //!
 //! ```text
-//! demand ── requests ──> desk <── reports, orders ──> nodes
-//!                          └── a round: snapshot → penstock-operations → decision
+//! workload ── requests ──> controller <── reports, orders ──> nodes
+//!                              └── a round: snapshot → penstock-operations → decision
 //! ```
 //!
-//! For: what arrives in a day ([`demand`]), nodes that move it at the rates they are told ([`nodes`]), a controller without a
-//! database ([`books`]), what came of it ([`figures`]). A [`desk::Desk`] is what both kinds of controller are to a
-//! rehearsal: the books here, and the store of `penstock-controller`. Not for: clocks, files, threads; how rates are shared.
+//! The requests of a day ([`workload`]), nodes that transfer at exactly the ordered rates ([`nodes`]), a controller
+//! without
+//! a database ([`in_memory`]), and measurements ([`metrics`]). [`controller_api::ControllerApi`] is the interface of
+//! both
+//! controllers: the in-memory one and the store of `penstock-controller`. Clocks, files and threads are the caller's.
 //!
-//! What is not simulated: packets, congestion, disks. A transfer has exactly the rate that it is told while both ends are up.
+//! Packets, congestion and disks are not simulated. A transfer has exactly its ordered rate while both ends are up.
 
 #![forbid(unsafe_code)]
 
-pub mod books;
-pub mod demand;
-pub mod desk;
-pub mod figures;
+pub mod controller_api;
+pub mod in_memory;
+pub mod metrics;
 pub mod nodes;
+pub mod workload;

@@ -1,168 +1,170 @@
-//! Simulated nodes: each moves files at the rates that it is told, as long as both ends are up.
+//! Simulated nodes, which transfer files at the ordered rates while both ends are up.
 
 use std::collections::{BTreeMap, HashSet};
 
 use penstock_fabric::random::mix;
 use penstock_operations::orders::{
-    Capacity, Fault, FaultKind, Instructions, InterfaceCounters, OrderId, OrderReport, Outcome,
-    Phase, Report, Settings,
+    Capacity, FaultKind, Instructions, InterfaceCounters, OrderFault, OrderId, OrderPhase,
+    OrderReport, OrderSettings, Report, ReportedOutcome,
 };
 
-use crate::desk::{File, Work};
+use crate::controller_api::{OrderContent, OrderFile};
 
-/// A node of the topology.
+/// Parameters of a simulated node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSpec {
-    /// Its name.
+    /// Host name in the topology.
     pub name: String,
-    /// Its first interface.
+    /// Name of its first interface.
     pub interface: String,
-    /// What that carries, in bits per second.
+    /// Rate of that interface in bits per second.
     pub rate_bps: u64,
-    /// Transfers at once.
+    /// Most concurrent transfers.
     pub transfers: u32,
 }
 
-/// All nodes.
+/// All simulated nodes.
 #[derive(Debug)]
 pub struct Nodes {
-    nodes: BTreeMap<String, Node>,
-    faults: Faults,
-    /// What was moved, in bytes and files.
+    nodes: BTreeMap<String, SimulatedNode>,
+    faults: FaultInjector,
+    /// Total bytes and files transferred.
     pub moved: (u64, u64),
 }
 
-/// Which files fail, each once.
+/// Injects faults into a fraction of the files, once each.
 #[derive(Debug)]
-struct Faults {
+struct FaultInjector {
     permille: u32,
-    /// Numbers of those that did.
+    /// Files that have failed.
     failed: HashSet<u64>,
 }
 
-impl Faults {
+impl FaultInjector {
     fn happens_to(&mut self, file: u64) -> bool {
         mix(file) % 1000 < u64::from(self.permille) && self.failed.insert(file)
     }
 }
 
 #[derive(Debug)]
-struct Node {
+struct SimulatedNode {
     spec: NodeSpec,
     up: bool,
-    /// Which beginning of its process this is.
+    /// Number of this start of the process.
     run: u64,
-    doing: BTreeMap<OrderId, Doing>,
+    orders: BTreeMap<OrderId, NodeOrder>,
     sent: u64,
 }
 
 #[derive(Debug)]
-struct Doing {
-    /// None of an order to receive.
-    files: Option<Vec<File>>,
-    settings: Settings,
-    /// The file that is moved, and how much of it is.
+struct NodeOrder {
+    /// Files to send; none for an order to receive.
+    files: Option<Vec<OrderFile>>,
+    settings: OrderSettings,
+    /// Index of the current file, and the bytes of it already sent.
     next: usize,
     part: u64,
     moved: u64,
     measured_bps: u64,
-    /// Outcomes that are not acknowledged, and the number of the first.
-    outcomes: Vec<Outcome>,
-    told: u64,
+    /// Unacknowledged outcomes, and the number of the first.
+    outcomes: Vec<ReportedOutcome>,
+    first_outcome: u64,
 }
 
-impl Doing {
+impl NodeOrder {
     fn ended(&self) -> bool {
         self.files.as_ref().is_some_and(|files| self.next == files.len())
     }
 }
 
 impl Nodes {
-    /// Nodes of which so many files in a thousand fail the first time.
+    /// Creates nodes that fail this many files in a thousand once.
     #[must_use]
     pub fn new(specs: Vec<NodeSpec>, faults_permille: u32) -> Self {
         let node = |spec: NodeSpec| {
-            let node = Node { up: true, run: 1, doing: BTreeMap::new(), sent: 0, spec };
+            let node = SimulatedNode { up: true, run: 1, orders: BTreeMap::new(), sent: 0, spec };
             (node.spec.name.clone(), node)
         };
         let nodes = specs.into_iter().map(node).collect();
-        let faults = Faults { permille: faults_permille, failed: HashSet::new() };
+        let faults = FaultInjector { permille: faults_permille, failed: HashSet::new() };
         Self { nodes, faults, moved: (0, 0) }
     }
 
-    /// Only these are down; what goes down loses what it had in memory.
+    /// Sets these nodes down and all others up; a node that goes down loses its orders.
     pub fn set_down(&mut self, down: &[&str]) {
         for (name, node) in &mut self.nodes {
             let up = !down.contains(&name.as_str());
             if node.up && !up {
-                node.doing.clear();
+                node.orders.clear();
                 node.run += 1;
             }
             node.up = up;
         }
     }
 
-    /// Lets time pass.
-    pub fn pass(&mut self, elapsed_ms: u64) {
+    /// Advances time by `elapsed_ms`.
+    pub fn advance(&mut self, elapsed_ms: u64) {
         let receiving: HashSet<OrderId> = self
             .nodes
             .values()
-            .flat_map(|node| node.doing.iter().filter(|(_, doing)| doing.files.is_none()))
+            .flat_map(|node| {
+                node.orders.iter().filter(|(_, order_state)| order_state.files.is_none())
+            })
             .map(|(order, _)| *order)
             .collect();
         for node in self.nodes.values_mut() {
-            for (order, doing) in &mut node.doing {
-                // The other end of an order has the next number.
+            for (order, order_state) in &mut node.orders {
+                // The receiving order has the next number.
                 let there = receiving.contains(&(order + 1));
-                let rate = doing.settings.rate_bps.filter(|_| there).unwrap_or(0);
-                let (bytes, files) = doing.pass(rate, elapsed_ms, &mut self.faults);
+                let rate = order_state.settings.rate_bps.filter(|_| there).unwrap_or(0);
+                let (bytes, files) = order_state.advance(rate, elapsed_ms, &mut self.faults);
                 node.sent += bytes;
                 self.moved = (self.moved.0 + bytes, self.moved.1 + files);
             }
         }
     }
 
-    /// What the nodes that are up report.
+    /// Returns the reports of the nodes that are up.
     #[must_use]
     pub fn reports(&self) -> Vec<(String, Report)> {
         let up = self.nodes.iter().filter(|(_, node)| node.up);
         up.map(|(name, node)| (name.clone(), node.report())).collect()
     }
 
-    /// Does as a node is told; what is new to it is asked for by `fetch`.
+    /// Applies instructions at a node; `fetch` returns the content of a new order.
     ///
     /// # Errors
-    /// Those of `fetch`.
-    pub fn obey(
+    /// Errors of `fetch`.
+    pub fn apply_instructions(
         &mut self,
         host: &str,
-        told: &Instructions,
-        mut fetch: impl FnMut(&str, OrderId) -> Result<Option<Work>, String>,
+        instructions: &Instructions,
+        mut fetch: impl FnMut(&str, OrderId) -> Result<Option<OrderContent>, String>,
     ) -> Result<(), String> {
         let Some(node) = self.nodes.get_mut(host) else { return Ok(()) };
-        for known in &told.acknowledged {
-            let Some(doing) = node.doing.get_mut(&known.order) else { continue };
-            let fresh = known.outcomes.saturating_sub(doing.told) as usize;
-            doing.outcomes.drain(..fresh.min(doing.outcomes.len()));
-            doing.told = doing.told.max(known.outcomes);
+        for known in &instructions.acknowledged {
+            let Some(order_state) = node.orders.get_mut(&known.order) else { continue };
+            let fresh = known.outcomes.saturating_sub(order_state.first_outcome) as usize;
+            order_state.outcomes.drain(..fresh.min(order_state.outcomes.len()));
+            order_state.first_outcome = order_state.first_outcome.max(known.outcomes);
             if known.end {
-                node.doing.remove(&known.order);
+                node.orders.remove(&known.order);
             }
         }
-        let standing: BTreeMap<OrderId, &Settings> =
-            told.orders.iter().map(|one| (one.order, &one.settings)).collect();
-        node.doing.retain(|order, _| standing.contains_key(order));
-        for (order, settings) in standing {
-            if let Some(doing) = node.doing.get_mut(&order) {
-                doing.settings = settings.clone();
+        let active: BTreeMap<OrderId, &OrderSettings> =
+            instructions.orders.iter().map(|one| (one.order, &one.settings)).collect();
+        node.orders.retain(|order, _| active.contains_key(order));
+        for (order, settings) in active {
+            if let Some(order_state) = node.orders.get_mut(&order) {
+                order_state.settings = settings.clone();
                 continue;
             }
             let Some(work) = fetch(host, order)? else { continue };
             let files = match work {
-                Work::Send(files) => Some(files),
-                Work::Receive => None,
+                OrderContent::Send(files) => Some(files),
+                OrderContent::Receive => None,
             };
-            let doing = Doing {
+            let order_state = NodeOrder {
                 files,
                 settings: settings.clone(),
                 next: 0,
@@ -170,33 +172,34 @@ impl Nodes {
                 moved: 0,
                 measured_bps: 0,
                 outcomes: Vec::new(),
-                told: 0,
+                first_outcome: 0,
             };
-            node.doing.insert(order, doing);
+            node.orders.insert(order, order_state);
         }
         Ok(())
     }
 }
 
-impl Doing {
-    /// Moves what this rate allows; gives bytes, and files that are in place.
-    fn pass(&mut self, rate_bps: u64, ms: u64, faults: &mut Faults) -> (u64, u64) {
+impl NodeOrder {
+    /// Sends at this rate for `ms`. Returns the bytes sent and the files completed.
+    fn advance(&mut self, rate_bps: u64, ms: u64, faults: &mut FaultInjector) -> (u64, u64) {
         let Some(files) = &self.files else { return (0, 0) };
         let mut left = u64::try_from(u128::from(rate_bps) * u128::from(ms) / 8000).unwrap_or(0);
         let (all, mut placed) = (left, 0);
         while left > 0
-            && let Some(File { id, bytes: size }) = files.get(self.next)
+            && let Some(OrderFile { id, bytes: size }) = files.get(self.next)
         {
             let more = (size - self.part).min(left);
             (self.part, left) = (self.part + more, left - more);
             if self.part < *size {
                 break;
             }
-            let fault = faults
-                .happens_to(*id)
-                .then(|| Fault { kind: FaultKind::Passing, text: "connection reset".to_owned() });
+            let fault = faults.happens_to(*id).then(|| OrderFault {
+                kind: FaultKind::Transient,
+                text: "connection reset".to_owned(),
+            });
             placed += u64::from(fault.is_none());
-            self.outcomes.push(Outcome {
+            self.outcomes.push(ReportedOutcome {
                 file: self.next as u32,
                 bytes: *size,
                 was_there: false,
@@ -213,19 +216,19 @@ impl Doing {
     }
 }
 
-impl Node {
+impl SimulatedNode {
     fn report(&self) -> Report {
-        let orders = self.doing.iter().map(|(order, doing)| OrderReport {
+        let orders = self.orders.iter().map(|(order, order_state)| OrderReport {
             order: *order,
             run: self.run,
-            phase: if doing.ended() { Phase::Ended } else { Phase::Running },
-            moved_bytes: doing.moved,
-            bits_per_second: doing.measured_bps,
-            rate_bps: doing.settings.rate_bps,
+            phase: if order_state.ended() { OrderPhase::Ended } else { OrderPhase::Running },
+            moved_bytes: order_state.moved,
+            bits_per_second: order_state.measured_bps,
+            rate_bps: order_state.settings.rate_bps,
             streams: 8,
             bound_by: "rate".to_owned(),
-            outcomes_from: doing.told,
-            outcomes: doing.outcomes.clone(),
+            outcomes_from: order_state.first_outcome,
+            outcomes: order_state.outcomes.clone(),
             ..OrderReport::default()
         });
         Report {
@@ -256,11 +259,11 @@ mod tests {
 
     #[test]
     fn faulty_files_fail_exactly_once() {
-        let mut faults = Faults { permille: 100, failed: HashSet::new() };
+        let mut faults = FaultInjector { permille: 100, failed: HashSet::new() };
         let first = (0..100_000).filter(|file| faults.happens_to(*file)).count();
         assert!((9_500..10_500).contains(&first), "{first}");
         assert_eq!((0..100_000).filter(|file| faults.happens_to(*file)).count(), 0);
-        let mut all = Faults { permille: 1000, failed: HashSet::new() };
+        let mut all = FaultInjector { permille: 1000, failed: HashSet::new() };
         assert!((0..100).all(|file| all.happens_to(file)) && !all.happens_to(7));
     }
 }

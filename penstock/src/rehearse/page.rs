@@ -42,7 +42,7 @@ pub(super) fn page(object: &Value, outcome: &mut Outcome) -> String {
     let mut classes: Vec<&String> = points.iter().flat_map(|point| point.classes.keys()).collect();
     classes.sort();
     classes.dedup();
-    type Pick = fn(&penstock_rehearsal::figures::ClassPoint) -> f64;
+    type Pick = fn(&penstock_rehearsal::metrics::ClassPoint) -> f64;
     let lines = |pick: Pick| -> Vec<Line> {
         let line = |class: &String| {
             let values = points.iter().map(|point| {

@@ -11,8 +11,8 @@ use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post};
 use penstock_operations::orders::{
-    Acknowledged, Entry, Instructions, Order, OrderId, OrderReport, Outcome, Phase, Report,
-    Settings, Standing, Task,
+    Acknowledged, ListedFile, Instructions, Order, OrderId, OrderReport, ReportedOutcome, OrderPhase, Report,
+    OrderSettings, ActiveOrder, OrderTask,
 };
 
 use crate::common::wait_until;
@@ -22,13 +22,13 @@ pub(crate) const TOKEN: &str = "the-token-that-hosts-show";
 /// Instructions for a host, and its reports.
 #[derive(Debug, Default)]
 pub(crate) struct Host {
-    pub(crate) orders: BTreeMap<OrderId, (Order, Settings)>,
+    pub(crate) orders: BTreeMap<OrderId, (Order, OrderSettings)>,
     /// The last report, and the number of reports.
     pub(crate) report: Report,
     pub(crate) reports: u64,
     /// Reported outcomes by order, with their run, without repetitions.
-    pub(crate) outcomes: BTreeMap<OrderId, Vec<(u64, Outcome)>>,
-    pub(crate) entries: BTreeMap<OrderId, Vec<Entry>>,
+    pub(crate) outcomes: BTreeMap<OrderId, Vec<(u64, ReportedOutcome)>>,
+    pub(crate) entries: BTreeMap<OrderId, Vec<ListedFile>>,
     /// The last report of each order, and the ended orders.
     pub(crate) last: BTreeMap<OrderId, OrderReport>,
     pub(crate) ended: BTreeMap<OrderId, OrderReport>,
@@ -83,13 +83,13 @@ impl Controller {
         with(self.script().hosts.entry(host.to_owned()).or_default())
     }
 
-    pub(crate) fn order(&self, host: &str, order: OrderId, task: Task, settings: Settings) {
+    pub(crate) fn order(&self, host: &str, order: OrderId, task: OrderTask, settings: OrderSettings) {
         let request = format!("r{order}");
         let order = Order { order, request, task };
         self.host(host, |host| host.orders.insert(order.order, (order, settings)));
     }
 
-    pub(crate) fn set(&self, host: &str, order: OrderId, settings: Settings) {
+    pub(crate) fn set(&self, host: &str, order: OrderId, settings: OrderSettings) {
         self.host(host, |host| host.orders.get_mut(&order).unwrap().1 = settings);
     }
 
@@ -137,7 +137,7 @@ impl Controller {
     }
 
     /// Outcome of each file; the latest run wins.
-    pub(crate) fn outcomes(&self, host: &str, order: OrderId) -> BTreeMap<u32, Outcome> {
+    pub(crate) fn outcomes(&self, host: &str, order: OrderId) -> BTreeMap<u32, ReportedOutcome> {
         let told = self.host(host, |host| host.outcomes.get(&order).cloned().unwrap_or_default());
         told.into_iter().map(|(_, outcome)| (outcome.file, outcome)).collect()
     }
@@ -185,7 +185,7 @@ async fn report(
         orders: host
             .orders
             .iter()
-            .map(|(order, (_, settings))| Standing { order: *order, settings: settings.clone() })
+            .map(|(order, (_, settings))| ActiveOrder { order: *order, settings: settings.clone() })
             .collect(),
         acknowledged,
     };
@@ -223,7 +223,7 @@ impl Host {
         list.extend(new);
         *entries += (list.len() - before) as u64;
         self.last.insert(told.order, OrderReport { outcomes: Vec::new(), ..told.clone() });
-        if told.phase == Phase::Ended {
+        if told.phase == OrderPhase::Ended {
             self.ended.insert(told.order, told.clone());
         }
         Acknowledged {
@@ -231,7 +231,7 @@ impl Host {
             run: told.run,
             outcomes: *outcomes,
             entries: *entries,
-            end: told.phase == Phase::Ended,
+            end: told.phase == OrderPhase::Ended,
         }
     }
 }

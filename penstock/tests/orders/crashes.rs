@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
-use penstock_operations::orders::{FaultKind, Settings, Task};
+use penstock_operations::orders::{FaultKind, OrderSettings, OrderTask};
 
 use crate::common::{Random, parts, wait_until, write_file};
 use crate::controller::Controller;
@@ -38,15 +38,15 @@ fn files_arrive_once_despite_kills() {
     let mut nodes: Vec<Node> = names.map(|name| Node::start(&controller, name)).into();
     // Two sources send to one destination.
     let mut sent: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    let settings = Settings { rate_bps: Some(24_000_000), ..Settings::default() };
+    let settings = OrderSettings { rate_bps: Some(24_000_000), ..OrderSettings::default() };
     for (number, source) in ["a", "b"].into_iter().enumerate() {
         let files = write_files(&mut random, &nodes[number], source, 150, 6);
         let ticket = format!("{TICKET}-{source}");
         let listed: Vec<&str> = files.iter().map(String::as_str).collect();
         let send = nodes[2].files_to("/data/in", &ticket, &listed);
         let order = number as u64 * 2 + 1;
-        controller.order("c", order, Node::receive("/data/in", &ticket), Settings::default());
-        controller.order(source, order + 1, Task::Send(Box::new(send)), settings.clone());
+        controller.order("c", order, Node::receive("/data/in", &ticket), OrderSettings::default());
+        controller.order(source, order + 1, OrderTask::Send(Box::new(send)), settings.clone());
         sent.insert(source, files);
     }
     for round in 0..6 {
@@ -74,7 +74,7 @@ fn files_arrive_once_despite_kills() {
     }
     for (number, source) in ["a", "b"].into_iter().enumerate() {
         let order = number as u64 * 2 + 2;
-        controller.set(source, order, Settings::default());
+        controller.set(source, order, OrderSettings::default());
         let ended = controller.await_end(source, order);
         assert_eq!(ended.fault, None, "{source}");
         let outcomes = controller.outcomes(source, order);
@@ -106,9 +106,9 @@ fn terminated_agent_order_resumes_after_restart() {
     let (mut a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
     write_file(&mut random, &a.path("file"), 40 << 20);
     let send = b.files_to("/data/in", TICKET, &["file"]);
-    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
-    let rate = Settings { rate_bps: Some(40_000_000), ..Settings::default() };
-    controller.order("a", 2, Task::Send(Box::new(send)), rate);
+    controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
+    let rate = OrderSettings { rate_bps: Some(40_000_000), ..OrderSettings::default() };
+    controller.order("a", 2, OrderTask::Send(Box::new(send)), rate);
     controller.await_host("a fifth of it", "a", |host| {
         host.last.get(&2).filter(|last| last.moved_bytes > 8 << 20).map(|_| ())
     });
@@ -122,7 +122,7 @@ fn terminated_agent_order_resumes_after_restart() {
     assert_eq!(last.waiting.as_deref(), Some("the agent shuts down"), "{last:?}");
     assert!(controller.host("a", |host| host.ended.is_empty()));
     a.restart();
-    controller.set("a", 2, Settings::default());
+    controller.set("a", 2, OrderSettings::default());
     let ended = controller.await_end("a", 2);
     assert_eq!(ended.fault, None);
     assert!(ended.moved_bytes < 34 << 20, "{} bytes again", ended.moved_bytes);
@@ -142,9 +142,9 @@ fn concurrent_orders_never_share_a_file() {
         let ticket = format!("{TICKET}-{source}");
         let send = nodes[2].files_to("/data/in", &ticket, &["file"]);
         let order = number as u64 * 2 + 1;
-        controller.order("c", order, Node::receive("/data/in", &ticket), Settings::default());
-        let rate = Settings { rate_bps: Some(1_000_000), ..Settings::default() };
-        controller.order(source, order + 1, Task::Send(Box::new(send)), rate);
+        controller.order("c", order, Node::receive("/data/in", &ticket), OrderSettings::default());
+        let rate = OrderSettings { rate_bps: Some(1_000_000), ..OrderSettings::default() };
+        controller.order(source, order + 1, OrderTask::Send(Box::new(send)), rate);
         // The second begins while the first runs.
         controller.await_host("bytes", source, |host| {
             let last = host.last.get(&(order + 1))?;
@@ -153,9 +153,9 @@ fn concurrent_orders_never_share_a_file() {
     }
     assert_eq!(controller.await_end("b", 4).fault, None);
     let second = controller.outcomes("b", 4)[&0].fault.clone().expect("the first holds it");
-    assert_eq!(second.kind, FaultKind::Passing);
+    assert_eq!(second.kind, FaultKind::Transient);
     assert!(second.text.contains("another transfer is writing it"), "{}", second.text);
-    controller.set("a", 2, Settings::default());
+    controller.set("a", 2, OrderSettings::default());
     assert_eq!(controller.await_end("a", 2).fault, None);
     assert_eq!(controller.outcomes("a", 2)[&0].fault, None);
     assert_eq!(
@@ -164,7 +164,7 @@ fn concurrent_orders_never_share_a_file() {
     );
     // Ordered again, now that it is free.
     let send = nodes[2].files_to("/data/in", &format!("{TICKET}-b"), &["file"]);
-    controller.order("b", 6, Task::Send(Box::new(send)), Settings::default());
+    controller.order("b", 6, OrderTask::Send(Box::new(send)), OrderSettings::default());
     assert_eq!(controller.await_end("b", 6).fault, None);
     assert_eq!(
         fs::read(nodes[2].path("in/file")).unwrap(),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
-use penstock_operations::orders::{FaultKind, File, Overwrite, Phase, Settings, Task, Verify};
+use penstock_operations::orders::{FaultKind, File, Overwrite, OrderPhase, OrderSettings, OrderTask, Verify};
 use serde_json::Value;
 
 use crate::common::{Random, penstock, run, write_file};
@@ -34,8 +34,8 @@ fn ordered_files_arrive_and_report_once() {
     for path in ["nothing", "run 1"] {
         send.files.push(File { path: path.into(), digest: None });
     }
-    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
-    controller.order("a", 2, Task::Send(Box::new(send.clone())), Settings::default());
+    controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
+    controller.order("a", 2, OrderTask::Send(Box::new(send.clone())), OrderSettings::default());
     let ended = controller.await_end("a", 2);
     assert_eq!(ended.fault, None);
     let outcomes = controller.outcomes("a", 2);
@@ -50,12 +50,12 @@ fn ordered_files_arrive_and_report_once() {
     }
     for number in [200, 201] {
         let fault = outcomes[&number].fault.as_ref().unwrap();
-        assert_eq!(fault.kind, FaultKind::Lasting, "{fault:?}");
+        assert_eq!(fault.kind, FaultKind::Permanent, "{fault:?}");
     }
     assert!(ended.moved_bytes >= 9 << 20, "{ended:?}");
 
     // The same files under another order id: nothing is sent.
-    controller.order("a", 3, Task::Send(Box::new(send.clone())), Settings::default());
+    controller.order("a", 3, OrderTask::Send(Box::new(send.clone())), OrderSettings::default());
     let again = controller.await_end("a", 3);
     let outcomes = controller.outcomes("a", 3);
     assert_eq!(outcomes.values().filter(|outcome| outcome.was_there).count(), 200);
@@ -75,9 +75,9 @@ fn ordered_files_arrive_and_report_once() {
     assert!(transfers.iter().all(|one| one["state"] == "done"), "{transfers:?}");
     // The ticket is no longer valid.
     send.to = "/data/in/later".into();
-    controller.order("a", 4, Task::Send(Box::new(send)), Settings::default());
+    controller.order("a", 4, OrderTask::Send(Box::new(send)), OrderSettings::default());
     let why = controller.await_host("a waiting order", "a", |host| {
-        let last = host.last.get(&4).filter(|last| last.phase == Phase::Waiting)?;
+        let last = host.last.get(&4).filter(|last| last.phase == OrderPhase::Waiting)?;
         last.waiting.clone().filter(|why| why.contains("refuses"))
     });
     assert!(why.contains("token is not one of this agent's"), "{why}");
@@ -111,7 +111,7 @@ fn digest_mismatch_is_not_committed() {
             None,
         ),
         ("none", None, None),
-        ("bad", Some("crc32c:zz".into()), Some(FaultKind::Lasting)),
+        ("bad", Some("crc32c:zz".into()), Some(FaultKind::Permanent)),
     ];
     let mut send = b.files_to("/data/in", TICKET, &[]);
     send.verify = Verify::Readback;
@@ -120,7 +120,7 @@ fn digest_mismatch_is_not_committed() {
         .iter()
         .map(|(path, digest, _)| File { path: (*path).into(), digest: digest.clone() })
         .collect();
-    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
+    controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
     // An existing file of the same size with damaged content.
     fs::create_dir(b.path("in")).unwrap();
     let mut damaged = fs::read(a.path("large")).unwrap();
@@ -133,7 +133,7 @@ fn digest_mismatch_is_not_committed() {
         .unwrap()
         .set_modified(modified)
         .unwrap();
-    controller.order("a", 2, Task::Send(Box::new(send.clone())), Settings::default());
+    controller.order("a", 2, OrderTask::Send(Box::new(send.clone())), OrderSettings::default());
     assert_eq!(controller.await_end("a", 2).fault, None);
     let outcomes = controller.outcomes("a", 2);
     for (number, (path, digest, kind)) in digests.iter().enumerate() {
@@ -148,7 +148,7 @@ fn digest_mismatch_is_not_committed() {
         }
     }
     // Existing files with the expected digest are not sent.
-    controller.order("a", 3, Task::Send(Box::new(send)), Settings::default());
+    controller.order("a", 3, OrderTask::Send(Box::new(send)), OrderSettings::default());
     let again = controller.await_end("a", 3);
     let there = controller.outcomes("a", 3);
     assert_eq!(there.values().filter(|outcome| outcome.was_there).count(), 5, "{there:?}");
@@ -169,14 +169,14 @@ fn overwrite_never_keeps_existing_files() {
     std::os::unix::fs::symlink("/etc/passwd", b.path("in/link")).unwrap();
     let mut send = b.files_to("/data/in", TICKET, &["new", "other", "link"]);
     send.overwrite = Overwrite::Never;
-    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
-    controller.order("a", 2, Task::Send(Box::new(send)), Settings::default());
+    controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
+    controller.order("a", 2, OrderTask::Send(Box::new(send)), OrderSettings::default());
     assert_eq!(controller.await_end("a", 2).fault, None);
     let outcomes = controller.outcomes("a", 2);
     assert_eq!(outcomes[&0].fault, None);
     for number in [1, 2] {
         let fault = outcomes[&number].fault.as_ref().unwrap();
-        assert_eq!(fault.kind, FaultKind::Lasting, "{fault:?}");
+        assert_eq!(fault.kind, FaultKind::Permanent, "{fault:?}");
         assert!(fault.text.contains("is to stay"), "{fault:?}");
     }
     assert_eq!(fs::read_to_string(b.path("in/other")).unwrap(), "another text");
@@ -196,7 +196,7 @@ fn listing_refuses_non_utf8_names() {
         fs::write(a.path("set").join(&name), vec![0; number % 3]).unwrap();
         wanted.insert((name, (number % 3) as u64));
     }
-    controller.order("a", 1, Task::List { path: "/data/set".into() }, Settings::default());
+    controller.order("a", 1, OrderTask::List { path: "/data/set".into() }, OrderSettings::default());
     assert_eq!(controller.await_end("a", 1).fault, None);
     let entries = controller.host("a", |host| host.entries[&1].clone());
     assert_eq!(entries.len(), wanted.len());
@@ -210,9 +210,9 @@ fn listing_refuses_non_utf8_names() {
         (4, "/data/../other", "'..'"),
         (5, "/other", "in no export"),
     ] {
-        controller.order("a", order, Task::List { path: path.into() }, Settings::default());
+        controller.order("a", order, OrderTask::List { path: path.into() }, OrderSettings::default());
         let fault = controller.await_end("a", order).fault.unwrap();
-        assert_eq!(fault.kind, FaultKind::Lasting, "{path}");
+        assert_eq!(fault.kind, FaultKind::Permanent, "{path}");
         assert!(fault.text.contains(words) && !fault.text.contains('\n'), "{path}: {}", fault.text);
     }
 }

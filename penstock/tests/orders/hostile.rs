@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use penstock_operations::orders::{FILES_MAX, Fault, FaultKind, File, Phase, Settings, Task};
+use penstock_operations::orders::{FILES_MAX, OrderFault, FaultKind, File, OrderPhase, OrderSettings, OrderTask};
 
 use crate::common::{run, wait_until};
 use crate::controller::Controller;
@@ -13,9 +13,9 @@ use crate::node::Node;
 const TICKET: &str = "a-ticket-nobody-guesses";
 
 #[track_caller]
-fn lasting(fault: Option<Fault>, words: &str) {
+fn lasting(fault: Option<OrderFault>, words: &str) {
     let fault = fault.unwrap_or_else(|| panic!("no fault: {words}"));
-    assert_eq!(fault.kind, FaultKind::Lasting, "{fault:?}");
+    assert_eq!(fault.kind, FaultKind::Permanent, "{fault:?}");
     assert!(fault.text.contains(words) && !fault.text.contains('\n'), "{words}: {}", fault.text);
 }
 
@@ -26,13 +26,13 @@ fn orders_stay_within_controller_exports() {
     fs::write(a.path("file"), "text").unwrap();
     fs::write(a.dir.path().join("other/secret"), "secret").unwrap();
     std::os::unix::fs::symlink(a.dir.path().join("other"), a.path("out")).unwrap();
-    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
+    controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
     let mut order = 10;
     let mut send = |change: &dyn Fn(&mut penstock_operations::orders::Send)| {
         order += 1;
         let mut send = b.files_to("/data/in", TICKET, &["file"]);
         change(&mut send);
-        controller.order("a", order, Task::Send(Box::new(send)), Settings::default());
+        controller.order("a", order, OrderTask::Send(Box::new(send)), OrderSettings::default());
         (controller.await_end("a", order), controller.outcomes("a", order))
     };
     lasting(send(&|send| send.from = "/other".into()).0.fault, "in no export");
@@ -47,7 +47,7 @@ fn orders_stay_within_controller_exports() {
     for path in ["out/secret", "../other/secret", "/etc/passwd", "out/../out/secret"] {
         let (ended, outcomes) = send(&|send| send.files[0].path = path.into());
         assert_eq!(ended.fault, None, "{path}");
-        assert_eq!(outcomes[&0].fault.as_ref().map(|fault| fault.kind), Some(FaultKind::Lasting));
+        assert_eq!(outcomes[&0].fault.as_ref().map(|fault| fault.kind), Some(FaultKind::Permanent));
     }
     let many = |send: &mut penstock_operations::orders::Send| {
         send.files = vec![File { path: "file".into(), digest: None }; FILES_MAX + 1];
@@ -62,7 +62,7 @@ fn orders_stay_within_controller_exports() {
         (24, TICKET, "/data/../other", "'..'"),
         (25, TICKET, "/", "in no export"),
     ] {
-        controller.order("b", order, Node::receive(below, ticket), Settings::default());
+        controller.order("b", order, Node::receive(below, ticket), OrderSettings::default());
         lasting(controller.await_end("b", order).fault, words);
     }
     // A ticket grants neither reads nor the API.
@@ -83,7 +83,7 @@ fn malformed_answers_are_ignored_orders_queue() {
     let controller = Controller::start();
     let (a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
     fs::write(a.path("file"), "text").unwrap();
-    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
+    controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
     for nonsense in [
         (StatusCode::OK, b"{}".to_vec()),
         (StatusCode::OK, b"[1, 2".to_vec()),
@@ -104,7 +104,7 @@ fn malformed_answers_are_ignored_orders_queue() {
     for order in 100..500 {
         let mut send = b.files_to(&format!("/data/in/{order}"), TICKET, &["file"]);
         send.encrypt = false;
-        controller.order("a", order, Task::Send(Box::new(send)), Settings::default());
+        controller.order("a", order, OrderTask::Send(Box::new(send)), OrderSettings::default());
     }
     wait_until("all of them", Duration::from_secs(180), || {
         controller.host("a", |host| {
@@ -117,7 +117,7 @@ fn malformed_answers_are_ignored_orders_queue() {
     controller.check();
     controller.host("a", |host| {
         assert!(
-            host.ended.values().all(|ended| ended.fault.is_none() && ended.phase == Phase::Ended)
+            host.ended.values().all(|ended| ended.fault.is_none() && ended.phase == OrderPhase::Ended)
         );
     });
     assert_eq!(fs::read_dir(b.path("in")).unwrap().count(), 400);

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use penstock_operations::orders::{
-    AddressPair, FaultKind, OrderReport, Phase, Send, Settings, Task,
+    AddressPair, FaultKind, OrderReport, OrderPhase, Send, OrderSettings, OrderTask,
 };
 
 use crate::common::proxy::Proxy;
@@ -21,13 +21,13 @@ fn one_file(controller: &Controller, mib: usize, rate_bps: u64) -> (Node, Node, 
     let (a, b) = (Node::start(controller, "a"), Node::start(controller, "b"));
     write_file(&mut random, &a.path("file"), mib << 20);
     let send = b.files_to("/data/in", TICKET, &["file"]);
-    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
-    controller.order("a", 2, Task::Send(Box::new(send.clone())), at(rate_bps));
+    controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
+    controller.order("a", 2, OrderTask::Send(Box::new(send.clone())), at(rate_bps));
     (a, b, send)
 }
 
-fn at(rate_bps: u64) -> Settings {
-    Settings { rate_bps: Some(rate_bps), ..Settings::default() }
+fn at(rate_bps: u64) -> OrderSettings {
+    OrderSettings { rate_bps: Some(rate_bps), ..OrderSettings::default() }
 }
 
 /// Waits until the report of order 2 satisfies `is`.
@@ -56,16 +56,16 @@ fn rate_and_streams_change_during_transfer() {
     let rate = (received(&b) - before) as f64 * 8.0 / seconds;
     assert!(rate < 8_000_000.0 * 1.5 + 8.0 * 4e6 / seconds, "{rate} bit/s");
 
-    let settings = Settings { rate_bps: Some(0), streams: Some(5), ..Settings::default() };
+    let settings = OrderSettings { rate_bps: Some(0), streams: Some(5), ..OrderSettings::default() };
     controller.set("a", 2, settings);
     when(&controller, "five streams and no rate", |last| {
         last.streams == 5 && last.bits_per_second == 0
     });
     assert!(!b.path("in/file").exists());
-    controller.set("a", 2, Settings { streams: Some(1), ..at(16_000_000) });
+    controller.set("a", 2, OrderSettings { streams: Some(1), ..at(16_000_000) });
     when(&controller, "one stream", |last| last.streams == 1 && last.bits_per_second > 1_000_000);
     // Resumes at once from rate 0.
-    controller.set("a", 2, Settings::default());
+    controller.set("a", 2, OrderSettings::default());
     assert_eq!(controller.await_end("a", 2).fault, None);
     assert_eq!(fs::read(b.path("in/file")).unwrap(), fs::read(a.path("file")).unwrap());
 }
@@ -78,9 +78,9 @@ fn lost_controller_lowers_to_safe_rate() {
     let b = Node::start(&controller, "b");
     write_file(&mut random, &a.path("file"), 40 << 20);
     let send = b.files_to("/data/in", TICKET, &["file"]);
-    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
-    controller.order("a", 2, Task::Send(Box::new(send)), at(60_000_000));
-    when(&controller, "it runs", |last| last.phase == Phase::Running && last.moved_bytes > 0);
+    controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
+    controller.order("a", 2, OrderTask::Send(Box::new(send)), at(60_000_000));
+    when(&controller, "it runs", |last| last.phase == OrderPhase::Running && last.moved_bytes > 0);
     controller.set_away(true);
     let mine = || a.agent.transfers(&a.state).into_iter().find(|one| one["direction"] == "send");
     wait_until("the safe rate", ORDER_TIMEOUT, || {
@@ -100,7 +100,7 @@ fn next_order_resumes_withdrawn_order() {
     let (a, b, mut send) = one_file(&controller, 40, 1_000_000_000);
     controller.withdraw("a", 2);
     send.batch = Some("batch 9".into());
-    controller.order("a", 3, Task::Send(Box::new(send.clone())), at(40_000_000));
+    controller.order("a", 3, OrderTask::Send(Box::new(send.clone())), at(40_000_000));
     controller.await_host("bytes", "a", |host| {
         host.last.get(&3).filter(|last| last.moved_bytes > 8 << 20).map(|_| ())
     });
@@ -110,7 +110,7 @@ fn next_order_resumes_withdrawn_order() {
     if !b.path("in/file").exists() {
         assert_eq!(parts(&b.data).len(), 1);
     }
-    controller.order("a", 4, Task::Send(Box::new(send)), Settings::default());
+    controller.order("a", 4, OrderTask::Send(Box::new(send)), OrderSettings::default());
     let ended = controller.await_end("a", 4);
     assert_eq!(ended.fault, None);
     assert!(ended.moved_bytes < 36 << 20, "{} bytes were sent again", ended.moved_bytes);
@@ -131,13 +131,13 @@ fn two_ways(controller: &Controller, seed: u64) -> (Node, Node, [Proxy; 2], Send
     let ways = ways(&b);
     write_file(&mut random, &a.path("file"), 48 << 20);
     let send = b.files_to("/data/in", TICKET, &["file"]);
-    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
+    controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
     (a, b, ways, send)
 }
 
-fn over(ip: &str, rate_bps: u64) -> Settings {
+fn over(ip: &str, rate_bps: u64) -> OrderSettings {
     let path = vec![AddressPair { from: "127.0.0.1".into(), to: ip.into() }];
-    Settings { path, streams: Some(4), ..at(rate_bps) }
+    OrderSettings { path, streams: Some(4), ..at(rate_bps) }
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn path_change_resends_few_blocks() {
     let controller = Controller::start();
     let (a, b, [one, other], mut send) = two_ways(&controller, 7_102);
     send.addresses.extend([one.address.to_string(), other.address.to_string()]);
-    controller.order("a", 2, Task::Send(Box::new(send)), over("127.0.0.2", 80_000_000));
+    controller.order("a", 2, OrderTask::Send(Box::new(send)), over("127.0.0.2", 80_000_000));
     wait_until("bytes on the first", ORDER_TIMEOUT, || (one.passed() > 4 << 20).then_some(()));
     // Control may have used the other path before the choice; data never does.
     assert!(other.passed() < 1 << 20);
@@ -165,7 +165,7 @@ fn slow_streams_leave_path_within_seconds() {
     let controller = Controller::start();
     let (a, b, [one, other], mut send) = two_ways(&controller, 7_104);
     send.addresses = vec![one.address.to_string(), other.address.to_string()];
-    controller.order("a", 2, Task::Send(Box::new(send)), over("127.0.0.2", 80_000_000));
+    controller.order("a", 2, OrderTask::Send(Box::new(send)), over("127.0.0.2", 80_000_000));
     // Each stream has carried a block.
     wait_until("bytes on the first", ORDER_TIMEOUT, || (one.passed() > 16 << 20).then_some(()));
     controller.set("a", 2, over("127.0.0.2", 400_000));
@@ -188,7 +188,7 @@ fn dead_path_is_left_without_loss() {
     let controller = Controller::start();
     let (a, b, [one, other], mut send) = two_ways(&controller, 7_103);
     send.addresses = vec![one.address.to_string(), other.address.to_string()];
-    controller.order("a", 2, Task::Send(Box::new(send)), over("127.0.0.2", 40_000_000));
+    controller.order("a", 2, OrderTask::Send(Box::new(send)), over("127.0.0.2", 40_000_000));
     wait_until("bytes on the first", ORDER_TIMEOUT, || (one.passed() > 4 << 20).then_some(()));
     one.freeze();
     controller.set("a", 2, over("127.0.0.3", 400_000_000));

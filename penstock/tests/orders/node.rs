@@ -1,6 +1,6 @@
 //! An agent under the scripted controller.
 
-use penstock_operations::orders::{File, Overwrite, Send, Task, Verify};
+use penstock_operations::orders::{File, Overwrite, Send, OrderTask, Verify};
 
 pub(crate) use crate::common::site::Node;
 use crate::controller::{Controller, TOKEN};
@@ -36,7 +36,7 @@ impl Node {
     }
 
     /// A task that accepts files below `below` with this ticket.
-    pub(crate) fn receive(below: &str, ticket: &str) -> Task {
-        Task::Receive { ticket: ticket.into(), below: below.into() }
+    pub(crate) fn receive(below: &str, ticket: &str) -> OrderTask {
+        OrderTask::Receive { ticket: ticket.into(), below: below.into() }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_operations::orders::{FaultKind, Phase, Settings, Task};
+use penstock_operations::orders::{FaultKind, OrderPhase, OrderSettings, OrderTask};
 use socket2::{Domain, Socket, Type};
 
 use crate::common::proxy::Proxy;
@@ -90,9 +90,9 @@ fn order_to(
 ) {
     let mut send = b.files_to("/data/in", TICKET, &["file"]);
     send.addresses = addresses.iter().map(ToString::to_string).collect();
-    let settings = Settings { rate_bps: Some(rate_bps), ..Settings::default() };
-    controller.order("b", 1, Node::receive("/data/in", TICKET), Settings::default());
-    controller.order("a", 2, Task::Send(Box::new(send)), settings);
+    let settings = OrderSettings { rate_bps: Some(rate_bps), ..OrderSettings::default() };
+    controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
+    controller.order("a", 2, OrderTask::Send(Box::new(send)), settings);
     assert!(a.path("file").exists());
 }
 
@@ -135,7 +135,7 @@ fn withdrawn_order_never_connects_again() {
         // Two addresses, so that one attempt takes twice as long.
         order_to(&controller, (&a, &b), &[peer.address, peer.address], 1_000_000_000);
         controller.await_host("it waits", "a", |host| {
-            let waits = host.last.get(&2)?.phase == Phase::Waiting;
+            let waits = host.last.get(&2)?.phase == OrderPhase::Waiting;
             (waits && (!is_seen || peer.connections() > 0)).then_some(())
         });
         withdraw(&controller);
@@ -148,9 +148,9 @@ fn withdrawn_order_never_connects_again() {
         order_to(&controller, (&a, &b), &[peer.address], 1_000_000_000);
         let again = controller.await_host("it is refused", "a", |host| {
             let told = host.report.orders.iter().find(|told| told.order == 2)?;
-            (told.phase == Phase::Ended).then(|| told.clone())
+            (told.phase == OrderPhase::Ended).then(|| told.clone())
         });
-        assert_eq!(again.fault.map(|fault| fault.kind), Some(FaultKind::Passing));
+        assert_eq!(again.fault.map(|fault| fault.kind), Some(FaultKind::Transient));
         reports(&controller, 2);
         assert!(peer.connections() <= after);
         controller.withdraw("a", 2);
@@ -178,9 +178,9 @@ fn order_withdrawn_after_connection_loss_ends() {
         let number = if is_killed { 4 } else { 2 };
         let mut send = b.files_to("/data/in", TICKET, &["file"]);
         send.addresses = vec![way.address.to_string()];
-        let settings = Settings { rate_bps: Some(16_000_000), ..Settings::default() };
-        controller.order("b", number - 1, Node::receive("/data/in", TICKET), Settings::default());
-        controller.order("a", number, Task::Send(Box::new(send)), settings);
+        let settings = OrderSettings { rate_bps: Some(16_000_000), ..OrderSettings::default() };
+        controller.order("b", number - 1, Node::receive("/data/in", TICKET), OrderSettings::default());
+        controller.order("a", number, OrderTask::Send(Box::new(send)), settings);
         wait_until("bytes", ORDER_TIMEOUT, || (way.passed() > 1 << 20).then_some(()));
         match is_killed {
             // The peer is killed: connections to it are refused.

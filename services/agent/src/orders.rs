@@ -16,8 +16,8 @@ use penstock_mover::agent::{Agent, Gatekeeper};
 use penstock_mover::exchange::random;
 use penstock_operations::execution::WithdrawnOrders;
 use penstock_operations::orders::{
-    Acknowledged, AddressPair, ENTRIES_MAX, Fault, FaultKind, Instructions, OUTCOMES_MAX, Order,
-    OrderId, OrderReport, Outcome, Phase, Settings, Task,
+    Acknowledged, AddressPair, ENTRIES_MAX, OrderFault, FaultKind, Instructions, OUTCOMES_MAX, Order,
+    OrderId, OrderReport, ReportedOutcome, OrderPhase, OrderSettings, OrderTask,
 };
 use serde::Serialize;
 
@@ -78,7 +78,7 @@ pub struct Orders {
 
 #[derive(Debug)]
 struct Inner {
-    listed: BTreeMap<OrderId, Settings>,
+    listed: BTreeMap<OrderId, OrderSettings>,
     carried: BTreeMap<OrderId, Carried>,
     tickets: Tickets,
     /// Orders that are never begun again, though an instruction lists them.
@@ -101,10 +101,10 @@ struct Carried {
     request: String,
     bytes: usize,
     work: Work,
-    phase: Phase,
+    phase: OrderPhase,
     waiting: Option<String>,
-    fault: Option<Fault>,
-    outcomes: Outbox<Outcome>,
+    fault: Option<OrderFault>,
+    outcomes: Outbox<ReportedOutcome>,
     totals: Totals,
     /// Since when it is not listed any more.
     withdrawn: Option<Instant>,
@@ -216,26 +216,26 @@ impl Orders {
         }
         let mut carried = Carried::new(order.request, bytes);
         let begun = match order.task {
-            Task::Receive { ticket, below } => inner
+            OrderTask::Receive { ticket, below } => inner
                 .tickets
                 .admit(&self.context.gate, id, &ticket, &below)
                 .map(|()| Work::Receive)
                 .map_err(|refusal| lasting(refusal.text)),
-            Task::List { path } => self
+            OrderTask::List { path } => self
                 .context
                 .gate
                 .place(&controller(None), path.as_bytes(), false)
                 .map_err(|refusal| lasting(refusal.text))
                 .and_then(Listing::start)
                 .map(Work::List),
-            Task::Send(send) => SendWork::begin(id, *send, &mut carried.outcomes)
+            OrderTask::Send(send) => SendWork::begin(id, *send, &mut carried.outcomes)
                 .map(|work| Work::Send(Box::new(work))),
         };
         match begun {
             Ok(work) => {
                 carried.phase = match work {
-                    Work::Receive | Work::List(_) => Phase::Running,
-                    _ => Phase::Waiting,
+                    Work::Receive | Work::List(_) => OrderPhase::Running,
+                    _ => OrderPhase::Waiting,
                 };
                 carried.work = work;
                 tracing::info!("order {id} of {}: begun", carried.request);
@@ -289,7 +289,7 @@ impl Orders {
             let mut report = carried.report(*id, &mut room);
             if carried.withdrawn.is_some() && inner.listed.contains_key(id) {
                 // Listed again: another order may do what this one will not.
-                report.fault = report.fault.map(|given| fault(FaultKind::Passing, given.text));
+                report.fault = report.fault.map(|given| fault(FaultKind::Transient, given.text));
             }
             reports.push(report);
             if had_room && !room.is_left() {
@@ -301,8 +301,8 @@ impl Orders {
             let report = OrderReport { order: *order, ..OrderReport::default() };
             if inner.withdrawn.contains(*order) {
                 let text = "it was withdrawn before, and does not begin again";
-                let fault = Some(fault(FaultKind::Passing, text));
-                return OrderReport { phase: Phase::Ended, fault, ..report };
+                let fault = Some(fault(FaultKind::Transient, text));
+                return OrderReport { phase: OrderPhase::Ended, fault, ..report };
             }
             let waiting = format!("the node carries {} other orders", inner.carried.len());
             OrderReport { waiting: Some(waiting), ..report }
@@ -320,9 +320,9 @@ impl Orders {
         let mut counts = Counts { listed: inner.listed.len(), ..Counts::default() };
         for carried in inner.carried.values() {
             match carried.phase {
-                Phase::Waiting => counts.waiting += 1,
-                Phase::Running => counts.running += 1,
-                Phase::Ended => counts.ended += usize::from(!carried.end_known),
+                OrderPhase::Waiting => counts.waiting += 1,
+                OrderPhase::Running => counts.running += 1,
+                OrderPhase::Ended => counts.ended += usize::from(!carried.end_known),
             }
             counts.untold += carried.outcomes.len();
             if let Work::List(listing) = &carried.work {
@@ -355,12 +355,12 @@ impl Orders {
         let mut reports = self.report();
         let inner = self.lock();
         for report in &mut reports {
-            let stopped = |fault: &Fault| fault.kind == FaultKind::Cancelled;
+            let stopped = |fault: &OrderFault| fault.kind == FaultKind::Cancelled;
             if inner.withdrawn.contains(report.order) {
                 continue;
             }
-            if report.phase == Phase::Ended && report.fault.as_ref().is_some_and(stopped) {
-                report.phase = Phase::Waiting;
+            if report.phase == OrderPhase::Ended && report.fault.as_ref().is_some_and(stopped) {
+                report.phase = OrderPhase::Waiting;
                 report.fault = None;
                 report.waiting = Some("the agent shuts down".to_owned());
             }
@@ -384,7 +384,7 @@ impl Inner {
             listing.acknowledge(acknowledged.entries);
             self.urgent |= listing.waiting() >= ENTRIES_MAX;
         }
-        if acknowledged.end && carried.phase == Phase::Ended {
+        if acknowledged.end && carried.phase == OrderPhase::Ended {
             // It is kept, and costs nothing, as long as it is listed: it is not to begin again.
             carried.end_known = true;
             carried.work = Work::None;
@@ -428,7 +428,7 @@ impl Carried {
             request: request.chars().filter(|c| !c.is_control()).take(100).collect(),
             bytes,
             work: Work::None,
-            phase: Phase::Waiting,
+            phase: OrderPhase::Waiting,
             waiting: None,
             fault: None,
             outcomes: Outbox::default(),
@@ -442,7 +442,7 @@ impl Carried {
         match &mut self.work {
             Work::Receive | Work::None => {}
             Work::List(listing) => {
-                if let Some(fault) = listing.ended().filter(|_| self.phase != Phase::Ended) {
+                if let Some(fault) = listing.ended().filter(|_| self.phase != OrderPhase::Ended) {
                     self.end(id, fault);
                 }
             }
@@ -450,8 +450,8 @@ impl Carried {
                 let step = work.step(context, in_force, &mut self.outcomes);
                 self.totals = work.progress().0;
                 match step {
-                    Step::Waiting(why) => (self.phase, self.waiting) = (Phase::Waiting, Some(why)),
-                    Step::Running => (self.phase, self.waiting) = (Phase::Running, None),
+                    Step::Waiting(why) => (self.phase, self.waiting) = (OrderPhase::Waiting, Some(why)),
+                    Step::Running => (self.phase, self.waiting) = (OrderPhase::Running, None),
                     Step::Ended(fault) => {
                         let withdrawn = || self.withdrawn.map(|_| withdrawn());
                         let fault = fault.or_else(withdrawn);
@@ -463,20 +463,20 @@ impl Carried {
         }
     }
 
-    fn end(&mut self, id: OrderId, fault: Option<Fault>) {
+    fn end(&mut self, id: OrderId, fault: Option<OrderFault>) {
         match &fault {
             Some(fault) => tracing::info!("order {id} of {}: ended: {}", self.request, fault.text),
             None => tracing::info!("order {id} of {}: done", self.request),
         }
-        (self.phase, self.fault, self.waiting) = (Phase::Ended, fault, None);
+        (self.phase, self.fault, self.waiting) = (OrderPhase::Ended, fault, None);
     }
 
     /// It is not to stand any more.
     fn withdraw(&mut self) {
         match &mut self.work {
             Work::Send(work) => work.stop("the controller has withdrawn its order"),
-            Work::Receive | Work::List(_) if self.phase != Phase::Ended => {
-                (self.phase, self.fault) = (Phase::Ended, Some(withdrawn()));
+            Work::Receive | Work::List(_) if self.phase != OrderPhase::Ended => {
+                (self.phase, self.fault) = (OrderPhase::Ended, Some(withdrawn()));
                 self.work = Work::None;
             }
             _ => {}
@@ -486,7 +486,7 @@ impl Carried {
     /// Whether an order that is not listed needs not be told any more.
     fn is_forgotten(&self) -> bool {
         let long_ago = |since: Instant| since.elapsed() > WITHDRAWN_FOR;
-        self.end_known || (self.phase == Phase::Ended && self.withdrawn.is_some_and(long_ago))
+        self.end_known || (self.phase == OrderPhase::Ended && self.withdrawn.is_some_and(long_ago))
     }
 
     fn report(&self, order: OrderId, room: &mut Room) -> OrderReport {
@@ -522,14 +522,14 @@ impl Carried {
             }
             Work::Receive | Work::None => {}
         }
-        if untold > 0 && report.phase == Phase::Ended {
+        if untold > 0 && report.phase == OrderPhase::Ended {
             // The end is told with the last of what is to be told.
-            (report.phase, report.fault) = (Phase::Running, None);
+            (report.phase, report.fault) = (OrderPhase::Running, None);
         }
         report
     }
 }
 
-fn withdrawn() -> Fault {
+fn withdrawn() -> OrderFault {
     fault(FaultKind::Cancelled, "the controller has withdrawn its order")
 }

@@ -14,7 +14,7 @@ use std::str::FromStr;
 
 use penstock_http::ApiCaller;
 use penstock_http::tokens::Tokens;
-use penstock_operations::class::Class;
+use penstock_operations::class::WorkClass;
 
 use crate::problem::Problem;
 
@@ -138,7 +138,7 @@ impl Who {
     }
 
     /// Whether it submits to this class.
-    pub(crate) fn may_submit(&self, class: &Class) -> bool {
+    pub(crate) fn may_submit(&self, class: &WorkClass) -> bool {
         let named = class.who.is_empty() || class.who.contains(&self.name);
         self.everything
             || (named
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_token_may_what_its_scopes_say() {
-        let (cms, atlas) = (Class::new("cms"), Class::new("atlas"));
+        let (cms, atlas) = (WorkClass::new("cms"), WorkClass::new("atlas"));
         let one = who("alice", &["submit:cms", "agent:dtn1"]);
         assert!(one.may_submit(&cms) && !one.may_submit(&atlas));
         assert!(one.may_see("cms") && !one.may_see("atlas") && !one.may_read());
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(reader.sees(), None);
         let operator = who("carol", &["operate"]);
         assert!(operator.may_change("cms") && operator.may_read() && !operator.may_submit(&cms));
-        let named = Class { who: vec!["dave".into()], ..cms };
+        let named = WorkClass { who: vec!["dave".into()], ..cms };
         assert!(!one.may_submit(&named) && who("dave", &["submit:*"]).may_submit(&named));
         assert!(!who("dtn", &["agent:dtn1"]).is_client());
         for text in ["", "write", "submit", "submit:", "agent:", "READ"] {

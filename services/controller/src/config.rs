@@ -7,9 +7,9 @@ use std::time::Duration;
 use penstock_alto::Maps;
 use penstock_http::fetch::Url;
 use penstock_http::tokens::{TokenSource, check_token_name};
-use penstock_operations::batch::Limits;
-use penstock_operations::class::{Class, Window};
-use penstock_operations::round::Rules;
+use penstock_operations::batch::BatchLimits;
+use penstock_operations::class::{WeeklyWindow, WorkClass};
+use penstock_operations::round::PlannerRules;
 use penstock_scitags::Registry;
 use penstock_topology::Topology;
 use penstock_units::{BitRate, ByteCount, parse_duration};
@@ -43,7 +43,7 @@ pub struct Config {
     /// Networks of sites, for ALTO.
     pub networks: BTreeMap<String, Vec<String>>,
     /// Classes of work.
-    pub classes: Vec<Class>,
+    pub classes: Vec<WorkClass>,
     /// Who may do what.
     pub tokens: Vec<TokenSource>,
     /// Scopes of tokens, by name.
@@ -57,9 +57,9 @@ pub struct Config {
     /// Time between rounds when nothing happens.
     pub round: Duration,
     /// How large batches are.
-    pub batch: Limits,
+    pub batch: BatchLimits,
     /// How rounds are made.
-    pub rules: Rules,
+    pub rules: PlannerRules,
     /// How long requests that ended are kept.
     pub keep: Duration,
     /// Requests to the API that a client may make in a second.
@@ -182,7 +182,7 @@ pub fn is_configured(file: Option<&Path>) -> Result<bool, ConfigError> {
 impl Config {
     /// For a network and classes, with everything else as where nothing is said.
     #[must_use]
-    pub fn new(topology: Topology, classes: Vec<Class>) -> Self {
+    pub fn new(topology: Topology, classes: Vec<WorkClass>) -> Self {
         Self {
             database: None,
             topology,
@@ -194,8 +194,8 @@ impl Config {
             lost_after: Duration::from_secs(60),
             gone_after: Duration::from_secs(600),
             round: Duration::from_secs(1),
-            batch: Limits::default(),
-            rules: Rules::default(),
+            batch: BatchLimits::default(),
+            rules: PlannerRules::default(),
             keep: Duration::from_secs(7 * 86_400),
             rate_limit: 0,
             circuits: None,
@@ -221,7 +221,7 @@ impl Config {
 
     /// The class of this name.
     #[must_use]
-    pub fn class(&self, name: &str) -> Option<&Class> {
+    pub fn class(&self, name: &str) -> Option<&WorkClass> {
         self.classes.iter().find(|class| class.name == name)
     }
 
@@ -370,7 +370,7 @@ fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigE
         config.classes.push(class);
     }
     if config.classes.is_empty() {
-        config.classes.push(Class::new("default"));
+        config.classes.push(WorkClass::new("default"));
     }
     for token in table.token {
         let at = line(token.span().start);
@@ -417,7 +417,7 @@ fn check_scopes(config: &Config, scopes: &[Scope]) -> Result<(), String> {
     Ok(())
 }
 
-fn lower_class(table: ClassTable, registry: &Registry) -> Result<Class, String> {
+fn lower_class(table: ClassTable, registry: &Registry) -> Result<WorkClass, String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
     if table.name.is_empty() || table.name.len() > 64 || !table.name.chars().all(good) {
         return Err(format!(
@@ -425,7 +425,7 @@ fn lower_class(table: ClassTable, registry: &Registry) -> Result<Class, String> 
             table.name
         ));
     }
-    let mut class = Class::new(table.name);
+    let mut class = WorkClass::new(table.name);
     if let Some(label) = table.label {
         let tag = registry.find(&label).map_err(|error| format!("label: {error}"))?;
         class.scitag = u16::try_from(tag.number()).ok();
@@ -445,7 +445,7 @@ fn lower_class(table: ClassTable, registry: &Registry) -> Result<Class, String> 
     }
     class.tier = table.tier.unwrap_or(0);
     class.windows =
-        table.windows.iter().map(|text| text.parse::<Window>()).collect::<Result<_, _>>()?;
+        table.windows.iter().map(|text| text.parse::<WeeklyWindow>()).collect::<Result<_, _>>()?;
     Ok(class)
 }
 

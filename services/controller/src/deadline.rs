@@ -39,7 +39,7 @@ pub(crate) async fn problem(
     let from = (now_ms / 1000) as u64;
     let until = (from + seconds as u64).min(END_OF_TIME);
     let sites = (request.source.as_str(), request.destination.as_str());
-    let ways = planner.site_ways(sites.0, sites.1, false).into_iter();
+    let ways = planner.site_paths(sites.0, sites.1, false).into_iter();
     let fits = ways
         .map(|(links, _)| free_bytes(&calendar, &reserve::whole_path(sites, links), from, until))
         .max();

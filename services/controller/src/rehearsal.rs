@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use futures_util::future::{join_all, try_join_all};
-use penstock_operations::orders::{Instructions, OrderId, Overwrite, Report, Task, Verify};
+use penstock_operations::orders::{Instructions, OrderId, OrderTask, Overwrite, Report, Verify};
 use penstock_operations::retry;
 use penstock_operations::round::{Decision, Snapshot};
-use penstock_rehearsal::desk::{Asked, Desk, File, Work};
+use penstock_rehearsal::controller_api::{ControllerApi, NewRequest, OrderContent, OrderFile};
 use sqlx::Row;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
@@ -26,7 +26,7 @@ use crate::store::{Clock, Database, Writer, change, dispatch, house, read};
 
 /// A store that is asked in virtual time.
 #[derive(Debug)]
-pub struct StoreDesk {
+pub struct StoreController {
     settings: Arc<Settings>,
     pub(crate) database: Database,
     pub(crate) writer: Writer,
@@ -38,7 +38,7 @@ pub struct StoreDesk {
 
 /// What the store holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct StoreSize {
     /// Requests and files.
     pub requests: u64,
     /// Files.
@@ -49,7 +49,7 @@ pub struct Held {
     pub tables: BTreeMap<String, u64>,
 }
 
-impl StoreDesk {
+impl StoreController {
     /// Opens the database at `url`, which should be empty.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl StoreDesk {
         Ok(Self { settings, database, writer, clock, runtime, requests: 0 })
     }
 
-    fn submission(&mut self, asked: Asked) -> Submission {
+    fn submission(&mut self, asked: NewRequest) -> Submission {
         self.requests += 1;
         let scitag = self.settings.config.class(&asked.class).and_then(|class| class.scitag);
         let number = self.requests;
@@ -98,7 +98,7 @@ impl StoreDesk {
                 verify: Verify::Transfer,
                 overwrite: Overwrite::Changed,
                 encrypt: true,
-                attempts: retry::ATTEMPTS,
+                attempts: retry::ATTEMPTS_DEFAULT,
                 scitag,
             },
             priority: 3,
@@ -114,13 +114,13 @@ impl StoreDesk {
     ///
     /// # Errors
     /// When it cannot be asked.
-    pub fn held(&self) -> Result<Held, String> {
+    pub fn held(&self) -> Result<StoreSize, String> {
         self.runtime.block_on(self.ask()).map_err(|error| error.to_string())
     }
 
-    async fn ask(&self) -> Result<Held, sqlx::Error> {
+    async fn ask(&self) -> Result<StoreSize, sqlx::Error> {
         let pool = &self.database.pool;
-        let mut held = Held::default();
+        let mut held = StoreSize::default();
         for (count, text) in [
             (&mut held.requests, "SELECT COUNT(*) FROM request"),
             (&mut held.files, "SELECT COUNT(*) FROM file"),
@@ -150,8 +150,8 @@ impl StoreDesk {
     }
 }
 
-impl Desk for StoreDesk {
-    fn submit(&mut self, now_ms: i64, asked: Vec<Asked>) -> Result<(), String> {
+impl ControllerApi for StoreController {
+    fn submit(&mut self, now_ms: i64, asked: Vec<NewRequest>) -> Result<(), String> {
         self.at(now_ms);
         let all: Vec<_> = asked.into_iter().map(|one| self.submission(one)).collect();
         let all = all.into_iter().map(|one| self.writer.submit(one));
@@ -174,7 +174,7 @@ impl Desk for StoreDesk {
         self.runtime.block_on(try_join_all(all)).map_err(|error| error.to_string())
     }
 
-    fn order(&mut self, host: &str, order: OrderId) -> Result<Option<Work>, String> {
+    fn order(&mut self, host: &str, order: OrderId) -> Result<Option<OrderContent>, String> {
         let found = read::order(&self.database.pool, host, order);
         let found = self.runtime.block_on(found).map_err(|error| error.to_string())?;
         // As `submission` names them: request, file and size.
@@ -184,18 +184,18 @@ impl Desk for StoreDesk {
             let (number, size) =
                 name.strip_prefix("file-")?.strip_suffix(".raw")?.split_once('-')?;
             let number = number.parse::<u64>().ok()?;
-            Some(File { id: request << 32 | number, bytes: size.parse().ok()? })
+            Some(OrderFile { id: request << 32 | number, bytes: size.parse().ok()? })
         };
         let work = |order: penstock_operations::orders::Order| {
             Ok(match order.task {
-                Task::Send(send) => {
+                OrderTask::Send(send) => {
                     let files = send.files.iter().map(|file| file_of(&file.path).ok_or(&file.path));
                     match files.collect::<Result<_, _>>() {
-                        Ok(files) => Work::Send(files),
+                        Ok(files) => OrderContent::Send(files),
                         Err(path) => return Err(format!("{path} is no file of a rehearsal")),
                     }
                 }
-                Task::Receive { .. } | Task::List { .. } => Work::Receive,
+                OrderTask::Receive { .. } | OrderTask::List { .. } => OrderContent::Receive,
             })
         };
         found.map(work).transpose()

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use penstock_operations::orders::{Capacity, Phase};
+use penstock_operations::orders::{Capacity, OrderPhase};
 use penstock_units::display_duration;
 use sqlx::{AnyPool, Row};
 
@@ -153,7 +153,7 @@ impl<'a> Situation<'a> {
         if !silent.is_empty() {
             return Some(format!("order {number}: {silent}; it may go on all the same"));
         }
-        if run.phase == Phase::Running as i64 {
+        if run.phase == OrderPhase::Running as i64 {
             return None;
         }
         let why = run.waiting.clone().unwrap_or_else(|| run.reason.clone());

@@ -137,7 +137,8 @@ fn a_node_cannot_speak_for_another_nor_lead_out_of_a_directory() {
         body.as_object_mut().unwrap().remove("files");
         body["directory"] = json!(true);
         let (_, made) = client.ask("POST", "/api/v1/requests", &body).await;
-        let entry = |path: &str| penstock_operations::orders::Entry { path: path.into(), bytes: 1 };
+        let entry =
+            |path: &str| penstock_operations::orders::ListedFile { path: path.into(), bytes: 1 };
         let entries = ["good", "../etc/passwd", "/abs", "a//b", "good"].map(entry).to_vec();
         world.lock().unwrap().directories.insert("/data".into(), entries);
         let path = format!("/api/v1/requests/{}", made["id"]);

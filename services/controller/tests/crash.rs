@@ -178,7 +178,7 @@ fn killed(store: &Store, database: Option<&postgres::Postgres>) {
     let mut controller = Killable::start(&path);
     let world = Shared::default();
     for n in 0..20 {
-        let kind = [FaultKind::Passing, FaultKind::Integrity][n % 2];
+        let kind = [FaultKind::Transient, FaultKind::Integrity][n % 2];
         world.lock().unwrap().faults.insert(format!("{}", n * 7), (kind, 1));
     }
     let mut nodes: Vec<Node> =

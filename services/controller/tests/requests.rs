@@ -122,10 +122,10 @@ fn what_may_pass_is_tried_again_and_what_lasts_fails() {
         let mut client = running.client("producer");
         running.block(async {
             world.lock().unwrap().faults = [
-                ("once".to_owned(), (FaultKind::Passing, 1)),
+                ("once".to_owned(), (FaultKind::Transient, 1)),
                 ("broken".to_owned(), (FaultKind::Integrity, 1)),
-                ("gone".to_owned(), (FaultKind::Lasting, 9)),
-                ("ever".to_owned(), (FaultKind::Passing, 99)),
+                ("gone".to_owned(), (FaultKind::Permanent, 9)),
+                ("ever".to_owned(), (FaultKind::Transient, 99)),
             ]
             .into();
             let mut body =
@@ -166,12 +166,12 @@ fn what_may_pass_is_tried_again_and_what_lasts_fails() {
 
 #[test]
 fn a_directory_is_listed_first() {
-    use penstock_operations::orders::Entry;
+    use penstock_operations::orders::ListedFile;
     on_both(|store| {
         let (_keep, running, world, mut nodes) = start(store);
         let mut client = running.client("producer");
         running.block(async {
-            let entry = |n| Entry { path: format!("deep/{n}"), bytes: 1000 };
+            let entry = |n| ListedFile { path: format!("deep/{n}"), bytes: 1000 };
             world.lock().unwrap().directories.insert("/data".into(), (0..300).map(entry).collect());
             let directory = |from: &str| {
                 json!({ "class": "production", "source": "cern", "destination": "caltech", "from": from,

@@ -1,67 +1,68 @@
-//! Ways chosen by what comes of them: a transfer goes another way when the shares of all are fairer then.
+//! Load balancing over paths by trial allocation.
 //!
-//! [`super::route`] counts users of links, which is quick and knows nothing of weights, marks and deadlines. Here a few
-//! changes are tried with the allocation itself, for those first that have least. One is kept where the smallest
-//! share for its weight, as far as the mark of its class, grows by a tenth or more; where that stays, the next larger
-//! one, and so on; and where all stay, with what is above the marks.
+//! [`super::route`] counts the users of links, which is quick but ignores weights, marks and deadlines. Here other
+//! paths
+//! are tried with the allocation itself, first for the runs with the lowest shares. A path is kept if the lowest share
+//! per weight, up to the mark of its class, grows by a tenth or more; if equal, the next lowest, and so on; and if all
+//! are equal, by the shares above the marks.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
 use penstock_allocation::{Problem, allocate};
 
-use super::route::Chosen;
+use super::route::RouteChoice;
 use super::{Planner, RunView};
 
-/// Of so many transfers all in all the shares are worked out anew in one round, at most.
-const WORK_MAX: usize = 20_000;
+/// Most trial allocations in one round times the number of runs.
+const TRIAL_RUNS_MAX: usize = 20_000;
 
-/// Allocations in one round, at most.
-const TRIES_MAX: usize = 200;
+/// Most trial allocations in one round.
+const TRIALS_MAX: usize = 200;
 
-/// One share is more than another when it is so many hundredths of it.
-const MORE: u128 = 110;
+/// A share exceeds another from this percentage of it on.
+const CLEARLY_MORE_PERCENT: u128 = 110;
 
-/// A share for its weight.
+/// Rate of a run per weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Level {
     tier: u8,
-    /// As far as the mark of its class: what is above counts only where nobody lacks anything below.
+    /// Part up to the mark of its class; the part above counts only when all are equal up to the marks.
     to_mark: u128,
     all: u128,
 }
 
-/// By run: what it takes on each of its ways that are up, with the place of that way among its ways.
-pub(super) type Others = BTreeMap<usize, Vec<(usize, Vec<String>)>>;
+/// Resources of each path of a run that is up, with the index of the path, by run.
+pub(super) type Alternatives = BTreeMap<usize, Vec<(usize, Vec<String>)>>;
 
-/// Allocations that may be tried for so many runs.
-fn tries(runs: usize) -> usize {
-    (WORK_MAX / runs.max(1)).min(TRIES_MAX)
+/// Returns the number of trial allocations for this many runs.
+fn trials(runs: usize) -> usize {
+    (TRIAL_RUNS_MAX / runs.max(1)).min(TRIALS_MAX)
 }
 
-/// Whether there are few enough runs to try anything.
-pub(super) fn is_tried(runs: usize) -> bool {
-    tries(runs) > 1
+/// True if there are few enough runs for trials.
+pub(super) fn allows_trials(runs: usize) -> bool {
+    trials(runs) > 1
 }
 
-/// Runs that may go another way now; none where there are too many runs to try any.
-pub(super) fn movable(chosen: &[Chosen]) -> impl Iterator<Item = usize> {
-    let all = if is_tried(chosen.len()) { chosen } else { &[] };
+/// Returns runs that may change path; none if there are too many for trials.
+pub(super) fn movable(chosen: &[RouteChoice]) -> impl Iterator<Item = usize> {
+    let all = if allows_trials(chosen.len()) { chosen } else { &[] };
     let movable =
-        |(at, one): (usize, &Chosen)| (one.at.is_some() && one.ways.len() > 1).then_some(at);
+        |(at, one): (usize, &RouteChoice)| (one.at.is_some() && one.paths.len() > 1).then_some(at);
     all.iter().enumerate().filter_map(movable)
 }
 
 impl Planner {
-    /// Changes ways where that is fairer, in what was chosen and in the problem.
+    /// Changes paths where that is fairer, both in `chosen` and in the problem.
     pub(super) fn balance(
         &self,
         runs: &[&RunView],
-        others: &Others,
-        chosen: &mut [Chosen],
+        others: &Alternatives,
+        chosen: &mut [RouteChoice],
         problem: &mut Problem,
     ) {
-        let mut tries = tries(runs.len());
+        let mut trials = trials(runs.len());
         if others.is_empty() {
             return;
         }
@@ -72,16 +73,17 @@ impl Planner {
             order.sort_by_key(|at| (levels[*at], *at));
             for at in &order {
                 let before = chosen[*at].at;
-                for (way, taken) in others[at].iter().filter(|(way, _)| Some(*way) != before) {
-                    tries -= 1;
-                    if tries == 0 {
+                for (index, taken) in others[at].iter().filter(|(index, _)| Some(*index) != before)
+                {
+                    trials -= 1;
+                    if trials == 0 {
                         return;
                     }
                     let paths =
                         std::mem::replace(&mut problem.demands[*at].paths, vec![taken.clone()]);
                     let tried = self.levels(runs, &weights, problem);
                     if let Some(tried) = tried.filter(|tried| fairer(tried, &levels)) {
-                        chosen[*at].at = Some(*way);
+                        chosen[*at].at = Some(*index);
                         levels = tried;
                         continue 'again;
                     }
@@ -92,7 +94,7 @@ impl Planner {
         }
     }
 
-    /// What each run has of its class's weight: weight of the run and of the class over that of all runs of the class.
+    /// Returns the weight of each run as a fraction: run and class weight over the weight of all runs of the class.
     fn weights(&self, runs: &[&RunView]) -> Vec<(u128, u128)> {
         let own = |run: &RunView| u128::from(run.weight());
         let mut of_class: HashMap<&str, u128> = HashMap::new();
@@ -125,8 +127,9 @@ impl Planner {
     }
 }
 
-/// Whether shares are fairer than others: the first of them that differ much, by tier and from the smallest on, below the
-/// marks, and where these do not, with what is above.
+/// True if new shares are fairer than old ones: compares by tier and in ascending order, up to the marks first, and
+/// decides
+/// at the first clear difference.
 fn fairer(new: &[Level], old: &[Level]) -> bool {
     let compared = |of: fn(&Level) -> u128| {
         let sorted = |levels: &[Level]| {
@@ -135,7 +138,7 @@ fn fairer(new: &[Level], old: &[Level]) -> bool {
             sorted.sort_unstable();
             sorted
         };
-        let more = |one: u128, other: u128| one * 100 > other * MORE;
+        let more = |one: u128, other: u128| one * 100 > other * CLEARLY_MORE_PERCENT;
         let pairs = sorted(new).into_iter().zip(sorted(old));
         let verdicts = pairs.map(|((_, new), (_, old))| more(new, old).cmp(&more(old, new)));
         verdicts.into_iter().find(|order| order.is_ne()).unwrap_or(Ordering::Equal)

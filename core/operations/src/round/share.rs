@@ -1,4 +1,4 @@
-//! How fast each transfer goes: links, interfaces and storage shared among all, with the reason of each rate.
+//! Rates of all transfers: shares links, interfaces and storage, and states the reason of each rate.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,68 +6,69 @@ use penstock_allocation::{self as allocation, Bound, Demand, Problem, RATE_MAX, 
 use penstock_topology::paths::Path;
 use penstock_units::BitRate;
 
-use super::route::{Chosen, Direction};
-use super::{Decision, HostView, Planner, RESERVABLE_PERCENT, RunView, Setting, Snapshot, balance};
+use super::route::{LinkDirection, RouteChoice};
+use super::{Decision, HostView, Planner, RESERVABLE_PERCENT, RunPlan, RunView, Snapshot, balance};
 use crate::forecast;
 
-/// A transfer that has less than so much of its rate, in hundredths, for a reason of its own is slow ...
-const SLOW: u64 = 70;
+/// A transfer below this percentage of its rate, for a reason of its own, is slow ...
+const SLOW_BELOW_PERCENT: u64 = 70;
 
-/// ... until it has so much again.
-const SLOW_NO_MORE: u64 = 85;
+/// ... until it reaches this percentage again.
+const SLOW_UNTIL_PERCENT: u64 = 85;
 
-/// What a slow one could use next: so much of what it has, in hundredths.
-const ROOM: u64 = 130;
+/// Demand of a slow transfer, as a percentage of its measured rate.
+const SLOW_HEADROOM_PERCENT: u64 = 130;
 
-/// A transfer is slow for so long before others get what it leaves.
-const SLOW_MS: i64 = 3_000;
+/// Time after which the unused rate of a slow transfer goes to others.
+const SLOW_AFTER_MS: i64 = 3_000;
 
-/// What a slow one may always have.
-const LEAST_BPS: u64 = 10_000_000;
+/// Lower bound of the demand of a slow transfer.
+const SLOW_DEMAND_MIN_BPS: u64 = 10_000_000;
 
-/// Nodes have so long to say that they obey a lower rate before others wait for them no longer.
-const OBEY_MS: i64 = 2_000;
+/// Time that nodes have to confirm a lower rate before other transfers are raised regardless.
+const RATE_CONFIRM_TIMEOUT_MS: i64 = 2_000;
 
-/// A raise by less than this is left out, in thousandths.
-const RAISE_LEAST: u64 = 50;
+/// Raises below this are skipped, in thousandths of the present rate.
+const RAISE_MIN_PERMILLE: u64 = 50;
 
-/// From this rate on one look tells whether a transfer is on its path ...
-const TELLING_BPS: u64 = 10_000_000;
+/// From this rate on a single observation proves that a transfer is off its path ...
+const OFF_PATH_CERTAIN_BPS: u64 = 10_000_000;
 
-/// ... and below it a while of looks that all say the same.
-const TELLING_MS: i64 = 5_000;
+/// ... and below it consistent observations over this time.
+const OFF_PATH_CONFIRM_MS: i64 = 5_000;
 
 impl Planner {
-    /// Sets path, rate and reason of each run.
+    /// Decides path, rate and reason of each run.
     pub(super) fn share(&self, snapshot: &Snapshot, runs: &[&RunView], decision: &mut Decision) {
         let hosts: HashMap<&str, &HostView> =
             snapshot.hosts.iter().map(|host| (host.name.as_str(), host)).collect();
-        let mut ways = self.routes(snapshot, runs);
+        let mut choices = self.routes(snapshot, runs);
         let mut slow = Vec::with_capacity(runs.len());
         let mut problem = Problem { classes: self.allocation_classes(), ..Problem::default() };
         let mut resources = Resources::default();
-        let guarantees = self.guarantees(snapshot, runs, &ways);
+        let guarantees = self.guarantees(snapshot, runs, &choices);
         resources.reserve(snapshot);
-        for (at, (run, chosen)) in runs.iter().zip(&ways).enumerate() {
-            let paths = match (chosen.way(), &chosen.broken) {
+        for (at, (run, chosen)) in runs.iter().zip(&choices).enumerate() {
+            let paths = match (chosen.path(), &chosen.broken) {
                 (Some(_), _) if chosen.circuit.is_some() => {
                     let mut names = self.ends(run, &hosts, &mut resources);
-                    names.extend(chosen.circuit.iter().map(|(promise, _)| {
-                        let promise = &snapshot.promises[*promise];
-                        let id = promise.circuit.as_ref().map_or(0, |circuit| circuit.id);
-                        resources.add(format!("circuit {id}"), promise.rate_bps)
+                    names.extend(chosen.circuit.iter().map(|(reservation, _)| {
+                        let reservation = &snapshot.reservations[*reservation];
+                        let id = reservation.circuit.as_ref().map_or(0, |circuit| circuit.id);
+                        resources.add(format!("circuit {id}"), reservation.rate_bps)
                     }));
                     vec![names]
                 }
-                (Some(way), _) => vec![self.resources(run, way, &hosts, &mut resources)],
-                // A pair of hosts without links between them in the topology: their own limits are all that is known.
+                (Some(path), _) => vec![self.resources(run, path, &hosts, &mut resources)],
+                // Hosts that the topology does not connect: only their own limits are known.
                 (None, None) => vec![self.ends(run, &hosts, &mut resources)],
                 (None, Some(_)) => Vec::new(),
             };
             let since = slow_since(run, snapshot.now_ms);
-            let demand = since
-                .filter(|since| snapshot.now_ms - since >= SLOW_MS)
-                .map(|_| (run.measured_bps.saturating_mul(ROOM) / 100).max(LEAST_BPS));
+            let demand = since.filter(|since| snapshot.now_ms - since >= SLOW_AFTER_MS).map(|_| {
+                (run.measured_bps.saturating_mul(SLOW_HEADROOM_PERCENT) / 100)
+                    .max(SLOW_DEMAND_MIN_BPS)
+            });
             slow.push(since);
             problem.demands.push(Demand {
                 name: run.setting.run.to_string(),
@@ -80,43 +81,45 @@ impl Planner {
             });
         }
         let free = |at: &usize| Self::may_move(snapshot, runs[*at]);
-        let others = balance::movable(&ways).filter(free).map(|at| {
-            let up = ways[at].ways.iter().enumerate().filter(|(_, way)| self.is_up(way, snapshot));
-            let taken =
-                up.map(|(way, path)| (way, self.resources(runs[at], path, &hosts, &mut resources)));
+        let others = balance::movable(&choices).filter(free).map(|at| {
+            let up =
+                choices[at].paths.iter().enumerate().filter(|(_, path)| self.is_up(path, snapshot));
+            let taken = up.map(|(index, path)| {
+                (index, self.resources(runs[at], path, &hosts, &mut resources))
+            });
             (at, taken.collect())
         });
         let others = others.collect();
         problem.resources = resources.into_list();
-        self.balance(runs, &others, &mut ways, &mut problem);
+        self.balance(runs, &others, &mut choices, &mut problem);
         let allotted = match allocation::allocate(&problem) {
             Ok(allotted) => allotted.allotments,
             Err(error) => {
-                // The problem is made here, so this is a bug; what runs goes on as it was told.
+                // The problem is built here, so this is a bug; runs keep their plans.
                 decision.notes.push(format!("nothing can be shared: {error}"));
                 return;
             }
         };
-        let waits = pending(snapshot.now_ms, runs, &problem);
-        let visible = self.visible_on_path(snapshot, runs, &ways, &hosts);
+        let waits = unconfirmed_cuts(snapshot.now_ms, runs, &problem);
+        let visible = self.visible_on_path(snapshot, runs, &choices, &hosts);
         for (at, run) in runs.iter().enumerate() {
-            let (allotment, chosen) = (&allotted[at], &ways[at]);
+            let (allotment, chosen) = (&allotted[at], &choices[at]);
             let held = problem.demands[at]
                 .paths
                 .iter()
                 .flatten()
                 .any(|name| waits.get(name.as_str()).is_some_and(|by| *by != run.setting.run));
-            let rate = follow(run.setting.rate_bps, allotment.rate.0, held);
-            let route = chosen.way().map(|way| {
-                way.links.iter().map(|link| self.topology.links[link.0].name.clone()).collect()
+            let rate = next_rate(run.setting.rate_bps, allotment.rate.0, held);
+            let route = chosen.path().map(|path| {
+                path.links.iter().map(|link| self.topology.links[link.0].name.clone()).collect()
             });
             let path =
-                match (chosen.way(), hosts.get(run.from.as_str()), hosts.get(run.to.as_str())) {
+                match (chosen.path(), hosts.get(run.from.as_str()), hosts.get(run.to.as_str())) {
                     _ if chosen.circuit.is_some() => {
                         chosen.circuit.iter().map(|(_, pair)| pair.clone()).collect()
                     }
-                    (Some(way), Some(from), Some(to)) if chosen.is_one_of_several() => {
-                        self.pairs(way, from, to)
+                    (Some(path), Some(from), Some(to)) if chosen.has_alternatives() => {
+                        self.pairs(path, from, to)
                     }
                     _ => Vec::new(),
                 };
@@ -129,9 +132,9 @@ impl Planner {
                 false => snapshot.now_ms,
             };
             let (off_since_ms, place) = match visible.get(&run.setting.run) {
-                // The judgement of the path before holds for that path alone.
+                // A verdict on the former path does not apply to the new one.
                 None if !is_same_route => (None, None),
-                // Without new counters the last judgement stays.
+                // Without new counters the last verdict stands.
                 None => (run.setting.off_since_ms, None),
                 Some(None) => (None, None),
                 Some(Some(place)) => {
@@ -144,10 +147,10 @@ impl Planner {
                 (Some(since), Some(place)) => {
                     run.setting.off_path
                         || place.is_certain
-                        || snapshot.now_ms - since >= TELLING_MS
+                        || snapshot.now_ms - since >= OFF_PATH_CONFIRM_MS
                 }
             };
-            let setting = Setting {
+            let setting = RunPlan {
                 run: run.setting.run,
                 rate_bps: Some(rate),
                 streams: self.rules.streams,
@@ -197,26 +200,26 @@ impl Planner {
         classes.collect()
     }
 
-    /// What each run must have: its part of what is reserved for its class, and what its deadline takes. Reservations come
-    /// first: deadlines, the most urgent first, get what can be guaranteed beside them.
+    /// Returns the guarantee of each run: its share of its class's reservations, and the rate that its deadline needs.
+    /// Deadlines, the most urgent first, get what reservations leave of the guaranteeable capacity.
     fn guarantees(
         &self,
         snapshot: &Snapshot,
         runs: &[&RunView],
-        ways: &[Chosen],
+        choices: &[RouteChoice],
     ) -> Vec<Guarantee> {
         let mut guarantees = vec![Guarantee::default(); runs.len()];
-        // What is left to guarantee of each link in each direction.
+        // Capacity left to guarantee, of each link in each direction.
         let mut room: HashMap<String, u64> = HashMap::new();
         let names: Vec<Vec<String>> =
-            ways.iter().map(|chosen| self.way_resources(chosen)).collect();
+            choices.iter().map(|chosen| self.path_resources(chosen)).collect();
         let is_needed = |run: &&RunView| run.deadline.is_some();
         if runs.iter().any(is_needed) {
             let mut taken: HashMap<&str, u64> = HashMap::new();
-            for promise in &snapshot.promises {
-                for name in &promise.resources {
+            for reservation in &snapshot.reservations {
+                for name in &reservation.resources {
                     let taken = taken.entry(name).or_default();
-                    *taken = taken.saturating_add(promise.rate_bps);
+                    *taken = taken.saturating_add(reservation.rate_bps);
                 }
             }
             room.extend(self.capacities().map(|(name, usable)| {
@@ -224,22 +227,22 @@ impl Planner {
                 (name, (usable / 100 * RESERVABLE_PERCENT).saturating_sub(taken))
             }));
         }
-        for (number, promise) in snapshot.promises.iter().enumerate() {
-            // What goes over a circuit has its part of that one and of no other reservation.
-            let mine = |at: &usize| match &ways[*at].circuit {
+        for (number, reservation) in snapshot.reservations.iter().enumerate() {
+            // A run on a circuit shares in that reservation only.
+            let mine = |at: &usize| match &choices[*at].circuit {
                 Some((circuit, _)) => *circuit == number,
-                None => self.is_for(promise, runs[*at]),
+                None => self.is_for(reservation, runs[*at]),
             };
             let among: Vec<usize> = (0..runs.len()).filter(mine).collect();
             for at in &among {
-                let part = promise.rate_bps / among.len() as u64;
+                let part = reservation.rate_bps / among.len() as u64;
                 let reserved = &mut guarantees[*at].reserved_bps;
                 *reserved = reserved.saturating_add(part);
-                if ways[*at].circuit.is_some() {
+                if choices[*at].circuit.is_some() {
                     continue;
                 }
-                // On links that its reservation does not name, it is had all the same.
-                for name in names[*at].iter().filter(|name| !promise.resources.contains(name)) {
+                // The part also counts on links that the reservation does not list.
+                for name in names[*at].iter().filter(|name| !reservation.resources.contains(name)) {
                     room.entry(name.clone()).and_modify(|room| *room = room.saturating_sub(part));
                 }
             }
@@ -258,7 +261,7 @@ impl Planner {
             let seconds = (until - snapshot.now_ms) / 1000;
             let needed = forecast::needed_bps(left, seconds).unwrap_or(0);
             let needed = needed / of_request[&runs[at].request];
-            // What a reservation of its class gives it counts.
+            // The class's reservation counts towards the deadline.
             let more = needed.saturating_sub(guarantees[at].reserved_bps);
             let left = names[at].iter().filter_map(|name| room.get(name)).min().copied();
             let granted = more.min(left.unwrap_or(more));
@@ -271,11 +274,12 @@ impl Planner {
         guarantees
     }
 
-    /// The links of the way of a run with their directions, by the names of [`Self::site_ways`]; none over a circuit, whose
-    /// links are its own.
-    fn way_resources(&self, chosen: &Chosen) -> Vec<String> {
-        let way = chosen.way().filter(|_| chosen.circuit.is_none());
-        let links = way.into_iter().flat_map(|way| way.links.iter().zip(&way.nodes));
+    /// Returns the links of a run's path with their directions, as named by [`Self::site_paths`]; none on a circuit,
+    /// which
+    /// has its own capacity.
+    fn path_resources(&self, chosen: &RouteChoice) -> Vec<String> {
+        let path = chosen.path().filter(|_| chosen.circuit.is_none());
+        let links = path.into_iter().flat_map(|path| path.links.iter().zip(&path.nodes));
         links
             .map(|(link, from)| {
                 let from = &self.topology.nodes[from.0].name;
@@ -284,16 +288,16 @@ impl Planner {
             .collect()
     }
 
-    /// Everything that a run takes from on this way.
+    /// Returns all resources that a run uses on a path.
     fn resources(
         &self,
         run: &RunView,
-        way: &Path,
+        path: &Path,
         hosts: &HashMap<&str, &HostView>,
         resources: &mut Resources,
     ) -> Vec<String> {
         let mut names = self.ends(run, hosts, resources);
-        for (link, from) in way.links.iter().zip(&way.nodes) {
+        for (link, from) in path.links.iter().zip(&path.nodes) {
             let link = &self.topology.links[link.0];
             let from = &self.topology.nodes[from.0].name;
             names.push(resources.add(Self::link_resource(link, from), self.usable(link)));
@@ -301,7 +305,7 @@ impl Planner {
         names
     }
 
-    /// What a run takes from at its hosts.
+    /// Returns the resources that a run uses at its hosts.
     fn ends(
         &self,
         run: &RunView,
@@ -325,36 +329,39 @@ impl Planner {
         names
     }
 
-    /// Of runs that something tells of, whether their bytes show where their way is: at the interface at which it begins,
-    /// and on links that are counted. None where they do, else the place where they do not.
+    /// Compares counters with the expected rate of each run along its path: at its first interface and on counted
+    /// links.
+    /// Returns runs with a verdict: none if their bytes show, else where they are missing.
     fn visible_on_path(
         &self,
         snapshot: &Snapshot,
         runs: &[&RunView],
-        ways: &[Chosen],
+        choices: &[RouteChoice],
         hosts: &HashMap<&str, &HostView>,
     ) -> HashMap<i64, Option<MissingAt>> {
         let now_ms = snapshot.now_ms;
         let mut visible = HashMap::new();
         let mut at: BTreeMap<(&str, &str), (u64, Vec<i64>)> = BTreeMap::new();
-        let mut over: BTreeMap<Direction, (u64, Vec<i64>)> = BTreeMap::new();
-        for (run, chosen) in runs.iter().zip(ways) {
-            // Its packets follow a path only some time after its hosts were given it.
-            let is_given = |way: &&Path| {
-                let links = way.links.iter().map(|link| &self.topology.links[link.0].name);
+        let mut over: BTreeMap<LinkDirection, (u64, Vec<i64>)> = BTreeMap::new();
+        for (run, chosen) in runs.iter().zip(choices) {
+            // Packets next_rate a new path only some time after the hosts received it.
+            let is_given = |path: &&Path| {
+                let links = path.links.iter().map(|link| &self.topology.links[link.0].name);
                 links.eq(run.setting.route.iter())
             };
-            let is_settled = run.moving && now_ms - run.set_ms > OBEY_MS;
-            let Some(way) = chosen.way().filter(is_given).filter(|_| is_settled) else { continue };
-            // A slow one moves in bursts, which counters spread over their interval.
+            let is_settled = run.moving && now_ms - run.set_ms > RATE_CONFIRM_TIMEOUT_MS;
+            let Some(path) = chosen.path().filter(is_given).filter(|_| is_settled) else {
+                continue;
+            };
+            // A slow run sends in bursts, which counters average over their interval.
             let expected = run.mean_bps.map_or(run.measured_bps, |mean| run.measured_bps.min(mean));
-            for direction in self.directions(way) {
+            for direction in self.directions(path) {
                 let count = snapshot.counts.get(&self.topology.links[direction.0.0].name);
-                // Counters speak of a time, at all of which it was there, and speak lately.
+                // Only recent counters count whose whole interval lies after the last change.
                 let speaks = count.is_some_and(|count| {
                     let begin_ms = count.at_ms - count.interval_ms;
-                    begin_ms > run.set_ms + OBEY_MS
-                        && now_ms - count.at_ms < 3 * count.interval_ms + OBEY_MS
+                    begin_ms > run.set_ms + RATE_CONFIRM_TIMEOUT_MS
+                        && now_ms - count.at_ms < 3 * count.interval_ms + RATE_CONFIRM_TIMEOUT_MS
                 });
                 if speaks {
                     let entry = over.entry(direction).or_default();
@@ -362,14 +369,14 @@ impl Planner {
                     entry.1.push(run.setting.run);
                 }
             }
-            // Where others do not reach the host, as on one machine, packets need not use it.
+            // Between hosts without reported addresses, as on one machine, packets may bypass the interface.
             let is_reached = |name: &str| {
                 let known = hosts.get(run.from.as_str()).map(|host| host.interfaces.iter());
                 known.into_iter().flatten().any(|one| one.name == name && !one.addresses.is_empty())
             };
-            let first = self.interfaces(way).map(|(first, _)| first);
+            let first = self.interfaces(path).map(|(first, _)| first);
             if let Some(first) =
-                first.filter(|first| chosen.is_one_of_several() || is_reached(first))
+                first.filter(|first| chosen.has_alternatives() || is_reached(first))
             {
                 let entry = at.entry((&run.from, first)).or_default();
                 entry.0 += expected;
@@ -378,11 +385,11 @@ impl Planner {
         }
         let mut judge = |expected: u64, counted: Option<u64>, runs: Vec<i64>, name: String| {
             let Some(counted) = counted.filter(|_| expected > 0) else { return };
-            let is_certain = expected > TELLING_BPS;
+            let is_certain = expected > OFF_PATH_CERTAIN_BPS;
             let missing = (counted < expected / 2).then_some(MissingAt { name, is_certain });
             for run in runs {
                 let entry: &mut Option<MissingAt> = visible.entry(run).or_default();
-                // One place where it does not show is enough.
+                // One place where its bytes are missing is enough.
                 if missing.is_some() {
                     entry.clone_from(&missing);
                 }
@@ -403,22 +410,22 @@ impl Planner {
     }
 }
 
-/// A place at which bytes of a run should show and do not.
+/// An interface or link where bytes of a run should show and do not.
 #[derive(Debug, Clone)]
 struct MissingAt {
     name: String,
-    /// The rate is high enough that one look tells.
+    /// Set when the rate is high enough for a single observation to prove it.
     is_certain: bool,
 }
 
-/// What a run is to have whatever others want.
+/// Guaranteed rate of a run, by source.
 #[derive(Debug, Clone, Copy, Default)]
 struct Guarantee {
-    /// Its part of what is reserved for its class.
+    /// Share of its class's reservations.
     reserved_bps: u64,
-    /// What it needs to meet its deadline.
+    /// Rate that meets its deadline.
     needed_bps: u64,
-    /// What of that can be guaranteed beside reservations.
+    /// Part of that rate which can be guaranteed beside reservations.
     deadline_bps: u64,
 }
 
@@ -432,20 +439,20 @@ fn shown(route: &[String]) -> String {
     if route.is_empty() { "no path".to_owned() } else { route.join(", ") }
 }
 
-/// What there is, by name.
+/// Capacities in bits per second by name.
 #[derive(Debug, Default)]
 struct Resources {
     all: BTreeMap<String, u64>,
-    /// What circuits have of links, used or not.
+    /// Part of each link that circuits occupy, in use or not.
     taken: HashMap<String, u64>,
 }
 
 impl Resources {
-    /// Takes from links what circuits have of them.
+    /// Subtracts the rates of circuits from their links.
     fn reserve(&mut self, snapshot: &Snapshot) {
-        for promise in &snapshot.promises {
-            for name in promise.circuit.iter().flat_map(|circuit| &circuit.resources) {
-                *self.taken.entry(name.clone()).or_default() += promise.rate_bps;
+        for reservation in &snapshot.reservations {
+            for name in reservation.circuit.iter().flat_map(|circuit| &circuit.resources) {
+                *self.taken.entry(name.clone()).or_default() += reservation.rate_bps;
             }
         }
     }
@@ -463,31 +470,35 @@ impl Resources {
     }
 }
 
-/// Since when a run is slower than it may be, for a reason of its own.
+/// Returns since when a run has been slower than its rate for a reason of its own.
 fn slow_since(run: &RunView, now_ms: i64) -> Option<i64> {
-    let rate = run.setting.rate_bps.filter(|rate| *rate > LEAST_BPS && run.moving)?;
-    // What its limit holds back is not slow; what has no word about it is not known to be.
+    let rate = run.setting.rate_bps.filter(|rate| *rate > SLOW_DEMAND_MIN_BPS && run.moving)?;
+    // A run at its rate limit is not slow; one without a reported bottleneck is not known to be.
     if matches!(run.bound_by.as_str(), "rate" | "") {
         return None;
     }
     let has = |percent: u64| run.measured_bps >= rate / 100 * percent;
     match run.setting.slow_since_ms {
-        Some(since) => (!has(SLOW_NO_MORE)).then_some(since),
-        // Its streams may be on their way to another path.
-        None if now_ms - run.setting.moved_ms < SLOW_MS => None,
-        None => (!has(SLOW)).then_some(now_ms),
+        Some(since) => (!has(SLOW_UNTIL_PERCENT)).then_some(since),
+        // Its streams may be moving to another path.
+        None if now_ms - run.setting.moved_ms < SLOW_AFTER_MS => None,
+        None => (!has(SLOW_BELOW_PERCENT)).then_some(now_ms),
     }
 }
 
-/// Resources on which a run has yet to obey a lower rate, with that run.
-fn pending<'a>(now_ms: i64, runs: &[&RunView], problem: &'a Problem) -> HashMap<&'a str, i64> {
+/// Returns resources on which a run has yet to confirm a lower rate, with the id of that run.
+fn unconfirmed_cuts<'a>(
+    now_ms: i64,
+    runs: &[&RunView],
+    problem: &'a Problem,
+) -> HashMap<&'a str, i64> {
     let mut waits = HashMap::new();
     for (run, demand) in runs.iter().zip(&problem.demands) {
         let over = match (run.applied_bps, run.setting.rate_bps) {
             (Some(applied), Some(rate)) => applied > rate,
             _ => false,
         };
-        if over && run.moving && now_ms - run.set_ms < OBEY_MS {
+        if over && run.moving && now_ms - run.set_ms < RATE_CONFIRM_TIMEOUT_MS {
             for name in demand.paths.iter().flatten() {
                 waits.insert(name.as_str(), run.setting.run);
             }
@@ -496,20 +507,20 @@ fn pending<'a>(now_ms: i64, runs: &[&RunView], problem: &'a Problem) -> HashMap<
     waits
 }
 
-/// The next rate: down at once, up when nobody has to slow down first, and not for a little.
-fn follow(now: Option<u64>, allotted: u64, held: bool) -> u64 {
+/// Returns the next rate: cuts at once, raises unless `held` by an unconfirmed cut, skips small raises.
+fn next_rate(now: Option<u64>, allotted: u64, held: bool) -> u64 {
     match now {
         Some(now) if allotted <= now => allotted,
         None | Some(0) if held => 0,
-        Some(now) if held || allotted - now < now / 1000 * RAISE_LEAST => now,
+        Some(now) if held || allotted - now < now / 1000 * RAISE_MIN_PERMILLE => now,
         _ => allotted,
     }
 }
 
-/// Why a run has its rate, for people.
+/// Returns the reason of a rate, for human readers.
 fn reason(
     run: &RunView,
-    chosen: &Chosen,
+    chosen: &RouteChoice,
     allotment: &allocation::Allotment,
     guarantee: Guarantee,
     slow_since: Option<i64>,
@@ -517,7 +528,7 @@ fn reason(
 ) -> String {
     let mut text = match (&allotment.bound, &chosen.broken) {
         (Bound::NoPath, Some(link)) => format!("there is no other path while link {link} is down"),
-        (Bound::Demand, _) if slow_since.is_some_and(|since| now_ms - since >= SLOW_MS) => {
+        (Bound::Demand, _) if slow_since.is_some_and(|since| now_ms - since >= SLOW_AFTER_MS) => {
             format!("it uses no more: {} holds it back", run.bound_by)
         }
         (bound, _) => bound.to_string(),

@@ -1,12 +1,12 @@
-//! What begins: work from queues, as long as hosts have room, in turns by class.
+//! Starts of queued work on hosts with free slots, balanced among classes.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Decision, HostView, Planner, QueueView, Snapshot, Start};
-use crate::class::Class;
+use super::{Decision, HostView, PlannedStart, Planner, QueueView, Snapshot};
+use crate::class::WorkClass;
 
 impl Planner {
-    /// Takes work from queues as long as hosts have room, in turns by class.
+    /// Takes work from queues while hosts have free slots, by weight among classes.
     pub(super) fn start(&self, snapshot: &Snapshot, decision: &mut Decision) {
         let mut busy: HashMap<&str, usize> = HashMap::new();
         let mut pairs: HashMap<(i64, &str, &str), usize> = HashMap::new();
@@ -26,7 +26,7 @@ impl Planner {
             }
         }
         let now_s = snapshot.now_ms / 1000;
-        let mut waiting: Vec<(&QueueView, &Class, u64)> = snapshot
+        let mut waiting: Vec<(&QueueView, &WorkClass, u64)> = snapshot
             .queues
             .iter()
             .filter(|queue| queue.batches > 0)
@@ -36,7 +36,7 @@ impl Planner {
             })
             .collect();
         while !waiting.is_empty() {
-            // The class that has least for its weight comes next; a listing, which takes little, before all.
+            // The class with the fewest runs per weight comes next. Listings come first, as they take little.
             waiting.sort_by_key(|(queue, class, _)| {
                 let running = of_class.get(queue.class.as_str()).copied().unwrap_or(0) as u64;
                 (
@@ -91,7 +91,7 @@ impl Planner {
             }
             *pairs.entry((queue.id, &from.name, to_name)).or_default() += 1;
             *of_class.entry(&queue.class).or_default() += 1;
-            decision.starts.push(Start {
+            decision.starts.push(PlannedStart {
                 queue: queue.id,
                 from: from.name.clone(),
                 to: to_name.to_owned(),

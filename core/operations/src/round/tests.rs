@@ -1,4 +1,4 @@
-//! Rounds over two ways, by hand.
+//! Rounds over two paths.
 
 use super::*;
 
@@ -52,7 +52,7 @@ rate = "10G"
 delay = "10ms"
 "#;
 
-/// The same two ways as planes of their own: hosts have an interface in each, and addresses choose between them.
+/// Two paths as separate planes: hosts have an interface in each, and addresses select between them.
 const PLANES: &str = r#"
 name = "two-planes"
 [[site]]
@@ -116,15 +116,19 @@ rate = "10G"
 delay = "10ms"
 "#;
 
-const NOW: i64 = 1_795_305_600_000;
+const NOW_MS: i64 = 1_795_305_600_000;
 
-fn planner(classes: Vec<Class>) -> Planner {
+fn planner(classes: Vec<WorkClass>) -> Planner {
     planner_of(NETWORK, classes)
 }
 
-fn planner_of(network: &str, classes: Vec<Class>) -> Planner {
+fn planner_of(network: &str, classes: Vec<WorkClass>) -> Planner {
     let topology = Topology::read(network).unwrap();
-    Planner::new(topology, classes, Rules { usable_permille: 1000, ..Rules::default() })
+    Planner::new(
+        topology,
+        classes,
+        PlannerRules { usable_permille: 1000, ..PlannerRules::default() },
+    )
 }
 
 fn host(name: &str) -> HostView {
@@ -152,22 +156,22 @@ fn run(id: i64, class: &str, from: &str) -> RunView {
         to: "b1".into(),
         priority: 3,
         moving: true,
-        setting: Setting { run: id, ..Setting::default() },
+        setting: RunPlan { run: id, ..RunPlan::default() },
         ..RunView::default()
     }
 }
 
 fn snapshot(runs: Vec<RunView>) -> Snapshot {
     Snapshot {
-        now_ms: NOW,
+        now_ms: NOW_MS,
         hosts: ["a1", "a2", "b1"].map(host).into(),
         runs,
         ..Snapshot::default()
     }
 }
 
-/// The next snapshot, after nodes did as they were told.
-fn obeyed(mut snapshot: Snapshot, decision: &Decision) -> Snapshot {
+/// Returns the next snapshot, after nodes applied the decision.
+fn applied(mut snapshot: Snapshot, decision: &Decision) -> Snapshot {
     snapshot.now_ms += 1000;
     for setting in &decision.settings {
         let run = snapshot.runs.iter_mut().find(|run| run.setting.run == setting.run).unwrap();
@@ -185,13 +189,13 @@ fn rates(snapshot: &Snapshot) -> Vec<u64> {
 }
 
 #[test]
-fn transfers_take_both_ways_and_classes_have_their_weights() {
-    let classes = vec![Class { weight: 3, ..Class::new("big") }, Class::new("small")];
+fn transfers_use_both_paths_by_weight() {
+    let classes = vec![WorkClass { weight: 3, ..WorkClass::new("big") }, WorkClass::new("small")];
     let planner = planner_of(PLANES, classes);
     let both = snapshot(vec![run(1, "big", "a1"), run(2, "small", "a2")]);
     let decision = planner.plan(&both);
-    let both = obeyed(both, &decision);
-    // Both would have 30 and 10 on the direct way; the small one loses nothing on the other.
+    let both = applied(both, &decision);
+    // On the direct path they would have 30 and 10; the small run loses nothing on the other.
     assert_eq!(rates(&both), [40, 10], "{decision:?}");
     assert_eq!(both.runs[0].setting.route[1], "direct");
     assert!(both.runs[0].setting.reason.contains("direct from sa is full"), "{decision:?}");
@@ -199,13 +203,13 @@ fn transfers_take_both_ways_and_classes_have_their_weights() {
     assert_eq!(decision.classes["big"].0, 40_000_000_000);
 }
 
-/// The weighted shares of one pool that is as large as both ways, which no choice of ways can better.
+/// Shares equal those of a single link as large as both paths, which no choice of paths can exceed.
 #[test]
-fn ways_are_chosen_for_fair_shares_whatever_was_before() {
-    let mark = |name: &str, weight, gigabits: u64| Class {
+fn path_balance_ignores_history() {
+    let mark = |name: &str, weight, gigabits: u64| WorkClass {
         weight,
         mark_bps: Some(gigabits * 1_000_000_000),
-        ..Class::new(name)
+        ..WorkClass::new(name)
     };
     let planner = planner_of(
         PLANES,
@@ -214,13 +218,13 @@ fn ways_are_chosen_for_fair_shares_whatever_was_before() {
     let names = ["production", "analysis", "urgent"];
     let mut all = snapshot((0..12).map(|id| run(id, names[id as usize % 3], "a1")).collect());
     all.down.insert("direct".into());
-    all = obeyed(all.clone(), &planner.plan(&all));
-    all = obeyed(all.clone(), &planner.plan(&all));
+    all = applied(all.clone(), &planner.plan(&all));
+    all = applied(all.clone(), &planner.plan(&all));
     assert!(all.runs.iter().all(|run| run.setting.route.contains(&"north".to_owned())));
     all.down.clear();
     all.now_ms += 10_000;
     for _ in 0..2 {
-        all = obeyed(all.clone(), &planner.plan(&all));
+        all = applied(all.clone(), &planner.plan(&all));
     }
     let near = |all: &Snapshot, exact: &[(&str, f64)]| {
         for (class, exact) in exact {
@@ -233,46 +237,46 @@ fn ways_are_chosen_for_fair_shares_whatever_was_before() {
     near(&all, &[("production", 50.0 / 3.0), ("analysis", 25.0 / 3.0), ("urgent", 25.0)]);
     let decision = planner.plan(&all);
     assert!(decision.notes.is_empty(), "ways go on changing: {:?}", decision.notes);
-    // Both that are left have their marks, and 2 to 1 of the rest.
+    // The two classes left get their marks, and share the rest 2 to 1.
     all.runs.retain(|run| run.class != "urgent");
     for _ in 0..2 {
-        all = obeyed(all.clone(), &planner.plan(&all));
+        all = applied(all.clone(), &planner.plan(&all));
     }
     near(&all, &[("production", 80.0 / 3.0), ("analysis", 70.0 / 3.0)]);
 }
 
 #[test]
-fn a_broken_link_is_gone_around_in_one_round_and_come_back_to() {
-    let planner = planner(vec![Class::new("c")]);
+fn failed_link_is_bypassed_and_reused() {
+    let planner = planner(vec![WorkClass::new("c")]);
     let before = snapshot(vec![run(1, "c", "a1")]);
-    let mut before = obeyed(before.clone(), &planner.plan(&before));
+    let mut before = applied(before.clone(), &planner.plan(&before));
     assert_eq!(rates(&before), [40]);
     before.down.insert("direct".into());
     let decision = planner.plan(&before);
-    let mut around = obeyed(before, &decision);
+    let mut around = applied(before, &decision);
     assert_eq!(rates(&around), [10]);
     assert!(around.runs[0].setting.route.contains(&"north".to_owned()));
     assert!(decision.notes[0].contains("instead of"), "{:?}", decision.notes);
     around.down.insert("north".into());
-    let stopped = obeyed(around.clone(), &planner.plan(&around));
+    let stopped = applied(around.clone(), &planner.plan(&around));
     assert_eq!(rates(&stopped), [0]);
     assert!(stopped.runs[0].setting.reason.contains("while link"), "{:?}", stopped.runs[0]);
     around.down.clear();
-    let back = obeyed(around.clone(), &planner.plan(&around));
+    let back = applied(around.clone(), &planner.plan(&around));
     assert_eq!(rates(&back), [40]);
 }
 
 #[test]
-fn what_was_moved_for_fairness_stays_for_a_while() {
-    let planner = planner_of(PLANES, vec![Class::new("c")]);
+fn rebalanced_run_holds_its_path() {
+    let planner = planner_of(PLANES, vec![WorkClass::new("c")]);
     let mut five = snapshot((1..=5).map(|id| run(id, "c", "a1")).collect());
     five.down.insert("north".into());
-    let mut five = obeyed(five.clone(), &planner.plan(&five));
+    let mut five = applied(five.clone(), &planner.plan(&five));
     assert_eq!(rates(&five), [8; 5]);
     five.down.clear();
     let moved = |snapshot: &Snapshot| {
-        let told = planner.plan(snapshot).settings;
-        told.into_iter().filter(|one| one.moved_ms == snapshot.now_ms).count()
+        let settings = planner.plan(snapshot).settings;
+        settings.into_iter().filter(|one| one.moved_ms == snapshot.now_ms).count()
     };
     assert_eq!(moved(&five), 1, "one has the other way for itself");
     for run in &mut five.runs {
@@ -283,10 +287,10 @@ fn what_was_moved_for_fairness_stays_for_a_while() {
     assert_eq!(moved(&five), 1);
 }
 
-/// Ways that share no link are not all that there are: from sa to sd two lead over sb, by one link each, and a third shares a
-/// link with the first.
+/// Link-disjoint paths are not all paths: from sa to sd two lead over sb, by one link each, and a third shares a link
+/// with the first.
 #[test]
-fn where_all_ways_are_down_a_detour_over_parts_of_them_is_found() {
+fn detour_over_parts_of_paths() {
     let more = r#"
 [[host]]
 name = "d1"
@@ -303,31 +307,31 @@ ends = ["sb", "sd"]
 rate = "40G"
 "#;
     let topology = Topology::read(&format!("{NETWORK}{more}")).unwrap();
-    let rules = Rules { usable_permille: 1000, ..Rules::default() };
-    let planner = Planner::new(topology, vec![Class::new("c")], rules);
+    let rules = PlannerRules { usable_permille: 1000, ..PlannerRules::default() };
+    let planner = Planner::new(topology, vec![WorkClass::new("c")], rules);
     let to_d1 = RunView { to: "d1".into(), ..run(1, "c", "a1") };
     let mut before = snapshot(vec![to_d1]);
     before.hosts.push(host("d1"));
-    let mut before = obeyed(before.clone(), &planner.plan(&before));
+    let mut before = applied(before.clone(), &planner.plan(&before));
     assert_eq!((rates(&before)[0], &before.runs[0].setting.route[1]), (40, &"direct".to_owned()));
     before.down.insert("direct".into());
-    let around = obeyed(before.clone(), &planner.plan(&before));
+    let around = applied(before.clone(), &planner.plan(&before));
     assert_eq!(rates(&around), [10], "{around:?}");
     assert_eq!(around.runs[0].setting.route[1..4], ["north", "south", "last"]);
     assert!(planner.plan(&around).settings.is_empty(), "it stays there");
 }
 
 #[test]
-fn nobody_is_sped_up_before_others_have_slowed_down() {
-    let planner = planner(vec![Class::new("c")]);
+fn raises_wait_for_confirmed_cuts() {
+    let planner = planner(vec![WorkClass::new("c")]);
     let one = snapshot(vec![run(1, "c", "a1")]);
-    let mut two = obeyed(one.clone(), &planner.plan(&one));
+    let mut two = applied(one.clone(), &planner.plan(&one));
     two.down.insert("north".into());
     two.runs.push(run(2, "c", "a2"));
     let first = planner.plan(&two);
     let cut = first.settings.iter().find(|one| one.run == 1).unwrap();
     assert_eq!(cut.rate_bps, Some(20_000_000_000));
-    // The node has not said yet that it obeys.
+    // The node has not confirmed the lower rate yet.
     for setting in &first.settings {
         let run = two.runs.iter_mut().find(|run| run.setting.run == setting.run).unwrap();
         run.setting = setting.clone();
@@ -344,13 +348,13 @@ fn nobody_is_sped_up_before_others_have_slowed_down() {
 }
 
 #[test]
-fn what_a_slow_one_leaves_goes_to_others() {
-    let planner = planner(vec![Class::new("c")]);
+fn slow_run_yields_unused_rate() {
+    let planner = planner(vec![WorkClass::new("c")]);
     let mut all = snapshot(vec![run(1, "c", "a1"), run(2, "c", "a2")]);
     all.down.insert("north".into());
     for _ in 0..6 {
         let decision = planner.plan(&all);
-        all = obeyed(all, &decision);
+        all = applied(all, &decision);
         all.runs[0].measured_bps = 2_000_000_000;
         all.runs[0].bound_by = "disk read".into();
     }
@@ -359,15 +363,16 @@ fn what_a_slow_one_leaves_goes_to_others() {
 }
 
 #[test]
-fn a_deadline_has_its_rate_and_a_closed_class_stops() {
+fn deadline_gets_rate_closed_class_stops() {
     let windows = vec!["mon 10:00-12:00".parse().unwrap()];
-    let planner = planner(vec![Class::new("c"), Class { windows, ..Class::new("nights") }]);
+    let planner =
+        planner(vec![WorkClass::new("c"), WorkClass { windows, ..WorkClass::new("nights") }]);
     let mut urgent = run(1, "c", "a1");
-    urgent.deadline = Some((NOW + 100_000, 356_250_000_000));
+    urgent.deadline = Some((NOW_MS + 100_000, 356_250_000_000));
     let mut all = snapshot(vec![urgent, run(2, "c", "a2"), run(3, "nights", "a1")]);
     all.down.insert("north".into());
     let decision = planner.plan(&all);
-    let after = obeyed(all, &decision);
+    let after = applied(all, &decision);
     // 30 Gb/s are needed, and half of the rest comes on top.
     assert_eq!(rates(&after)[..2], [35, 5], "{decision:?}");
     assert!(after.runs[0].setting.reason.contains("promised"));
@@ -375,11 +380,11 @@ fn a_deadline_has_its_rate_and_a_closed_class_stops() {
 }
 
 #[test]
-fn a_promise_is_kept_for_its_class_between_its_sites() {
-    let planner = planner(vec![Class::new("c"), Class::new("d")]);
+fn reservation_applies_to_class_and_sites() {
+    let planner = planner(vec![WorkClass::new("c"), WorkClass::new("d")]);
     let mut all = snapshot(vec![run(1, "c", "a1"), run(2, "d", "a2")]);
     all.down.insert("north".into());
-    all.promises.push(Promise {
+    all.reservations.push(ReservationView {
         class: Some("d".into()),
         source: "a".into(),
         destination: "b".into(),
@@ -387,18 +392,18 @@ fn a_promise_is_kept_for_its_class_between_its_sites() {
         resources: Vec::new(),
         circuit: None,
     });
-    let after = obeyed(all.clone(), &planner.plan(&all));
+    let after = applied(all.clone(), &planner.plan(&all));
     assert_eq!(rates(&after), [10, 30]);
 }
 
 #[test]
-fn a_circuit_is_for_its_class_alone_until_a_link_of_it_is_down() {
-    let planner = planner(vec![Class::new("c"), Class::new("d")]);
+fn circuit_is_exclusive_until_link_fails() {
+    let planner = planner(vec![WorkClass::new("c"), WorkClass::new("d")]);
     let mut all = snapshot(vec![run(1, "c", "a1"), run(2, "d", "a2")]);
     all.down.insert("north".into());
-    let (resources, links) = planner.site_ways("a", "b", true).swap_remove(0);
+    let (resources, links) = planner.site_paths("a", "b", true).swap_remove(0);
     let addresses = [("a1", "2001:db8:c::1"), ("a2", "2001:db8:c::2"), ("b1", "2001:db8:d::1")];
-    all.promises.push(Promise {
+    all.reservations.push(ReservationView {
         class: Some("d".into()),
         source: "a".into(),
         destination: "b".into(),
@@ -412,8 +417,8 @@ fn a_circuit_is_for_its_class_alone_until_a_link_of_it_is_down() {
         }),
     });
     let decision = planner.plan(&all);
-    let after = obeyed(all.clone(), &decision);
-    // Neither has what is the other's, though both would use more.
+    let after = applied(all.clone(), &decision);
+    // Neither uses capacity of the other, though both could.
     assert_eq!(rates(&after), [25, 15], "{decision:?}");
     let setting = &after.runs[1].setting;
     assert_eq!(
@@ -425,13 +430,13 @@ fn a_circuit_is_for_its_class_alone_until_a_link_of_it_is_down() {
         "{setting:?}"
     );
     assert_eq!(after.runs[0].setting.path, []);
-    // Nobody uses it: it is not for others all the same.
+    // An idle circuit keeps its capacity.
     let idle = Snapshot { runs: vec![run(1, "c", "a1")], ..all.clone() };
-    assert_eq!(rates(&obeyed(idle.clone(), &planner.plan(&idle))), [25]);
-    // Broken, it is not gone over; what was promised is had of what there is.
+    assert_eq!(rates(&applied(idle.clone(), &planner.plan(&idle))), [25]);
+    // With a link down the circuit is not used, and the reservation is met from other capacity.
     all.down = ["direct".to_owned()].into();
     let decision = planner.plan(&all);
-    let after = obeyed(all, &decision);
+    let after = applied(all, &decision);
     assert_eq!(rates(&after), [0, 10], "{decision:?}");
     assert!(
         after.runs[1].setting.path.is_empty() && after.runs[1].setting.reason.contains("short")
@@ -439,10 +444,10 @@ fn a_circuit_is_for_its_class_alone_until_a_link_of_it_is_down() {
 }
 
 #[test]
-fn bytes_that_do_not_show_on_their_path_are_noticed() {
-    let planner = planner_of(PLANES, vec![Class::new("c")]);
+fn off_path_bytes_are_flagged() {
+    let planner = planner_of(PLANES, vec![WorkClass::new("c")]);
     let one = snapshot(vec![run(1, "c", "a1")]);
-    let mut seen = obeyed(one.clone(), &planner.plan(&one));
+    let mut seen = applied(one.clone(), &planner.plan(&one));
     seen.now_ms += 10_000;
     seen.hosts[0].interfaces[0].sent_bps = 39_000_000_000;
     assert!(planner.plan(&seen).settings.is_empty());
@@ -452,10 +457,10 @@ fn bytes_that_do_not_show_on_their_path_are_noticed() {
 }
 
 #[test]
-fn low_rate_off_path_is_flagged_later() {
-    let planner = planner_of(PLANES, vec![Class::new("c")]);
+fn low_rate_off_path_flagged_late() {
+    let planner = planner_of(PLANES, vec![WorkClass::new("c")]);
     let one = snapshot(vec![run(1, "c", "a1")]);
-    let mut seen = obeyed(one.clone(), &planner.plan(&one));
+    let mut seen = applied(one.clone(), &planner.plan(&one));
     seen.now_ms += 10_000;
     seen.runs[0].measured_bps = 2_800_000;
     let mut looked = |sent_bps: u64, mean_bps: u64| {
@@ -467,33 +472,33 @@ fn low_rate_off_path_is_flagged_later() {
         }
         seen.runs[0].setting.off_path
     };
-    // A burst that the interface counted in another second is no divergence.
+    // A burst that the interface counted in another second is no evidence.
     assert!(!looked(0, 2_800_000) && !looked(8_000_000, 2_800_000));
     for _ in 0..5 {
         assert!(!looked(1_000, 2_800_000));
     }
     assert!(looked(1_000, 2_800_000), "five seconds of it are");
-    // A second in which nothing moves tells nothing.
+    // A second without traffic is no evidence.
     assert!(looked(0, 0));
     assert!(!looked(2_000_000, 2_800_000));
 }
 
 #[test]
 fn one_interface_means_the_routed_path() {
-    let planner = planner(vec![Class::new("c"), Class::new("d")]);
-    // However busy the direct way is, packets between single interfaces go nowhere else.
+    let planner = planner(vec![WorkClass::new("c"), WorkClass::new("d")]);
+    // Packets between single interfaces take the routed path, however busy it is.
     let all = snapshot((0..6).map(|id| run(id, "c", "a1")).collect());
     let decision = planner.plan(&all);
     assert!(decision.settings.iter().all(|one| one.route.contains(&"direct".to_owned())));
     let sum: u64 = decision.settings.iter().filter_map(|one| one.rate_bps).sum();
     assert!(sum <= 40_000_000_000, "{sum}");
-    assert_eq!(planner.site_ways("a", "b", false).len(), 1);
-    assert_eq!(planner.site_ways("a", "b", true).len(), 2);
+    assert_eq!(planner.site_paths("a", "b", false).len(), 1);
+    assert_eq!(planner.site_paths("a", "b", true).len(), 2);
 }
 
 #[test]
 fn unknown_addresses_mean_the_shortest_path() {
-    let planner = planner_of(PLANES, vec![Class::new("c")]);
+    let planner = planner_of(PLANES, vec![WorkClass::new("c")]);
     let mut all = snapshot((0..6).map(|id| run(id, "c", "a1")).collect());
     all.hosts[0].interfaces[1].addresses.clear();
     let decision = planner.plan(&all);
@@ -503,14 +508,14 @@ fn unknown_addresses_mean_the_shortest_path() {
 
 #[test]
 fn deadline_leaves_reservations_their_rate() {
-    let planner = planner(vec![Class::new("c"), Class::new("d")]);
+    let planner = planner(vec![WorkClass::new("c"), WorkClass::new("d")]);
     let mut urgent = run(1, "c", "a1");
-    // 400 Gb/s would be needed.
-    urgent.deadline = Some((NOW + 100_000, 4_750_000_000_000));
+    // The deadline needs 400 Gb/s.
+    urgent.deadline = Some((NOW_MS + 100_000, 4_750_000_000_000));
     let mut all = snapshot(vec![urgent, run(2, "d", "a2")]);
     all.down.insert("north".into());
-    let resources = planner.site_ways("a", "b", false).swap_remove(0).0;
-    all.promises.push(Promise {
+    let resources = planner.site_paths("a", "b", false).swap_remove(0).0;
+    all.reservations.push(ReservationView {
         class: Some("d".into()),
         source: "a".into(),
         destination: "b".into(),
@@ -518,25 +523,25 @@ fn deadline_leaves_reservations_their_rate() {
         resources,
         circuit: None,
     });
-    let after = obeyed(all.clone(), &planner.plan(&all));
-    // Of 32 Gb/s that may be guaranteed 10 are reserved, 22 are the deadline's, and both share the rest.
+    let after = applied(all.clone(), &planner.plan(&all));
+    // Of 32 Gb/s to guarantee, 10 are reserved and 22 go to the deadline; both share the rest.
     assert_eq!(rates(&after), [26, 14], "{after:?}");
     let reason = &after.runs[0].setting.reason;
     assert!(reason.contains("its deadline needs 400 Gb/s, of which 22.0 Gb/s"), "{reason}");
-    // Two deadlines that want everything share it by urgency, and the reservation stays.
+    // Two unbounded deadlines share by priority, and the reservation stays.
     let mut more = all.clone();
     let mut later = run(3, "c", "a1");
-    later.deadline = Some((NOW + 200_000, 4_750_000_000_000));
+    later.deadline = Some((NOW_MS + 200_000, 4_750_000_000_000));
     more.runs.push(later);
-    let after = obeyed(more.clone(), &planner.plan(&more));
+    let after = applied(more.clone(), &planner.plan(&more));
     assert!(rates(&after)[1] >= 10 && rates(&after)[0] >= 22, "{:?}", rates(&after));
 }
 
 #[test]
-fn bytes_that_a_link_does_not_count_are_noticed_once_it_can_tell() {
-    let planner = planner(vec![Class::new("c")]);
+fn uncounted_link_bytes_are_flagged() {
+    let planner = planner(vec![WorkClass::new("c")]);
     let one = snapshot(vec![run(1, "c", "a1")]);
-    let mut seen = obeyed(one.clone(), &planner.plan(&one));
+    let mut seen = applied(one.clone(), &planner.plan(&one));
     let counted = |at_ms, bps| LinkCount { at_ms, interval_ms: 20_000, bps: [Some(bps), Some(0)] };
     let off = |seen: &Snapshot| {
         let settings = planner.plan(seen).settings;
@@ -544,7 +549,7 @@ fn bytes_that_a_link_does_not_count_are_noticed_once_it_can_tell() {
     };
     seen.now_ms += 60_000;
     let (now, low) = (seen.now_ms, 1_000_000_000);
-    // As it should be; too old; of a time at which it was not there yet; what tells nothing.
+    // As expected; too old; interval before the run; counter of another link.
     for (at_ms, bps) in [(now - 1_000, 39_000_000_000), (now - 70_000, low), (now - 40_000, low)] {
         seen.counts = [("direct".to_owned(), counted(at_ms, bps))].into();
         assert!(!off(&seen), "{at_ms} {bps}");
@@ -555,7 +560,7 @@ fn bytes_that_a_link_does_not_count_are_noticed_once_it_can_tell() {
     let decision = planner.plan(&seen);
     assert!(decision.settings[0].off_path, "{decision:?}");
     assert!(decision.notes[0].contains("does not show on link direct"), "{decision:?}");
-    // The other direction is no word about this one.
+    // Counters of the other direction are no evidence.
     let back = LinkCount { bps: [None, Some(0)], ..counted(now - 1_000, 0) };
     seen.counts = [("direct".to_owned(), back)].into();
     assert!(!off(&seen));
@@ -563,20 +568,20 @@ fn bytes_that_a_link_does_not_count_are_noticed_once_it_can_tell() {
 
 #[test]
 fn new_path_is_judged_afresh() {
-    let planner = planner(vec![Class::new("c")]);
+    let planner = planner(vec![WorkClass::new("c")]);
     let one = snapshot(vec![run(1, "c", "a1")]);
-    let mut seen = obeyed(one.clone(), &planner.plan(&one));
+    let mut seen = applied(one.clone(), &planner.plan(&one));
     seen.now_ms += 60_000;
     let at_ms = seen.now_ms - 1_000;
     let idle = LinkCount { at_ms, interval_ms: 20_000, bps: [Some(0), Some(0)] };
-    // The path is about to change to one whose links counted nothing while it was elsewhere.
+    // The path is about to change to links that counted nothing while the run was elsewhere.
     seen.counts = [("north".to_owned(), idle), ("south".to_owned(), idle)].into();
     seen.down = ["direct".to_owned()].into();
     let decision = planner.plan(&seen);
     assert_ne!(decision.settings[0].route, seen.runs[0].setting.route);
     assert!(!decision.settings[0].off_path, "{decision:?}");
     assert!(!decision.notes.iter().any(|note| note.contains("does not show")), "{decision:?}");
-    // Nor does what was found on the path before hold for the new one.
+    // A verdict on the former path does not apply to the new one.
     seen.runs[0].setting.off_path = true;
     seen.runs[0].setting.off_since_ms = Some(seen.now_ms - 10_000);
     let setting = planner.plan(&seen).settings.remove(0);
@@ -584,8 +589,8 @@ fn new_path_is_judged_afresh() {
 }
 
 #[test]
-fn work_begins_where_there_is_room_in_turns() {
-    let classes = vec![Class { weight: 2, ..Class::new("c") }, Class::new("d")];
+fn queues_start_where_slots_are_free() {
+    let classes = vec![WorkClass { weight: 2, ..WorkClass::new("c") }, WorkClass::new("d")];
     let planner = planner(classes);
     let queue = |id, class: &str, batches| QueueView {
         id,

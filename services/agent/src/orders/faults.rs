@@ -1,7 +1,7 @@
 //! What can be done about an error of the mover, in the words of an order's report.
 
 use penstock_mover::contact::CopyError;
-use penstock_operations::orders::{Fault, FaultKind};
+use penstock_operations::orders::{OrderFault, FaultKind};
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::open::{Refusal, RefusalKind};
 
@@ -9,21 +9,21 @@ use penstock_protocol::open::{Refusal, RefusalKind};
 const TEXT_CHARS_MAX: usize = 400;
 
 /// A fault with its line.
-pub(super) fn fault(kind: FaultKind, text: impl AsRef<str>) -> Fault {
+pub(super) fn fault(kind: FaultKind, text: impl AsRef<str>) -> OrderFault {
     let text = text.as_ref().chars().take(TEXT_CHARS_MAX);
-    Fault { kind, text: text.map(|c| if c.is_control() { ' ' } else { c }).collect() }
+    OrderFault { kind, text: text.map(|c| if c.is_control() { ' ' } else { c }).collect() }
 }
 
 /// It will be the same the next time.
-pub(super) fn lasting(text: impl AsRef<str>) -> Fault {
-    fault(FaultKind::Lasting, text)
+pub(super) fn lasting(text: impl AsRef<str>) -> OrderFault {
+    fault(FaultKind::Permanent, text)
 }
 
 /// Why a file is not in place.
-pub(super) fn of_file(failure: &Failure) -> Fault {
+pub(super) fn of_file(failure: &Failure) -> OrderFault {
     let kind = match failure.kind {
-        FailureKind::Source | FailureKind::Refused => FaultKind::Lasting,
-        FailureKind::Changed | FailureKind::Destination => FaultKind::Passing,
+        FailureKind::Source | FailureKind::Refused => FaultKind::Permanent,
+        FailureKind::Changed | FailureKind::Destination => FaultKind::Transient,
         FailureKind::Integrity => FaultKind::Integrity,
     };
     fault(kind, &failure.text)
@@ -35,14 +35,14 @@ pub(super) enum Verdict {
     /// It is tried again here.
     Wait(String),
     /// The order ends.
-    End(Fault),
+    End(OrderFault),
 }
 
 /// What follows when this agent's own gate and limits refuse it.
 pub(super) fn of_own_refusal(refusal: &Refusal) -> Verdict {
     match refusal.kind {
         RefusalKind::Busy => Verdict::Wait(refusal.text.clone()),
-        RefusalKind::Agent => Verdict::End(fault(FaultKind::Passing, &refusal.text)),
+        RefusalKind::Agent => Verdict::End(fault(FaultKind::Transient, &refusal.text)),
         _ => Verdict::End(lasting(&refusal.text)),
     }
 }
@@ -56,7 +56,7 @@ pub(super) fn of_copy(error: &CopyError) -> Verdict {
             RefusalKind::Busy | RefusalKind::Identity | RefusalKind::UnknownSession => {
                 Verdict::Wait(text)
             }
-            RefusalKind::Agent => Verdict::End(fault(FaultKind::Passing, text)),
+            RefusalKind::Agent => Verdict::End(fault(FaultKind::Transient, text)),
             RefusalKind::Permission | RefusalKind::NotFound | RefusalKind::Request => {
                 Verdict::End(lasting(text))
             }
@@ -64,7 +64,7 @@ pub(super) fn of_copy(error: &CopyError) -> Verdict {
         CopyError::Unreachable(..) | CopyError::Forgotten(_) => Verdict::Wait(text),
         CopyError::Cancelled(_) => Verdict::End(fault(FaultKind::Cancelled, text)),
         CopyError::Certificate(_) | CopyError::Failed(_) => {
-            Verdict::End(fault(FaultKind::Passing, text))
+            Verdict::End(fault(FaultKind::Transient, text))
         }
     }
 }
@@ -80,10 +80,10 @@ mod tests {
             assert!(matches!(of_copy(&refused(kind)), Verdict::Wait(_)), "{kind:?}");
         }
         for (error, kind) in [
-            (refused(RefusalKind::Permission), FaultKind::Lasting),
-            (refused(RefusalKind::Agent), FaultKind::Passing),
+            (refused(RefusalKind::Permission), FaultKind::Permanent),
+            (refused(RefusalKind::Agent), FaultKind::Transient),
             (CopyError::Cancelled("by the operator".into()), FaultKind::Cancelled),
-            (CopyError::Failed("gone".into()), FaultKind::Passing),
+            (CopyError::Failed("gone".into()), FaultKind::Transient),
         ] {
             let Verdict::End(fault) = of_copy(&error) else { panic!("{error}") };
             assert_eq!(fault.kind, kind, "{error}");
@@ -91,7 +91,7 @@ mod tests {
         }
         let file = |kind| of_file(&Failure::new(kind, "x")).kind;
         assert_eq!(file(FailureKind::Integrity), FaultKind::Integrity);
-        assert_eq!(file(FailureKind::Changed), FaultKind::Passing);
-        assert_eq!(file(FailureKind::Refused), FaultKind::Lasting);
+        assert_eq!(file(FailureKind::Changed), FaultKind::Transient);
+        assert_eq!(file(FailureKind::Refused), FaultKind::Permanent);
     }
 }

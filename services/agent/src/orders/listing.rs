@@ -12,7 +12,7 @@ use std::time::Duration;
 use penstock_mover::agent::Place;
 use penstock_mover::scan::{Found, Source, Walk};
 use penstock_mover::sink::PART;
-use penstock_operations::orders::{ENTRIES_MAX, Entry, Fault, LISTED_PATH};
+use penstock_operations::orders::{ENTRIES_MAX, ListedFile, OrderFault, LISTED_PATH};
 use penstock_protocol::manifest::{EntryKind, display_path};
 use penstock_sys::fs::{self, Dir, describe};
 
@@ -34,11 +34,11 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    entries: Outbox<Entry>,
+    entries: Outbox<ListedFile>,
     /// Something could not be told: how often, and what the first was.
     untold: u64,
     first_untold: String,
-    ended: Option<Option<Fault>>,
+    ended: Option<Option<OrderFault>>,
     stopped: bool,
 }
 
@@ -56,7 +56,7 @@ impl Shared {
     }
 
     /// `false` when nobody wants more.
-    fn tell(&self, entry: Entry) -> bool {
+    fn tell(&self, entry: ListedFile) -> bool {
         let mut state = self.lock();
         while state.entries.len() >= WAITING_MAX && !state.stopped {
             let waited = self.room.wait_timeout(state, Duration::from_millis(500));
@@ -72,7 +72,7 @@ impl Listing {
     ///
     /// # Errors
     /// When there is no directory, or the process has no more threads.
-    pub(super) fn start(place: Place) -> Result<Self, Fault> {
+    pub(super) fn start(place: Place) -> Result<Self, OrderFault> {
         let Place { root, path, shown } = place;
         let failed = |error: io::Error| lasting(format!("{shown}: {}", describe(&error)));
         if !path.is_empty() {
@@ -80,7 +80,7 @@ impl Listing {
             if facts.kind == fs::Kind::File {
                 // It is one file: the list has it under the name of the listed path itself.
                 let shared = Shared::default();
-                shared.tell(Entry { path: LISTED_PATH.to_owned(), bytes: facts.size });
+                shared.tell(ListedFile { path: LISTED_PATH.to_owned(), bytes: facts.size });
                 shared.lock().ended = Some(None);
                 return Ok(Self(Arc::new(shared)));
             }
@@ -100,12 +100,12 @@ impl Listing {
     }
 
     /// Whether it has come to its end, and why if that was not the last file.
-    pub(super) fn ended(&self) -> Option<Option<Fault>> {
+    pub(super) fn ended(&self) -> Option<Option<OrderFault>> {
         self.0.lock().ended.clone()
     }
 
     /// See [`Outbox::told`].
-    pub(super) fn told(&self, room: impl FnMut(&Entry) -> bool) -> (u64, Vec<Entry>) {
+    pub(super) fn told(&self, room: impl FnMut(&ListedFile) -> bool) -> (u64, Vec<ListedFile>) {
         self.0.lock().entries.told(room)
     }
 
@@ -134,7 +134,7 @@ fn walk(shared: &Shared, dir: Dir, shown: &str) {
         Found::Entry(_, entry) if entry.kind == EntryKind::File => {
             match std::str::from_utf8(entry.path.as_bytes()) {
                 Ok(path) if is_unfinished(path) => !shared.lock().stopped,
-                Ok(path) => shared.tell(Entry { path: path.to_owned(), bytes: entry.bytes }),
+                Ok(path) => shared.tell(ListedFile { path: path.to_owned(), bytes: entry.bytes }),
                 Err(_) => {
                     shared.untold(format!("{} is not UTF-8", entry.path));
                     !shared.lock().stopped
@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    fn listed(directory: &std::path::Path) -> (BTreeSet<String>, Option<Fault>) {
+    fn listed(directory: &std::path::Path) -> (BTreeSet<String>, Option<OrderFault>) {
         let root = Dir::open(directory).unwrap();
         let place = Place { root, path: Vec::new(), shown: "/data".into() };
         let listing = Listing::start(place).unwrap();
@@ -206,7 +206,7 @@ mod tests {
         let listing = Listing::start(place).unwrap();
         assert_eq!(listing.ended(), Some(None));
         let (_, entries) = listing.told(|_| true);
-        assert_eq!(entries, [Entry { path: LISTED_PATH.into(), bytes: 4 }]);
+        assert_eq!(entries, [ListedFile { path: LISTED_PATH.into(), bytes: 4 }]);
     }
 
     #[test]

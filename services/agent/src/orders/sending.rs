@@ -17,7 +17,7 @@ use penstock_mover::dial::{Pair, TcpDial};
 use penstock_mover::identity::{Fingerprint, tls_client_config};
 use penstock_operations::execution::{ExecutionEvent, ExecutionState};
 use penstock_operations::orders::{
-    FILES_MAX, Fault, FaultKind, OrderId, Outcome, Overwrite, Send, Verify,
+    FILES_MAX, OrderFault, FaultKind, OrderId, ReportedOutcome, Overwrite, Send, Verify,
 };
 use penstock_protocol::control::{Settings, Settled};
 use penstock_protocol::digest::{Algorithm, Digest};
@@ -56,7 +56,7 @@ pub(super) enum Step {
     /// It runs.
     Running,
     /// It is over.
-    Ended(Option<Fault>),
+    Ended(Option<OrderFault>),
 }
 
 /// Files that are sent by one transfer.
@@ -77,7 +77,7 @@ pub(super) struct SendWork {
     /// Which files have their outcome.
     told: Vec<bool>,
     /// Why files failed so far.
-    failed: BTreeMap<u32, (u64, Fault)>,
+    failed: BTreeMap<u32, (u64, OrderFault)>,
     groups: VecDeque<Group>,
     current: Option<Arc<Outgoing>>,
     /// What the current transfer was told.
@@ -112,8 +112,8 @@ impl SendWork {
     pub(super) fn begin(
         order: OrderId,
         mut send: Send,
-        outbox: &mut Outbox<Outcome>,
-    ) -> Result<Self, Fault> {
+        outbox: &mut Outbox<ReportedOutcome>,
+    ) -> Result<Self, OrderFault> {
         if send.files.len() > FILES_MAX {
             let text = format!("{} files are more than {FILES_MAX}: split them", send.files.len());
             return Err(lasting(text));
@@ -142,7 +142,7 @@ impl SendWork {
                     told[number] = true;
                     let fault = Some(lasting(text));
                     let outcome =
-                        Outcome { file: place, bytes: 0, was_there: false, digest: None, fault };
+                        ReportedOutcome { file: place, bytes: 0, was_there: false, digest: None, fault };
                     outbox.push(outcome);
                 }
                 Ok(digest) => {
@@ -187,7 +187,7 @@ impl SendWork {
         &mut self,
         context: &Context,
         in_force: &InForce,
-        outbox: &mut Outbox<Outcome>,
+        outbox: &mut Outbox<ReportedOutcome>,
     ) -> Step {
         if self.current.is_none() {
             if self.groups.is_empty() {
@@ -259,14 +259,14 @@ impl SendWork {
     }
 
     /// The end of a stopped order: files that failed before it was stopped have their outcomes.
-    fn end_stopped(&mut self, outbox: &mut Outbox<Outcome>) -> Step {
+    fn end_stopped(&mut self, outbox: &mut Outbox<ReportedOutcome>) -> Step {
         self.tell_failed(outbox);
         self.groups.clear();
         let reason = self.stopped.as_ref().map_or("it was stopped", |(_, reason)| reason.as_str());
         Step::Ended(Some(fault(FaultKind::Cancelled, reason)))
     }
 
-    fn tell_failed(&mut self, outbox: &mut Outbox<Outcome>) {
+    fn tell_failed(&mut self, outbox: &mut Outbox<ReportedOutcome>) {
         for (file, (bytes, fault)) in std::mem::take(&mut self.failed) {
             self.tell(file, bytes, false, None, Some(fault), outbox);
         }
@@ -281,7 +281,7 @@ impl SendWork {
         (now, &self.last)
     }
 
-    fn ended(&mut self, outcome: Result<(), CopyError>, outbox: &mut Outbox<Outcome>) -> Step {
+    fn ended(&mut self, outcome: Result<(), CopyError>, outbox: &mut Outbox<ReportedOutcome>) -> Step {
         self.current = None;
         self.before.moved_bytes += self.last.tally.moved_bytes;
         self.before.retransmits += self.last.retransmits;
@@ -290,7 +290,7 @@ impl SendWork {
             Ok(()) => {
                 let group = self.groups.pop_front();
                 for file in group.into_iter().flat_map(|group| group.files) {
-                    let unsaid = || (0, fault(FaultKind::Passing, "the transfer ended without it"));
+                    let unsaid = || (0, fault(FaultKind::Transient, "the transfer ended without it"));
                     let (bytes, fault) = self.failed.remove(&file).unwrap_or_else(unsaid);
                     self.tell(file, bytes, false, None, Some(fault), outbox);
                 }
@@ -332,7 +332,7 @@ impl SendWork {
         if self.progress.elapsed() > WAIT_MAX {
             self.on(ExecutionEvent::Completed);
             self.groups.clear();
-            return Step::Ended(Some(fault(FaultKind::Passing, why)));
+            return Step::Ended(Some(fault(FaultKind::Transient, why)));
         }
         let pause = self.again.map_or(*PAUSE.start(), |(_, pause)| (pause * 2).min(*PAUSE.end()));
         self.again = Some((Instant::now() + pause, pause));
@@ -340,7 +340,7 @@ impl SendWork {
         Step::Waiting(why)
     }
 
-    fn settle(&mut self, settled: Settled, outbox: &mut Outbox<Outcome>) {
+    fn settle(&mut self, settled: Settled, outbox: &mut Outbox<ReportedOutcome>) {
         let Some(file) = self.index.get(&settled.path).copied() else { return };
         self.progress = Instant::now();
         self.again = None;
@@ -364,12 +364,12 @@ impl SendWork {
         bytes: u64,
         was_there: bool,
         digest: Option<String>,
-        fault: Option<Fault>,
-        outbox: &mut Outbox<Outcome>,
+        fault: Option<OrderFault>,
+        outbox: &mut Outbox<ReportedOutcome>,
     ) {
         let told = self.told.get_mut(file as usize).expect("a file of the order");
         if !std::mem::replace(told, true) {
-            outbox.push(Outcome { file, bytes, was_there, digest, fault });
+            outbox.push(ReportedOutcome { file, bytes, was_there, digest, fault });
         }
     }
 
@@ -397,7 +397,7 @@ impl SendWork {
         let Some(group) = self.groups.front() else {
             return Err(Verdict::End(lasting("it has no files")));
         };
-        let passing = |text: String| Verdict::End(fault(FaultKind::Passing, text));
+        let passing = |text: String| Verdict::End(fault(FaultKind::Transient, text));
         let fingerprint = parse_fingerprint(&self.send.fingerprint).map_err(Verdict::End)?;
         let dial = TcpDial::to_any(&addresses(&self.send.addresses)?)
             .map(|dial| dial.only_to(|to| context.gate.may_send_to(to, false)))
@@ -508,7 +508,7 @@ fn addresses(texts: &[String]) -> Result<Vec<SocketAddr>, Verdict> {
 }
 
 /// In hexadecimal, with or without the word for SHA-256.
-fn parse_fingerprint(text: &str) -> Result<Fingerprint, Fault> {
+fn parse_fingerprint(text: &str) -> Result<Fingerprint, OrderFault> {
     let bare = text.strip_prefix("SHA256:").unwrap_or(text);
     format!("SHA256:{bare}").parse().map_err(|_| {
         lasting(
@@ -580,7 +580,7 @@ mod tests {
         let files: Vec<u32> = told.iter().map(|outcome| outcome.file).collect();
         assert_eq!(files, [1, 2, 3, 4, 5, 6, 7, 8, 10]);
         for outcome in told {
-            assert_eq!(outcome.fault.unwrap().kind, FaultKind::Lasting);
+            assert_eq!(outcome.fault.unwrap().kind, FaultKind::Permanent);
         }
         assert_eq!(work.groups.front().unwrap().files, [0, 9]);
     }

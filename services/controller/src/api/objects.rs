@@ -228,7 +228,7 @@ impl RequestFacts {
         let rate = live.iter().map(|run| run.measured_bps.max(0) as u64).sum::<u64>();
         let promised = live.iter().filter_map(|run| run.rate_bps).sum::<i64>() as u64;
         let estimate = stored.size_estimate.unwrap_or(0).max(stored.bytes);
-        let left = forecast::Left {
+        let left = forecast::RemainingWork {
             bytes: u64::try_from(estimate - stored.bytes_done).unwrap_or(0),
             unknown: match stored.size_estimate {
                 Some(_) => 0,

@@ -9,7 +9,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use penstock_operations::class::Class;
+use penstock_operations::class::WorkClass;
 use penstock_operations::orders::FILES_MAX;
 use penstock_operations::retry;
 use penstock_operations::state::{FileState, RequestState};
@@ -169,7 +169,7 @@ fn lower(shared: &Shared, asking: &Asking, asked: SubmitBody) -> Result<Submissi
     }
     let priority = asked.priority.unwrap_or(3);
     check_priority(priority)?;
-    let attempts = asked.attempts.unwrap_or(retry::ATTEMPTS);
+    let attempts = asked.attempts.unwrap_or(retry::ATTEMPTS_DEFAULT);
     if !(1..=retry::ATTEMPTS_MAX).contains(&attempts) {
         return Err(Problem::field("/attempts", format!("give 1 to {}", retry::ATTEMPTS_MAX)));
     }
@@ -208,10 +208,14 @@ fn lower(shared: &Shared, asking: &Asking, asked: SubmitBody) -> Result<Submissi
 }
 
 /// The class that is named, or the only one that the token submits to.
-fn class_of<'a>(config: &'a Config, who: &Who, given: Option<&str>) -> Result<&'a Class, Problem> {
+fn class_of<'a>(
+    config: &'a Config,
+    who: &Who,
+    given: Option<&str>,
+) -> Result<&'a WorkClass, Problem> {
     let classes = &config.classes;
     let Some(name) = given else {
-        let mine: Vec<&Class> = classes.iter().filter(|class| who.may_submit(class)).collect();
+        let mine: Vec<&WorkClass> = classes.iter().filter(|class| who.may_submit(class)).collect();
         return match (mine.as_slice(), classes.as_slice()) {
             ([one], _) => Ok(*one),
             ([], [one]) => Ok(one),
@@ -226,7 +230,7 @@ fn class_of<'a>(config: &'a Config, who: &Who, given: Option<&str>) -> Result<&'
             }
         };
     };
-    let labelled = |class: &&Class| {
+    let labelled = |class: &&WorkClass| {
         class.label.as_ref().is_some_and(|(owner, activity)| format!("{owner}/{activity}") == name)
     };
     let found = config.class(name).or_else(|| classes.iter().find(labelled));

@@ -43,7 +43,7 @@ fn what_is_said_is_taken() {
     assert!(class.scitag.is_some() && class.windows.len() == 1);
     assert!(config.is_site("a") && config.is_host("a1") && !config.is_host("s"));
     let little = read("topology = \"network.toml\"").unwrap();
-    assert_eq!(little.classes, [Class::new("default")]);
+    assert_eq!(little.classes, [WorkClass::new("default")]);
     assert!(little.circuits.is_none() && little.telemetry.is_none());
     let more = read(
         "topology = \"network.toml\"\n[controller.circuits]\nprovider = \"lab\"\nlab = \"/labs/two\"\n\

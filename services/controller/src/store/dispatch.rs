@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
-use penstock_operations::orders::{Capacity, FILES_MAX, Phase};
+use penstock_operations::orders::{Capacity, FILES_MAX, OrderPhase};
 use penstock_operations::round::{
-    Decision, HostView, InterfaceView, Promise, QueueView, RunView, Setting, Snapshot, Start,
+    Decision, HostView, InterfaceView, PlannedStart, QueueView, ReservationView, RunPlan, RunView,
+    Snapshot,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::{AnyPool, AssertSqlSafe, Row};
@@ -75,7 +76,7 @@ pub(crate) async fn snapshot(
             to: row.get(5),
             priority: u8::try_from(row.get::<i64, _>(6)).unwrap_or(3),
             deadline: row.get::<Option<i64>, _>(7).map(|until| (until, left)),
-            moving: row.get::<i64, _>(9) == Phase::Running as i64,
+            moving: row.get::<i64, _>(9) == OrderPhase::Running as i64,
             measured_bps: row.get::<i64, _>(10) as u64,
             mean_bps: {
                 let (moved, started): (i64, i64) = (row.get(23), row.get(24));
@@ -85,7 +86,7 @@ pub(crate) async fn snapshot(
             },
             applied_bps: rate(11),
             bound_by: row.get(12),
-            setting: Setting {
+            setting: RunPlan {
                 run: row.get(0),
                 rate_bps: rate(13),
                 streams: row.get::<Option<i64>, _>(14).and_then(|n| u16::try_from(n).ok()),
@@ -101,9 +102,9 @@ pub(crate) async fn snapshot(
         });
     }
     let mut circuits = circuit::standing(pool, now).await?;
-    let promises = "SELECT class, source, destination, rate_bps, id, route FROM reservation WHERE begins <= $1 AND ends > $1 ORDER BY id";
-    for row in sqlx::query(promises).bind(now).fetch_all(pool).await? {
-        snapshot.promises.push(Promise {
+    let reservations = "SELECT class, source, destination, rate_bps, id, route FROM reservation WHERE begins <= $1 AND ends > $1 ORDER BY id";
+    for row in sqlx::query(reservations).bind(now).fetch_all(pool).await? {
+        snapshot.reservations.push(ReservationView {
             class: row.get(0),
             source: row.get(1),
             destination: row.get(2),
@@ -193,7 +194,7 @@ pub(crate) async fn write(
 }
 
 /// Stores how runs are to go on; gives how many it is news to.
-async fn set(cx: &mut Context, settings: &[Setting]) -> Result<i64, sqlx::Error> {
+async fn set(cx: &mut Context, settings: &[RunPlan]) -> Result<i64, sqlx::Error> {
     let rows: Vec<[Value; 10]> = settings
         .iter()
         .map(|one| {
@@ -258,7 +259,7 @@ fn ticket() -> String {
 }
 
 /// Takes batches from a queue and makes a run of them; false where there are none any more.
-async fn begin(cx: &mut Context, start: &Start) -> Result<bool, sqlx::Error> {
+async fn begin(cx: &mut Context, start: &PlannedStart) -> Result<bool, sqlx::Error> {
     let text = format!(
         "SELECT id, request, kind, files, bytes, priority, deadline, lane FROM batch
          WHERE queue = $1 AND state = 1
@@ -353,7 +354,7 @@ async fn begin(cx: &mut Context, start: &Start) -> Result<bool, sqlx::Error> {
         now.into(),
         0.into(),
         0.into(),
-        (Phase::Waiting as i64).into(),
+        (OrderPhase::Waiting as i64).into(),
         0.into(),
         0.into(),
         0.into(),

@@ -5,12 +5,12 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-use penstock_operations::batch::Limits;
-use penstock_operations::class::Class;
-use penstock_operations::orders::{FaultKind, Outcome, Phase};
+use penstock_operations::batch::BatchLimits;
+use penstock_operations::class::WorkClass;
+use penstock_operations::orders::{FaultKind, OrderPhase, ReportedOutcome};
 use penstock_operations::round::Planner;
 use penstock_operations::state::FileState;
-use penstock_rehearsal::desk::{Asked, Desk};
+use penstock_rehearsal::controller_api::{ControllerApi, NewRequest};
 use penstock_rehearsal::nodes::{NodeSpec, Nodes};
 use penstock_topology::Topology;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row};
@@ -20,7 +20,7 @@ use super::change::{self, Wanted};
 use super::read::{self, Filter};
 use super::writer::Audit;
 use crate::config::Config;
-use crate::rehearsal::StoreDesk;
+use crate::rehearsal::StoreController;
 
 const NETWORK: &str = r#"
 name = "two-sites"
@@ -112,8 +112,8 @@ fn audit() -> Audit {
     }
 }
 
-fn asked(files: usize) -> Asked {
-    Asked {
+fn asked(files: usize) -> NewRequest {
+    NewRequest {
         class: "default".to_owned(),
         source: "cern".to_owned(),
         destination: "caltech".to_owned(),
@@ -122,7 +122,7 @@ fn asked(files: usize) -> Asked {
 }
 
 /// Requests, failures, a lost host, changes, questions, retention.
-fn a_day(desk: &mut StoreDesk, config: &Config) {
+fn a_day(desk: &mut StoreController, config: &Config) {
     let planner = Planner::new(config.topology.clone(), config.classes.clone(), config.rules);
     let node = |name: &str| NodeSpec {
         name: name.to_owned(),
@@ -138,16 +138,16 @@ fn a_day(desk: &mut StoreDesk, config: &Config) {
             desk.submit(now, vec![asked(1), asked(3), asked(40)]).unwrap();
         }
         nodes.set_down(if (3..100).contains(&second) { &["t1"] } else { &[] });
-        nodes.pass(if second < 100 { 1 } else { 1000 });
+        nodes.advance(if second < 100 { 1 } else { 1000 });
         let mut reports = nodes.reports();
         for order in reports.iter_mut().flat_map(|(_, report)| &mut report.orders) {
             // One that ends before its files have outcomes, and one that fails for good.
             if second == 110 && order.order.is_multiple_of(2) {
-                order.phase = Phase::Ended;
+                order.phase = OrderPhase::Ended;
             }
-            let broken = |outcome: &mut Outcome| {
+            let broken = |outcome: &mut ReportedOutcome| {
                 if let Some(fault) = &mut outcome.fault {
-                    fault.kind = FaultKind::Lasting;
+                    fault.kind = FaultKind::Permanent;
                 }
             };
             if second > 200 {
@@ -157,7 +157,7 @@ fn a_day(desk: &mut StoreDesk, config: &Config) {
         let hosts: Vec<String> = reports.iter().map(|(host, _)| host.clone()).collect();
         let told = desk.report(now, reports).unwrap();
         for (host, told) in hosts.iter().zip(&told) {
-            nodes.obey(host, told, |host, order| desk.order(host, order)).unwrap();
+            nodes.apply_instructions(host, told, |host, order| desk.order(host, order)).unwrap();
         }
         if second == 1 || second == 4 {
             change_all(desk);
@@ -167,7 +167,7 @@ fn a_day(desk: &mut StoreDesk, config: &Config) {
     desk.link(now, "between", true).unwrap();
 }
 
-fn change_all(desk: &StoreDesk) {
+fn change_all(desk: &StoreController) {
     let change = |id: i64, wanted: Wanted| {
         let done = desk.writer.apply(move |cx| {
             let wanted = wanted.clone();
@@ -236,11 +236,11 @@ fn no_statement_reads_a_whole_table_that_grows() {
     tracing::subscriber::set_global_default(Listener).expect("it is the only one");
     let directory = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/plans.db?mode=rwc", directory.path().display());
-    let mut config = Config::new(Topology::read(NETWORK).unwrap(), vec![Class::new("default")]);
-    config.batch = Limits { files: 20, ..Limits::default() };
+    let mut config = Config::new(Topology::read(NETWORK).unwrap(), vec![WorkClass::new("default")]);
+    config.batch = BatchLimits { files: 20, ..BatchLimits::default() };
     config.lost_after = std::time::Duration::from_secs(5);
     config.keep = std::time::Duration::from_secs(100);
-    let mut desk = StoreDesk::open(config.clone(), &url).unwrap();
+    let mut desk = StoreController::open(config.clone(), &url).unwrap();
     a_day(&mut desk, &config);
     let mut statements =
         std::mem::take(&mut *STATEMENTS.lock().unwrap_or_else(PoisonError::into_inner));

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use penstock_operations::orders::{File, Order, Send, Task};
-use penstock_operations::state::{FileState, RequestState, Tally};
+use penstock_operations::orders::{File, Order, OrderTask, Send};
+use penstock_operations::state::{FileState, RequestState, RequestTally};
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::{AnyPool, Arguments, AssertSqlSafe, Row};
 
@@ -26,7 +26,7 @@ pub(crate) struct StoredRequest {
     pub(crate) size_estimate: Option<i64>,
     pub(crate) state: RequestState,
     pub(crate) paused: bool,
-    pub(crate) tally: Tally,
+    pub(crate) tally: RequestTally,
     pub(crate) bytes: i64,
     pub(crate) bytes_done: i64,
     pub(crate) sized: i64,
@@ -345,11 +345,11 @@ pub(crate) async fn order(
         return Ok(None);
     }
     let task = match (sends, list) {
-        (false, _) => Task::Receive { ticket: text(7), below: text(5) },
-        (true, true) => Task::List { path: text(4) },
+        (false, _) => OrderTask::Receive { ticket: text(7), below: text(5) },
+        (true, true) => OrderTask::List { path: text(4) },
         (true, false) => {
             let Ok(policy) = serde_json::from_str::<Policy>(&text(6)) else { return Ok(None) };
-            Task::Send(Box::new(Send {
+            OrderTask::Send(Box::new(Send {
                 from: text(4),
                 to: text(5),
                 files: order_files(pool, run).await?,

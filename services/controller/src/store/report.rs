@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use penstock_operations::orders::{
-    Acknowledged, Fault, Instructions, InterfaceCounters, LISTED_PATH, OrderReport, Phase, Report,
-    Settings, Standing,
+    Acknowledged, ActiveOrder, Instructions, InterfaceCounters, LISTED_PATH, OrderFault,
+    OrderPhase, OrderReport, OrderSettings, Report,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::Row;
@@ -130,7 +130,7 @@ struct Live {
     outcomes: i64,
     entries: i64,
     settled: (i64, i64),
-    settings: Settings,
+    settings: OrderSettings,
     why: Option<String>,
     /// The sender says that it moves.
     moves: bool,
@@ -154,13 +154,13 @@ fn live(row: &AnyRow) -> Live {
         outcomes: row.get(10),
         entries: row.get(11),
         settled: (row.get(12), row.get(13)),
-        settings: Settings {
+        settings: OrderSettings {
             rate_bps: row.get::<Option<i64>, _>(14).map(|rate| rate as u64),
             streams: row.get::<Option<i64>, _>(15).map(|streams| streams as u16),
             path: serde_json::from_str(&path).unwrap_or_default(),
         },
         why: row.get(17),
-        moves: row.get::<i64, _>(18) == Phase::Running as i64,
+        moves: row.get::<i64, _>(18) == OrderPhase::Running as i64,
     }
 }
 
@@ -198,12 +198,12 @@ pub(crate) async fn take(
         let sender_may = ready || run.kind == BatchKind::List as i64;
         if let Some(at) = hosts.get(run.from.as_str()).filter(|_| sender_may) {
             let order = run.id as u64 * 2;
-            answers[*at].orders.push(Standing { order, settings: run.settings.clone() });
+            answers[*at].orders.push(ActiveOrder { order, settings: run.settings.clone() });
         }
         if let Some(at) = hosts.get(run.to.as_str()).filter(|_| run.kind == BatchKind::Copy as i64)
         {
             let order = run.id as u64 * 2 + 1;
-            answers[*at].orders.push(Standing { order, settings: Settings::default() });
+            answers[*at].orders.push(ActiveOrder { order, settings: OrderSettings::default() });
             if run.told == 0 {
                 told.push([run.id.into()]);
             }
@@ -294,9 +294,9 @@ struct Taking {
     /// The run of each that happened, in the same order.
     of: Vec<i64>,
     progress: Vec<[Value; 15]>,
-    ended: Vec<(i64, Option<Fault>)>,
+    ended: Vec<(i64, Option<OrderFault>)>,
     /// Runs that their receiving node does not take, and why.
-    refused: Vec<(i64, Fault)>,
+    refused: Vec<(i64, OrderFault)>,
     gone: HashSet<i64>,
     deltas: Deltas,
 }
@@ -311,7 +311,7 @@ impl Taking {
     ) -> Result<Acknowledged, sqlx::Error> {
         let outcomes = report.outcomes_from.saturating_add(report.outcomes.len() as u64);
         let entries = report.entries_from.saturating_add(report.entries.len() as u64);
-        let ended = report.phase == Phase::Ended;
+        let ended = report.phase == OrderPhase::Ended;
         let mut answer =
             Acknowledged { order: report.order, run: report.run, outcomes, entries, end: ended };
         let sends = report.order.is_multiple_of(2);
@@ -326,7 +326,7 @@ impl Taking {
             // A receiving node ends an order by itself where it cannot let the sender in.
             if let Some(fault) = report.fault.as_ref().filter(|_| ended) {
                 let text = clipped(&format!("{host}: {}", fault.text));
-                self.refused.push((run.id, Fault { kind: fault.kind, text }));
+                self.refused.push((run.id, OrderFault { kind: fault.kind, text }));
             }
             return Ok(answer);
         }
@@ -394,7 +394,7 @@ impl Taking {
         let running: HashSet<u64> = report
             .orders
             .iter()
-            .filter(|order| order.phase != Phase::Ended)
+            .filter(|order| order.phase != OrderPhase::Ended)
             .map(|order| order.order)
             .collect();
         for run in runs.values_mut().filter(|run| run.state == RunState::Ending as i64) {
@@ -510,7 +510,7 @@ fn clipped(text: &str) -> String {
 async fn found(
     cx: &mut Context,
     request: i64,
-    entries: &[&penstock_operations::orders::Entry],
+    entries: &[&penstock_operations::orders::ListedFile],
     again: bool,
 ) -> Result<(), sqlx::Error> {
     let row = sqlx::query(

@@ -109,7 +109,8 @@ pub(crate) async fn reserve(
     let planner = &settings.planner;
     let mut calendar = calendar(cx, planner, None).await?;
     let mut refusal = None;
-    for (resources, links) in planner.site_ways(&wanted.source, &wanted.destination, wanted.circuit)
+    for (resources, links) in
+        planner.site_paths(&wanted.source, &wanted.destination, wanted.circuit)
     {
         if wanted.circuit && links.is_empty() {
             refusal =
@@ -157,7 +158,7 @@ pub(crate) async fn ways(
     let planner = &settings.planner;
     let mut calendar = calendar(cx, planner, Some(id)).await?;
     let mut found = Vec::new();
-    for (resources, links) in planner.site_ways(source, destination, true) {
+    for (resources, links) in planner.site_paths(source, destination, true) {
         let path = whole_path((source, destination), resources.clone());
         let name = "this".to_owned();
         let fits = calendar.reserve(Reservation { name, path, rate, seconds: seconds.clone() });

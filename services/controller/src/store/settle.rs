@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use penstock_operations::orders::{Fault, FaultKind};
+use penstock_operations::orders::{FaultKind, OrderFault};
 use penstock_operations::retry;
-use penstock_operations::state::{FileState, RequestState, Tally};
+use penstock_operations::state::{FileState, RequestState, RequestTally};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
@@ -22,7 +22,7 @@ pub(crate) struct Happened {
     pub(crate) bytes: Option<i64>,
     pub(crate) digest: Option<String>,
     /// None where it is in place.
-    pub(crate) fault: Option<Fault>,
+    pub(crate) fault: Option<OrderFault>,
     /// How often it may be tried.
     pub(crate) attempts: u32,
 }
@@ -79,7 +79,7 @@ pub(crate) async fn files(
                 FileState::Done
             }
             // It stays part of its order until that ends.
-            Some(fault) if retry::again(fault.kind, attempt as u32, one.attempts) => {
+            Some(fault) if retry::is_retryable(fault.kind, attempt as u32, one.attempts) => {
                 FileState::Queued
             }
             Some(_) => {
@@ -121,9 +121,9 @@ pub(crate) async fn files(
 }
 
 /// What the database counts of a request.
-pub(crate) fn tally(row: &AnyRow, at: usize) -> Tally {
+pub(crate) fn tally(row: &AnyRow, at: usize) -> RequestTally {
     let count = |column: usize| row.get::<i64, _>(at + column).max(0) as u64;
-    Tally {
+    RequestTally {
         files: count(0),
         active: count(1),
         done: count(2),
@@ -221,7 +221,7 @@ async fn restate(cx: &mut Context, found: Vec<AnyRow>) -> Result<(), sqlx::Error
 #[derive(Debug, Clone)]
 pub(crate) enum End {
     /// The node says so: every file has its outcome, or this is why it went no further.
-    Told(Option<Fault>),
+    Told(Option<OrderFault>),
     /// The controller took it back.
     Withdrawn(String),
 }
@@ -396,8 +396,8 @@ impl Ending {
                 // It had its outcome in this order, and may be tried again.
                 End::Told(None) if file.attempt >= batch.attempt => (None, file.attempt),
                 End::Told(fault) => {
-                    let fault = fault.clone().unwrap_or_else(|| Fault {
-                        kind: FaultKind::Passing,
+                    let fault = fault.clone().unwrap_or_else(|| OrderFault {
+                        kind: FaultKind::Transient,
                         text: "the order ended without a word about this file".to_owned(),
                     });
                     (Some(fault), file.attempt + 1)
@@ -405,7 +405,7 @@ impl Ending {
             };
             let state = match &fault {
                 _ if cancelled => FileState::Cancelled,
-                Some(fault) if !retry::again(fault.kind, attempt as u32, part.attempts) => {
+                Some(fault) if !retry::is_retryable(fault.kind, attempt as u32, part.attempts) => {
                     FileState::Failed
                 }
                 _ => FileState::Queued,
@@ -435,7 +435,7 @@ impl Ending {
         let (first, last) = (first.0, last.0);
         let tried = again.iter().map(|(_, _, attempt)| *attempt).max().unwrap_or(0);
         let waits = matches!(end, End::Told(_)) && tried > 0;
-        let wait = retry::wait(tried as u32, run as u64).as_millis() as i64;
+        let wait = retry::backoff_delay(tried as u32, run as u64).as_millis() as i64;
         let files = again.len() as i64;
         self.batches.push(NewBatch {
             first,
@@ -473,8 +473,8 @@ async fn end_listing(
         End::Told(None) => None,
         End::Told(Some(fault)) => {
             let attempt = base.attempt as u32;
-            retry::again(fault.kind, attempt, part.attempts)
-                .then(|| retry::wait(attempt, part.batch as u64).as_millis() as i64)
+            retry::is_retryable(fault.kind, attempt, part.attempts)
+                .then(|| retry::backoff_delay(attempt, part.batch as u64).as_millis() as i64)
         }
     };
     if let Some(wait) = again {

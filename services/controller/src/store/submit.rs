@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use penstock_operations::batch::{self, Limits};
+use penstock_operations::batch::{self, BatchLimits};
 use penstock_operations::orders::{Overwrite, Verify};
-use penstock_operations::state::{FileState, Tally};
+use penstock_operations::state::{FileState, RequestTally};
 use serde::{Deserialize, Serialize};
 use sqlx::Row;
 
@@ -392,9 +392,9 @@ fn queue_of(one: &Submission) -> (String, String, String) {
 }
 
 /// What is counted of a new request.
-fn first_tally(one: &Submission) -> Tally {
+fn first_tally(one: &Submission) -> RequestTally {
     let open = one.open || one.directory;
-    Tally { files: one.files.len() as u64, open, ..Tally::default() }
+    RequestTally { files: one.files.len() as u64, open, ..RequestTally::default() }
 }
 
 /// A new request, as it is read back.
@@ -534,7 +534,7 @@ pub(crate) fn split_into(
     base: &NewBatch,
     first: i64,
     files: &[NewFile],
-    limits: Limits,
+    limits: BatchLimits,
 ) -> Vec<NewBatch> {
     let sizes: Vec<_> = files.iter().map(|file| file.size).collect();
     let batches = batch::split(&sizes, limits).into_iter().map(|range| NewBatch {

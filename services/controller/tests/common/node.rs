@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use penstock_operations::orders::{
-    Capacity, Entry, Fault, FaultKind, Instructions, InterfaceCounters, Order, OrderId,
-    OrderReport, Outcome, Phase, Report, Task,
+    Capacity, FaultKind, Instructions, InterfaceCounters, ListedFile, Order, OrderFault, OrderId,
+    OrderPhase, OrderReport, OrderTask, Report, ReportedOutcome,
 };
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ pub struct World {
     /// Files that are being written, and by which order.
     pub busy: HashMap<String, OrderId>,
     /// What directories hold.
-    pub directories: HashMap<String, Vec<Entry>>,
+    pub directories: HashMap<String, Vec<ListedFile>>,
     /// Faults that files have, as often as this.
     pub faults: HashMap<String, (FaultKind, u32)>,
     /// Tickets that stand, by host.
@@ -31,13 +31,13 @@ pub type Shared = Arc<Mutex<World>>;
 
 struct Doing {
     order: Order,
-    outcomes: Vec<Outcome>,
-    entries: Vec<Entry>,
+    outcomes: Vec<ReportedOutcome>,
+    entries: Vec<ListedFile>,
     told: u64,
     told_entries: u64,
     next: usize,
     ended: bool,
-    fault: Option<Fault>,
+    fault: Option<OrderFault>,
     rate: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ impl Node {
         let orders = self.doing.iter().map(|(id, doing)| OrderReport {
             order: *id,
             run: self.run,
-            phase: if doing.ended { Phase::Ended } else { Phase::Running },
+            phase: if doing.ended { OrderPhase::Ended } else { OrderPhase::Running },
             fault: doing.fault.clone(),
             outcomes_from: doing.told,
             outcomes: doing.outcomes[doing.told as usize..].to_vec(),
@@ -178,7 +178,7 @@ impl Node {
     fn begin(&mut self, order: Value, rate: Option<u64>) {
         let order: Order = serde_json::from_value(order).unwrap();
         let mut world = self.world.lock().unwrap();
-        if let Task::Receive { ticket, .. } = &order.task {
+        if let OrderTask::Receive { ticket, .. } = &order.task {
             world.tickets.entry(self.name.clone()).or_default().push(ticket.clone());
         }
         let doing = Doing {
@@ -198,7 +198,7 @@ impl Node {
     fn end(&mut self, id: OrderId) {
         let mut world = self.world.lock().unwrap();
         world.busy.retain(|_, order| *order != id);
-        if let Some(Task::Receive { ticket, .. }) =
+        if let Some(OrderTask::Receive { ticket, .. }) =
             self.doing.remove(&id).map(|doing| doing.order.task)
             && let Some(tickets) = world.tickets.get_mut(&self.name)
         {
@@ -214,18 +214,18 @@ impl Node {
                 continue;
             }
             match &doing.order.task {
-                Task::Receive { .. } => {}
-                Task::List { path } => {
+                OrderTask::Receive { .. } => {}
+                OrderTask::List { path } => {
                     match world.directories.get(path) {
                         Some(entries) => doing.entries = entries.clone(),
                         None => {
                             let text = format!("{path}: no such directory");
-                            doing.fault = Some(Fault { kind: FaultKind::Lasting, text });
+                            doing.fault = Some(OrderFault { kind: FaultKind::Permanent, text });
                         }
                     }
                     doing.ended = true;
                 }
-                Task::Send(send) => {
+                OrderTask::Send(send) => {
                     for _ in 0..self.speed.min(left) {
                         let Some(file) = send.files.get(doing.next) else { break };
                         left -= 1;
@@ -235,7 +235,7 @@ impl Node {
                         let fault = match world.faults.get_mut(&file.path) {
                             Some((kind, left)) if *left > 0 => {
                                 *left -= 1;
-                                Some(Fault {
+                                Some(OrderFault {
                                     kind: *kind,
                                     text: format!("{place}: a fault of the test"),
                                 })
@@ -248,7 +248,7 @@ impl Node {
                         }
                         world.busy.remove(&place);
                         self.sent += 1000;
-                        doing.outcomes.push(Outcome {
+                        doing.outcomes.push(ReportedOutcome {
                             file: doing.next as u32,
                             bytes: 1000,
                             was_there,

@@ -1,103 +1,105 @@
 //! A controller without a database: the same batches, orders and rounds, in memory.
 //!
-//! It does what the store of `penstock-controller` does as far as rehearsals need it: nothing is paused, cancelled, listed,
-//! reserved or drained, all requests have one priority, and attempts are counted for batches.
+//! It equals the store of `penstock-controller` as far as simulations need it: no pause, cancellation, listing,
+//! reservation or drain, one priority, and attempts counted per batch.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use penstock_operations::batch::{self, Limits};
-use penstock_operations::orders::{Instructions, OrderId, OrderReport, Phase, Report, Standing};
+use penstock_operations::batch::{self, BatchLimits};
+use penstock_operations::orders::{
+    ActiveOrder, Instructions, OrderId, OrderPhase, OrderReport, Report,
+};
 use penstock_operations::retry;
 use penstock_operations::round::{
-    Decision, HostView, InterfaceView, QueueView, RunView, Setting, Snapshot, Start,
+    Decision, HostView, InterfaceView, PlannedStart, QueueView, RunPlan, RunView, Snapshot,
 };
 
-use crate::desk::{Asked, Desk, File, Work};
-use run::{Batch, Run};
+use crate::controller_api::{ControllerApi, NewRequest, OrderContent, OrderFile};
+use run::{ActiveRun, FileBatch};
 
 mod run;
 
-/// Small batches that share an order, at most; as in the store.
-const BATCHES_MAX: usize = 512;
+/// Most small batches in one order, as in the store.
+const BATCHES_PER_ORDER_MAX: usize = 512;
 
-/// Reports without a withdrawn order before its node counts as done with it.
-const ABSENT: u8 = 2;
+/// Consecutive reports without a withdrawn order after which the node has stopped it.
+const MISSED_REPORTS_MAX: u8 = 2;
 
-/// How the books are kept.
+/// Configuration of the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules {
-    /// How large batches are.
-    pub batch: Limits,
-    /// How long a node may be silent before its work is given to others.
+pub struct InMemoryConfig {
+    /// Largest size of a batch.
+    pub batch: BatchLimits,
+    /// Silence after which a node's work is requeued, in milliseconds.
     pub lost_ms: i64,
-    /// How long a node counts as up after a report.
+    /// Time for which a node counts as up after a report, in milliseconds.
     pub alive_ms: i64,
-    /// How long rates hold.
+    /// Seconds for which rates hold without another response.
     pub lease_seconds: u32,
 }
 
-/// What is known of the whole.
+/// An in-memory controller.
 #[derive(Debug)]
-pub struct Books {
-    rules: Rules,
-    hosts: BTreeMap<String, Host>,
-    /// By class, source and destination.
-    queues: BTreeMap<(String, String, String), Queue>,
-    /// Keys of queues by number.
-    named: HashMap<i64, (String, String, String)>,
-    /// Batches that are tried again at a time.
-    later: BTreeMap<(i64, i64), Batch>,
-    runs: BTreeMap<i64, Run>,
-    requests: HashMap<i64, Request>,
+pub struct InMemoryController {
+    config: InMemoryConfig,
+    hosts: BTreeMap<String, HostEntry>,
+    /// Queues by class, source and destination.
+    queues: BTreeMap<(String, String, String), BatchQueue>,
+    /// Keys of `queues` by queue id.
+    queue_keys: HashMap<i64, (String, String, String)>,
+    /// Batches to retry, by due time in milliseconds and a unique number.
+    later: BTreeMap<(i64, i64), FileBatch>,
+    runs: BTreeMap<i64, ActiveRun>,
+    requests: HashMap<i64, RequestProgress>,
     down: HashSet<String>,
     next: i64,
-    /// Files so far.
+    /// Number of files submitted.
     files: u64,
-    /// Of each class: files in place, files that failed, and how long its requests took, in seconds.
-    pub ended: BTreeMap<String, Ended>,
+    /// Outcomes by class.
+    pub ended: BTreeMap<String, ClassOutcome>,
 }
 
-/// What became of the requests of a class.
+/// Outcome of the requests of a class.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ended {
-    /// Files in place.
+pub struct ClassOutcome {
+    /// Files transferred.
     pub done: u64,
-    /// Files that failed for good.
+    /// Files that failed permanently.
     pub failed: u64,
-    /// From submission to the last file, in seconds, of each request that is over.
+    /// Time from submission to the last file, in seconds, of each finished request.
     pub seconds: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Host {
+struct HostEntry {
     seen_ms: i64,
     view: HostView,
     sent: (i64, u64),
 }
 
 #[derive(Debug)]
-struct Queue {
+struct BatchQueue {
     id: i64,
-    waiting: VecDeque<Batch>,
+    waiting: VecDeque<FileBatch>,
     bytes: u64,
 }
 
 #[derive(Debug)]
-struct Request {
+struct RequestProgress {
     class: String,
     submitted_ms: i64,
     left: u64,
 }
 
-impl Books {
-    /// Empty ones.
+impl InMemoryController {
+    /// Creates a controller without requests.
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(config: InMemoryConfig) -> Self {
         Self {
-            rules,
+            config,
             hosts: BTreeMap::new(),
             queues: BTreeMap::new(),
-            named: HashMap::new(),
+            queue_keys: HashMap::new(),
             later: BTreeMap::new(),
             runs: BTreeMap::new(),
             requests: HashMap::new(),
@@ -113,24 +115,24 @@ impl Books {
         self.next - 1
     }
 
-    fn queue(&mut self, key: (String, String, String)) -> &mut Queue {
+    fn queue(&mut self, key: (String, String, String)) -> &mut BatchQueue {
         if !self.queues.contains_key(&key) {
             let id = self.number();
-            self.named.insert(id, key.clone());
-            let queue = Queue { id, waiting: VecDeque::new(), bytes: 0 };
+            self.queue_keys.insert(id, key.clone());
+            let queue = BatchQueue { id, waiting: VecDeque::new(), bytes: 0 };
             self.queues.insert(key.clone(), queue);
         }
         self.queues.get_mut(&key).expect("it was made")
     }
 
-    fn enqueue(&mut self, batch: Batch) {
-        let key = self.named[&batch.queue].clone();
+    fn enqueue(&mut self, batch: FileBatch) {
+        let key = self.queue_keys[&batch.queue].clone();
         let queue = self.queue(key);
         queue.bytes += batch.bytes();
         queue.waiting.push_back(batch);
     }
 
-    /// Files of a request are settled.
+    /// Counts settled files of a request.
     fn settle(&mut self, now_ms: i64, request: i64, done: u64, failed: u64) {
         let Some(one) = self.requests.get_mut(&request) else { return };
         one.left -= done + failed;
@@ -144,7 +146,7 @@ impl Books {
     }
 
     fn snapshot(&self, now_ms: i64) -> Snapshot {
-        let alive = |host: &Host| now_ms - host.seen_ms <= self.rules.alive_ms;
+        let alive = |host: &HostEntry| now_ms - host.seen_ms <= self.config.alive_ms;
         Snapshot {
             now_ms,
             hosts: self
@@ -155,7 +157,7 @@ impl Books {
             runs: self
                 .runs
                 .values()
-                .filter(|run| !run.ending)
+                .filter(|run| !run.withdrawn)
                 .map(|run| run.view.clone())
                 .collect(),
             queues: self
@@ -176,14 +178,14 @@ impl Books {
         }
     }
 
-    /// Takes batches from a queue and makes a run of them.
-    fn begin(&mut self, now_ms: i64, start: &Start) {
-        let Some(key) = self.named.get(&start.queue).cloned() else { return };
-        let limits = self.rules.batch;
+    /// Starts a run with batches from a queue.
+    fn begin(&mut self, now_ms: i64, start: &PlannedStart) {
+        let Some(key) = self.queue_keys.get(&start.queue).cloned() else { return };
+        let limits = self.config.batch;
         let Some(queue) = self.queues.get_mut(&key) else { return };
         let (mut files, mut bytes) = (0, 0_u64);
-        let mut batches: Vec<Batch> = Vec::new();
-        while batches.len() < BATCHES_MAX
+        let mut batches: Vec<FileBatch> = Vec::new();
+        while batches.len() < BATCHES_PER_ORDER_MAX
             && let Some(batch) = queue.waiting.front()
         {
             let (more, size) = (batch.files.len(), batch.bytes());
@@ -199,7 +201,7 @@ impl Books {
         let request = first.request;
         let id = self.number();
         let setting =
-            Setting { run: id, reason: "it has just begun".to_owned(), ..Setting::default() };
+            RunPlan { run: id, reason: "it has just begun".to_owned(), ..RunPlan::default() };
         let view = RunView {
             queue: start.queue,
             class: key.0,
@@ -211,7 +213,7 @@ impl Books {
             set_ms: now_ms,
             ..RunView::default()
         };
-        self.runs.insert(id, Run::new(view, batches));
+        self.runs.insert(id, ActiveRun::new(view, batches));
     }
 
     fn apply(&mut self, now_ms: i64, decision: &Decision) {
@@ -229,12 +231,12 @@ impl Books {
         }
         for (run, _) in &decision.withdraw {
             if let Some(run) = self.runs.get_mut(run) {
-                (run.ending, run.gone) = (true, [0, 0]);
+                (run.withdrawn, run.missed_reports) = (true, [0, 0]);
             }
         }
     }
 
-    fn due(&mut self, now_ms: i64) {
+    fn requeue_due_batches(&mut self, now_ms: i64) {
         while let Some(entry) = self.later.first_entry()
             && entry.key().0 <= now_ms
         {
@@ -243,9 +245,9 @@ impl Books {
         }
     }
 
-    /// Takes back orders of nodes that are lost, once the other end has stopped.
-    fn lose(&mut self, now_ms: i64) {
-        let since = now_ms - self.rules.lost_ms;
+    /// Withdraws runs of lost nodes, and requeues their work once the other end has stopped.
+    fn reclaim_from_lost_hosts(&mut self, now_ms: i64) {
+        let since = now_ms - self.config.lost_ms;
         let hosts = &self.hosts;
         let silent = |name: &str| hosts.get(name).is_none_or(|host| host.seen_ms < since);
         let mut over = Vec::new();
@@ -254,9 +256,10 @@ impl Books {
             if silent == [false, false] || silent == [true, true] {
                 continue;
             }
-            if !run.ending {
-                (run.ending, run.gone) = (true, [0, 0]);
-            } else if (0..2).all(|end| silent[end] || run.gone[end] >= ABSENT) {
+            if !run.withdrawn {
+                (run.withdrawn, run.missed_reports) = (true, [0, 0]);
+            } else if (0..2).all(|end| silent[end] || run.missed_reports[end] >= MISSED_REPORTS_MAX)
+            {
                 over.push(*id);
             }
         }
@@ -265,16 +268,16 @@ impl Books {
         }
     }
 
-    /// Ends a run: what is not settled waits for another attempt; at once where the node never `told` of its end.
-    fn end(&mut self, now_ms: i64, id: i64, told: bool) {
+    /// Ends a run: unfinished files are retried after a delay, or at once if the node did not report the end.
+    fn end(&mut self, now_ms: i64, id: i64, is_reported: bool) {
         let Some(run) = self.runs.remove(&id) else { return };
-        for (batch, failed) in run.into_rest(told) {
+        for (batch, failed) in run.into_unfinished(is_reported) {
             self.settle(now_ms, batch.request, 0, failed);
             if batch.files.is_empty() {
                 continue;
             }
-            if told {
-                let wait = retry::wait(batch.attempt, id as u64).as_millis() as i64;
+            if is_reported {
+                let wait = retry::backoff_delay(batch.attempt, id as u64).as_millis() as i64;
                 let number = self.number();
                 self.later.insert((now_ms + wait, number), batch);
             } else {
@@ -283,8 +286,8 @@ impl Books {
         }
     }
 
-    fn take_host(&mut self, now_ms: i64, name: &str, report: &Report) {
-        let host = self.hosts.entry(name.to_owned()).or_insert_with(|| Host {
+    fn record_host(&mut self, now_ms: i64, name: &str, report: &Report) {
+        let host = self.hosts.entry(name.to_owned()).or_insert_with(|| HostEntry {
             seen_ms: now_ms,
             view: HostView { name: name.to_owned(), ..HostView::default() },
             sent: (now_ms, 0),
@@ -300,16 +303,16 @@ impl Books {
         host.view.interfaces = report.interfaces.iter().map(|one| interface(&one.name)).collect();
     }
 
-    fn take_order(&mut self, now_ms: i64, host: &str, order: &OrderReport) -> (u64, bool) {
+    fn record_order(&mut self, now_ms: i64, host: &str, order: &OrderReport) -> (u64, bool) {
         let outcomes = order.outcomes_from + order.outcomes.len() as u64;
-        let over = order.phase == Phase::Ended;
+        let over = order.phase == OrderPhase::Ended;
         let id = (order.order / 2) as i64;
         let sends = order.order.is_multiple_of(2);
         let Some(run) = self.runs.get_mut(&id) else { return (outcomes, true) };
         if !sends || run.view.from != host {
             return (outcomes, over);
         }
-        let settled = run.take(order);
+        let settled = run.apply_report(order);
         for (request, done) in settled {
             self.settle(now_ms, request, done, 0);
         }
@@ -319,18 +322,19 @@ impl Books {
         (outcomes, over)
     }
 
-    /// Notes which withdrawn orders a host has done with.
-    fn absent(&mut self, now_ms: i64, host: &str, report: &Report) {
+    /// Counts reports without withdrawn orders, and ends the runs that both hosts have stopped.
+    fn count_missed_reports(&mut self, now_ms: i64, host: &str, report: &Report) {
         let running: HashSet<OrderId> = report.orders.iter().map(|order| order.order).collect();
         let mut over = Vec::new();
-        for (id, run) in self.runs.iter_mut().filter(|(_, run)| run.ending) {
+        for (id, run) in self.runs.iter_mut().filter(|(_, run)| run.withdrawn) {
             for (end, name) in [&run.view.from, &run.view.to].into_iter().enumerate() {
                 if name == host {
                     let there = running.contains(&(*id as u64 * 2 + end as u64));
-                    run.gone[end] = if there { 0 } else { run.gone[end].saturating_add(1) };
+                    run.missed_reports[end] =
+                        if there { 0 } else { run.missed_reports[end].saturating_add(1) };
                 }
             }
-            if run.gone.iter().all(|absent| *absent >= ABSENT) {
+            if run.missed_reports.iter().all(|count| *count >= MISSED_REPORTS_MAX) {
                 over.push(*id);
             }
         }
@@ -339,38 +343,39 @@ impl Books {
         }
     }
 
-    fn standing(&mut self, host: &str) -> Vec<Standing> {
+    fn active_orders(&mut self, host: &str) -> Vec<ActiveOrder> {
         let mut orders = Vec::new();
-        for (id, run) in self.runs.iter_mut().filter(|(_, run)| !run.ending) {
+        for (id, run) in self.runs.iter_mut().filter(|(_, run)| !run.withdrawn) {
             let order = *id as u64 * 2;
-            if run.view.from == host && run.told && run.view.setting.rate_bps.is_some() {
-                orders.push(Standing { order, settings: run.settings() });
+            if run.view.from == host && run.receiver_notified && run.view.setting.rate_bps.is_some()
+            {
+                orders.push(ActiveOrder { order, settings: run.settings() });
             }
             if run.view.to == host {
-                run.told = true;
-                orders.push(Standing { order: order + 1, settings: Default::default() });
+                run.receiver_notified = true;
+                orders.push(ActiveOrder { order: order + 1, settings: Default::default() });
             }
         }
         orders
     }
 }
 
-impl Desk for Books {
-    fn submit(&mut self, now_ms: i64, asked: Vec<Asked>) -> Result<(), String> {
+impl ControllerApi for InMemoryController {
+    fn submit(&mut self, now_ms: i64, asked: Vec<NewRequest>) -> Result<(), String> {
         for one in asked {
             let request = self.number();
             let left = one.files.len() as u64;
             let class = one.class.clone();
-            self.requests.insert(request, Request { class, submitted_ms: now_ms, left });
+            self.requests.insert(request, RequestProgress { class, submitted_ms: now_ms, left });
             let queue = self.queue((one.class, one.source, one.destination)).id;
             let sizes: Vec<Option<u64>> = one.files.iter().copied().map(Some).collect();
-            for range in batch::split(&sizes, self.rules.batch) {
+            for range in batch::split(&sizes, self.config.batch) {
                 let numbered = one.files[range].iter().map(|bytes| {
                     self.files += 1;
-                    File { id: self.files, bytes: *bytes }
+                    OrderFile { id: self.files, bytes: *bytes }
                 });
                 let files = numbered.collect();
-                self.enqueue(Batch { request, queue, files, attempt: 0 });
+                self.enqueue(FileBatch { request, queue, files, attempt: 0 });
             }
         }
         Ok(())
@@ -383,27 +388,27 @@ impl Desk for Books {
     ) -> Result<Vec<Instructions>, String> {
         let mut acknowledged = Vec::new();
         for (host, report) in &reports {
-            self.take_host(now_ms, host, report);
+            self.record_host(now_ms, host, report);
             let mut known = Vec::new();
             for order in &report.orders {
-                let (outcomes, end) = self.take_order(now_ms, host, order);
+                let (outcomes, end) = self.record_order(now_ms, host, order);
                 known.push(run::acknowledged(order, outcomes, end));
             }
-            self.absent(now_ms, host, report);
+            self.count_missed_reports(now_ms, host, report);
             acknowledged.push(known);
         }
         let answers = reports.iter().zip(acknowledged).map(|((host, _), acknowledged)| {
-            let lease_seconds = self.rules.lease_seconds;
-            Instructions { lease_seconds, orders: self.standing(host), acknowledged }
+            let lease_seconds = self.config.lease_seconds;
+            Instructions { lease_seconds, orders: self.active_orders(host), acknowledged }
         });
         Ok(answers.collect())
     }
 
-    fn order(&mut self, _: &str, order: OrderId) -> Result<Option<Work>, String> {
+    fn order(&mut self, _: &str, order: OrderId) -> Result<Option<OrderContent>, String> {
         let run = self.runs.get(&((order / 2) as i64));
         Ok(run.map(|run| match order.is_multiple_of(2) {
-            true => Work::Send(run.files()),
-            false => Work::Receive,
+            true => OrderContent::Send(run.files()),
+            false => OrderContent::Receive,
         }))
     }
 
@@ -412,8 +417,8 @@ impl Desk for Books {
         now_ms: i64,
         decide: &mut dyn FnMut(&Snapshot) -> Decision,
     ) -> Result<(), String> {
-        self.due(now_ms);
-        self.lose(now_ms);
+        self.requeue_due_batches(now_ms);
+        self.reclaim_from_lost_hosts(now_ms);
         let decision = decide(&self.snapshot(now_ms));
         self.apply(now_ms, &decision);
         Ok(())

@@ -1,48 +1,48 @@
-//! What a controller is to a rehearsal.
+//! Interface between a simulation and a controller.
 
 use penstock_operations::orders::{Instructions, OrderId, Report};
 use penstock_operations::round::{Decision, Snapshot};
 
-/// Files that are to be moved.
+/// A request to transfer files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
-    /// The class of work.
+pub struct NewRequest {
+    /// Class of work.
     pub class: String,
-    /// The site where they are.
+    /// Source site.
     pub source: String,
-    /// The site where they go.
+    /// Destination site.
     pub destination: String,
-    /// Their sizes in bytes.
+    /// Sizes of the files in bytes.
     pub files: Vec<u64>,
 }
 
 /// A file of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct File {
-    /// A number that no other file has.
+pub struct OrderFile {
+    /// Unique number.
     pub id: u64,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
-/// The content of an order.
+/// Content of an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Work {
-    /// To send these files.
-    Send(Vec<File>),
-    /// To let another node write.
+pub enum OrderContent {
+    /// Sends these files.
+    Send(Vec<OrderFile>),
+    /// Admits another node's writes.
     Receive,
 }
 
-/// A controller that is asked in virtual time; `now_ms` never goes back.
-pub trait Desk {
-    /// Takes requests.
+/// A controller in virtual time; `now_ms` never decreases.
+pub trait ControllerApi {
+    /// Submits requests.
     ///
     /// # Errors
-    /// When they cannot be stored; so with all others.
-    fn submit(&mut self, now_ms: i64, asked: Vec<Asked>) -> Result<(), String>;
+    /// If the controller cannot store them.
+    fn submit(&mut self, now_ms: i64, asked: Vec<NewRequest>) -> Result<(), String>;
 
-    /// Takes a report of each of these hosts; the answers are in their order.
+    /// Processes at most one report per host; responses are in the order of the reports.
     ///
     /// # Errors
     /// As [`Self::submit`].
@@ -52,13 +52,13 @@ pub trait Desk {
         reports: Vec<(String, Report)>,
     ) -> Result<Vec<Instructions>, String>;
 
-    /// The content of an order that stands at a host.
+    /// Returns the content of an order that is active at a host.
     ///
     /// # Errors
     /// As [`Self::submit`].
-    fn order(&mut self, host: &str, order: OrderId) -> Result<Option<Work>, String>;
+    fn order(&mut self, host: &str, order: OrderId) -> Result<Option<OrderContent>, String>;
 
-    /// Makes a round: what is to be decided is handed to `decide`.
+    /// Runs a round, whose decision `decide` makes.
     ///
     /// # Errors
     /// As [`Self::submit`].
@@ -68,13 +68,13 @@ pub trait Desk {
         decide: &mut dyn FnMut(&Snapshot) -> Decision,
     ) -> Result<(), String>;
 
-    /// A link is down, or up again.
+    /// Sets a link down or up.
     ///
     /// # Errors
     /// As [`Self::submit`].
     fn link(&mut self, now_ms: i64, name: &str, down: bool) -> Result<(), String>;
 
-    /// Requests that are not over.
+    /// Returns the number of unfinished requests.
     ///
     /// # Errors
     /// As [`Self::submit`].

@@ -1,24 +1,24 @@
-//! What runs: batches in one order, and what has become of their files.
+//! Active runs: batches in one order, and the outcomes of their files.
 
 use std::collections::BTreeMap;
 
-use penstock_operations::orders::{Acknowledged, OrderReport, Phase, Settings};
+use penstock_operations::orders::{Acknowledged, OrderPhase, OrderReport, OrderSettings};
 use penstock_operations::retry;
 use penstock_operations::round::RunView;
 
-use crate::desk::File;
+use crate::controller_api::OrderFile;
 
-/// Files of a request that wait or run together.
+/// Files of a request that are queued and sent together.
 #[derive(Debug, Clone)]
-pub(super) struct Batch {
+pub(super) struct FileBatch {
     pub(super) request: i64,
     pub(super) queue: i64,
-    pub(super) files: Vec<File>,
-    /// How often its files were tried.
+    pub(super) files: Vec<OrderFile>,
+    /// Attempts so far.
     pub(super) attempt: u32,
 }
 
-impl Batch {
+impl FileBatch {
     pub(super) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
@@ -26,24 +26,24 @@ impl Batch {
 
 /// Batches in one order.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct ActiveRun {
     pub(super) view: RunView,
-    batches: Vec<Batch>,
-    /// Place of the first file of each batch, and whether each file is in place.
+    batches: Vec<FileBatch>,
+    /// Index of each batch's first file, and for each file whether it arrived.
     places: Vec<usize>,
     done: Vec<bool>,
     agent_run: Option<u64>,
     outcomes: u64,
-    /// The receiving node knows of it.
-    pub(super) told: bool,
-    /// It is taken back.
-    pub(super) ending: bool,
-    /// Reports of each end without it.
-    pub(super) gone: [u8; 2],
+    /// Set when the receiving node has the order.
+    pub(super) receiver_notified: bool,
+    /// Set when the order is withdrawn.
+    pub(super) withdrawn: bool,
+    /// Consecutive reports of each end without the order.
+    pub(super) missed_reports: [u8; 2],
 }
 
-impl Run {
-    pub(super) fn new(view: RunView, batches: Vec<Batch>) -> Self {
+impl ActiveRun {
+    pub(super) fn new(view: RunView, batches: Vec<FileBatch>) -> Self {
         let mut places = Vec::with_capacity(batches.len());
         let mut files = 0;
         for batch in &batches {
@@ -57,27 +57,27 @@ impl Run {
             done: vec![false; files],
             agent_run: None,
             outcomes: 0,
-            told: false,
-            ending: false,
-            gone: [0, 0],
+            receiver_notified: false,
+            withdrawn: false,
+            missed_reports: [0, 0],
         }
     }
 
-    pub(super) fn files(&self) -> Vec<File> {
+    pub(super) fn files(&self) -> Vec<OrderFile> {
         self.batches.iter().flat_map(|batch| &batch.files).copied().collect()
     }
 
-    pub(super) fn settings(&self) -> Settings {
+    pub(super) fn settings(&self) -> OrderSettings {
         let setting = &self.view.setting;
-        Settings {
+        OrderSettings {
             rate_bps: setting.rate_bps,
             streams: setting.streams,
             path: setting.path.clone(),
         }
     }
 
-    /// Takes what the sending node tells; gives files in place that are news, by request.
-    pub(super) fn take(&mut self, report: &OrderReport) -> BTreeMap<i64, u64> {
+    /// Applies a sender's report. Returns the number of newly arrived files by request.
+    pub(super) fn apply_report(&mut self, report: &OrderReport) -> BTreeMap<i64, u64> {
         if self.agent_run != Some(report.run) {
             (self.agent_run, self.outcomes) = (Some(report.run), 0);
         }
@@ -94,33 +94,34 @@ impl Run {
         }
         self.outcomes = self.outcomes.max(report.outcomes_from + report.outcomes.len() as u64);
         let view = &mut self.view;
-        view.moving = report.phase == Phase::Running;
+        view.moving = report.phase == OrderPhase::Running;
         view.measured_bps = report.bits_per_second;
         view.applied_bps = report.rate_bps;
         view.bound_by.clone_from(&report.bound_by);
         settled
     }
 
-    /// What is left of each batch, and how many of its files failed for good; an attempt counts where the node `told` of
-    /// its end.
-    pub(super) fn into_rest(self, told: bool) -> Vec<(Batch, u64)> {
+    /// Returns the unfinished part of each batch with its number of permanently failed files. The attempt counts if the
+    /// node
+    /// reported the end.
+    pub(super) fn into_unfinished(self, is_reported: bool) -> Vec<(FileBatch, u64)> {
         let mut rest = Vec::new();
         for (first, batch) in self.places.iter().zip(self.batches) {
             let open = batch.files.iter().zip(&self.done[*first..]).filter(|(_, done)| !**done);
-            let files: Vec<File> = open.map(|(file, _)| *file).collect();
+            let files: Vec<OrderFile> = open.map(|(file, _)| *file).collect();
             if files.is_empty() {
                 continue;
             }
-            let attempt = batch.attempt + u32::from(told);
-            let failed = if attempt >= retry::ATTEMPTS { files.len() as u64 } else { 0 };
+            let attempt = batch.attempt + u32::from(is_reported);
+            let failed = if attempt >= retry::ATTEMPTS_DEFAULT { files.len() as u64 } else { 0 };
             let files = if failed > 0 { Vec::new() } else { files };
-            rest.push((Batch { files, attempt, ..batch }, failed));
+            rest.push((FileBatch { files, attempt, ..batch }, failed));
         }
         rest
     }
 }
 
-/// What a node need not tell again.
+/// Returns the acknowledgement of a reported order.
 pub(super) fn acknowledged(order: &OrderReport, outcomes: u64, end: bool) -> Acknowledged {
     Acknowledged { order: order.order, run: order.run, outcomes, entries: 0, end }
 }

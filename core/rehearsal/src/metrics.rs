@@ -1,15 +1,15 @@
-//! What came of a rehearsal: rates of classes by the minute, fairness, times.
+//! Metrics of a simulation: rates of classes over time, fairness, durations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use penstock_operations::class::Class;
+use penstock_operations::class::WorkClass;
 use penstock_operations::round::{Decision, Snapshot};
 
-/// Seconds of a point of the series.
+/// Length of a point of the series in seconds.
 pub const POINT_S: u32 = 300;
 
-/// Jain's index of what each has for its weight (Jain, Chiu and Hawe 1984): 1 where all have the same, 1/n where one
-/// has everything; none where nobody has anything.
+/// Returns Jain's fairness index (Jain, Chiu and Hawe 1984) of shares per weight: 1 if all are equal, 1/n if one has
+/// everything; none if all are zero.
 #[must_use]
 pub fn jain(shares: &[f64]) -> Option<f64> {
     let (sum, squares) =
@@ -17,23 +17,23 @@ pub fn jain(shares: &[f64]) -> Option<f64> {
     (squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
 }
 
-/// Times, of which quantiles are asked.
+/// Samples of durations in seconds.
 #[derive(Debug, Clone, Default)]
-pub struct Times(Vec<f32>);
+pub struct DurationSamples(Vec<f32>);
 
-impl Times {
-    /// One more.
-    pub fn note(&mut self, seconds: f64) {
+impl DurationSamples {
+    /// Adds a sample.
+    pub fn record(&mut self, seconds: f64) {
         self.0.push(seconds as f32);
     }
 
-    /// How many there are.
+    /// Returns the number of samples.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The time that this part of all does not exceed; none without times.
+    /// Returns the smallest sample that at least this fraction does not exceed; none without samples.
     #[must_use]
     pub fn quantile(&self, part: f64) -> Option<f64> {
         let mut sorted = self.0.clone();
@@ -43,50 +43,51 @@ impl Times {
     }
 }
 
-/// One class over the time of a point.
+/// Metrics of a class over one point.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ClassPoint {
-    /// Mean of what it was allotted, in bits per second.
+    /// Mean allotted rate in bits per second.
     pub allotted_bps: f64,
-    /// Bytes that wait, at the end.
+    /// Queued bytes at the end of the point.
     pub waiting_bytes: u64,
 }
 
-/// Everything over the time of a point.
+/// Metrics over one point.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Point {
-    /// When it begins, in seconds of the day.
+pub struct SeriesPoint {
+    /// Start in seconds of the day.
     pub second: u32,
-    /// By class.
+    /// Metrics by class.
     pub classes: BTreeMap<String, ClassPoint>,
-    /// Transfers that run, at the end.
+    /// Running transfers at the end of the point.
     pub runs: usize,
-    /// Jain's index of bytes allotted for weights, over the classes that had work waiting all the time; none where
-    /// fewer than two had.
+    /// Jain's index of allotted bytes per weight, over the classes with queued work throughout the point; none with
+    /// fewer
+    /// than two.
     pub jain: Option<f64>,
 }
 
-/// What is noted of each round.
+/// Collects metrics of rounds.
 #[derive(Debug)]
-pub struct Figures {
+pub struct SimulationMetrics {
     weights: BTreeMap<String, f64>,
-    points: Vec<Point>,
-    /// Of the point that is not finished: rounds, sums of rates, and classes that waited in each round.
+    points: Vec<SeriesPoint>,
+    /// Of the current point: number of rounds, sums of rates, and classes with queued work in every round.
     rounds: u32,
     sums: BTreeMap<String, f64>,
     waiting: BTreeSet<String>,
-    /// Of all points with an index: bytes for weight, by class.
+    /// Allotted bytes per weight by class, over the points in which all classes competed.
     contended: BTreeMap<String, f64>,
-    /// How long rounds took.
-    pub round_times: Times,
-    /// Most transfers at once, and most batches that waited.
+    /// Durations of rounds.
+    pub round_times: DurationSamples,
+    /// Most concurrent transfers, and most queued batches.
     pub most: (usize, u64),
 }
 
-impl Figures {
-    /// For these classes.
+impl SimulationMetrics {
+    /// Creates a collector for these classes.
     #[must_use]
-    pub fn new(classes: &[Class]) -> Self {
+    pub fn new(classes: &[WorkClass]) -> Self {
         let weights =
             classes.iter().map(|class| (class.name.clone(), f64::from(class.weight))).collect();
         Self {
@@ -96,20 +97,20 @@ impl Figures {
             sums: BTreeMap::new(),
             waiting: BTreeSet::new(),
             contended: BTreeMap::new(),
-            round_times: Times::default(),
+            round_times: DurationSamples::default(),
             most: (0, 0),
         }
     }
 
-    /// Notes a round at this second, which took so long.
+    /// Records a round at this second of the day, which took `took` seconds.
     pub fn round(&mut self, second: u32, snapshot: &Snapshot, decision: &Decision, took: f64) {
-        self.round_times.note(took);
+        self.round_times.record(took);
         let batches = snapshot.queues.iter().map(|queue| queue.batches).sum();
         self.most = (self.most.0.max(snapshot.runs.len()), self.most.1.max(batches));
         let begin = second - second % POINT_S;
         if self.points.last().is_none_or(|point| point.second != begin) {
             self.finish();
-            self.points.push(Point { second: begin, ..Point::default() });
+            self.points.push(SeriesPoint { second: begin, ..SeriesPoint::default() });
             self.waiting = self.weights.keys().cloned().collect();
         }
         self.rounds += 1;
@@ -148,7 +149,7 @@ impl Figures {
         };
         let shares: Vec<f64> = self.waiting.iter().map(share).collect();
         point.jain = jain(&shares);
-        // Over the day: where all classes compete.
+        // The index over the day counts points in which all classes compete.
         if self.waiting.len() == self.weights.len() {
             for (class, share) in self.waiting.iter().zip(shares) {
                 *self.contended.entry(class.clone()).or_default() += share;
@@ -156,13 +157,13 @@ impl Figures {
         }
     }
 
-    /// All points.
-    pub fn points(&mut self) -> &[Point] {
+    /// Returns all points, the current one included.
+    pub fn points(&mut self) -> &[SeriesPoint] {
         self.finish();
         &self.points
     }
 
-    /// Jain's index of what classes had for their weights over all the time in which each of them had work waiting.
+    /// Returns Jain's index of bytes per weight over the points in which every class had queued work throughout.
     #[must_use]
     pub fn fairness(&self) -> Option<f64> {
         jain(&self.contended.values().copied().collect::<Vec<_>>())
@@ -174,19 +175,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jains_index_is_that_of_the_paper() {
+    fn jain_index_equals_paper() {
         assert_eq!(jain(&[1.0, 1.0, 1.0, 1.0]), Some(1.0));
         assert_eq!(jain(&[1.0, 0.0, 0.0, 0.0]), Some(0.25));
         assert_eq!(jain(&[0.0]), None);
-        // Half of them share everything: one half.
+        // Half of them share everything.
         assert_eq!(jain(&[2.0, 2.0, 0.0, 0.0]), Some(0.5));
     }
 
     #[test]
-    fn quantiles_are_times_that_were_noted() {
-        let mut times = Times::default();
+    fn quantiles_are_recorded_samples() {
+        let mut times = DurationSamples::default();
         assert_eq!(times.quantile(0.5), None);
-        (1..=100).for_each(|n| times.note(f64::from(n)));
+        (1..=100).for_each(|n| times.record(f64::from(n)));
         assert_eq!((times.quantile(0.5), times.quantile(0.99)), (Some(50.0), Some(99.0)));
         assert_eq!((times.quantile(0.0), times.quantile(1.0)), (Some(1.0), Some(100.0)));
     }

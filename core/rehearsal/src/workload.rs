@@ -1,4 +1,4 @@
-//! What arrives: requests by class and pair of sites, more of them at some hours than at others, and what fails when.
+//! Synthetic workload of a day: requests by class and pair of sites with a daily cycle, and outages.
 
 use std::time::Duration;
 
@@ -6,82 +6,82 @@ use penstock_fabric::random::Random;
 use penstock_units::{ByteCount, parse_duration};
 use serde::{Deserialize, Deserializer, de};
 
-use crate::desk::Asked;
+use crate::controller_api::NewRequest;
 
-/// Seconds of a day.
+/// Seconds per day.
 pub const DAY_S: u32 = 86_400;
 
-/// Most files of a request: as many as one submission carries.
+/// Most files of a request, the limit of one submission.
 const FILES_MAX: u32 = 10_000;
 
-/// Largest mean size of a file.
-const SIZE_MAX: u64 = 1 << 50;
+/// Largest mean file size in bytes.
+const MEAN_FILE_BYTES_MAX: u64 = 1 << 50;
 
-/// Smallest file.
-const BYTES_MIN: f64 = 1e6;
+/// Smallest file in bytes.
+const FILE_BYTES_MIN: f64 = 1e6;
 
-/// A day of work for a controller.
+/// Workload of a day, as read from TOML.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Demand {
-    /// What it is called.
+pub struct Workload {
+    /// Name in reports.
     pub name: String,
-    /// Files that arrive in a day, on average.
+    /// Mean number of files per day.
     pub files_per_day: f64,
-    /// The same seed gives the same day.
+    /// Seed of the random generator; the same seed gives the same requests.
     #[serde(default)]
     pub seed: u64,
     /// Files that fail once, in thousandths.
     #[serde(default)]
     pub faults_permille: u32,
-    /// Where files come from and go to.
+    /// Sites with their shares of the traffic.
     #[serde(rename = "site")]
     pub sites: Vec<SiteShare>,
-    /// Kinds of work.
+    /// Kinds of requests.
     #[serde(rename = "flow")]
-    pub flows: Vec<Flow>,
-    /// What fails.
+    pub flows: Vec<WorkloadFlow>,
+    /// Outages of links and hosts.
     #[serde(default, rename = "failure")]
-    pub failures: Vec<Failure>,
+    pub failures: Vec<Outage>,
 }
 
-/// What part of all files a site sends and receives; only ratios matter.
+/// Share of a site in the traffic; only ratios matter.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SiteShare {
-    /// Its name in the topology.
+    /// Site name in the topology.
     pub name: String,
-    /// How much comes from it.
+    /// Share of the files that it sends.
     pub sends: f64,
-    /// How much goes to it.
+    /// Share of the files that it receives.
     pub receives: f64,
 }
 
-/// A kind of work.
+/// A kind of requests.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Flow {
-    /// The class of its requests.
+pub struct WorkloadFlow {
+    /// Class of work.
     pub class: String,
-    /// Its part of all files; only ratios matter.
+    /// Share of all files; only ratios matter.
     pub share: f64,
-    /// Files of a request, at least and at most; small ones are as many as large ones on a logarithmic scale.
+    /// Least and most files of a request; log-uniformly distributed.
     pub files: [u32; 2],
-    /// Mean size of a file; sizes are exponentially distributed.
+    /// Mean file size; exponentially distributed.
     pub size: ByteCount,
-    /// The hour of the day, in UTC, at which most arrives.
+    /// Hour of the day, in UTC, with the highest rate.
     #[serde(default)]
     pub peak_hour: f64,
-    /// How much more that is than the mean, as a part of it: 0 to 1.
+    /// Amplitude of the daily cycle relative to the mean rate, 0 to 1.
     #[serde(default)]
     pub swing: f64,
 }
 
-/// A time from the beginning of the day.
+/// Seconds since the start of the day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct At(pub u32);
+pub struct TimeOfDay(pub u32);
 
-impl<'de> Deserialize<'de> for At {
+impl<'de> Deserialize<'de> for TimeOfDay {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         let time = parse_duration(&text).map_err(de::Error::custom)?;
@@ -89,25 +89,25 @@ impl<'de> Deserialize<'de> for At {
     }
 }
 
-/// Something that is down for a while.
+/// An outage of a link or a host.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Failure {
-    /// From when.
-    pub from: At,
-    /// Until when.
-    pub until: At,
-    /// A link; or
+pub struct Outage {
+    /// Start of the outage.
+    pub from: TimeOfDay,
+    /// End of the outage.
+    pub until: TimeOfDay,
+    /// Name of the link, if a link fails.
     pub link: Option<String>,
-    /// a host, which loses what it had in memory.
+    /// Name of the host, if a host fails; it loses its state in memory.
     pub host: Option<String>,
 }
 
-impl Demand {
-    /// Reads it from TOML.
+impl Workload {
+    /// Parses a workload from TOML.
     ///
     /// # Errors
-    /// With one line that says where and what is wrong.
+    /// If the text is not a workload, with the line and the fault.
     pub fn read(text: &str) -> Result<Self, String> {
         let read: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
@@ -155,12 +155,12 @@ impl Demand {
                     flow.class, flow.peak_hour
                 ));
             }
-            if !(1..=SIZE_MAX).contains(&flow.size.0) {
+            if !(1..=MEAN_FILE_BYTES_MAX).contains(&flow.size.0) {
                 return Err(format!(
                     "flow {}: size is {}: give the mean size of a file, such as 250MB, up to {}",
                     flow.class,
                     flow.size,
-                    ByteCount(SIZE_MAX)
+                    ByteCount(MEAN_FILE_BYTES_MAX)
                 ));
             }
         }
@@ -177,7 +177,7 @@ impl Demand {
         Ok(())
     }
 
-    /// Links and hosts that are down at this second: names of links, names of hosts.
+    /// Returns the names of links and of hosts that are down at this second.
     #[must_use]
     pub fn down(&self, second: u32) -> (Vec<&str>, Vec<&str>) {
         let now = self.failures.iter().filter(|one| (one.from.0..one.until.0).contains(&second));
@@ -186,25 +186,25 @@ impl Demand {
     }
 }
 
-/// Requests, second by second.
+/// Generator of requests, second by second.
 #[derive(Debug)]
-pub struct Arrivals {
-    demand: Demand,
-    flows: Vec<Stream>,
+pub struct RequestArrivals {
+    demand: Workload,
+    flows: Vec<FlowArrivals>,
     pairs: Pairs,
 }
 
-/// Requests of one kind.
+/// Poisson arrivals of one kind of requests.
 #[derive(Debug)]
-struct Stream {
+struct FlowArrivals {
     random: Random,
-    /// Requests in a second, on average over the day.
+    /// Mean requests per second over the day.
     mean: f64,
-    /// When the next comes, in seconds.
+    /// Time of the next arrival in seconds.
     next: f64,
 }
 
-/// Pairs of sites, each with the sum of the shares up to it.
+/// Pairs of sites, each with the cumulative sum of shares.
 #[derive(Debug)]
 struct Pairs(Vec<(f64, usize, usize)>);
 
@@ -231,43 +231,43 @@ impl Pairs {
     }
 }
 
-impl Flow {
-    /// Mean number of files of a request: that of the logarithmic distribution.
+impl WorkloadFlow {
+    /// Returns the mean number of files of a request, that of the log-uniform distribution.
     fn mean_files(&self) -> f64 {
         let [least, most] = self.files.map(f64::from);
         if most - least < 0.5 { least } else { (most - least) / (most / least).ln() }
     }
 
-    /// How much arrives at this second, as a part of the mean.
+    /// Returns the rate at this second relative to the mean.
     fn shape(&self, second: f64) -> f64 {
         let turn = (second / f64::from(DAY_S) - self.peak_hour / 24.0) * std::f64::consts::TAU;
         1.0 + self.swing * turn.cos()
     }
 }
 
-impl Arrivals {
-    /// From this second of the day on.
+impl RequestArrivals {
+    /// Creates a generator that starts at this second of the day.
     #[must_use]
-    pub fn new(demand: Demand, begin: u32) -> Self {
+    pub fn new(demand: Workload, begin: u32) -> Self {
         let shares: f64 = demand.flows.iter().map(|flow| flow.share).sum();
         let streams = demand.flows.iter().enumerate().map(|(number, flow)| {
             let files = demand.files_per_day * flow.share / shares;
             let mean = files / flow.mean_files() / f64::from(DAY_S);
             let mut random = Random::new(demand.seed, "arrivals", number as u64);
             let next = f64::from(begin) + random.exponential(1.0 / mean);
-            Stream { random, mean, next }
+            FlowArrivals { random, mean, next }
         });
         Self { flows: streams.collect(), pairs: Pairs::new(&demand.sites), demand }
     }
 
-    /// What comes before the end of this second.
-    pub fn until(&mut self, second: u32) -> Vec<Asked> {
+    /// Returns the requests that arrive before the end of this second.
+    pub fn until(&mut self, second: u32) -> Vec<NewRequest> {
         let mut asked = Vec::new();
         let end = f64::from(second) + 1.0;
         for (stream, flow) in self.flows.iter_mut().zip(&self.demand.flows) {
             let fastest = stream.mean * (1.0 + flow.swing);
             while stream.next < end {
-                // Thinning (Lewis and Shedler 1979): of those at the highest rate the part that belongs to this hour.
+                // Thinning (Lewis and Shedler 1979): keeps the fraction of the peak rate that belongs to this hour.
                 let at = stream.next;
                 stream.next += stream.random.exponential(1.0 / fastest);
                 if stream.random.unit() * (1.0 + flow.swing) > flow.shape(at) {
@@ -279,7 +279,7 @@ impl Arrivals {
                 let size = |_| random_size(random, flow.size.0 as f64);
                 let files: Vec<u64> = (0..files.round() as u32).map(size).collect();
                 let (from, to) = self.pairs.choose(&mut stream.random);
-                asked.push(Asked {
+                asked.push(NewRequest {
                     class: flow.class.clone(),
                     source: self.demand.sites[from].name.clone(),
                     destination: self.demand.sites[to].name.clone(),
@@ -292,10 +292,10 @@ impl Arrivals {
 }
 
 fn random_size(random: &mut Random, mean: f64) -> u64 {
-    random.exponential(mean).max(BYTES_MIN.min(mean)) as u64
+    random.exponential(mean).max(FILE_BYTES_MIN.min(mean)) as u64
 }
 
-/// A time of the day as people write it.
+/// Formats a second of the day as `HH:MM`.
 #[must_use]
 pub fn clock(second: u32) -> String {
     let time = Duration::from_secs(u64::from(second)).as_secs();
@@ -319,9 +319,9 @@ failure = [{ from = "1h", until = "2h", host = "a1" }, { from = "90m", until = "
 "#;
 
     #[test]
-    fn a_day_brings_what_was_said() {
-        let demand = Demand::read(DAY).unwrap();
-        let mut arrivals = Arrivals::new(demand.clone(), 0);
+    fn arrivals_match_configured_rates() {
+        let demand = Workload::read(DAY).unwrap();
+        let mut arrivals = RequestArrivals::new(demand.clone(), 0);
         let (mut files, mut big, mut at_peak, mut at_night, mut from_a) = (0, 0, 0, 0, 0);
         for second in 0..DAY_S {
             for asked in arrivals.until(second) {
@@ -344,16 +344,16 @@ failure = [{ from = "1h", until = "2h", host = "a1" }, { from = "90m", until = "
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_day() {
+    fn same_seed_same_day() {
         let day = || {
-            let mut arrivals = Arrivals::new(Demand::read(DAY).unwrap(), 0);
+            let mut arrivals = RequestArrivals::new(Workload::read(DAY).unwrap(), 0);
             (0..600).flat_map(|second| arrivals.until(second)).collect::<Vec<_>>()
         };
         assert_eq!(day(), day());
     }
 
     #[test]
-    fn faults_of_the_file_are_told() {
+    fn invalid_workload_is_rejected() {
         for (from, to, words) in [
             ("files = [1, 1]", "files = [2, 1]", "at least"),
             ("name = \"a day\"", "name = \"a\"\nnmae = 1", "line 3"),
@@ -367,7 +367,7 @@ failure = [{ from = "1h", until = "2h", host = "a1" }, { from = "90m", until = "
             ("\"10MB\"", "\"9000PB\"", "size is"),
             ("seed = 7", "faults_permille = 1001", "from 0 to 1000"),
         ] {
-            let error = Demand::read(&DAY.replace(from, to)).unwrap_err();
+            let error = Workload::read(&DAY.replace(from, to)).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
     }
