@@ -11,8 +11,8 @@ use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post};
 use penstock_operations::orders::{
-    Acknowledged, ListedFile, Instructions, Order, OrderId, OrderReport, ReportedOutcome, OrderPhase, Report,
-    OrderSettings, ActiveOrder, OrderTask,
+    Acknowledged, ActiveOrder, Instructions, ListedFile, Order, OrderId, OrderPhase, OrderReport,
+    OrderSettings, OrderTask, Report, ReportedOutcome,
 };
 
 use crate::common::wait_until;
@@ -83,7 +83,13 @@ impl Controller {
         with(self.script().hosts.entry(host.to_owned()).or_default())
     }
 
-    pub(crate) fn order(&self, host: &str, order: OrderId, task: OrderTask, settings: OrderSettings) {
+    pub(crate) fn order(
+        &self,
+        host: &str,
+        order: OrderId,
+        task: OrderTask,
+        settings: OrderSettings,
+    ) {
         let request = format!("r{order}");
         let order = Order { order, request, task };
         self.host(host, |host| host.orders.insert(order.order, (order, settings)));

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
-use penstock_operations::orders::{FaultKind, File, Overwrite, OrderPhase, OrderSettings, OrderTask, Verify};
+use penstock_operations::orders::{
+    FaultKind, File, OrderPhase, OrderSettings, OrderTask, Overwrite, Verify,
+};
 use serde_json::Value;
 
 use crate::common::{Random, penstock, run, write_file};
@@ -196,7 +198,12 @@ fn listing_refuses_non_utf8_names() {
         fs::write(a.path("set").join(&name), vec![0; number % 3]).unwrap();
         wanted.insert((name, (number % 3) as u64));
     }
-    controller.order("a", 1, OrderTask::List { path: "/data/set".into() }, OrderSettings::default());
+    controller.order(
+        "a",
+        1,
+        OrderTask::List { path: "/data/set".into() },
+        OrderSettings::default(),
+    );
     assert_eq!(controller.await_end("a", 1).fault, None);
     let entries = controller.host("a", |host| host.entries[&1].clone());
     assert_eq!(entries.len(), wanted.len());
@@ -210,7 +217,12 @@ fn listing_refuses_non_utf8_names() {
         (4, "/data/../other", "'..'"),
         (5, "/other", "in no export"),
     ] {
-        controller.order("a", order, OrderTask::List { path: path.into() }, OrderSettings::default());
+        controller.order(
+            "a",
+            order,
+            OrderTask::List { path: path.into() },
+            OrderSettings::default(),
+        );
         let fault = controller.await_end("a", order).fault.unwrap();
         assert_eq!(fault.kind, FaultKind::Permanent, "{path}");
         assert!(fault.text.contains(words) && !fault.text.contains('\n'), "{path}: {}", fault.text);

@@ -4,7 +4,9 @@ use std::fs;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use penstock_operations::orders::{FILES_MAX, OrderFault, FaultKind, File, OrderPhase, OrderSettings, OrderTask};
+use penstock_operations::orders::{
+    FILES_MAX, FaultKind, File, OrderFault, OrderPhase, OrderSettings, OrderTask,
+};
 
 use crate::common::{run, wait_until};
 use crate::controller::Controller;
@@ -117,7 +119,9 @@ fn malformed_answers_are_ignored_orders_queue() {
     controller.check();
     controller.host("a", |host| {
         assert!(
-            host.ended.values().all(|ended| ended.fault.is_none() && ended.phase == OrderPhase::Ended)
+            host.ended
+                .values()
+                .all(|ended| ended.fault.is_none() && ended.phase == OrderPhase::Ended)
         );
     });
     assert_eq!(fs::read_dir(b.path("in")).unwrap().count(), 400);

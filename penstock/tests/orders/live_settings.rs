@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use penstock_operations::orders::{
-    AddressPair, FaultKind, OrderReport, OrderPhase, Send, OrderSettings, OrderTask,
+    AddressPair, FaultKind, OrderPhase, OrderReport, OrderSettings, OrderTask, Send,
 };
 
 use crate::common::proxy::Proxy;
@@ -56,7 +56,8 @@ fn rate_and_streams_change_during_transfer() {
     let rate = (received(&b) - before) as f64 * 8.0 / seconds;
     assert!(rate < 8_000_000.0 * 1.5 + 8.0 * 4e6 / seconds, "{rate} bit/s");
 
-    let settings = OrderSettings { rate_bps: Some(0), streams: Some(5), ..OrderSettings::default() };
+    let settings =
+        OrderSettings { rate_bps: Some(0), streams: Some(5), ..OrderSettings::default() };
     controller.set("a", 2, settings);
     when(&controller, "five streams and no rate", |last| {
         last.streams == 5 && last.bits_per_second == 0

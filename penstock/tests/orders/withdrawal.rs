@@ -179,7 +179,12 @@ fn order_withdrawn_after_connection_loss_ends() {
         let mut send = b.files_to("/data/in", TICKET, &["file"]);
         send.addresses = vec![way.address.to_string()];
         let settings = OrderSettings { rate_bps: Some(16_000_000), ..OrderSettings::default() };
-        controller.order("b", number - 1, Node::receive("/data/in", TICKET), OrderSettings::default());
+        controller.order(
+            "b",
+            number - 1,
+            Node::receive("/data/in", TICKET),
+            OrderSettings::default(),
+        );
         controller.order("a", number, OrderTask::Send(Box::new(send)), settings);
         wait_until("bytes", ORDER_TIMEOUT, || (way.passed() > 1 << 20).then_some(()));
         match is_killed {

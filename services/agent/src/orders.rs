@@ -16,8 +16,8 @@ use penstock_mover::agent::{Agent, Gatekeeper};
 use penstock_mover::exchange::random;
 use penstock_operations::execution::WithdrawnOrders;
 use penstock_operations::orders::{
-    Acknowledged, AddressPair, ENTRIES_MAX, OrderFault, FaultKind, Instructions, OUTCOMES_MAX, Order,
-    OrderId, OrderReport, ReportedOutcome, OrderPhase, OrderSettings, OrderTask,
+    Acknowledged, AddressPair, ENTRIES_MAX, FaultKind, Instructions, OUTCOMES_MAX, Order,
+    OrderFault, OrderId, OrderPhase, OrderReport, OrderSettings, OrderTask, ReportedOutcome,
 };
 use serde::Serialize;
 
@@ -450,7 +450,9 @@ impl Carried {
                 let step = work.step(context, in_force, &mut self.outcomes);
                 self.totals = work.progress().0;
                 match step {
-                    Step::Waiting(why) => (self.phase, self.waiting) = (OrderPhase::Waiting, Some(why)),
+                    Step::Waiting(why) => {
+                        (self.phase, self.waiting) = (OrderPhase::Waiting, Some(why))
+                    }
                     Step::Running => (self.phase, self.waiting) = (OrderPhase::Running, None),
                     Step::Ended(fault) => {
                         let withdrawn = || self.withdrawn.map(|_| withdrawn());

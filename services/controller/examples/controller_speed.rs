@@ -1,6 +1,6 @@
-//! How fast a controller takes requests and reports: `controller_speed sqlite|postgres SECONDS` prints one JSON object.
+//! Measures the rate of requests and reports: `controller_speed sqlite|postgres SECONDS` prints one JSON object.
 //!
-//! Client, controller and database are on this machine and share its processors; requests go over real HTTP connections.
+//! Client, controller and database share this machine's processors; requests use real HTTP connections.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -14,14 +14,14 @@ use common::{Client, Running, Store, config, directory, postgres, token};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-/// Clients that submit at once.
-const CLIENTS: usize = 64;
+/// Concurrent clients.
+const CLIENT_COUNT: usize = 64;
 
-/// Files that wait while the last measurements are made.
-const QUEUED: usize = 1_000_000;
+/// Files queued during the last measurements.
+const QUEUED_FILES: usize = 1_000_000;
 
-/// Files of a call.
-const BATCH: usize = 10_000;
+/// Files per request.
+const FILES_PER_REQUEST: usize = 10_000;
 
 fn body(run: u64, files: usize) -> Vec<u8> {
     use std::io::Write;
@@ -38,8 +38,8 @@ fn body(run: u64, files: usize) -> Vec<u8> {
     body
 }
 
-/// Rate, and times of answers in milliseconds.
-fn told(count: u64, elapsed: Duration, mut times: Vec<f64>) -> Value {
+/// Formats the rate, and the response times in milliseconds.
+fn rate_object(count: u64, elapsed: Duration, mut times: Vec<f64>) -> Value {
     times.sort_by(f64::total_cmp);
     let at = |share: f64| {
         times
@@ -49,7 +49,7 @@ fn told(count: u64, elapsed: Duration, mut times: Vec<f64>) -> Value {
     json!({ "per_second": count as f64 / elapsed.as_secs_f64(), "p50_ms": at(0.5), "p99_ms": at(0.99), "answers": times.len() })
 }
 
-/// Clients that submit requests of so many files for a while.
+/// Submits requests of this many files for a while.
 async fn submit(
     running: &Running,
     clients: usize,
@@ -78,26 +78,26 @@ async fn submit(
         });
     }
     let times: Vec<f64> = tasks.join_all().await.into_iter().flatten().collect();
-    told((times.len() * files) as u64, begun.elapsed(), times)
+    rate_object((times.len() * files) as u64, begun.elapsed(), times)
 }
 
-/// What nodes do in [`settle`].
+/// Load of nodes in [`settle`].
 #[derive(Clone, Copy)]
-struct Pace {
-    /// Time between reports of a node; none for as often as they are answered.
+struct NodeLoad {
+    /// Interval of a node's reports; none to report again at once.
     every: Option<Duration>,
-    /// Files of each sending node between two reports.
+    /// Files that a sending node completes between two reports.
     files: usize,
 }
 
-/// 1,200 files a second: two nodes that send, four reports of each a second.
-const STEADY: Pace = Pace { every: Some(Duration::from_millis(250)), files: 150 };
+/// 1,200 files a second: two sending nodes with four reports a second each.
+const STEADY_LOAD: NodeLoad = NodeLoad { every: Some(Duration::from_millis(250)), files: 150 };
 
-/// As fast as it goes.
-const HARD: Pace = Pace { every: None, files: 2000 };
+/// Highest possible load.
+const PEAK_LOAD: NodeLoad = NodeLoad { every: None, files: 2000 };
 
-/// Four nodes that settle files; measured from when their orders run.
-async fn settle(running: &Running, pace: Pace, during: Duration) -> Value {
+/// Settles files on four nodes; measured from when their orders run.
+async fn settle(running: &Running, pace: NodeLoad, during: Duration) -> Value {
     static BEGINNINGS: AtomicU64 = AtomicU64::new(0);
     let beginnings = BEGINNINGS.fetch_add(1, Ordering::Relaxed);
     let world = Shared::default();
@@ -105,7 +105,7 @@ async fn settle(running: &Running, pace: Pace, during: Duration) -> Value {
     let mut nodes = ["c1", "c2", "t1", "t2"].map(|name| {
         let mut node = Node::new(name, running.address, &world);
         (node.speed, node.most, node.transfers) = (pace.files, pace.files, 8);
-        // Its process is another one than that of the last measurement.
+        // A new process, unlike that of the previous measurement.
         (0..beginnings).for_each(|_| node.crash());
         node
     });
@@ -135,7 +135,7 @@ async fn settle(running: &Running, pace: Pace, during: Duration) -> Value {
         });
     }
     let times: Vec<f64> = tasks.join_all().await.into_iter().flatten().collect();
-    told(settled(&world) - before, begun.elapsed(), times)
+    rate_object(settled(&world) - before, begun.elapsed(), times)
 }
 
 fn main() {
@@ -154,16 +154,16 @@ fn main() {
     let report = running.block(async {
         json!({
             "store": kind,
-            "single_files": submit(&running, CLIENTS, 1, during, u64::MAX).await,
-            "files_in_batches": submit(&running, 4, BATCH, during, u64::MAX).await,
-            "completions": settle(&running, STEADY, 8 * during).await,
-            "completions_at_most": settle(&running, HARD, during).await,
+            "single_files": submit(&running, CLIENT_COUNT, 1, during, u64::MAX).await,
+            "files_in_batches": submit(&running, 4, FILES_PER_REQUEST, during, u64::MAX).await,
+            "completions": settle(&running, STEADY_LOAD, 8 * during).await,
+            "completions_at_most": settle(&running, PEAK_LOAD, during).await,
             "queued_files":
-                submit(&running, 4, BATCH, Duration::from_secs(600), (QUEUED / BATCH) as u64).await,
-            "single_files_with_a_million_queued": submit(&running, CLIENTS, 1, during, u64::MAX).await,
-            "files_in_batches_with_a_million_queued": submit(&running, 4, BATCH, during, u64::MAX).await,
-            "completions_with_a_million_queued": settle(&running, STEADY, 8 * during).await,
-            "completions_at_most_with_a_million_queued": settle(&running, HARD, during).await,
+                submit(&running, 4, FILES_PER_REQUEST, Duration::from_secs(600), (QUEUED_FILES / FILES_PER_REQUEST) as u64).await,
+            "single_files_with_a_million_queued": submit(&running, CLIENT_COUNT, 1, during, u64::MAX).await,
+            "files_in_batches_with_a_million_queued": submit(&running, 4, FILES_PER_REQUEST, during, u64::MAX).await,
+            "completions_with_a_million_queued": settle(&running, STEADY_LOAD, 8 * during).await,
+            "completions_at_most_with_a_million_queued": settle(&running, PEAK_LOAD, during).await,
         })
     });
     running.stop();

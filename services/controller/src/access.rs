@@ -1,13 +1,13 @@
-//! Who may do what: scopes of tokens.
+//! Authorisation of clients by scopes of their tokens.
 //!
 //! | scope | allows |
 //! |---|---|
-//! | `read` | to see every request, host, link and round, and what the other roles of the node show |
-//! | `submit:CLASS`, `submit:*` | to submit to that class, and to see and change the requests of that class |
-//! | `operate` | to read, to change every request, to drain hosts and sites, to say that links are down |
-//! | `agent:HOST` | to report as that host, and to take its orders |
+//! | `read` | to read all requests, hosts, links and rounds, and the data of the node's other roles |
+//! | `submit:CLASS`, `submit:*` | to submit to the class, and to read and change its requests |
+//! | `operate` | to read, to change all requests, to drain hosts and sites, to set links down |
+//! | `agent:HOST` | to report as the host and to receive its orders |
 //!
-//! The node's own token may do everything. Who needs no token to read (`[http] read`) has `read`.
+//! The node's own token has all scopes. Clients that may read without a token (`[http] read`) have `read`.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -16,18 +16,18 @@ use penstock_http::ApiCaller;
 use penstock_http::tokens::Tokens;
 use penstock_operations::class::WorkClass;
 
-use crate::problem::Problem;
+use crate::problem::ProblemDetails;
 
-/// What a token allows.
+/// A permission of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
-    /// To see everything.
+    /// Read access to everything.
     Read,
-    /// To submit to a class; none for all.
+    /// Submission to a class; none for all classes.
     Submit(Option<String>),
-    /// To change everything.
+    /// Change of all requests and of the network's state.
     Operate,
-    /// To be a host.
+    /// Reports and orders of this host.
     Agent(String),
 }
 
@@ -50,17 +50,17 @@ impl FromStr for Scope {
     }
 }
 
-/// Scopes by the names of tokens.
+/// Scopes of tokens by token name.
 #[derive(Debug, Clone, Default)]
 pub struct TokenScopes(HashMap<String, Vec<Scope>>);
 
 impl TokenScopes {
-    /// Adds a token; true where there was one of this name.
+    /// Adds a token. Returns true if the name was in use.
     pub fn insert(&mut self, name: String, scopes: Vec<Scope>) -> bool {
         self.0.insert(name, scopes).is_some()
     }
 
-    /// Whether the token of this name reads everything.
+    /// True if the token may read everything.
     #[must_use]
     pub fn may_read(&self, name: &str) -> bool {
         let reads = |scope: &Scope| matches!(scope, Scope::Read | Scope::Operate);
@@ -68,21 +68,21 @@ impl TokenScopes {
     }
 }
 
-/// Who asks, and what that one may do.
+/// A client with its scopes.
 #[derive(Debug, Clone)]
-pub(crate) struct Who {
+pub(crate) struct AuthorizedClient {
     pub(crate) name: String,
     scopes: Vec<Scope>,
     everything: bool,
 }
 
-impl Who {
-    /// The one that a request comes from.
+impl AuthorizedClient {
+    /// Identifies the client of a request.
     pub(crate) fn of(
         caller: Option<&ApiCaller>,
         tokens: &Tokens,
         scopes: &TokenScopes,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, ProblemDetails> {
         match caller {
             Some(ApiCaller::Owner) => {
                 Ok(Self { name: "owner".into(), scopes: Vec::new(), everything: true })
@@ -95,12 +95,12 @@ impl Who {
                     let scopes = scopes.0.get(&name).cloned().unwrap_or_default();
                     Ok(Self { name, scopes, everything: false })
                 }
-                None => Err(Problem::unauthorized(
+                None => Err(ProblemDetails::unauthorized(
                     "the token is not known here: [[controller.token]] lists those that are",
                 )),
             },
-            Some(ApiCaller::Unauthorized(why)) => Err(Problem::unauthorized(why)),
-            None => Err(Problem::unauthorized("give a token: Authorization: Bearer TOKEN")),
+            Some(ApiCaller::Unauthorized(why)) => Err(ProblemDetails::unauthorized(why)),
+            None => Err(ProblemDetails::unauthorized("give a token: Authorization: Bearer TOKEN")),
         }
     }
 
@@ -108,27 +108,27 @@ impl Who {
         self.everything || self.scopes.iter().any(wanted)
     }
 
-    /// Whether it sees what belongs to no class.
+    /// True if it may read data of no class.
     pub(crate) fn may_read(&self) -> bool {
         self.has(|scope| matches!(scope, Scope::Read | Scope::Operate))
     }
 
-    /// Whether it may submit to some class, or see something at all.
+    /// True if it has any scope besides `agent`.
     pub(crate) fn is_client(&self) -> bool {
         self.has(|scope| !matches!(scope, Scope::Agent(_)))
     }
 
-    /// Whether it changes what is not its own.
+    /// True if it may change requests of others and the network's state.
     pub(crate) fn may_operate(&self) -> bool {
         self.has(|scope| *scope == Scope::Operate)
     }
 
-    /// Whether it sees requests of this class.
+    /// True if it may read requests of this class.
     pub(crate) fn may_see(&self, class: &str) -> bool {
         self.may_read() || self.may_change(class)
     }
 
-    /// Whether it changes requests of this class.
+    /// True if it may change requests of this class.
     pub(crate) fn may_change(&self, class: &str) -> bool {
         self.has(|scope| match scope {
             Scope::Operate | Scope::Submit(None) => true,
@@ -137,7 +137,7 @@ impl Who {
         })
     }
 
-    /// Whether it submits to this class.
+    /// True if it may submit to this class.
     pub(crate) fn may_submit(&self, class: &WorkClass) -> bool {
         let named = class.who.is_empty() || class.who.contains(&self.name);
         self.everything
@@ -148,12 +148,12 @@ impl Who {
                 }))
     }
 
-    /// Whether it is this host.
+    /// True if it may act as this host.
     pub(crate) fn is_host(&self, host: &str) -> bool {
         self.has(|scope| matches!(scope, Scope::Agent(one) if one == host))
     }
 
-    /// The classes whose requests it sees; none for all.
+    /// Returns the classes whose requests it may read; none for all.
     pub(crate) fn sees(&self) -> Option<Vec<String>> {
         if self.may_read() || self.has(|scope| *scope == Scope::Submit(None)) {
             return None;
@@ -170,13 +170,13 @@ impl Who {
 mod tests {
     use super::*;
 
-    fn who(name: &str, scopes: &[&str]) -> Who {
+    fn who(name: &str, scopes: &[&str]) -> AuthorizedClient {
         let scopes = scopes.iter().map(|text| text.parse().unwrap()).collect();
-        Who { name: name.into(), scopes, everything: false }
+        AuthorizedClient { name: name.into(), scopes, everything: false }
     }
 
     #[test]
-    fn a_token_may_what_its_scopes_say() {
+    fn scopes_limit_client_permissions() {
         let (cms, atlas) = (WorkClass::new("cms"), WorkClass::new("atlas"));
         let one = who("alice", &["submit:cms", "agent:dtn1"]);
         assert!(one.may_submit(&cms) && !one.may_submit(&atlas));

@@ -1,27 +1,29 @@
 //! The controller's part of the HTTP API.
 //!
-//! | path | method | what |
+//! | path | method | purpose |
 //! |---|---|---|
 //! | `/api/v1/requests` | POST, GET | submit; list, newest first |
-//! | `/api/v1/requests/{id}` | GET, PATCH, DELETE | one: look, change, cancel |
-//! | `/api/v1/requests/{id}/files` | GET, POST | its files; more of them, until it is sealed |
-//! | `/api/v1/requests/{id}/history` | GET | what happened to it |
+//! | `/api/v1/requests/{id}` | GET, PATCH, DELETE | one request: read, change, cancel |
+//! | `/api/v1/requests/{id}/files` | GET, POST | its files; append files until it is sealed |
+//! | `/api/v1/requests/{id}/history` | GET | its events |
 //! | `/api/v1/requests/{id}/why` | GET | its orders, with the reason of each rate |
-//! | `/api/v1/classes`, `/hosts`, `/links`, `/rounds`, `/orders`, `/audit` | GET | how things stand |
-//! | `/api/v1/hosts/{name}/drain`, `/api/v1/sites/{name}/drain` | PUT, DELETE | nothing new begins there; again |
-//! | `/api/v1/links/{name}` | PUT | a link is down, or up again |
-//! | `/api/v1/reservations` | POST, GET | a rate between two sites for a time; all of them |
-//! | `/api/v1/reservations/{id}` | DELETE | give one back |
+//! | `/api/v1/classes`, `/hosts`, `/links`, `/rounds`, `/orders`, `/audit` | GET | current state and logs |
+//! | `/api/v1/hosts/{name}/drain`, `/api/v1/sites/{name}/drain` | PUT, DELETE | stop or resume the start of work |
+//! | `/api/v1/links/{name}` | PUT | set a link down or up |
+//! | `/api/v1/reservations` | POST, GET | reserve a rate between two sites; list |
+//! | `/api/v1/reservations/{id}` | DELETE | end a reservation |
 //! | `/api/v1/alto/directory`, `networkmap`, `costmap` | GET | ALTO (RFC 7285) |
-//! | `/api/v1/events` | GET | what happens, as server-sent events |
-//! | `/api/v1/agents/{host}/report` | POST | what a node tells, and what it is told |
+//! | `/api/v1/events` | GET | server-sent events |
+//! | `/api/v1/agents/{host}/report` | POST | report of a node, instructions in response |
 //! | `/api/v1/agents/{host}/orders/{id}` | GET | an order in full |
 //!
-//! Errors are problem documents ([`crate::problem`]). What the status codes mean beside those of the whole server:
-//! 200 there before or done; 201 a new request; 403 the token's scopes do not allow it; 409 another request with the
-//! same key, a destination that is being written, or a state that does not allow it; 413 a body of more than
-//! [`BODY_BYTES_MAX`]; 422 a field that cannot be, named by a JSON pointer; 429 too many requests in a second; 503 the
-//! database is away.
+//! Errors are problem documents ([`crate::problem`]). Status codes beside those of the whole server: 200 existing
+//! request
+//! or success; 201 new request; 403 missing scope; 409 another request with the same key, a destination in use, or a
+//! state
+//! that forbids the change; 413 a body of more than [`BODY_BYTES_MAX`]; 422 an invalid field, named by a JSON pointer;
+//! 429
+//! too many requests in a second; 503 database unavailable.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,8 +42,8 @@ use penstock_http::server::PeerAddress;
 use serde::de::DeserializeOwned;
 use utoipa::OpenApi;
 
-use crate::access::Who;
-use crate::problem::Problem;
+use crate::access::AuthorizedClient;
+use crate::problem::ProblemDetails;
 use crate::shared::Shared;
 
 mod agents;
@@ -52,10 +54,10 @@ pub mod objects;
 mod requests;
 pub mod reservations;
 
-/// Longest body: 10,000 files with long names.
+/// Longest request body: 10,000 files with long names.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 
-/// What the paths of this role begin with.
+/// Prefixes of this role's paths.
 const OURS: [&str; 12] = [
     "alto",
     "requests",
@@ -71,7 +73,7 @@ const OURS: [&str; 12] = [
     "reservations",
 ];
 
-/// Whether this role answers at `path`.
+/// True if this role serves `path`.
 pub(crate) fn is_ours(path: &str) -> bool {
     let rest = path.strip_prefix("/api/v1/").unwrap_or_default();
     let first = rest.split('/').next().unwrap_or_default();
@@ -111,18 +113,18 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .with_state(shared)
 }
 
-/// Finds out who asks, and whether that one asks too often.
+/// Identifies the client and enforces its rate limit.
 async fn guard(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<ApiCaller>();
     let settings = shared.settings();
-    match Who::of(caller, &settings.tokens, &settings.config.scopes) {
+    match AuthorizedClient::of(caller, &settings.tokens, &settings.config.scopes) {
         Ok(who) => {
             if !settings.limiter.admits(&who.name) {
                 let text = format!(
                     "more than {} requests in a second: ask for many files in one, and wait a second",
                     settings.config.rate_limit
                 );
-                return Problem::new(StatusCode::TOO_MANY_REQUESTS, text).into_response();
+                return ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, text).into_response();
             }
             request.extensions_mut().insert(who);
             next.run(request).await
@@ -169,41 +171,41 @@ async fn guard(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
 ))]
 struct Document;
 
-/// The API as an OpenAPI document.
+/// Returns the API as an OpenAPI document.
 #[must_use]
 pub fn document() -> utoipa::openapi::OpenApi {
     Document::openapi()
 }
 
-/// Who asks, and from where.
-pub(crate) struct Asking {
-    pub(crate) who: Who,
+/// Client and address of a request.
+pub(crate) struct ApiClient {
+    pub(crate) who: AuthorizedClient,
     pub(crate) peer: String,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Asking {
-    type Rejection = Problem;
+impl<S: Send + Sync> FromRequestParts<S> for ApiClient {
+    type Rejection = ProblemDetails;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let who = parts.extensions.get::<Who>().cloned();
-        let who = who.ok_or_else(|| Problem::unauthorized("give a token"))?;
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ProblemDetails> {
+        let who = parts.extensions.get::<AuthorizedClient>().cloned();
+        let who = who.ok_or_else(|| ProblemDetails::unauthorized("give a token"))?;
         let peer = parts.extensions.get::<PeerAddress>().map(|peer| peer.0.ip().to_string());
         Ok(Self { who, peer: peer.unwrap_or_default() })
     }
 }
 
-/// The body of a request, read; what is wrong with it is named by a JSON pointer.
-fn body<T: DeserializeOwned>(given: Result<Bytes, BytesRejection>) -> Result<T, Problem> {
+/// Parses a request body; errors carry a JSON pointer to the fault.
+fn body<T: DeserializeOwned>(given: Result<Bytes, BytesRejection>) -> Result<T, ProblemDetails> {
     let bytes = given.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(
+        StatusCode::PAYLOAD_TOO_LARGE => ProblemDetails::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!(
                 "the body is longer than {BODY_BYTES_MAX} bytes: append files in several calls"
             ),
         ),
-        status => Problem::new(status, rejection.body_text()),
+        status => ProblemDetails::new(status, rejection.body_text()),
     })?;
-    // Where a fault stands costs as much again to keep track of, so it is looked for where there is one.
+    // Tracking the position doubles the cost, so only a body with a fault is parsed again.
     if let Ok(value) = serde_json::from_slice(&bytes) {
         return Ok(value);
     }
@@ -212,18 +214,20 @@ fn body<T: DeserializeOwned>(given: Result<Bytes, BytesRejection>) -> Result<T, 
         let path = error.path().clone();
         let cause = error.into_inner();
         let text = cause.to_string();
-        // serde_json tells line and column after the words.
+        // serde_json appends line and column to the message.
         let words = text.split(" at line ").next().unwrap_or(&text).to_owned();
         match cause.classify() {
-            serde_json::error::Category::Data => Problem::field(pointer(&path), words),
-            _ => Problem::bad_request(format!("the body is no JSON: {text}")),
+            serde_json::error::Category::Data => ProblemDetails::field(pointer(&path), words),
+            _ => ProblemDetails::bad_request(format!("the body is no JSON: {text}")),
         }
     })?;
-    reader.end().map_err(|_| Problem::bad_request("the body has more than one JSON value"))?;
+    reader
+        .end()
+        .map_err(|_| ProblemDetails::bad_request("the body has more than one JSON value"))?;
     Ok(value)
 }
 
-/// RFC 6901.
+/// Formats a path as a JSON pointer (RFC 6901).
 fn pointer(path: &serde_path_to_error::Path) -> String {
     use serde_path_to_error::Segment;
     let mut text = String::new();
@@ -240,19 +244,19 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     text
 }
 
-type Given = Result<axum::extract::Query<Vec<(String, String)>>, QueryRejection>;
+type RawParams = Result<axum::extract::Query<Vec<(String, String)>>, QueryRejection>;
 
-/// Parameters of a request, each of which must be taken.
-struct Params(HashMap<String, String>);
+/// Query parameters of a request; each must be consumed.
+struct QueryParams(HashMap<String, String>);
 
-impl Params {
-    fn new(given: Given) -> Result<Self, Problem> {
+impl QueryParams {
+    fn new(given: RawParams) -> Result<Self, ProblemDetails> {
         let axum::extract::Query(pairs) =
-            given.map_err(|rejection| Problem::bad_request(rejection.body_text()))?;
+            given.map_err(|rejection| ProblemDetails::bad_request(rejection.body_text()))?;
         let mut params = HashMap::new();
         for (name, value) in pairs {
             if params.insert(name.clone(), value).is_some() {
-                return Err(Problem::field(name, "it is given twice: give it once"));
+                return Err(ProblemDetails::field(name, "it is given twice: give it once"));
             }
         }
         Ok(Self(params))
@@ -262,36 +266,40 @@ impl Params {
         self.0.remove(name)
     }
 
-    fn parsed<T: std::str::FromStr>(&mut self, name: &str) -> Result<Option<T>, Problem>
+    fn parsed<T: std::str::FromStr>(&mut self, name: &str) -> Result<Option<T>, ProblemDetails>
     where
         T::Err: std::fmt::Display,
     {
         let Some(text) = self.take(name) else { return Ok(None) };
-        text.parse().map(Some).map_err(|error: T::Err| Problem::field(name, error.to_string()))
+        text.parse()
+            .map(Some)
+            .map_err(|error: T::Err| ProblemDetails::field(name, error.to_string()))
     }
 
-    /// A number from 0 on, or from 1 to `most`.
-    fn limit(&mut self, usual: i64, most: i64) -> Result<i64, Problem> {
+    /// Returns the parameter `limit`, from 1 to `most`.
+    fn limit(&mut self, usual: i64, most: i64) -> Result<i64, ProblemDetails> {
         match self.parsed::<i64>("limit")? {
             None => Ok(usual),
             Some(limit) if (1..=most).contains(&limit) => Ok(limit),
-            Some(_) => Err(Problem::field("limit", format!("give a number from 1 to {most}"))),
+            Some(_) => {
+                Err(ProblemDetails::field("limit", format!("give a number from 1 to {most}")))
+            }
         }
     }
 
-    fn none(self) -> Result<(), Problem> {
+    fn none(self) -> Result<(), ProblemDetails> {
         match self.0.keys().min() {
             None => Ok(()),
             Some(name) => {
-                Err(Problem::field(name, "it is no parameter here: see docs/controller.md"))
+                Err(ProblemDetails::field(name, "it is no parameter here: see docs/controller.md"))
             }
         }
     }
 }
 
-/// The number in a path.
-fn number(text: &str) -> Result<i64, Problem> {
+/// Parses an id in a path.
+fn number(text: &str) -> Result<i64, ProblemDetails> {
     text.parse::<i64>().ok().filter(|id| *id >= 0).ok_or_else(|| {
-        Problem::not_found("requests have whole numbers as names: see GET /api/v1/requests")
+        ProblemDetails::not_found("requests have whole numbers as names: see GET /api/v1/requests")
     })
 }

@@ -1,80 +1,84 @@
-//! Circuits: who makes guaranteed paths in the network, and what the controller does about those that it booked.
+//! Circuits: the interface of providers, and the reconciliation of booked circuits with the network.
 //!
-//! A [`CircuitProvider`] is whatever makes a path with a rate of its own between two sites: the lab today, the
-//! orchestrator of a real network another day. It is told everything by name and remembers what it made under the
-//! circuit's name; to be told twice is to be told once. The controller keeps the account: what is to stand is in its
-//! database, and its leader brings the network there (`keep`) after every round, so that a crash of either side costs
-//! a second try and nothing else.
+//! A [`CircuitProvider`] builds paths with a guaranteed rate between two sites: the lab, or the orchestrator of a real
+//! network. It identifies a circuit by its name, so calls are idempotent. The database holds the desired circuits; the
+//! leader reconciles the network with it after every round (`reconcile`), so a crash of either side costs one more
+//! attempt.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use futures_util::future::BoxFuture;
 
-mod keep;
 mod lab;
+mod reconcile;
 
-pub(crate) use keep::run;
 pub use lab::LabCircuits;
+pub(crate) use reconcile::run;
 
-/// A circuit that is to stand.
+/// A circuit to establish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Circuit {
-    /// By which the provider knows it.
+    /// Name that identifies it at the provider.
     pub name: String,
     /// Bits per second on the wire, from source to destination.
     pub rate_bps: u64,
-    /// Hosts of the site where files are.
+    /// Hosts of the source site.
     pub from: Vec<String>,
-    /// Hosts of the site where they go.
+    /// Hosts of the destination site.
     pub to: Vec<String>,
     /// Names of the links between the sites' switches, from the source on.
     pub links: Vec<String>,
 }
 
-/// Addresses that lead over a circuit, by host.
+/// IP address dedicated to a circuit, by host.
 pub type Addresses = BTreeMap<String, String>;
 
-/// What a provider sees of a circuit.
+/// Status of a circuit at its provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct CircuitStatus {
     /// Its links, from the source on.
-    pub links: Vec<SeenLink>,
+    pub links: Vec<CircuitLinkStatus>,
 }
 
-/// What a provider sees of a link of a circuit.
+/// Status of a link of a circuit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SeenLink {
-    /// Its name.
+pub struct CircuitLinkStatus {
+    /// Name of the link.
     pub link: String,
-    /// Packets pass it.
+    /// Set if it carries packets.
     pub up: bool,
-    /// Bytes of the circuit that it carried towards the destination since the circuit was made.
+    /// Bytes of the circuit carried towards the destination since it was established.
     pub bytes: u64,
 }
 
-/// Why a provider did not do it, in one line.
+/// A failed call to a provider, in one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CircuitError(pub String);
 
-/// Who makes circuits.
+/// A system that establishes circuits.
 pub trait CircuitProvider: fmt::Debug + Send + Sync {
-    /// As the API names it.
+    /// Returns the name in the API.
     fn name(&self) -> &'static str;
 
-    /// Makes a circuit, and tells the addresses that lead over it; hosts that have no part in it have none. One of this
-    /// name that stands as it is asked for stays; another one is replaced.
+    /// Establishes a circuit and returns its addresses, by host. An identical circuit of the name is kept, a different
+    /// one
+    /// replaced.
     fn make<'a>(&'a self, circuit: &'a Circuit) -> BoxFuture<'a, Result<Addresses, CircuitError>>;
 
-    /// Reads its counters; none where it does not stand.
-    fn verify<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Seen>, CircuitError>>;
+    /// Returns the status of a circuit; none if it is not established.
+    fn verify<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<CircuitStatus>, CircuitError>>;
 
-    /// Releases a circuit; one that does not stand is released.
+    /// Releases a circuit; succeeds if it is not established.
     fn release<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), CircuitError>>;
 
-    /// Moves a circuit to other links, with its addresses where the provider can; whoever replaces when it makes need not
-    /// say more.
+    /// Moves a circuit to other links, keeping its addresses if possible. The default calls [`Self::make`], for
+    /// providers that
+    /// replace circuits.
     fn restore<'a>(
         &'a self,
         circuit: &'a Circuit,

@@ -1,4 +1,4 @@
-//! What the controller is told: the table `[controller]` of the configuration file.
+//! Configuration of the controller: the table `[controller]`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ use crate::access::{Scope, TokenScopes};
 use crate::circuits::{CircuitProvider, LabCircuits};
 use crate::telemetry::Telemetry;
 
-/// Most classes.
+/// Most classes of work.
 const CLASSES_MAX: usize = 1000;
 
-/// An error in what the controller was told, in one line.
+/// An error in the configuration, in one line.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{}: {text}", file.display(), line.map_or(String::new(), |line| format!(":{line}")))]
 pub struct ConfigError {
@@ -33,47 +33,47 @@ pub struct ConfigError {
     text: String,
 }
 
-/// What the controller does.
+/// Configuration of a controller.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where its state is; none for SQLite in the state directory.
+    /// URL of the database; none for SQLite in the state directory.
     pub database: Option<String>,
-    /// The network.
+    /// Topology of the network.
     pub topology: Topology,
-    /// Networks of sites, for ALTO.
+    /// IP prefixes of sites, for ALTO.
     pub networks: BTreeMap<String, Vec<String>>,
-    /// Classes of work.
+    /// Classes of work, with at least one element.
     pub classes: Vec<WorkClass>,
-    /// Who may do what.
+    /// Tokens of clients and nodes.
     pub tokens: Vec<TokenSource>,
-    /// Scopes of tokens, by name.
+    /// Scopes of tokens, by token name.
     pub scopes: TokenScopes,
-    /// How long nodes go on with their rates without an answer.
+    /// Seconds for which nodes keep their rates without a response.
     pub lease_seconds: u32,
-    /// How long a node may be silent before it counts as lost.
+    /// Silence after which a node is lost.
     pub lost_after: Duration,
-    /// How long both nodes of a withdrawn order may be silent before a cancelled request waits for them no longer.
+    /// Silence of both nodes of a withdrawn order after which a cancelled request ends without them.
     pub gone_after: Duration,
-    /// Time between rounds when nothing happens.
+    /// Time between rounds without events.
     pub round: Duration,
-    /// How large batches are.
+    /// Largest size of a batch.
     pub batch: BatchLimits,
-    /// How rounds are made.
+    /// Configuration of the planner.
     pub rules: PlannerRules,
-    /// How long requests that ended are kept.
+    /// Retention of ended requests.
     pub keep: Duration,
-    /// Requests to the API that a client may make in a second.
+    /// Most API requests per second and client; 0 for unlimited.
     pub rate_limit: u32,
-    /// Who makes circuits; none where nobody does.
+    /// Provider of circuits; none if there are no circuits.
     pub circuits: Option<Provider>,
-    /// The collector that knows how links are; none where nobody is asked.
+    /// Collector of link telemetry, if any.
     pub telemetry: Option<Telemetry>,
 }
 
-/// Who makes circuits.
+/// Provider of circuits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Provider {
-    /// The lab whose directory this is.
+    /// The lab in this directory.
     Lab(PathBuf),
 }
 
@@ -166,21 +166,21 @@ struct TokenTable {
     scopes: Vec<String>,
 }
 
-/// Whether the file has a table for the controller.
+/// True if the file has a table `[controller]`.
 ///
 /// # Errors
-/// When it cannot be read.
+/// If the file cannot be read.
 pub fn is_configured(file: Option<&Path>) -> Result<bool, ConfigError> {
     let Some(file) = file else { return Ok(false) };
     let failed = |text| ConfigError { file: file.to_owned(), line: None, text };
     let text = std::fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
-    // What is wrong with the file is told by who reads all of it.
+    // Parse errors are reported when the whole file is read.
     let table: Result<toml::Table, _> = text.parse();
     Ok(table.is_ok_and(|table| table.contains_key("controller")))
 }
 
 impl Config {
-    /// For a network and classes, with everything else as where nothing is said.
+    /// Creates a configuration with defaults for everything else.
     #[must_use]
     pub fn new(topology: Topology, classes: Vec<WorkClass>) -> Self {
         Self {
@@ -203,10 +203,10 @@ impl Config {
         }
     }
 
-    /// What the file says.
+    /// Loads the file.
     ///
     /// # Errors
-    /// With one line that names the file and the line in it.
+    /// With one line that names the file, the line and the fault.
     pub fn load(file: Option<&Path>, registry: &Registry) -> Result<Self, ConfigError> {
         let Some(file) = file else {
             let text = "the role controller needs a table [controller] with topology = \"FILE\"";

@@ -1,4 +1,4 @@
-//! The role: its tasks, and what it brings to the HTTP server.
+//! The controller role: its tasks, and its part of the HTTP server.
 
 use std::fmt;
 use std::path::Path;
@@ -14,29 +14,29 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::config::{Config, Provider};
-use crate::counters::Counters;
-use crate::shared::{Current, Settings, Shared};
+use crate::counters::ControllerCounters;
+use crate::shared::{Settings, SettingsCell, Shared};
 use crate::store::{Clock, Database, Writer};
 use crate::{api, circuits, metrics, round, telemetry};
 
-/// In the state directory.
-const FILE: &str = "controller.db";
+/// Name of the SQLite database in the state directory.
+const DATABASE_FILE: &str = "controller.db";
 
-/// A round that is being made may take so long to end.
-const STOP_TIME: Duration = Duration::from_secs(5);
+/// Time that a round in progress has to finish at shutdown.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads again what the operator says.
-type Load = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
+/// Reloads the configuration.
+type ConfigLoader = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
 
-/// A controller that runs; it ends with [`Role::stop`].
+/// A running controller; [`Role::stop`] stops it.
 pub struct Controller {
     shared: Arc<Shared>,
     runtime: Handle,
-    load: Option<Load>,
+    load: Option<ConfigLoader>,
     rounds: Mutex<Option<(Handle, JoinHandle<()>)>>,
 }
 
-/// Random words for one process.
+/// Returns a random hexadecimal token for this process.
 fn random() -> String {
     let mut bytes = [0_u8; 16];
     aws_lc_rs::rand::fill(&mut bytes).expect("the system's random numbers are there");
@@ -44,25 +44,24 @@ fn random() -> String {
 }
 
 impl Controller {
-    /// Opens the database, which is SQLite in the directory `state` unless the configuration says otherwise, and starts.
+    /// Opens the database, by default SQLite in the directory `state`, and starts the controller.
     ///
     /// # Errors
-    /// With one line, when the database or a file of tokens cannot be used.
+    /// With one line, if the database or a file of tokens cannot be used.
     pub fn start(config: Config, state: &Path, runtime: &Handle) -> Result<Self, String> {
-        let url = config
-            .database
-            .clone()
-            .unwrap_or_else(|| format!("sqlite://{}?mode=rwc", state.join(FILE).display()));
+        let url = config.database.clone().unwrap_or_else(|| {
+            format!("sqlite://{}?mode=rwc", state.join(DATABASE_FILE).display())
+        });
         let provider = config.circuits.clone().map(Provider::start);
-        let current = Arc::new(Current::new(Settings::of(config, &random())?));
+        let current = Arc::new(SettingsCell::new(Settings::of(config, &random())?));
         let shared = runtime.block_on(async {
             let database = Database::open(&url).await?;
-            let (wake, followers) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-            let counters = Arc::new(Counters::default());
+            let (scheduler_notify, followers) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+            let counters = Arc::new(ControllerCounters::default());
             let writer = Writer::start(
                 database.clone(),
                 Arc::clone(&current),
-                Arc::clone(&wake),
+                Arc::clone(&scheduler_notify),
                 Arc::clone(&followers),
                 Arc::clone(&counters),
                 Clock::System,
@@ -73,7 +72,7 @@ impl Controller {
                 rounds: Notify::new(),
                 database,
                 writer,
-                wake,
+                scheduler_notify,
                 followers,
                 counters,
                 owner: random(),
@@ -88,7 +87,7 @@ impl Controller {
         Ok(Self { shared, runtime, load: None, rounds })
     }
 
-    /// The same, which at SIGHUP goes on by what `load` gives.
+    /// Reloads the configuration with `load` on SIGHUP.
     #[must_use]
     pub fn reloading(
         mut self,
@@ -127,7 +126,7 @@ impl Role for Controller {
         settings.tokens.name_of(token).is_some_and(|name| settings.config.scopes.may_read(&name))
     }
 
-    /// Classes, tokens, topology and times become what the file says; nothing that runs is lost by it.
+    /// Applies classes, tokens, topology and intervals of the reloaded configuration; nothing in progress is lost.
     fn reload(&self) -> Result<(), String> {
         let Some(load) = &self.load else { return Ok(()) };
         let before = self.shared.settings();
@@ -144,12 +143,12 @@ impl Role for Controller {
             tracing::warn!("class {} is gone: what waits in it waits until it is back", class.name);
         }
         self.shared.current.replace(Settings::of(config, &random())?);
-        // Of several controllers each reads its own file.
+        // Each of several controllers reads its own file.
         let shared = Arc::clone(&self.shared);
         self.runtime.spawn(async move {
             let told = shared.writer.apply(|cx| {
                 cx.event(None, None, "settings", "classes, tokens and topology are read anew");
-                cx.wake();
+                cx.request_round();
                 Box::pin(async { Ok(()) })
             });
             if let Err(error) = told.await {
@@ -162,11 +161,11 @@ impl Role for Controller {
 
     fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
-        self.shared.wake.notify_one();
+        self.shared.scheduler_notify.notify_one();
         self.shared.followers.notify_waiters();
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((runtime, rounds)) = rounds {
-            let end = async { tokio::time::timeout(STOP_TIME, rounds).await };
+            let end = async { tokio::time::timeout(STOP_TIMEOUT, rounds).await };
             tokio::task::block_in_place(|| {
                 let _ = runtime.block_on(end);
             });

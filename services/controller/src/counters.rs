@@ -1,11 +1,11 @@
-//! What a controller counts since it started.
+//! Counters of a controller since its start.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Counts, for `/metrics`.
+/// Counters for `/metrics`.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct ControllerCounters {
     commits: AtomicU64,
     commit_us: AtomicU64,
     failures: AtomicU64,
@@ -15,10 +15,10 @@ pub(crate) struct Counters {
     refused: AtomicU64,
 }
 
-/// Counts at one time, under their names.
-pub(crate) type Counted = [(&'static str, &'static str, f64); 7];
+/// Name, help text and value of each counter.
+pub(crate) type CounterValues = [(&'static str, &'static str, f64); 7];
 
-impl Counters {
+impl ControllerCounters {
     pub(crate) fn committed(&self, took: Duration) {
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.commit_us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
@@ -41,7 +41,7 @@ impl Counters {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn all(&self) -> Counted {
+    pub(crate) fn all(&self) -> CounterValues {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         [
             ("transactions", "Transactions written", count(&self.commits)),

@@ -1,4 +1,4 @@
-//! Deadlines that cannot be met: how much may be moved until then beside what is reserved.
+//! Detects deadlines that cannot be met with the capacity beside reservations.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::shared::Settings;
 use crate::store::read::StoredRequest;
 use crate::store::reserve;
 
-/// Why the deadline of a request cannot be met, as far as that is known; none where it can, or where there is none.
+/// Returns the reason why a request cannot meet its deadline; none if it can, or has none.
 pub(crate) async fn problem(
     pool: &AnyPool,
     settings: &Settings,
@@ -41,7 +41,9 @@ pub(crate) async fn problem(
     let sites = (request.source.as_str(), request.destination.as_str());
     let ways = planner.site_paths(sites.0, sites.1, false).into_iter();
     let fits = ways
-        .map(|(links, _)| free_bytes(&calendar, &reserve::whole_path(sites, links), from, until))
+        .map(|(links, _)| {
+            free_bytes(&calendar, &reserve::path_resources(sites, links), from, until)
+        })
         .max();
     if let Some(fits) = fits.filter(|fits| *fits < left) {
         let needed = forecast::needed_bps(left, seconds).unwrap_or(0);
@@ -60,7 +62,7 @@ pub(crate) async fn problem(
         .map(|late| format!("at its present rate it will be done {} after it", shown(late * 1000))))
 }
 
-/// Bytes that fit on a path between two seconds beside what is reserved.
+/// Returns the bytes that fit on a path between two Unix seconds beside reservations.
 fn free_bytes(calendar: &Calendar, path: &[String], from: u64, until: u64) -> u64 {
     let steps = path.iter().filter_map(|resource| calendar.steps(resource)).flatten();
     let mut seconds: BTreeSet<u64> =

@@ -1,16 +1,16 @@
-//! The controller: requests in, orders to nodes out, and the truth of both in a database.
+//! The controller: accepts requests, issues orders to nodes, and keeps the state of both in a database.
 //!
 //! ```text
-//! clients ── api ──┐                              ┌── api ── nodes (a report each second, orders in the answer)
+//! clients ── api ──┐                              ┌── api ── nodes (a report each second, orders in the response)
 //!                  ├── store (one writer) ── SQLite, PostgreSQL
 //! round (leader) ──┘        snapshot → penstock-operations → settings, starts
 //! ```
 //!
-//! For: the role controller of `penstock serve`. Not for: how rates are shared (`penstock-allocation`), what a round
-//! decides (`penstock-operations`), moving files (`penstock-agent`).
+//! The role `controller` of `penstock serve`. `penstock-allocation` shares rates, `penstock-operations` plans rounds,
+//! `penstock-agent` moves files.
 //!
-//! Fails at the start with one line. Later nothing ends it: while the database is away it answers 503 and goes on when
-//! it is back; nodes go on meanwhile.
+//! Startup fails with one line. Later, while the database is unavailable, the API answers 503, nodes continue, and the
+//! controller resumes once the database is back.
 
 #![forbid(unsafe_code)]
 

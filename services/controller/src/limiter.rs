@@ -1,13 +1,13 @@
-//! How often each client may ask.
+//! Rate limit of API requests per client.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Clients whose turns are remembered.
+/// Most clients tracked.
 const CLIENTS_MAX: usize = 10_000;
 
-/// A token bucket (RFC 2697's committed part) for each client: a second's worth, filled evenly.
+/// A token bucket per client (the committed part of RFC 2697), with a burst of one second.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     per_second: u32,
@@ -15,12 +15,12 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    /// None for `0`.
+    /// Creates a limiter; 0 for unlimited.
     pub(crate) fn new(per_second: u32) -> Self {
         Self { per_second, clients: Mutex::default() }
     }
 
-    /// Whether this client may ask now.
+    /// True if the client may send a request now.
     pub(crate) fn admits(&self, client: &str) -> bool {
         self.admits_at(client, Instant::now())
     }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_client_has_its_share_of_each_second() {
+    fn rate_limit_is_per_client() {
         let limiter = Limiter::new(3);
         let begin = Instant::now();
         let at = |ms| begin + Duration::from_millis(ms);

@@ -1,4 +1,4 @@
-//! The controller's numbers for `/metrics`.
+//! Metrics of the controller for `/metrics`.
 
 use std::fmt;
 use std::sync::atomic::Ordering;

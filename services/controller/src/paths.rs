@@ -1,9 +1,9 @@
-//! Paths that come from outside: one spelling for each file, so that its destination can be locked by name.
+//! Validation of paths from clients: one spelling per file, so that its destination can be locked by name.
 
-/// Longest path, as Linux has it.
+/// Longest path, Linux's PATH_MAX.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Whether this is a directory as nodes' exports name them: absolute, without `.` and `..`.
+/// Validates a directory as exports name it: absolute, without `.` and `..`.
 pub(crate) fn directory(path: &str) -> Result<(), String> {
     match path.strip_prefix('/') {
         Some("") => Ok(()),
@@ -12,7 +12,7 @@ pub(crate) fn directory(path: &str) -> Result<(), String> {
     }
 }
 
-/// Whether this is a path below a directory.
+/// Validates a path relative to a directory.
 pub(crate) fn relative(path: &str) -> Result<(), String> {
     if path.starts_with('/') {
         return Err(format!(

@@ -10,7 +10,7 @@ use crate::store::WriteError;
 /// A problem: what failed, why, and what to do. Sent as `application/problem+json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Problem)]
-pub struct Problem {
+pub struct ProblemDetails {
     /// What kind it is; `about:blank` where the status says it all (RFC 9457 section 4.2.1).
     #[serde(rename = "type")]
     pub kind: &'static str,
@@ -36,8 +36,8 @@ pub struct FieldProblem {
     pub detail: String,
 }
 
-impl Problem {
-    /// This line with this status.
+impl ProblemDetails {
+    /// Creates a problem with a status and one line of text.
     pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let detail = detail.into();
         Self {
@@ -50,12 +50,12 @@ impl Problem {
         }
     }
 
-    /// 422, with the part that is wrong.
+    /// Creates a 422 problem about one field.
     pub(crate) fn field(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::at(StatusCode::UNPROCESSABLE_ENTITY, pointer, detail)
     }
 
-    /// With the part that is wrong.
+    /// Creates a problem about one field.
     pub(crate) fn at(
         status: StatusCode,
         pointer: impl Into<String>,
@@ -84,13 +84,13 @@ impl Problem {
     }
 }
 
-impl From<WriteError> for Problem {
+impl From<WriteError> for ProblemDetails {
     fn from(error: WriteError) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}: try it again"))
     }
 }
 
-impl From<sqlx::Error> for Problem {
+impl From<sqlx::Error> for ProblemDetails {
     fn from(error: sqlx::Error) -> Self {
         tracing::warn!("the database did not answer: {error}");
         let text = "the database did not answer: try it again";
@@ -98,7 +98,7 @@ impl From<sqlx::Error> for Problem {
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ProblemDetails {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! The controller's store in a rehearsal: the same statements and transactions as in service, at a time that is said.
+//! The controller's store in a simulation: the same statements and transactions as in service, in virtual time.
 //!
-//! HTTP is left out, nothing else: requests and reports go to the task that writes, orders are read as nodes read them, and
-//! each round does what is done now and then, reads what there is and writes what was decided.
+//! Only HTTP is omitted: requests and reports go to the writer, orders are read as for nodes, and each round runs
+//! maintenance, reads the snapshot and stores the decision.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
 use crate::config::Config;
-use crate::counters::Counters;
-use crate::shared::{Current, Settings, alive_ms};
-use crate::store::db::Kind;
-use crate::store::submit::{NewFile, Policy, Submission, Submitted};
+use crate::counters::ControllerCounters;
+use crate::shared::{Settings, SettingsCell, alive_ms};
+use crate::store::db::DatabaseKind;
+use crate::store::submit::{NewFile, Submission, Submitted, TransferPolicy};
 use crate::store::writer::Audit;
-use crate::store::{Clock, Database, Writer, change, dispatch, house, read};
+use crate::store::{Clock, Database, Writer, change, dispatch, maintenance, read};
 
-/// A store that is asked in virtual time.
+/// A controller with a database, in virtual time.
 #[derive(Debug)]
 pub struct StoreController {
     settings: Arc<Settings>,
@@ -32,20 +32,20 @@ pub struct StoreController {
     pub(crate) writer: Writer,
     clock: Arc<AtomicI64>,
     pub(crate) runtime: Runtime,
-    /// Requests so far: each has a directory of its own.
+    /// Number of requests so far; each has its own directory.
     requests: u64,
 }
 
-/// What the store holds.
+/// Size of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreSize {
-    /// Requests and files.
+    /// Number of requests.
     pub requests: u64,
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Bytes of the whole database.
+    /// Size of the whole database in bytes.
     pub bytes: u64,
-    /// Bytes of each table with its indexes.
+    /// Size of each table with its indexes in bytes.
     pub tables: BTreeMap<String, u64>,
 }
 
@@ -53,11 +53,11 @@ impl StoreController {
     /// Opens the database at `url`, which should be empty.
     ///
     /// # Errors
-    /// With one line when it cannot be used.
+    /// With one line, if it cannot be opened.
     pub fn open(config: Config, url: &str) -> Result<Self, String> {
         let runtime = Runtime::new().map_err(|error| error.to_string())?;
         let clock = Arc::new(AtomicI64::new(0));
-        let current = Current::new(Settings::of(config, "nobody asks by HTTP")?);
+        let current = SettingsCell::new(Settings::of(config, "nobody asks by HTTP")?);
         let settings = current.get();
         let (database, writer) = runtime.block_on(async {
             let database = Database::open(url).await?;
@@ -66,7 +66,7 @@ impl StoreController {
                 Arc::new(current),
                 Arc::new(Notify::new()),
                 Arc::new(Notify::new()),
-                Arc::new(Counters::default()),
+                Arc::new(ControllerCounters::default()),
                 Clock::Set(Arc::clone(&clock)),
             );
             Ok::<_, String>((database, writer))
@@ -78,7 +78,7 @@ impl StoreController {
         self.requests += 1;
         let scitag = self.settings.config.class(&asked.class).and_then(|class| class.scitag);
         let number = self.requests;
-        // A hundred files in a directory; nodes read sizes from names.
+        // 100 files per directory; nodes parse sizes from names.
         let name = |(at, size): (usize, u64)| NewFile {
             path: format!("run-{number:07}/{:03}/file-{at:06}-{size}.raw", at / 100),
             size: Some(size),
@@ -94,7 +94,7 @@ impl StoreController {
             destination: asked.destination,
             from: "/store/data".to_owned(),
             to: "/store/data".to_owned(),
-            policy: Policy {
+            policy: TransferPolicy {
                 verify: Verify::Transfer,
                 overwrite: Overwrite::Changed,
                 encrypt: true,
@@ -110,10 +110,10 @@ impl StoreController {
         }
     }
 
-    /// What the database holds now.
+    /// Returns the present size of the store.
     ///
     /// # Errors
-    /// When it cannot be asked.
+    /// If the database does not answer.
     pub fn held(&self) -> Result<StoreSize, String> {
         self.runtime.block_on(self.ask()).map_err(|error| error.to_string())
     }
@@ -128,12 +128,12 @@ impl StoreController {
             *count = sqlx::query(text).fetch_one(pool).await?.get::<i64, _>(0) as u64;
         }
         let text = match self.database.kind {
-            // An index is named for its table: file_destination; that of a key has the table in its name, too.
-            Kind::Sqlite => {
+            // SQLite names an index after its table; the name of a key's index contains that of the table.
+            DatabaseKind::Sqlite => {
                 "SELECT COALESCE(m.tbl_name, d.name), CAST(SUM(d.pgsize) AS BIGINT) FROM dbstat d
                  LEFT JOIN sqlite_schema m ON m.name = d.name GROUP BY 1"
             }
-            Kind::Postgres => {
+            DatabaseKind::Postgres => {
                 "SELECT CAST(relname AS TEXT), CAST(pg_total_relation_size(oid) AS BIGINT) FROM pg_class
                  WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
             }
@@ -177,7 +177,7 @@ impl ControllerApi for StoreController {
     fn order(&mut self, host: &str, order: OrderId) -> Result<Option<OrderContent>, String> {
         let found = read::order(&self.database.pool, host, order);
         let found = self.runtime.block_on(found).map_err(|error| error.to_string())?;
-        // As `submission` names them: request, file and size.
+        // The names that `submission` gives: request, file and size.
         let file_of = |path: &str| {
             let (folders, name) = path.rsplit_once('/')?;
             let request = folders.strip_prefix("run-")?.split('/').next()?.parse::<u64>().ok()?;
@@ -209,7 +209,7 @@ impl ControllerApi for StoreController {
         self.at(now_ms);
         self.runtime.block_on(async {
             let lost = self.settings.config.lost_after.as_millis() as i64;
-            house::work(
+            maintenance::run_once(
                 &self.writer,
                 (lost, i64::MAX / 2),
                 self.settings.config.keep.as_millis() as i64,

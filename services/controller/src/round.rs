@@ -1,6 +1,7 @@
-//! Rounds: one controller makes them, when something happened or a while has passed.
+//! Schedules rounds, on events and periodically.
 //!
-//! Of several controllers on one database one holds the lease; when it is gone, another takes it after [`LEASE`].
+//! Of several controllers on one database the leader, which holds the lease, runs them; another takes over once the
+//! lease has expired ([`LEASE_DURATION`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,28 +12,28 @@ use sqlx::Row;
 
 use crate::shared::Shared;
 use crate::store::dispatch;
-use crate::store::house;
+use crate::store::maintenance;
 use crate::store::now_ms;
 
-/// How long a controller that is gone keeps the others from making rounds.
-const LEASE: Duration = Duration::from_secs(5);
+/// Validity of the leader's lease.
+const LEASE_DURATION: Duration = Duration::from_secs(5);
 
-/// Rounds are at least so far apart.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Least time between two rounds.
+const ROUND_INTERVAL_MIN: Duration = Duration::from_millis(50);
 
-/// Between two looks at what is due, lost, cancelled or old.
-const HOUSE: Duration = Duration::from_millis(500);
+/// Interval of maintenance.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A round that changes nothing is noted so often.
-const NOTE: Duration = Duration::from_secs(1);
+/// Interval at which unchanged rounds are recorded.
+const IDLE_ROUND_RECORD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When things were done last.
+/// Times of the last periodic actions.
 #[derive(Debug, Default)]
-struct Last {
-    led: Option<Instant>,
-    house: Option<Instant>,
-    noted: Option<Instant>,
-    /// The round that was noted last has no rates; none where that is not known.
+struct LastRuns {
+    lease_renewed: Option<Instant>,
+    maintenance: Option<Instant>,
+    recorded: Option<Instant>,
+    /// Set if the last recorded round has no rates; none if unknown.
     idle: Option<bool>,
 }
 
@@ -40,38 +41,38 @@ fn is_due(last: Option<Instant>, every: Duration) -> bool {
     last.is_none_or(|at| at.elapsed() >= every)
 }
 
-/// Makes rounds until the controller stops.
+/// Runs rounds until the controller stops.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let mut cause = "start";
-    let mut last = Last::default();
-    let mut told = false;
+    let mut last = LastRuns::default();
+    let mut logged = false;
     while !shared.stopping.load(Ordering::Relaxed) {
         let begun = Instant::now();
-        match turn(&shared, cause, &mut last).await {
-            Ok(()) => told = false,
+        match run_round(&shared, cause, &mut last).await {
+            Ok(()) => logged = false,
             Err(error) => {
-                if !told {
+                if !logged {
                     tracing::error!("no round can be made: {error}: nodes go on as they were told");
                 }
-                told = true;
+                logged = true;
             }
         }
         shared.rounds.notify_one();
-        tokio::time::sleep(PAUSE.saturating_sub(begun.elapsed())).await;
+        tokio::time::sleep(ROUND_INTERVAL_MIN.saturating_sub(begun.elapsed())).await;
         cause = tokio::select! {
-            () = shared.wake.notified() => "event",
+            () = shared.scheduler_notify.notified() => "event",
             () = tokio::time::sleep(shared.settings().config.round) => "timer",
         };
     }
 }
 
-/// Takes the lease, or keeps it; false where another controller has it.
-async fn lead(shared: &Shared) -> Result<bool, String> {
+/// Takes or renews the lease. Returns false while another controller holds it.
+async fn renew_lease(shared: &Shared) -> Result<bool, String> {
     let owner = shared.owner.clone();
     let taken = shared.writer.apply(move |cx| {
         let owner = owner.clone();
         Box::pin(async move {
-            let until = cx.now + LEASE.as_millis() as i64;
+            let until = cx.now + LEASE_DURATION.as_millis() as i64;
             let row = sqlx::query(
                 "INSERT INTO lease (name, owner, until) VALUES ('round', $1, $2)
                  ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, until = excluded.until
@@ -88,20 +89,24 @@ async fn lead(shared: &Shared) -> Result<bool, String> {
     taken.await.map_err(|error| error.to_string())
 }
 
-async fn turn(shared: &Shared, cause: &'static str, last: &mut Last) -> Result<(), String> {
-    if is_due(last.led, LEASE / 3) {
-        last.led = None;
+async fn run_round(
+    shared: &Shared,
+    cause: &'static str,
+    last: &mut LastRuns,
+) -> Result<(), String> {
+    if is_due(last.lease_renewed, LEASE_DURATION / 3) {
+        last.lease_renewed = None;
         let asked = Instant::now();
-        let leads = lead(shared).await?;
+        let leads = renew_lease(shared).await?;
         shared.leads.store(leads, Ordering::Relaxed);
         if !leads {
             return Ok(());
         }
-        last.led = Some(asked);
+        last.lease_renewed = Some(asked);
     }
-    if is_due(last.house, HOUSE) {
-        house::keep(shared).await?;
-        last.house = Some(Instant::now());
+    if is_due(last.maintenance, MAINTENANCE_INTERVAL) {
+        maintenance::run_maintenance(shared).await?;
+        last.maintenance = Some(Instant::now());
     }
     let now = now_ms();
     let alive = shared.alive_ms();
@@ -111,7 +116,7 @@ async fn turn(shared: &Shared, cause: &'static str, last: &mut Last) -> Result<(
     let snapshot = snapshot.await.map_err(|error| error.to_string())?;
     if snapshot.runs.is_empty() && snapshot.queues.is_empty() {
         if last.idle != Some(true) {
-            note_end(shared, cause, now).await?;
+            record_idle(shared, cause, now).await?;
             last.idle = Some(true);
         }
         return Ok(());
@@ -125,10 +130,10 @@ async fn turn(shared: &Shared, cause: &'static str, last: &mut Last) -> Result<(
         && decision.settings.is_empty()
         && decision.withdraw.is_empty()
         && decision.notes.is_empty();
-    if nothing && !is_due(last.noted, NOTE) {
+    if nothing && !is_due(last.recorded, IDLE_ROUND_RECORD_INTERVAL) {
         return Ok(());
     }
-    last.noted = Some(Instant::now());
+    last.recorded = Some(Instant::now());
     last.idle = Some(false);
     let written = shared.writer.apply(move |cx| {
         let decision = decision.clone();
@@ -138,8 +143,8 @@ async fn turn(shared: &Shared, cause: &'static str, last: &mut Last) -> Result<(
     Ok(())
 }
 
-/// Notes that work has ended: the classes of the round before have nothing now.
-async fn note_end(shared: &Shared, cause: &'static str, now: i64) -> Result<(), String> {
+/// Records a round with zero rates once no work is left.
+async fn record_idle(shared: &Shared, cause: &'static str, now: i64) -> Result<(), String> {
     let text = "SELECT classes FROM round ORDER BY id DESC LIMIT 1";
     let row = sqlx::query(text).fetch_optional(&shared.database.pool).await;
     let row = row.map_err(|error| error.to_string())?;

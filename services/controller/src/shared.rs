@@ -1,4 +1,4 @@
-//! What the parts of a controller share.
+//! State shared by the tasks of a controller.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,11 +9,11 @@ use tokio::sync::Notify;
 
 use crate::circuits::CircuitProvider;
 use crate::config::Config;
-use crate::counters::Counters;
+use crate::counters::ControllerCounters;
 use crate::limiter::Limiter;
 use crate::store::{Database, Writer};
 
-/// What the operator says, and what follows from it alone.
+/// Configuration with derived objects.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) config: Config,
@@ -23,7 +23,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Of a configuration; `owner` is a token that nobody has.
+    /// Derives the settings of a configuration; `owner` is a token that no client has.
     pub(crate) fn of(config: Config, owner: &str) -> Result<Self, String> {
         let tokens = Tokens::open(owner, &config.tokens).map_err(|error| error.to_string())?;
         let (topology, classes) = (config.topology.clone(), config.classes.clone());
@@ -32,11 +32,11 @@ impl Settings {
     }
 }
 
-/// Settings that may be replaced while others go by those that they have.
+/// Holder of the settings, which a reload replaces while readers keep theirs.
 #[derive(Debug)]
-pub(crate) struct Current(RwLock<Arc<Settings>>);
+pub(crate) struct SettingsCell(RwLock<Arc<Settings>>);
 
-impl Current {
+impl SettingsCell {
     pub(crate) fn new(settings: Settings) -> Self {
         Self(RwLock::new(Arc::new(settings)))
     }
@@ -50,41 +50,41 @@ impl Current {
     }
 }
 
-/// Everything that a running controller has.
+/// State of a running controller.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) current: Arc<Current>,
-    /// Who makes circuits, if anybody does.
+    pub(crate) current: Arc<SettingsCell>,
+    /// Provider of circuits, if configured.
     pub(crate) provider: Option<Box<dyn CircuitProvider>>,
-    /// Told when a round was made.
+    /// Notified after each round.
     pub(crate) rounds: Notify,
     pub(crate) database: Database,
     pub(crate) writer: Writer,
-    /// Told when a round should look.
-    pub(crate) wake: Arc<Notify>,
-    /// Told when something happened that others follow.
+    /// Notified to request a round.
+    pub(crate) scheduler_notify: Arc<Notify>,
+    /// Notified when events were committed.
     pub(crate) followers: Arc<Notify>,
-    pub(crate) counters: Arc<Counters>,
-    /// This process among controllers.
+    pub(crate) counters: Arc<ControllerCounters>,
+    /// Random id of this process among controllers.
     pub(crate) owner: String,
     pub(crate) stopping: AtomicBool,
-    /// Whether this controller makes the rounds.
+    /// Set while this controller is the leader.
     pub(crate) leads: AtomicBool,
 }
 
 impl Shared {
-    /// What the operator says now.
+    /// Returns the present settings.
     pub(crate) fn settings(&self) -> Arc<Settings> {
         self.current.get()
     }
 
-    /// A node that was heard within so many milliseconds is up.
+    /// Returns the age of a report in milliseconds up to which its node counts as up.
     pub(crate) fn alive_ms(&self) -> i64 {
         alive_ms(&self.settings().config)
     }
 }
 
-/// A node that was heard within so many milliseconds is up.
+/// Returns the age of a report in milliseconds up to which a node counts as up.
 pub(crate) fn alive_ms(config: &Config) -> i64 {
     (config.lost_after.as_millis() as i64 / 4).max(3000)
 }

@@ -1,8 +1,7 @@
-//! What interfaces tell of links, asked of a collector by the controller that makes the rounds.
+//! Link telemetry, which the leader polls from a collector.
 //!
-//! A link of which an interface says that it is down is down; what counters say of a link is compared with what transfers
-//! are told to move over it (`penstock-operations`). A collector that is away changes nothing: links stay as they were
-//! told last.
+//! A link is down if one of its interfaces reports so; counted rates are compared with the rates of the transfers on it
+//! (`penstock-operations`). While the collector is unreachable the last telemetry stands.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,32 +19,32 @@ use rustls::ClientConfig;
 use serde::Deserialize;
 
 use crate::shared::Shared;
-use crate::store::seen::{self, SeenLink};
+use crate::store::link_telemetry::{self, LinkTelemetry};
 
-/// Time for an answer.
-const WITHIN: Duration = Duration::from_secs(10);
+/// Time limit of a response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest answer: some ten thousand links.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Longest response, some ten thousand links.
+const RESPONSE_BYTES_MAX: usize = 16 << 20;
 
-/// Questions are at least so far apart.
-const EVERY_MIN: Duration = Duration::from_millis(500);
+/// Least time between two polls.
+const POLL_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
-/// Where the collector is.
+/// Connection to a collector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Telemetry {
-    /// Its HTTP API.
+    /// URL of its HTTP API.
     pub url: Url,
-    /// File of the token that it wants, if it wants one.
+    /// File with the token to send, if any.
     pub token: Option<PathBuf>,
-    /// Its certificate, where that is known.
+    /// Pinned certificate, if any.
     pub fingerprint: Option<Fingerprint>,
-    /// File of the authorities that vouch for it; those of the system where neither is given.
+    /// File of trusted authorities; none for those of the system.
     pub authorities: Option<PathBuf>,
 }
 
 impl Telemetry {
-    /// Whether it makes sense.
+    /// Validates the configuration.
     pub(crate) fn check(&self) -> Result<(), String> {
         let (name, _) = self.url.host_and_port();
         let is_loopback =
@@ -80,35 +79,35 @@ impl Telemetry {
     }
 }
 
-/// The answer at `/api/v1/telemetry/links`, as far as it is of use here.
+/// Response of `/api/v1/telemetry/links`, reduced to the fields used.
 #[derive(Debug, Deserialize)]
-struct Answer {
-    links: Vec<Told>,
+struct LinksResponse {
+    links: Vec<ReportedLink>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Told {
+struct ReportedLink {
     name: String,
     #[serde(default)]
     up: Option<bool>,
     #[serde(default)]
     told_unix_seconds: Option<f64>,
-    a_to_b: Flowing,
-    b_to_a: Flowing,
+    a_to_b: DirectionRate,
+    b_to_a: DirectionRate,
 }
 
 #[derive(Debug, Deserialize)]
-struct Flowing {
+struct DirectionRate {
     bps: Option<f64>,
     from: Option<String>,
     #[serde(default)]
     interval_s: Option<f64>,
 }
 
-impl Told {
-    fn lower(&self) -> SeenLink {
-        // Estimates from samples promise too little to judge by.
-        let counted = |flowing: &Flowing| {
+impl ReportedLink {
+    fn lower(&self) -> LinkTelemetry {
+        // Rates estimated from samples are too uncertain for a verdict.
+        let counted = |flowing: &DirectionRate| {
             let bps = flowing.bps.filter(|_| flowing.from.as_deref() == Some("counters"))?;
             Some((bps.max(0.0) as u64, flowing.interval_s?))
         };
@@ -119,19 +118,19 @@ impl Told {
             interval_ms: (interval_s * 1000.0) as i64,
             bps: both.map(|one| one.map(|(bps, _)| bps)),
         });
-        SeenLink { up: self.up, count }
+        LinkTelemetry { up: self.up, count }
     }
 }
 
-/// Asks until the controller stops.
+/// Polls until the controller stops.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let mut client: Option<(Telemetry, HttpClient)> = None;
-    // As it is stored; read again by who comes to lead.
-    let mut known: Option<HashMap<String, SeenLink>> = None;
-    let mut told = String::new();
+    // Telemetry as stored; a new leader reads it again.
+    let mut known: Option<HashMap<String, LinkTelemetry>> = None;
+    let mut logged_error = String::new();
     while !shared.stopping.load(Ordering::Relaxed) {
         let settings = shared.settings();
-        let round = settings.config.round.max(EVERY_MIN);
+        let round = settings.config.round.max(POLL_INTERVAL_MIN);
         let asked = match (&settings.config.telemetry, shared.leads.load(Ordering::Relaxed)) {
             (_, false) => {
                 known = None;
@@ -140,19 +139,19 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             (None, true) if known.as_ref().is_some_and(HashMap::is_empty) => Ok(()),
             (None, true) => {
                 known = Some(HashMap::new());
-                let forgotten = shared.writer.apply(|cx| Box::pin(seen::forget(cx)));
+                let forgotten = shared.writer.apply(|cx| Box::pin(link_telemetry::clear(cx)));
                 forgotten.await.map_err(|error| error.to_string())
             }
             (Some(telemetry), true) => ask(&shared, telemetry, &mut client, &mut known).await,
         };
         match asked {
-            Ok(()) => told.clear(),
+            Ok(()) => logged_error.clear(),
             Err(error) => {
                 client = None;
-                if error != told {
+                if error != logged_error {
                     tracing::warn!("the collector tells nothing of links: {error}");
                 }
-                told = error;
+                logged_error = error;
             }
         }
         tokio::time::sleep(round).await;
@@ -163,7 +162,7 @@ async fn ask(
     shared: &Shared,
     telemetry: &Telemetry,
     client: &mut Option<(Telemetry, HttpClient)>,
-    known: &mut Option<HashMap<String, SeenLink>>,
+    known: &mut Option<HashMap<String, LinkTelemetry>>,
 ) -> Result<(), String> {
     if client.as_ref().is_none_or(|(of, _)| of != telemetry) {
         *client = Some((telemetry.clone(), telemetry.client()?));
@@ -171,24 +170,24 @@ async fn ask(
     let Some((_, client)) = client else { return Ok(()) };
     let path = "/api/v1/telemetry/links";
     let (status, body) =
-        client.request(Method::GET, path, Vec::new(), ANSWER_BYTES_MAX, WITHIN).await?;
+        client.request(Method::GET, path, Vec::new(), RESPONSE_BYTES_MAX, RESPONSE_TIMEOUT).await?;
     if !status.is_success() {
         return Err(format!("{} answers {status}", telemetry.url));
     }
-    let answer: Answer = serde_json::from_slice(&body)
+    let answer: LinksResponse = serde_json::from_slice(&body)
         .map_err(|error| format!("{} answers what is not understood: {error}", telemetry.url))?;
     let known = match known {
         Some(known) => known,
         None => {
-            let stored = seen::all(&shared.database.pool).await;
+            let stored = link_telemetry::load(&shared.database.pool).await;
             known.insert(stored.map_err(|error| error.to_string())?)
         }
     };
     let settings = shared.settings();
-    let is_ours = |told: &&Told| settings.config.topology.link(&told.name).is_some();
-    let all = answer.links.iter().filter(is_ours).map(|told| (told.name.clone(), told.lower()));
-    let news: Vec<(String, SeenLink)> = all
-        .filter(|(_, seen)| *seen != SeenLink::default())
+    let is_ours = |link: &&ReportedLink| settings.config.topology.link(&link.name).is_some();
+    let all = answer.links.iter().filter(is_ours).map(|link| (link.name.clone(), link.lower()));
+    let news: Vec<(String, LinkTelemetry)> = all
+        .filter(|(_, seen)| *seen != LinkTelemetry::default())
         .filter(|(name, seen)| known.get(name) != Some(seen))
         .collect();
     if news.is_empty() {
@@ -197,7 +196,7 @@ async fn ask(
     known.extend(news.iter().cloned());
     let noted = shared.writer.apply(move |cx| {
         let news = news.clone();
-        Box::pin(async move { seen::note(cx, &news).await })
+        Box::pin(async move { link_telemetry::store(cx, &news).await })
     });
     noted.await.map_err(|error| error.to_string())
 }
@@ -206,23 +205,23 @@ async fn ask(
 mod tests {
     use super::*;
 
-    fn told(json: &str) -> SeenLink {
-        serde_json::from_str::<Told>(json).unwrap().lower()
+    fn parse_link(json: &str) -> LinkTelemetry {
+        serde_json::from_str::<ReportedLink>(json).unwrap().lower()
     }
 
     #[test]
-    fn what_is_counted_is_taken_and_what_is_sampled_is_not() {
-        let seen = told(
+    fn only_counted_rates_are_used() {
+        let seen = parse_link(
             r#"{ "name": "x", "capacity_bps": 1, "up": false, "told_unix_seconds": 100.5,
                 "a_to_b": { "bps": 8.9, "from": "counters", "interval_s": 20.0 },
                 "b_to_a": { "bps": 7.0, "from": "samples", "interval_s": 10.0 } }"#,
         );
         let count = LinkCount { at_ms: 100_500, interval_ms: 20_000, bps: [Some(8), None] };
-        assert_eq!(seen, SeenLink { up: Some(false), count: Some(count) });
-        // A collector that does not know of states yet, and a link of which nothing is known.
-        let seen = told(
+        assert_eq!(seen, LinkTelemetry { up: Some(false), count: Some(count) });
+        // A collector without link states, and a link without data.
+        let seen = parse_link(
             r#"{ "name": "x", "a_to_b": { "bps": null, "from": null }, "b_to_a": { "bps": null, "from": null } }"#,
         );
-        assert_eq!(seen, SeenLink::default());
+        assert_eq!(seen, LinkTelemetry::default());
     }
 }

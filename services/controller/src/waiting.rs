@@ -1,4 +1,4 @@
-//! Reasons why nothing of a request moves, for people.
+//! Reasons why nothing of a request moves, for human readers.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -11,25 +11,25 @@ use crate::config::Config;
 use crate::store::RunState;
 use crate::store::read::{StoredRequest, StoredRun};
 
-/// Hosts of a site that a reason names.
+/// Most hosts of a site that a reason names.
 const HOSTS_NAMED_MAX: usize = 4;
 
-/// The state of hosts, sites and classes that reasons follow from, at one moment.
+/// Snapshot of hosts, sites and classes, from which the reasons follow.
 #[derive(Debug)]
 pub(crate) struct Situation<'a> {
     config: &'a Config,
     now_ms: i64,
     alive_ms: i64,
-    /// Hosts that ever reported.
+    /// All hosts that ever reported.
     hosts: HashMap<String, ReportedHost>,
-    /// Hosts and sites that take no new work.
+    /// Drained hosts and sites.
     drained: HashSet<String>,
 }
 
 #[derive(Debug)]
 struct ReportedHost {
     seen_ms: i64,
-    /// An operator said then that it is gone.
+    /// Unix milliseconds at which an operator declared it gone; 0 for never.
     gone_ms: i64,
     transfers_max: i64,
     orders: i64,
@@ -70,7 +70,7 @@ impl<'a> Situation<'a> {
         Ok(Self { config, now_ms, alive_ms, hosts, drained })
     }
 
-    /// Whether a time is so recent that what was reported then still holds.
+    /// True if a report of this time is recent enough to be current.
     pub(crate) fn is_recent(&self, at_ms: i64) -> bool {
         self.now_ms - at_ms <= self.alive_ms
     }
@@ -83,7 +83,7 @@ impl<'a> Situation<'a> {
         span(self.now_ms - at_ms)
     }
 
-    /// A host that does not report, and since when.
+    /// Describes a host that does not report; none if it is up.
     fn silence(&self, host: &str) -> Option<String> {
         if host.is_empty() || self.is_up(host) {
             return None;
@@ -95,7 +95,7 @@ impl<'a> Situation<'a> {
         })
     }
 
-    /// Why nothing begins at a site; none where something may.
+    /// Returns the reason why a site starts no work; none if it may.
     fn site(&self, site: &str) -> Option<String> {
         let topology = &self.config.topology;
         let at_site = |site_id: Option<penstock_topology::SiteId>| {
@@ -137,13 +137,13 @@ impl<'a> Situation<'a> {
         Some(format!("hosts of {site} have no room for another transfer: {}", full.join(", ")))
     }
 
-    /// Why an order moves nothing; none where it moves.
+    /// Returns the reason why an order transfers nothing; none if it does.
     fn order(&self, run: &StoredRun) -> Option<String> {
         let number = run.id * 2;
         let silent: Vec<String> =
             [&run.from, &run.to].into_iter().filter_map(|host| self.silence(host)).collect();
         let silent = silent.join(", ");
-        if run.state == RunState::Ending as i64 {
+        if run.state == RunState::Revoking as i64 {
             let why = run.why.as_deref().unwrap_or("it was withdrawn");
             return Some(match silent.is_empty() {
                 true => format!("order {number} stops: {why}"),
@@ -160,8 +160,8 @@ impl<'a> Situation<'a> {
         Some(format!("order {number}: {why}"))
     }
 
-    /// Why nothing of a request moves; none where something does, or where it is over. `runs` are its orders, and
-    /// `again_ms` is when its first batch that waits for another attempt is due.
+    /// Returns the reason why nothing of a request moves; none if something does, or once it has ended. `runs` are its
+    /// orders; `again_ms` is the due time of its first retry.
     pub(crate) fn reason(
         &self,
         request: &StoredRequest,
@@ -181,7 +181,7 @@ impl<'a> Situation<'a> {
         if let Some(first) = orders.into_iter().flatten().next() {
             return Some(first);
         }
-        // Listed among many, only what is counted is known of its orders.
+        // In lists only the counts of its orders are known.
         if request.tally.active > 0 {
             return None;
         }
@@ -226,7 +226,7 @@ impl<'a> Situation<'a> {
     }
 }
 
-/// A span of milliseconds in whole seconds, for people.
+/// Formats milliseconds in whole seconds.
 fn span(ms: i64) -> String {
     display_duration(Duration::from_secs(u64::try_from(ms.max(0)).unwrap_or(0).div_ceil(1000)))
 }

@@ -1,4 +1,4 @@
-//! What the API refuses, to whom, and in what words; what it tells those who follow.
+//! Refusals of the API with their messages, scopes, and event streams.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn request() -> Value {
 }
 
 #[test]
-fn a_mistake_is_named_by_its_place() {
+fn invalid_field_is_named_by_pointer() {
     let (_keep, running) = start();
     let mut client = running.client("producer");
     running.block(async {
@@ -70,7 +70,7 @@ fn a_mistake_is_named_by_its_place() {
         }
         let huge = vec![b' '; penstock_controller::api::BODY_BYTES_MAX + 1];
         let answer = client.try_ask("POST", "/api/v1/requests", &huge).await;
-        // The connection may be closed before all of it was sent.
+        // The server may close the connection before the whole body is sent.
         assert!(answer.is_err() || answer.as_ref().unwrap().0 == 413, "{answer:?}");
         for path in
             ["/api/v1/requests?limit=0", "/api/v1/requests?state=new", "/api/v1/requests?what=1"]
@@ -82,7 +82,7 @@ fn a_mistake_is_named_by_its_place() {
 }
 
 #[test]
-fn a_token_does_and_sees_what_its_scopes_say() {
+fn scopes_limit_api_access() {
     let (_keep, running) = start();
     running.block(async {
         let mut producer = running.client("producer");
@@ -126,7 +126,7 @@ fn a_token_does_and_sees_what_its_scopes_say() {
 }
 
 #[test]
-fn a_node_cannot_speak_for_another_nor_lead_out_of_a_directory() {
+fn node_reports_are_confined() {
     let (_keep, running) = start();
     running.block(async {
         let world = Shared::default();
@@ -181,7 +181,7 @@ fn a_node_cannot_speak_for_another_nor_lead_out_of_a_directory() {
 }
 
 #[test]
-fn events_are_followed_from_where_one_was() {
+fn event_stream_resumes_at_cursor() {
     use http_body_util::BodyExt;
     let (_keep, running) = start();
     let mut client = running.client("producer");
@@ -203,7 +203,7 @@ fn events_are_followed_from_where_one_was() {
         let mut text = String::new();
         let mut second = false;
         while !text.contains("\"request\":") || text.matches("event: submitted").count() < 2 {
-            let frame = tokio::time::timeout(common::PATIENCE, body.frame()).await.unwrap();
+            let frame = tokio::time::timeout(common::TEST_TIMEOUT, body.frame()).await.unwrap();
             text += std::str::from_utf8(frame.unwrap().unwrap().data_ref().unwrap()).unwrap();
             if !second && text.contains("event: submitted") {
                 second = true;

@@ -1,7 +1,6 @@
-//! Controllers and databases killed (SIGKILL) at seeded moments under load: every request ends in its right state once.
+//! Controllers and databases killed (SIGKILL) at seeded moments under load: every request reaches its final state once.
 //!
-//! The controller is this test's own program, started again with [`serve_until_killed`] alone. `PENSTOCK_SEED` repeats
-//! a run.
+//! The controller is this test's own program, restarted with [`serve_until_killed`]. `PENSTOCK_SEED` repeats a run.
 
 mod common;
 
@@ -11,14 +10,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::node::{Node, Shared};
-use common::{Client, PATIENCE, Running, Store, config, directory, on_both, postgres, token};
+use common::{Client, Running, Store, TEST_TIMEOUT, config, directory, on_both, postgres, token};
 use penstock_operations::orders::FaultKind;
 use serde_json::{Value, json};
 
 /// Kills in a run.
-const KILLS: usize = 6;
+const KILL_COUNT: usize = 6;
 
-/// xorshift64* (Vigna 2016): the moments need be spread, no more.
+/// xorshift64* (Vigna 2016), to spread the moments.
 struct Random(u64);
 
 impl Random {
@@ -38,7 +37,7 @@ impl Random {
     }
 }
 
-/// Not a test: the controller of the others, in a process of its own.
+/// Not a test: the controller of the other tests, in its own process.
 #[test]
 #[ignore = "started by the other tests"]
 fn serve_until_killed() {
@@ -58,7 +57,7 @@ fn serve_until_killed() {
     std::process::exit(0);
 }
 
-/// A controller that can be killed.
+/// A controller process that a test kills.
 struct Killable {
     directory: PathBuf,
     child: Child,
@@ -88,16 +87,16 @@ impl Killable {
                 return (child, text.parse().unwrap());
             }
             if let Some(status) = child.try_wait().unwrap() {
-                // Its database may be away at this moment.
-                assert!(begun.elapsed() < PATIENCE, "the controller does not start: {status}");
+                // Its database may be down at this moment.
+                assert!(begun.elapsed() < TEST_TIMEOUT, "the controller does not start: {status}");
                 return Self::spawn(directory);
             }
-            assert!(begun.elapsed() < PATIENCE, "the controller does not start");
+            assert!(begun.elapsed() < TEST_TIMEOUT, "the controller does not start");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// Whether it makes the rounds, by its own word.
+    /// True if its metrics report it as leader.
     fn leads(&self) -> bool {
         std::fs::read_to_string(self.directory.join("leads")).is_ok_and(|text| text == "yes")
     }
@@ -122,7 +121,7 @@ impl Drop for Killable {
 
 struct Load {
     clients: Vec<Client>,
-    /// Key, number once it is known, files, whether it is to be cancelled.
+    /// Key, id once known, number of files, and true to cancel it.
     requests: Vec<(String, Option<i64>, usize, bool)>,
 }
 
@@ -135,7 +134,7 @@ fn body(key: &str, files: usize) -> Value {
 }
 
 impl Load {
-    /// Submits what has no answer yet: the same again where the answer was lost.
+    /// Submits requests without a response; repeats those whose response was lost.
     async fn submit(&mut self, at: usize) {
         let (key, id, files, cancel) = &mut self.requests[at];
         if id.is_some() {
@@ -147,7 +146,7 @@ impl Load {
                 *id = made["id"].as_i64();
                 if *cancel {
                     let path = format!("/api/v1/requests/{}", made["id"]);
-                    // Where this is lost the request is merely done.
+                    // If this is lost the request merely completes.
                     let _ = self.clients[0].try_ask("DELETE", &path, b"").await;
                 }
             }
@@ -201,7 +200,7 @@ fn killed(store: &Store, database: Option<&postgres::Postgres>) {
                 node.turn().await;
             }
         });
-        if kills < KILLS && Instant::now() >= until {
+        if kills < KILL_COUNT && Instant::now() >= until {
             match database {
                 Some(database) if random.below(2) == 0 => {
                     database.kill();
@@ -209,7 +208,7 @@ fn killed(store: &Store, database: Option<&postgres::Postgres>) {
                 }
                 _ => {
                     controller.kill();
-                    // Nodes go on meanwhile, and one of them may lose its memory.
+                    // Nodes continue meanwhile, and one of them may lose its memory.
                     let crashed = random.below(8) as usize;
                     nodes
                         .iter_mut()
@@ -224,10 +223,10 @@ fn killed(store: &Store, database: Option<&postgres::Postgres>) {
             kills += 1;
             until = Instant::now() + Duration::from_millis(random.below(1500));
         }
-        if kills == KILLS && runtime.block_on(load.all_over()) {
+        if kills == KILL_COUNT && runtime.block_on(load.all_over()) {
             break;
         }
-        assert!(begun.elapsed() < 3 * PATIENCE, "{:?}", load.requests);
+        assert!(begun.elapsed() < 3 * TEST_TIMEOUT, "{:?}", load.requests);
         std::thread::sleep(Duration::from_millis(10));
     }
     runtime.block_on(async {
@@ -245,7 +244,7 @@ fn killed(store: &Store, database: Option<&postgres::Postgres>) {
             match state {
                 "done" => assert_eq!(count("files_done"), count("files"), "{request}"),
                 "cancelled" => assert!(count("files_cancelled") > 0, "{request}"),
-                // A fault that a crash of a node repeated.
+                // A fault that a node's crash repeated.
                 "partial" => assert!(count("files_failed") > 0, "{request}"),
                 _ => panic!("{request}"),
             }
@@ -267,12 +266,12 @@ fn killed(store: &Store, database: Option<&postgres::Postgres>) {
 }
 
 #[test]
-fn a_killed_controller_forgets_and_repeats_nothing() {
+fn killed_controller_loses_nothing() {
     on_both(|store| killed(store, None));
 }
 
 #[test]
-fn a_killed_database_loses_nothing() {
+fn killed_database_loses_nothing() {
     match postgres::Postgres::start() {
         Ok(server) => {
             let server = std::sync::Arc::new(server);
@@ -282,7 +281,7 @@ fn a_killed_database_loses_nothing() {
     }
 }
 
-/// Waits until one of them leads, and none besides; which.
+/// Waits until exactly one controller leads, and returns its index.
 fn leader(controllers: &[Killable]) -> usize {
     let begun = Instant::now();
     loop {
@@ -291,15 +290,15 @@ fn leader(controllers: &[Killable]) -> usize {
         if let [one] = leading.as_slice() {
             return *one;
         }
-        assert!(begun.elapsed() < PATIENCE, "{leading:?} lead");
+        assert!(begun.elapsed() < TEST_TIMEOUT, "{leading:?} lead");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 #[test]
-fn of_two_controllers_on_one_database_one_leads_and_the_other_takes_over() {
+fn second_controller_takes_over_leadership() {
     let store = match postgres::Postgres::shared() {
-        // It ends with the last who has it.
+        // The server stops with its last user.
         Ok(server) => Store::Postgres(server),
         Err(why) => return eprintln!("skipped: {why}"),
     };
@@ -313,7 +312,7 @@ fn of_two_controllers_on_one_database_one_leads_and_the_other_takes_over() {
         })
         .collect();
     let world = Shared::default();
-    // Half of the nodes ask the one, half the other; so do clients.
+    // Half of the nodes and clients use each controller.
     let at = |n: usize| controllers[n % 2].address;
     let mut nodes: Vec<Node> = ["c1", "t1", "c2", "t2"]
         .iter()
@@ -350,7 +349,7 @@ fn of_two_controllers_on_one_database_one_leads_and_the_other_takes_over() {
     let begun = Instant::now();
     while moved() < 200 {
         turn(&mut nodes);
-        assert!(begun.elapsed() < PATIENCE, "{} files", moved());
+        assert!(begun.elapsed() < TEST_TIMEOUT, "{} files", moved());
     }
     assert_eq!(leader(&controllers), first, "who leads goes on leading");
     controllers[first].kill();
@@ -366,12 +365,12 @@ fn of_two_controllers_on_one_database_one_leads_and_the_other_takes_over() {
     };
     while done(&mut clients[0]) < ids.len() {
         turn(&mut nodes);
-        assert!(begun.elapsed() < 3 * PATIENCE, "{} files", moved());
+        assert!(begun.elapsed() < 3 * TEST_TIMEOUT, "{} files", moved());
     }
     assert!(controllers[other].leads());
     assert_eq!(moved(), 8 * 150);
     assert!(world.lock().unwrap().written.values().all(|times| *times == 1));
-    // Back again it follows, and answers.
+    // Restarted, it follows and responds.
     controllers[first].again();
     clients[0].move_to(controllers[first].address);
     assert_eq!(done(&mut clients[0]), 8);

@@ -1,4 +1,4 @@
-//! What the network tells applications (ALTO), how often a client may ask, and what is kept how long.
+//! ALTO documents, the rate limit of clients, and retention.
 
 mod common;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 const SITES: &str = "[[controller.site]]\nname = \"cern\"\nnetworks = [\"192.0.2.0/24\", \"2001:db8:1::/48\"]\n\
                      [[controller.site]]\nname = \"caltech\"\nnetworks = [\"198.51.100.0/24\"]\n";
 
-/// Reads the directory as a client does that knows the RFC and nothing of Penstock: what is where, by media type.
+/// Reads the directory as a client does that knows only the RFC. Returns id, media type and content.
 async fn discover(client: &mut common::Client) -> Vec<(String, String, Value)> {
     let entry = client.get("/api/v1/alto/directory").await;
     // RFC 7285 section 9.1.
@@ -46,7 +46,7 @@ fn of<'a>(found: &'a [(String, String, Value)], kind: &str) -> (&'a str, &'a Val
 }
 
 #[test]
-fn maps_are_read_by_who_knows_the_rfc_alone() {
+fn alto_maps_follow_rfc() {
     let (_keep, path) = directory();
     let running = Running::start(config(&path, SITES), &path);
     running.block(async {
@@ -54,7 +54,7 @@ fn maps_are_read_by_who_knows_the_rfc_alone() {
         let found = discover(&mut client).await;
         let (id, network) = of(&found, "networkmap");
         let (_, costs) = of(&found, "costmap");
-        // Section 11.2.3.6: costs are of that version of the map.
+        // Section 11.2.3.6: costs refer to that version of the map.
         let vtag = &network["meta"]["vtag"];
         assert_eq!(
             (vtag["resource-id"].as_str(), vtag),
@@ -63,7 +63,7 @@ fn maps_are_read_by_who_knows_the_rfc_alone() {
         let pids = network["network-map"].as_object().unwrap();
         assert_eq!(pids["cern"]["ipv4"], json!(["192.0.2.0/24"]));
         assert_eq!(pids["cern"]["ipv6"], json!(["2001:db8:1::/48"]));
-        // Section 5: every address is in one PID, whatever belongs to no site, too.
+        // Section 5: every address is in one PID, also those outside every site.
         let all = |family: &str, whole: &str| {
             pids.values().any(|group| {
                 group[family].as_array().is_some_and(|list| list.contains(&json!(whole)))
@@ -75,11 +75,11 @@ fn maps_are_read_by_who_knows_the_rfc_alone() {
             assert!(pids.contains_key(from));
             assert!(row.as_object().unwrap().keys().all(|to| pids.contains_key(to)), "{row}");
         }
-        // 70 ms over the link between the sites, in microseconds, and one for the link.
+        // 70 ms over the link between the sites, in microseconds, plus one for the link.
         let cost = costs["cost-map"]["cern"]["caltech"].as_f64().unwrap();
         assert_eq!(cost, 70_001.0, "{costs}");
 
-        // A link that is down changes costs, not the map; with no way left there is none.
+        // A link that is down changes costs, not the map; unreachable pairs have no cost.
         let mut operator = running.client("operator");
         for (link, wanted) in [("direct", json!(100_002.0)), ("round-2", Value::Null)] {
             let link = format!("/api/v1/links/{link}");
@@ -104,7 +104,7 @@ fn maps_are_read_by_who_knows_the_rfc_alone() {
 }
 
 #[test]
-fn who_asks_too_often_waits_and_others_do_not() {
+fn rate_limit_affects_one_client() {
     let (_keep, path) = directory();
     let running = Running::start(config(&path, "requests_per_second = 2"), &path);
     running.block(async {
@@ -129,14 +129,14 @@ fn who_asks_too_often_waits_and_others_do_not() {
             running.client("operator").ask("GET", "/api/v1/classes", &Value::Null).await.0,
             200
         );
-        // After the second that it was told to wait.
+        // After the second given by Retry-After.
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(greedy.ask("GET", "/api/v1/classes", &Value::Null).await.0, 200);
     });
 }
 
 #[test]
-fn what_ended_is_kept_as_long_as_is_said_and_what_lives_stays() {
+fn retention_purges_ended_requests_only() {
     on_both(|store| {
         let (_keep, path) = directory();
         let mut config = config(&path, &store.line());
@@ -158,18 +158,18 @@ fn what_ended_is_kept_as_long_as_is_said_and_what_lives_stays() {
             assert_eq!(status, 404);
             assert_eq!(world.lock().unwrap().written.len(), 50);
             assert_eq!(client.get("/api/v1/requests").await["requests"], json!([]));
-            // What nobody has begun is as old, and is there.
+            // A request that has not begun is as old, and stays.
             let (status, waits) = client.ask("POST", "/api/v1/requests", &body("/later", 3)).await;
             assert_eq!(status, 201);
             let paused = format!("/api/v1/requests/{}", waits["id"]);
             assert_eq!(client.ask("PATCH", &paused, &json!({ "paused": true })).await.0, 200);
-            // Its key is free again with it, and the same files may be asked for.
+            // Its key and its destinations are free again.
             let (status, again) = client.ask("POST", "/api/v1/requests", &body("/in", 50)).await;
             assert_eq!(status, 201, "{again}");
             let again = format!("/api/v1/requests/{}", again["id"]);
             turns(&mut nodes, async || client.ask("GET", &again, &Value::Null).await.0 == 404).await;
             assert_eq!(client.get(&paused).await["files"], 3);
-            // Who asked for it is known longer.
+            // The audit log is kept longer.
             let log = client.get("/api/v1/audit").await.to_string();
             assert!(log.contains("submit"), "{log}");
         });

@@ -30,7 +30,7 @@ fn is_over(request: &Value) -> bool {
 }
 
 #[test]
-fn files_that_are_asked_for_are_moved_once() {
+fn requested_files_are_transferred_once() {
     on_both(|store| {
         let (_keep, running, world, mut nodes) = start(store);
         let mut client = running.client("producer");
@@ -57,7 +57,7 @@ fn files_that_are_asked_for_are_moved_once() {
 }
 
 #[test]
-fn the_same_request_is_one_and_another_with_its_key_is_none() {
+fn submission_key_is_idempotent() {
     on_both(|store| {
         let (_keep, running, _, _) = start(store);
         let (mut one, mut other) = (running.client("producer"), running.client("operator"));
@@ -83,7 +83,7 @@ fn the_same_request_is_one_and_another_with_its_key_is_none() {
 }
 
 #[test]
-fn two_requests_never_write_one_file() {
+fn conflicting_destination_is_refused() {
     on_both(|store| {
         let (_keep, running, _, mut nodes) = start(store);
         let mut client = running.client("producer");
@@ -97,7 +97,7 @@ fn two_requests_never_write_one_file() {
             assert!(
                 refused["detail"].as_str().unwrap().contains(&format!("request {}", made["id"]))
             );
-            // Nothing of it is left: what was free is free.
+            // The rejected request left nothing behind.
             let third = request("/in", ["c".to_owned()]);
             assert_eq!(client.ask("POST", "/api/v1/requests", &third).await.0, 201);
             let path = format!("/api/v1/requests/{}", made["id"]);
@@ -115,7 +115,7 @@ fn two_requests_never_write_one_file() {
 }
 
 #[test]
-fn what_may_pass_is_tried_again_and_what_lasts_fails() {
+fn transient_faults_retry_permanent_fail() {
     use penstock_operations::orders::FaultKind;
     on_both(|store| {
         let (_keep, running, world, mut nodes) = start(store);
@@ -165,7 +165,7 @@ fn what_may_pass_is_tried_again_and_what_lasts_fails() {
 }
 
 #[test]
-fn a_directory_is_listed_first() {
+fn directory_is_listed_first() {
     use penstock_operations::orders::ListedFile;
     on_both(|store| {
         let (_keep, running, world, mut nodes) = start(store);
@@ -195,7 +195,7 @@ fn a_directory_is_listed_first() {
 }
 
 #[test]
-fn files_are_appended_until_a_request_is_sealed() {
+fn files_append_until_sealed() {
     on_both(|store| {
         let (_keep, running, _, mut nodes) = start(store);
         let mut client = running.client("producer");
@@ -270,7 +270,7 @@ fn requests_are_paused_resumed_and_cancelled() {
 }
 
 #[test]
-fn work_of_a_drained_or_lost_host_goes_on_elsewhere() {
+fn drained_or_lost_work_moves() {
     on_both(|store| {
         let (_keep, running, world, mut nodes) = start(store);
         nodes.iter_mut().for_each(|node| node.speed = 3);
@@ -293,7 +293,7 @@ fn work_of_a_drained_or_lost_host_goes_on_elsewhere() {
                 "{orders}"
             );
             assert_eq!(operator.ask("DELETE", "/api/v1/hosts/c2/drain", &Value::Null).await.0, 200);
-            // The first host is silent from here on; its process is gone.
+            // From here on the first host is silent; its process is gone.
             nodes[0].crash();
             nodes.remove(0);
             turns(&mut nodes, async || is_over(&client.get(&path).await)).await;
@@ -311,7 +311,7 @@ fn work_of_a_drained_or_lost_host_goes_on_elsewhere() {
 }
 
 #[test]
-fn everything_is_there_after_a_restart() {
+fn state_survives_restart() {
     on_both(|store| {
         let (_keep, path) = directory();
         let line = store.line();
@@ -347,7 +347,7 @@ fn everything_is_there_after_a_restart() {
 }
 
 #[test]
-fn a_broken_link_is_gone_around() {
+fn failed_link_is_bypassed() {
     on_both(|store| {
         let (_keep, running, _, mut nodes) = start(store);
         nodes.iter_mut().for_each(|node| node.speed = 1);

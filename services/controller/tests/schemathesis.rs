@@ -1,6 +1,6 @@
-//! The API against its own document, by schemathesis (PyPI): whatever is sent, answers are those that are documented.
+//! The API against its own document, by schemathesis (PyPI): every response matches the document.
 //!
-//! Skipped where `schemathesis` is not on the PATH: `pip install schemathesis`.
+//! Skipped if `schemathesis` is not on the PATH: `pip install schemathesis`.
 
 mod common;
 
@@ -8,13 +8,13 @@ use std::process::{Command, Stdio};
 
 use common::{OWNER, Running, config, directory};
 
-/// What cannot be asked so: an answer without an end, and what nodes say, which has no schema here.
+/// Endpoints that do not fit: an endless response, and reports of nodes, which have no schema here.
 const EXCLUDED: &str = "/events|/agents/";
 
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
 
 #[test]
-fn answers_are_as_documented() {
+fn responses_match_document() {
     let program =
         std::env::var("PENSTOCK_SCHEMATHESIS").unwrap_or_else(|_| "schemathesis".to_owned());
     let version = Command::new(&program)

@@ -12,7 +12,7 @@ use std::time::Duration;
 use penstock_mover::agent::Place;
 use penstock_mover::scan::{Found, Source, Walk};
 use penstock_mover::sink::PART;
-use penstock_operations::orders::{ENTRIES_MAX, ListedFile, OrderFault, LISTED_PATH};
+use penstock_operations::orders::{ENTRIES_MAX, LISTED_PATH, ListedFile, OrderFault};
 use penstock_protocol::manifest::{EntryKind, display_path};
 use penstock_sys::fs::{self, Dir, describe};
 

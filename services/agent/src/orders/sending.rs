@@ -17,7 +17,7 @@ use penstock_mover::dial::{Pair, TcpDial};
 use penstock_mover::identity::{Fingerprint, tls_client_config};
 use penstock_operations::execution::{ExecutionEvent, ExecutionState};
 use penstock_operations::orders::{
-    FILES_MAX, OrderFault, FaultKind, OrderId, ReportedOutcome, Overwrite, Send, Verify,
+    FILES_MAX, FaultKind, OrderFault, OrderId, Overwrite, ReportedOutcome, Send, Verify,
 };
 use penstock_protocol::control::{Settings, Settled};
 use penstock_protocol::digest::{Algorithm, Digest};
@@ -141,8 +141,13 @@ impl SendWork {
                 Err(text) => {
                     told[number] = true;
                     let fault = Some(lasting(text));
-                    let outcome =
-                        ReportedOutcome { file: place, bytes: 0, was_there: false, digest: None, fault };
+                    let outcome = ReportedOutcome {
+                        file: place,
+                        bytes: 0,
+                        was_there: false,
+                        digest: None,
+                        fault,
+                    };
                     outbox.push(outcome);
                 }
                 Ok(digest) => {
@@ -281,7 +286,11 @@ impl SendWork {
         (now, &self.last)
     }
 
-    fn ended(&mut self, outcome: Result<(), CopyError>, outbox: &mut Outbox<ReportedOutcome>) -> Step {
+    fn ended(
+        &mut self,
+        outcome: Result<(), CopyError>,
+        outbox: &mut Outbox<ReportedOutcome>,
+    ) -> Step {
         self.current = None;
         self.before.moved_bytes += self.last.tally.moved_bytes;
         self.before.retransmits += self.last.retransmits;
@@ -290,7 +299,8 @@ impl SendWork {
             Ok(()) => {
                 let group = self.groups.pop_front();
                 for file in group.into_iter().flat_map(|group| group.files) {
-                    let unsaid = || (0, fault(FaultKind::Transient, "the transfer ended without it"));
+                    let unsaid =
+                        || (0, fault(FaultKind::Transient, "the transfer ended without it"));
                     let (bytes, fault) = self.failed.remove(&file).unwrap_or_else(unsaid);
                     self.tell(file, bytes, false, None, Some(fault), outbox);
                 }

@@ -1,4 +1,4 @@
-//! What nodes ask. The objects are those of `penstock_operations::orders`, whose source says what each field means.
+//! Endpoints of nodes. The objects are documented in `penstock_operations::orders`.
 
 use std::sync::Arc;
 
@@ -9,44 +9,44 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use penstock_operations::orders::{ENTRIES_MAX, Instructions, OUTCOMES_MAX, Order, Report};
 
-use super::{Asking, body};
-use crate::problem::Problem;
+use super::{ApiClient, body};
+use crate::problem::ProblemDetails;
 use crate::shared::Shared;
 
 /// Most orders in one report.
 const ORDERS_MAX: usize = 10_000;
 
-/// Addresses and interfaces of a node.
+/// Most addresses and most interfaces of a node.
 const FEW_MAX: usize = 256;
 
-fn allowed(shared: &Shared, asking: &Asking, host: &str) -> Result<(), Problem> {
+fn allowed(shared: &Shared, asking: &ApiClient, host: &str) -> Result<(), ProblemDetails> {
     if !asking.who.is_host(host) {
         shared.counters.refused();
-        return Err(Problem::forbidden(format!(
+        return Err(ProblemDetails::forbidden(format!(
             "the token of '{}' is not that of host '{host}': give it the scope agent:{host}",
             asking.who.name
         )));
     }
     if !shared.settings().config.is_host(host) {
-        return Err(Problem::not_found(format!(
+        return Err(ProblemDetails::not_found(format!(
             "the controller's topology has no host '{host}': name the node as it is there"
         )));
     }
     Ok(())
 }
 
-/// Takes a node's report; the answer says what is to stand there.
+/// Stores a node's report; responds with its instructions.
 #[utoipa::path(post, path = "/api/v1/agents/{host}/report", security(("token" = [])),
     params(("host" = String, Path, description = "Name of the host in the topology")),
     request_body(content = serde_json::Value, description = "A report"), responses(
-    (status = 200, body = serde_json::Value, description = "What is to stand"), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = serde_json::Value, description = "Instructions"), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn report(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     Path(host): Path<String>,
     given: Result<Bytes, BytesRejection>,
-) -> Result<Json<Instructions>, Problem> {
+) -> Result<Json<Instructions>, ProblemDetails> {
     allowed(&shared, &asking, &host)?;
     let report: Report = body(given)?;
     check(&report)?;
@@ -54,9 +54,9 @@ pub(super) async fn report(
     Ok(Json(shared.writer.report(host, report).await?))
 }
 
-fn check(report: &Report) -> Result<(), Problem> {
+fn check(report: &Report) -> Result<(), ProblemDetails> {
     let too_many = |pointer: String, most: usize| {
-        Err(Problem::at(
+        Err(ProblemDetails::at(
             StatusCode::UNPROCESSABLE_ENTITY,
             pointer,
             format!("more than {most}: report the rest the next time"),
@@ -82,19 +82,19 @@ fn check(report: &Report) -> Result<(), Problem> {
     Ok(())
 }
 
-/// An order in full, as long as it stands.
+/// An order in full, while it is active.
 #[utoipa::path(get, path = "/api/v1/agents/{host}/orders/{id}", security(("token" = [])),
     params(("host" = String, Path, description = "Name of the host in the topology"),
         ("id" = u64, Path, description = "Number of the order")), responses(
-    (status = 200, body = serde_json::Value, description = "The order"), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = serde_json::Value, description = "The order"), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn order(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     Path((host, id)): Path<(String, String)>,
-) -> Result<Json<Order>, Problem> {
+) -> Result<Json<Order>, ProblemDetails> {
     allowed(&shared, &asking, &host)?;
-    let gone = || Problem::not_found(format!("order {id} does not stand at {host}"));
+    let gone = || ProblemDetails::not_found(format!("order {id} does not stand at {host}"));
     let number = id.parse().map_err(|_| gone())?;
     let order = crate::store::read::order(&shared.database.pool, &host, number).await?;
     order.map(Json).ok_or_else(gone)

@@ -1,5 +1,4 @@
-//! Events: as server-sent events with a cursor, so that a client that returns with the last number misses none; and those
-//! of the network as a list.
+//! Server-sent events with a cursor, so that a returning client misses none, and a list of network events.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,42 +14,42 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::objects::EventFacts;
-use super::{Asking, Given, Params};
-use crate::problem::Problem;
+use super::{ApiClient, QueryParams, RawParams};
+use crate::problem::ProblemDetails;
 use crate::shared::Shared;
 use crate::store::{now_ms, read};
 
-/// Events that are read at once.
-const PART: i64 = 500;
+/// Most events read at once.
+const EVENTS_PER_READ: i64 = 500;
 
-/// A look without being told, for what other controllers wrote.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval of polls for events of other controllers.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 struct Following {
     shared: Arc<Shared>,
-    who: crate::access::Who,
+    who: crate::access::AuthorizedClient,
     request: Option<i64>,
     after: i64,
     ready: std::collections::VecDeque<EventFacts>,
 }
 
-/// Follows what happens. `Last-Event-ID` or `after` says where to go on; without them it begins with what comes next.
+/// Streams events, from `Last-Event-ID` or `after` on; by default only new ones.
 #[utoipa::path(get, path = "/api/v1/events", security((), ("token" = [])),
     params(("after" = Option<i64>, Query, description = "Events with greater numbers than this"),
         ("request" = Option<i64>, Query, description = "Of this request")), responses(
     (status = 200, content_type = "text/event-stream", body = EventFacts, description = "Each event has its number as id and the object as data"),
-    (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn follow(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     headers: HeaderMap,
-    given: Given,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+    given: RawParams,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ProblemDetails> {
     if !asking.who.is_client() {
-        return Err(Problem::forbidden("the token needs the scope read or submit"));
+        return Err(ProblemDetails::forbidden("the token needs the scope read or submit"));
     }
-    let mut params = Params::new(given)?;
+    let mut params = QueryParams::new(given)?;
     let after = params.parsed::<i64>("after")?;
     let request = params.parsed::<i64>("request")?;
     params.none()?;
@@ -71,7 +70,7 @@ pub(super) async fn follow(
 }
 
 impl Following {
-    /// The next event that may be seen; none when the controller stops.
+    /// Returns the next event that the client may see; none when the controller stops.
     async fn next(&mut self) -> Option<EventFacts> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -82,7 +81,9 @@ impl Following {
             }
             let shared = Arc::clone(&self.shared);
             let told = shared.followers.notified();
-            let found = read::events(&shared.database.pool, self.request, self.after, PART).await;
+            let found =
+                read::events(&shared.database.pool, self.request, self.after, EVENTS_PER_READ)
+                    .await;
             let found = found.unwrap_or_default();
             if let Some(last) = found.last() {
                 self.after = last.id;
@@ -94,50 +95,50 @@ impl Following {
             });
             self.ready.extend(seen.map(EventFacts::from));
             if empty {
-                let _ = tokio::time::timeout(LOOK, told).await;
+                let _ = tokio::time::timeout(POLL_INTERVAL, told).await;
             }
         }
     }
 }
 
-/// Events of an answer where no limit is given, and at most.
-const NETWORK_EVENTS: i64 = 500;
+/// Default and largest limit of a list.
+const NETWORK_EVENTS_DEFAULT: i64 = 500;
 const NETWORK_EVENTS_MAX: i64 = 1000;
 
-/// Events of the network.
+/// List of network events.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct NetworkEvents {
-    /// The newest first.
+    /// Events, newest first.
     pub(crate) events: Vec<EventFacts>,
 }
 
-/// Events of the network itself in a time, the newest first: drains, links that go down or up, hosts that are lost.
+/// Network events of a period, newest first: drains, links going down or up, lost hosts.
 #[utoipa::path(get, path = "/api/v1/events/network", security((), ("token" = [])),
     params(("from" = Option<i64>, Query, description = "Seconds since 1970, or before now where it is not above 0; -86400 if not given"),
         ("to" = Option<i64>, Query, description = "Likewise; now if not given"),
-        ("limit" = Option<i64>, Query, description = "At most so many; 500 if not given", minimum = 1, maximum = 1000)), responses(
+        ("limit" = Option<i64>, Query, description = "Largest number of items; 500 if not given", minimum = 1, maximum = 1000)), responses(
     (status = 200, body = NetworkEvents),
-    (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn network(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
-    given: Given,
-) -> Result<Json<NetworkEvents>, Problem> {
+    asking: ApiClient,
+    given: RawParams,
+) -> Result<Json<NetworkEvents>, ProblemDetails> {
     if !asking.who.is_client() {
-        return Err(Problem::forbidden("the token needs the scope read or submit"));
+        return Err(ProblemDetails::forbidden("the token needs the scope read or submit"));
     }
-    let mut params = Params::new(given)?;
+    let mut params = QueryParams::new(given)?;
     let absolute = |time: i64| match time > 0 {
         true => time.saturating_mul(1000),
         false => now_ms().saturating_add(time.saturating_mul(1000)),
     };
     let from = absolute(params.parsed::<i64>("from")?.unwrap_or(-86_400));
     let to = absolute(params.parsed::<i64>("to")?.unwrap_or(0));
-    let limit = params.limit(NETWORK_EVENTS, NETWORK_EVENTS_MAX)?;
+    let limit = params.limit(NETWORK_EVENTS_DEFAULT, NETWORK_EVENTS_MAX)?;
     params.none()?;
     if from >= to {
-        return Err(Problem::field("from", "it is not before to: give an earlier from"));
+        return Err(ProblemDetails::field("from", "it is not before to: give an earlier from"));
     }
     let events = read::network_events(&shared.database.pool, (from, to), limit).await?;
     let seen = events.into_iter().filter(|event| match &event.class {

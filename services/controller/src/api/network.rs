@@ -1,4 +1,4 @@
-//! Classes, hosts, links, rounds, orders, and who changed what.
+//! Endpoints of the network: classes, hosts, links, rounds, orders and the audit log.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,91 +14,91 @@ use sqlx::Row;
 use utoipa::ToSchema;
 
 use super::objects::{OrderFacts, Orders, seconds};
-use super::{Asking, Given, Params, body};
-use crate::problem::Problem;
+use super::{ApiClient, QueryParams, RawParams, body};
+use crate::problem::ProblemDetails;
 use crate::shared::Shared;
 pub use crate::store::dispatch::ClassRate;
-use crate::store::report::InterfaceFacts;
+use crate::store::report::InterfaceRates;
 use crate::store::writer::Audit;
-use crate::store::{change, now_ms, read, seen};
+use crate::store::{change, link_telemetry, now_ms, read};
 
-/// Most rounds, orders and entries of the audit log in one answer.
+/// Most rounds, orders and audit entries in one response.
 const LIST_MAX: i64 = 1000;
 
-/// Longest reason that an operator may give.
-const WHY_MAX: usize = 500;
+/// Longest reason given by an operator, in characters.
+const REASON_CHARS_MAX: usize = 500;
 
-fn readable(shared: &Shared, asking: &Asking) -> Result<(), Problem> {
+fn readable(shared: &Shared, asking: &ApiClient) -> Result<(), ProblemDetails> {
     if asking.who.may_read() {
         return Ok(());
     }
     shared.counters.refused();
     let text = format!("the token of '{}' needs the scope read", asking.who.name);
-    Err(Problem::forbidden(text))
+    Err(ProblemDetails::forbidden(text))
 }
 
-fn operable(shared: &Shared, asking: &Asking) -> Result<(), Problem> {
+fn operable(shared: &Shared, asking: &ApiClient) -> Result<(), ProblemDetails> {
     if asking.who.may_operate() {
         return Ok(());
     }
     shared.counters.refused();
     let text = format!("the token of '{}' needs the scope operate", asking.who.name);
-    Err(Problem::forbidden(text))
+    Err(ProblemDetails::forbidden(text))
 }
 
-/// A class of work, and what it has.
+/// A class of work, with its present rates.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = ControllerClass)]
 pub struct ClassFacts {
-    /// Its name.
+    /// Name of the class.
     pub name: String,
-    /// Owner and activity that it stands for.
+    /// Scitags owner and activity that map to the class.
     pub label: Option<String>,
-    /// The 16-bit scitag of its packets.
+    /// 16-bit scitag of its packets.
     pub scitag: Option<u16>,
-    /// Against others of its tier.
+    /// Weight relative to other classes of its tier.
     pub weight: u32,
-    /// What it has at least while it wants it.
+    /// Lower bound of its rate while it has work.
     pub floor_bps: u64,
-    /// High-water mark: what it has at most while others could use the rest.
+    /// Soft high-water mark: upper bound while other classes can use the rest.
     pub mark_bps: Option<u64>,
-    /// What it never exceeds.
+    /// Hard upper bound.
     pub cap_bps: Option<u64>,
-    /// Tier 0 is served first.
+    /// Tiers are served in ascending order, 0 first.
     pub tier: u8,
-    /// When it may run, in UTC; empty for always.
+    /// Hours of operation in UTC; empty for always.
     pub windows: Vec<String>,
-    /// It may run now.
+    /// True while the class may run.
     pub open: bool,
-    /// When it may run next, in seconds since 1970, where it may not now.
+    /// Unix seconds of the next opening, while the class may not run.
     pub opens_unix_seconds: Option<i64>,
-    /// Files that wait.
+    /// Number of queued files.
     pub queued_files: i64,
-    /// Their bytes, as far as they are known.
+    /// Their bytes, of files with a known size.
     pub queued_bytes: i64,
-    /// What its orders are allotted.
+    /// Sum of the allotted rates of its orders.
     pub allotted_bps: i64,
-    /// What they have, as measured.
+    /// Sum of the measured rates of its orders.
     pub measured_bps: i64,
-    /// Its orders that stand.
+    /// Number of its active orders.
     pub orders: i64,
 }
 
-/// Classes.
+/// List of classes.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Classes {
-    /// In the order of the configuration.
+    /// Classes, in the order of the configuration.
     pub classes: Vec<ClassFacts>,
 }
 
-/// Classes of work, with what waits and what each has.
+/// Classes of work, with queued work and present rates.
 #[utoipa::path(get, path = "/api/v1/classes", security((), ("token" = [])), responses(
-    (status = 200, body = Classes), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = Classes), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn classes(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
-) -> Result<Json<Classes>, Problem> {
+    asking: ApiClient,
+) -> Result<Json<Classes>, ProblemDetails> {
     let pool = &shared.database.pool;
     let text = "SELECT class, CAST(SUM(files) AS BIGINT), CAST(SUM(bytes) AS BIGINT) FROM queue GROUP BY class";
     let queued = sqlx::query(text).fetch_all(pool).await?;
@@ -184,16 +184,16 @@ pub struct Hosts {
     pub hosts: Vec<HostFacts>,
 }
 
-/// Hosts, as they reported last.
+/// Hosts, as of their last report.
 #[utoipa::path(get, path = "/api/v1/hosts", security((), ("token" = [])), responses(
-    (status = 200, body = Hosts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = Hosts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn hosts(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
-) -> Result<Json<Hosts>, Problem> {
+    asking: ApiClient,
+) -> Result<Json<Hosts>, ProblemDetails> {
     if !asking.who.is_client() {
-        return Err(Problem::forbidden("the token needs the scope read or submit"));
+        return Err(ProblemDetails::forbidden("the token needs the scope read or submit"));
     }
     let pool = &shared.database.pool;
     let text = "SELECT name, seen, version, addresses, capacity, interfaces FROM host";
@@ -244,7 +244,7 @@ pub(super) async fn hosts(
         let Some(row) = reported.get(&node.name) else { return facts };
         let seen: i64 = row.get(1);
         let capacity: Capacity = serde_json::from_str(&row.get::<String, _>(4)).unwrap_or_default();
-        let interfaces: Vec<InterfaceFacts> =
+        let interfaces: Vec<InterfaceRates> =
             serde_json::from_str(&row.get::<String, _>(5)).unwrap_or_default();
         facts.state = if now - seen <= alive { "up" } else { "silent" }.to_owned();
         facts.seen_unix_seconds = Some(seconds(seen));
@@ -254,7 +254,7 @@ pub(super) async fn hosts(
         facts.read_bps = capacity.read_bps;
         facts.write_bps = capacity.write_bps;
         facts.transfers_max = Some(capacity.transfers);
-        // What a silent host sent last is no rate of now.
+        // The last rate of a silent host is not current.
         if now - seen <= alive {
             facts.sent_bps = interfaces.iter().map(|one| one.sent_bps).sum();
             facts.received_bps = interfaces.iter().map(|one| one.received_bps).sum();
@@ -264,22 +264,22 @@ pub(super) async fn hosts(
     Ok(Json(Hosts { hosts: hosts.collect() }))
 }
 
-/// Why something is drained.
+/// Options of a drain.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DrainBody {
-    /// For people.
+    /// Reason, for human readers.
     #[serde(default)]
     pub reason: String,
-    /// What runs there is taken back, and goes on elsewhere; otherwise it runs to its end.
+    /// Set to withdraw running orders, whose work continues elsewhere; otherwise they finish.
     #[serde(default)]
     pub now: bool,
-    /// It is gone for good: what it was told to do is over, and nobody waits for it. Refused while it reports.
+    /// Set if the host is gone for good: its orders count as stopped. Refused while the host reports.
     #[serde(default)]
     pub gone: bool,
 }
 
-/// What was done.
+/// Result of a drain.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Drained {
     /// Name of the host or site.
@@ -290,10 +290,10 @@ pub struct Drained {
 
 async fn drain(
     shared: &Shared,
-    asking: &Asking,
+    asking: &ApiClient,
     (name, site): (String, bool),
     on: Option<DrainBody>,
-) -> Result<Json<Drained>, Problem> {
+) -> Result<Json<Drained>, ProblemDetails> {
     operable(shared, asking)?;
     let settings = shared.settings();
     let config = &settings.config;
@@ -303,7 +303,7 @@ async fn drain(
         let text = format!(
             "the topology has no {what} '{name}': GET /api/v1/hosts lists hosts with their sites"
         );
-        return Err(Problem::not_found(text));
+        return Err(ProblemDetails::not_found(text));
     }
     let topology = &config.topology;
     let there = topology.hosts().filter(|(_, node)| match site {
@@ -311,10 +311,11 @@ async fn drain(
         false => node.name == name,
     });
     let hosts: Vec<String> = there.map(|(_, node)| node.name.clone()).collect();
-    if on.as_ref().is_some_and(|on| on.reason.len() > WHY_MAX || on.reason.contains('\0')) {
-        return Err(Problem::field(
+    if on.as_ref().is_some_and(|on| on.reason.len() > REASON_CHARS_MAX || on.reason.contains('\0'))
+    {
+        return Err(ProblemDetails::field(
             "/reason",
-            format!("a reason has at most {WHY_MAX} bytes, none of them zero"),
+            format!("a reason has at most {REASON_CHARS_MAX} bytes, none of them zero"),
         ));
     }
     if on.as_ref().is_some_and(|on| on.gone) {
@@ -323,7 +324,7 @@ async fn drain(
             let text = format!(
                 "host '{host}' reports, so it is not gone: end its agent first, or take its work back with now"
             );
-            return Err(Problem::at(StatusCode::CONFLICT, "/gone", text));
+            return Err(ProblemDetails::at(StatusCode::CONFLICT, "/gone", text));
         }
     }
     let audit = Audit {
@@ -346,73 +347,73 @@ async fn drain(
     Ok(Json(Drained { name, draining }))
 }
 
-/// Hosts that report.
-async fn up_hosts(shared: &Shared) -> Result<HashSet<String>, Problem> {
+/// Returns the hosts that are up.
+async fn up_hosts(shared: &Shared) -> Result<HashSet<String>, ProblemDetails> {
     let text = "SELECT name FROM host WHERE seen > $1";
     let query = sqlx::query(text).bind(now_ms() - shared.alive_ms());
     let rows = query.fetch_all(&shared.database.pool).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Reads a body that may be left out.
-fn drain_body(given: Result<Bytes, BytesRejection>) -> Result<DrainBody, Problem> {
+/// Parses an optional body.
+fn drain_body(given: Result<Bytes, BytesRejection>) -> Result<DrainBody, ProblemDetails> {
     match &given {
         Ok(bytes) if bytes.is_empty() => Ok(DrainBody::default()),
         _ => body(given),
     }
 }
 
-/// Nothing new begins at a host.
+/// Stops the start of work at a host.
 #[utoipa::path(put, path = "/api/v1/hosts/{name}/drain", security(("token" = [])),
     params(("name" = String, Path, description = "Of the host")), request_body = DrainBody, responses(
-    (status = 200, body = Drained), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = Drained), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn drain_host(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     Path(name): Path<String>,
     given: Result<Bytes, BytesRejection>,
-) -> Result<Json<Drained>, Problem> {
+) -> Result<Json<Drained>, ProblemDetails> {
     drain(&shared, &asking, (name, false), Some(drain_body(given)?)).await
 }
 
-/// A host takes work again.
+/// Resumes the start of work at a host.
 #[utoipa::path(delete, path = "/api/v1/hosts/{name}/drain", security(("token" = [])),
     params(("name" = String, Path, description = "Of the host")), responses(
-    (status = 200, body = Drained), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = Drained), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn undrain_host(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     Path(name): Path<String>,
-) -> Result<Json<Drained>, Problem> {
+) -> Result<Json<Drained>, ProblemDetails> {
     drain(&shared, &asking, (name, false), None).await
 }
 
-/// Nothing new begins at the hosts of a site.
+/// Stops the start of work at the hosts of a site.
 #[utoipa::path(put, path = "/api/v1/sites/{name}/drain", security(("token" = [])),
     params(("name" = String, Path, description = "Of the site")), request_body = DrainBody, responses(
-    (status = 200, body = Drained), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = Drained), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn drain_site(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     Path(name): Path<String>,
     given: Result<Bytes, BytesRejection>,
-) -> Result<Json<Drained>, Problem> {
+) -> Result<Json<Drained>, ProblemDetails> {
     drain(&shared, &asking, (name, true), Some(drain_body(given)?)).await
 }
 
-/// The hosts of a site take work again.
+/// Resumes the start of work at the hosts of a site.
 #[utoipa::path(delete, path = "/api/v1/sites/{name}/drain", security(("token" = [])),
     params(("name" = String, Path, description = "Of the site")), responses(
-    (status = 200, body = Drained), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = Drained), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn undrain_site(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     Path(name): Path<String>,
-) -> Result<Json<Drained>, Problem> {
+) -> Result<Json<Drained>, ProblemDetails> {
     drain(&shared, &asking, (name, true), None).await
 }
 
@@ -420,53 +421,53 @@ pub(super) async fn undrain_site(
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = ControllerLink)]
 pub struct LinkState {
-    /// Its name.
+    /// Name of the link.
     pub name: String,
-    /// Of each direction.
+    /// Capacity of each direction.
     pub capacity_bps: u64,
-    /// It is down: somebody said so, or an interface at its end.
+    /// True if an operator set it down, or an interface at its end reports so.
     pub down: bool,
-    /// What its interfaces say, by the collector; null where they say nothing.
+    /// State reported by its interfaces through the collector; null if unknown.
     pub up: Option<bool>,
-    /// What they counted from its first end to the other, in bits per second.
+    /// Counted rate from its first end to the other, in bits per second.
     pub forward_bps: Option<u64>,
-    /// And back.
+    /// Counted rate in the other direction, in bits per second.
     pub back_bps: Option<u64>,
-    /// Until when they counted it, in seconds since 1970.
+    /// Unix seconds of the end of the counted interval.
     pub counted_unix_seconds: Option<f64>,
-    /// Why, as was said.
+    /// Reason given by the operator.
     pub reason: Option<String>,
-    /// Since when, in seconds since 1970.
+    /// Unix seconds of the operator's last change.
     pub since_unix_seconds: Option<f64>,
-    /// What orders over it are allotted, both directions together.
+    /// Sum of the allotted rates of orders over it, both directions together.
     pub allotted_bps: i64,
-    /// What they have, as measured.
+    /// Sum of the measured rates of orders over it.
     pub measured_bps: i64,
-    /// Orders over it.
+    /// Number of orders over it.
     pub orders: i64,
 }
 
-/// Links.
+/// List of links.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct LinkStates {
-    /// In the order of the topology.
+    /// Links, in the order of the topology.
     pub links: Vec<LinkState>,
 }
 
-/// Links, with what is allotted of them.
+/// Links, with their allotted rates.
 #[utoipa::path(get, path = "/api/v1/links", security((), ("token" = [])), responses(
-    (status = 200, body = LinkStates), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = LinkStates), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn links(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
-) -> Result<Json<LinkStates>, Problem> {
+    asking: ApiClient,
+) -> Result<Json<LinkStates>, ProblemDetails> {
     readable(&shared, &asking)?;
     let pool = &shared.database.pool;
     let text = "SELECT name, down, since, why FROM link";
     let said = sqlx::query(text).fetch_all(pool).await?;
     let said: HashMap<String, _> = said.iter().map(|row| (row.get::<String, _>(0), row)).collect();
-    let seen = seen::all(pool).await?;
+    let seen = link_telemetry::load(pool).await?;
     let mut used: HashMap<String, (i64, i64, i64)> = HashMap::new();
     let text =
         "SELECT route, COALESCE(rate_bps, 0), CASE WHEN seen >= $1 THEN measured_bps ELSE 0 END
@@ -484,25 +485,25 @@ pub(super) async fn links(
         let row = said.get(&link.name);
         let (allotted_bps, measured_bps, orders) =
             used.get(&link.name).copied().unwrap_or_default();
-        let told = seen.get(&link.name).cloned().unwrap_or_default();
+        let telemetry = seen.get(&link.name).cloned().unwrap_or_default();
         let said = row.is_some_and(|row| row.get::<i64, _>(1) > 0);
         LinkState {
             name: link.name.clone(),
             capacity_bps: link.rate.0,
-            down: said || told.up == Some(false),
-            up: told.up,
-            forward_bps: told.count.and_then(|count| count.bps[0]),
-            back_bps: told.count.and_then(|count| count.bps[1]),
-            counted_unix_seconds: told.count.map(|count| seconds(count.at_ms)),
+            down: said || telemetry.up == Some(false),
+            up: telemetry.up,
+            forward_bps: telemetry.count.and_then(|count| count.bps[0]),
+            back_bps: telemetry.count.and_then(|count| count.bps[1]),
+            counted_unix_seconds: telemetry.count.map(|count| seconds(count.at_ms)),
             reason: match said {
                 true => row.map(|row| row.get(3)),
-                false if told.up == Some(false) => {
+                false if telemetry.up == Some(false) => {
                     Some("an interface at its end says so".to_owned())
                 }
                 false => row.map(|row| row.get(3)),
             },
             since_unix_seconds: row
-                .filter(|_| said || told.up != Some(false))
+                .filter(|_| said || telemetry.up != Some(false))
                 .map(|row| seconds(row.get(2))),
             allotted_bps,
             measured_bps,
@@ -512,38 +513,38 @@ pub(super) async fn links(
     Ok(Json(LinkStates { links: links.collect() }))
 }
 
-/// What is said of a link.
+/// State of a link, as set by an operator or monitor.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LinkBody {
-    /// It is down, or up again.
+    /// True to set the link down, false to set it up.
     pub down: bool,
-    /// For people.
+    /// Reason, for human readers.
     #[serde(default)]
     pub reason: String,
 }
 
-/// Says that a link is down, or up again: the next round, at once, puts what used it elsewhere.
+/// Sets a link down or up; a round moves its transfers at once.
 #[utoipa::path(put, path = "/api/v1/links/{name}", security(("token" = [])),
     params(("name" = String, Path, description = "Of the link")), request_body = LinkBody, responses(
-    (status = 200, body = LinkBody), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = LinkBody), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn set_link(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     Path(name): Path<String>,
     given: Result<Bytes, BytesRejection>,
-) -> Result<Json<LinkBody>, Problem> {
+) -> Result<Json<LinkBody>, ProblemDetails> {
     operable(&shared, &asking)?;
     if shared.settings().config.topology.link(&name).is_none() {
         let text = format!("the topology has no link '{name}': GET /api/v1/links lists them");
-        return Err(Problem::not_found(text));
+        return Err(ProblemDetails::not_found(text));
     }
     let asked: LinkBody = body(given)?;
-    if asked.reason.len() > WHY_MAX || asked.reason.contains('\0') {
-        return Err(Problem::field(
+    if asked.reason.len() > REASON_CHARS_MAX || asked.reason.contains('\0') {
+        return Err(ProblemDetails::field(
             "/reason",
-            format!("a reason has at most {WHY_MAX} bytes, none of them zero"),
+            format!("a reason has at most {REASON_CHARS_MAX} bytes, none of them zero"),
         ));
     }
     let audit = Audit {
@@ -566,48 +567,48 @@ pub(super) async fn set_link(
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = Round)]
 pub struct RoundFacts {
-    /// Its number.
+    /// Id of the round.
     pub id: i64,
-    /// When, in seconds since 1970.
+    /// Unix seconds.
     pub unix_seconds: f64,
-    /// What it was made for: event, timer or start.
+    /// Cause of the round: event, timer or start.
     pub cause: String,
-    /// How long it took to decide.
+    /// Duration of the decision.
     pub seconds: f64,
-    /// Orders that it looked at.
+    /// Number of active orders.
     pub orders: i64,
-    /// Orders that it began.
+    /// Number of orders started.
     pub started: i64,
-    /// Orders that go on otherwise.
+    /// Number of orders changed.
     pub changed: i64,
-    /// What each class that ran was allotted, and had.
+    /// Allotted and measured rate of each class with orders.
     pub classes: Vec<ClassRate>,
-    /// What people should know.
+    /// Events of the round, for human readers.
     pub notes: Vec<String>,
 }
 
-/// Rounds.
+/// A part of the list of rounds.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Rounds {
-    /// The newest first.
+    /// Rounds, newest first.
     pub rounds: Vec<RoundFacts>,
-    /// Give this as `before` for the next part; null where there is none.
+    /// Value of `before` that lists the next part; null if there is none.
     pub next: Option<i64>,
 }
 
-/// Rounds, the newest first.
+/// Rounds, newest first.
 #[utoipa::path(get, path = "/api/v1/rounds", security((), ("token" = [])),
     params(("before" = Option<i64>, Query, description = "With smaller numbers than this"),
-        ("limit" = Option<i64>, Query, description = "At most so many", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = Rounds), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+        ("limit" = Option<i64>, Query, description = "Largest number of items", minimum = 1, maximum = 1000)), responses(
+    (status = 200, body = Rounds), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn rounds(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
-    given: Given,
-) -> Result<Json<Rounds>, Problem> {
+    asking: ApiClient,
+    given: RawParams,
+) -> Result<Json<Rounds>, ProblemDetails> {
     readable(&shared, &asking)?;
-    let mut params = Params::new(given)?;
+    let mut params = QueryParams::new(given)?;
     let before = params.parsed::<i64>("before")?.unwrap_or(i64::MAX);
     let limit = params.limit(100, LIST_MAX)?;
     params.none()?;
@@ -632,14 +633,14 @@ pub(super) async fn rounds(
     Ok(Json(Rounds { rounds, next }))
 }
 
-/// Orders that stand, of all requests.
+/// Active orders of all requests.
 #[utoipa::path(get, path = "/api/v1/orders", security((), ("token" = [])), responses(
-    (status = 200, body = Orders), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = Orders), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn orders(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
-) -> Result<Json<Orders>, Problem> {
+    asking: ApiClient,
+) -> Result<Json<Orders>, ProblemDetails> {
     readable(&shared, &asking)?;
     let runs = read::runs(&shared.database.pool, None, 10 * LIST_MAX).await?;
     let recent = now_ms() - shared.alive_ms();
@@ -647,47 +648,47 @@ pub(super) async fn orders(
     Ok(Json(Orders { orders: orders.collect() }))
 }
 
-/// Who changed what.
+/// An entry of the audit log.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AuditFacts {
-    /// Its number.
+    /// Id of the entry.
     pub id: i64,
-    /// When, in seconds since 1970.
+    /// Unix seconds.
     pub unix_seconds: f64,
-    /// Name of the token.
+    /// Name of the client's token.
     pub who: String,
-    /// From which address.
+    /// Address of the client.
     pub peer: String,
-    /// submit, append, change, cancel, drain, undrain or link.
+    /// Action: submit, append, change, cancel, drain, undrain or link.
     pub what: String,
-    /// What it was done to.
+    /// Object of the action.
     pub object: String,
-    /// In detail.
+    /// Details of the action.
     pub detail: String,
 }
 
-/// The audit log.
+/// A part of the audit log.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AuditLog {
-    /// The newest first.
+    /// Entries, newest first.
     pub entries: Vec<AuditFacts>,
-    /// Give this as `before` for the next part; null where there is none.
+    /// Value of `before` that lists the next part; null if there is none.
     pub next: Option<i64>,
 }
 
-/// The audit log, the newest first.
+/// Entries of the audit log, newest first.
 #[utoipa::path(get, path = "/api/v1/audit", security(("token" = [])),
     params(("before" = Option<i64>, Query, description = "With smaller numbers than this"),
-        ("limit" = Option<i64>, Query, description = "At most so many", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = AuditLog), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+        ("limit" = Option<i64>, Query, description = "Largest number of items", minimum = 1, maximum = 1000)), responses(
+    (status = 200, body = AuditLog), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn audit(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
-    given: Given,
-) -> Result<Json<AuditLog>, Problem> {
+    asking: ApiClient,
+    given: RawParams,
+) -> Result<Json<AuditLog>, ProblemDetails> {
     operable(&shared, &asking)?;
-    let mut params = Params::new(given)?;
+    let mut params = QueryParams::new(given)?;
     let before = params.parsed::<i64>("before")?.unwrap_or(i64::MAX);
     let limit = params.limit(100, LIST_MAX)?;
     params.none()?;

@@ -1,4 +1,4 @@
-//! The objects of the API. Field names carry their units and stay.
+//! Objects of the API. Field names contain their units and are stable.
 
 use penstock_operations::forecast;
 use penstock_operations::orders::{Overwrite, Verify};
@@ -7,101 +7,101 @@ use utoipa::ToSchema;
 
 use crate::store::read::{StoredEvent, StoredFile, StoredRequest, StoredRun};
 
-/// A file that is to be moved.
+/// A file to transfer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileBody {
-    /// Below both directories, without `.` and `..`.
+    /// Relative to both directories, without `.` and `..`.
     pub path: String,
-    /// Its size, where it is known.
+    /// Size of the file, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// What it must be: `algorithm:hexadecimal`.
+    /// Expected digest, `algorithm:hexadecimal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
 
-/// What is asked for. Exactly one of `files`, `directory` and `open` says what is to be moved.
+/// A request to submit. Exactly one of `files`, `directory` and `open` selects the files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubmitBody {
-    /// The client's own name for it: the same request with the same key is one request, however often it comes.
+    /// Idempotency key of the client: submissions of the same body with the same key are one request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Class of work, by its name or by its owner and activity (`cms/data-consolidation`). May be left out where there is
     /// one class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// The site where the files are.
+    /// Site of the files.
     pub source: String,
-    /// The site where they go.
+    /// Site to transfer them to.
     pub destination: String,
-    /// The directory there, as the hosts' exports name it.
+    /// Source directory, as the hosts' exports name it.
     pub from: String,
-    /// The directory where they go.
+    /// Destination directory.
     pub to: String,
-    /// Up to 10,000 files.
+    /// Files to transfer, up to 10,000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileBody>,
-    /// Everything below `from`.
+    /// Set to transfer everything below `from`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub directory: bool,
-    /// More files will be appended until it is sealed.
+    /// Set if more files will be appended until the request is sealed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub open: bool,
     /// 1 to 5; 5 is the most urgent. 3 unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// When it should be done, in seconds since 1970.
+    /// Deadline in Unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_unix_seconds: Option<i64>,
-    /// Bytes of all files, where their sizes are not known.
+    /// Estimated bytes of all files, if their sizes are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_estimate_bytes: Option<u64>,
-    /// transfer (bytes on their way, and the digest that was given) or readback (what the device gives back, too).
+    /// Verification: transfer (bytes in transit and the given digest) or readback (also what the device returns).
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub verify: Verify,
-    /// changed (files that differ are replaced) or never.
+    /// Treatment of existing files: changed (files that differ are replaced) or never.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub overwrite: Overwrite,
-    /// Whether data is encrypted on its way. True unless given.
+    /// Set to encrypt the data in transit. True unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encrypt: Option<bool>,
-    /// How often a file is tried. 5 unless given.
+    /// Most attempts per file. 5 unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
-    /// The 16-bit scitag of its packets; that of its class unless given.
+    /// 16-bit scitag of the packets; that of the class unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scitag: Option<u16>,
 }
 
-/// More files of a request.
+/// Files to append to a request.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AppendBody {
-    /// How many files the request has before: a call that comes twice adds nothing the second time.
+    /// Number of files that the request has before; a repeated call then appends nothing.
     pub at: u64,
-    /// Up to 10,000 files.
+    /// Files to append, up to 10,000.
     #[serde(default)]
     pub files: Vec<FileBody>,
-    /// These were the last.
+    /// Set to seal the request: no more files follow.
     #[serde(default)]
     pub seal: bool,
 }
 
-/// A change of a request; what is absent stays as it is.
+/// Changes of a request; absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeBody {
-    /// 1 to 5.
+    /// New priority, 1 to 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// When it should be done, in seconds since 1970; 0 for no deadline.
+    /// New deadline in Unix seconds; 0 for no deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_unix_seconds: Option<i64>,
-    /// Whether it is paused.
+    /// Set to pause, clear to resume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
 }
@@ -217,7 +217,7 @@ impl From<StoredRequest> for RequestFacts {
 }
 
 impl RequestFacts {
-    /// With its rate and forecast, from those of its orders whose sending host `reports`.
+    /// Adds rate and forecast, from the orders whose sending host `reports`.
     pub(crate) fn with_runs(
         stored: StoredRequest,
         runs: &[StoredRun],
@@ -238,7 +238,7 @@ impl RequestFacts {
             ahead_bytes: 0,
         };
         let ended = stored.state.is_final();
-        // Of a directory that is being listed, or of files to come, nobody knows how much there is.
+        // The size of a directory being listed, or of files to be appended, is unknown.
         let is_known = !stored.tally.open && !stored.tally.cancel && !stored.paused;
         let mut facts = Self::from(stored);
         if !ended {
@@ -252,7 +252,7 @@ impl RequestFacts {
     }
 }
 
-/// A part of a list.
+/// A part of the list of requests.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Requests {
     /// Requests, the newest first.
@@ -298,16 +298,16 @@ impl From<StoredFile> for FileFacts {
     }
 }
 
-/// A part of a request's files.
+/// A part of the list of a request's files.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Files {
-    /// By number.
+    /// Files, by number.
     pub files: Vec<FileFacts>,
-    /// Give this as `after` for the next part; null where there is none.
+    /// Value of `after` that lists the next part; null if there is none.
     pub next: Option<i64>,
 }
 
-/// Something that happened.
+/// An event of a request or of the network.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = ControllerEvent)]
 pub struct EventFacts {
@@ -339,12 +339,12 @@ impl From<StoredEvent> for EventFacts {
     }
 }
 
-/// Events.
+/// A part of the list of events.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct History {
-    /// In their order.
+    /// Events, oldest first.
     pub events: Vec<EventFacts>,
-    /// Give this as `after` for the next part; null where there is none.
+    /// Value of `after` that lists the next part; null if there is none.
     pub next: Option<i64>,
 }
 
@@ -404,7 +404,7 @@ pub struct OrderFacts {
 }
 
 impl OrderFacts {
-    /// Of an order whose sending node does not report any more nothing is measured.
+    /// Converts a run; one whose sending node does not report has no measured rate.
     pub(crate) fn at(stored: StoredRun, reports: impl Fn(&StoredRun) -> bool) -> Self {
         let reports = reports(&stored);
         let mut facts = Self::from(stored);
@@ -447,9 +447,9 @@ impl From<StoredRun> for OrderFacts {
     }
 }
 
-/// Orders that stand.
+/// List of active orders.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Orders {
-    /// By number.
+    /// Orders, by number.
     pub orders: Vec<OrderFacts>,
 }

@@ -1,4 +1,4 @@
-//! Requests: submitted, listed, looked at, changed, cancelled.
+//! Endpoints of requests: submit, list, read, change, cancel.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,27 +18,27 @@ use super::objects::{
     AppendBody, ChangeBody, FileBody, FileFacts, Files, History, OrderFacts, Orders, RequestFacts,
     Requests, SubmitBody,
 };
-use super::{Asking, Given, Params, body, number};
-use crate::access::Who;
+use super::{ApiClient, QueryParams, RawParams, body, number};
+use crate::access::AuthorizedClient;
 use crate::config::Config;
 use crate::deadline;
 use crate::paths;
-use crate::problem::Problem;
+use crate::problem::ProblemDetails;
 use crate::shared::Shared;
-use crate::store::change::{self, Changed, Wanted};
+use crate::store::change::{self, ChangeOutcome, RequestChange};
 use crate::store::now_ms;
-use crate::store::read::{self, Filter, StoredRequest};
-use crate::store::submit::{NewFile, Policy, Submission, Submitted};
+use crate::store::read::{self, RequestFilter, StoredRequest};
+use crate::store::submit::{NewFile, Submission, Submitted, TransferPolicy};
 use crate::store::writer::Audit;
 use crate::waiting::Situation;
 
-/// Longest key of a client.
+/// Longest idempotency key.
 const KEY_BYTES_MAX: usize = 256;
 
-/// Largest sizes and times: what a database's numbers hold.
+/// Largest size or time, the range of database integers.
 const NUMBER_MAX: u64 = i64::MAX as u64;
 
-/// Most files, events and requests in one answer.
+/// Most requests, files or events in one response.
 const LIST_MAX: i64 = 1000;
 
 const STORED: &str = "a request that was just stored is there";
@@ -47,13 +47,13 @@ const STORED: &str = "a request that was just stored is there";
 #[utoipa::path(post, path = "/api/v1/requests", security(("token" = [])), request_body = SubmitBody, responses(
     (status = 201, body = RequestFacts, description = "It is new"),
     (status = 200, body = RequestFacts, description = "The same was asked before under this key"),
-    (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn submit(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     given: Result<Bytes, BytesRejection>,
-) -> Result<(StatusCode, Json<RequestFacts>), Problem> {
+) -> Result<(StatusCode, Json<RequestFacts>), ProblemDetails> {
     let asked: SubmitBody = body(given)?;
     let submission = lower(&shared, &asking, asked)?;
     let files = submission.files.clone();
@@ -66,7 +66,7 @@ pub(super) async fn submit(
         }
         Submitted::Same(id) => id,
         Submitted::Other(id) => {
-            return Err(Problem::at(
+            return Err(ProblemDetails::at(
                 StatusCode::CONFLICT,
                 "/key",
                 format!("request {id} has this key and asks for something else: give another key"),
@@ -77,28 +77,28 @@ pub(super) async fn submit(
         }
     };
     let stored = read::request(&shared.database.pool, id).await?;
-    let stored = stored.ok_or_else(|| Problem::not_found(STORED))?;
+    let stored = stored.ok_or_else(|| ProblemDetails::not_found(STORED))?;
     Ok((StatusCode::OK, Json(stored.into())))
 }
 
-/// Why its deadline cannot be met, as far as that is known.
+/// Returns the reason why its deadline cannot be met, if known.
 async fn deadline_problem(
     shared: &Shared,
     stored: &StoredRequest,
     forecast_seconds: Option<u64>,
-) -> Result<Option<String>, Problem> {
+) -> Result<Option<String>, ProblemDetails> {
     let settings = shared.settings();
     let pool = &shared.database.pool;
     Ok(deadline::problem(pool, &settings, now_ms(), stored, forecast_seconds).await?)
 }
 
-/// The conflict of a file that another request is writing. Which one is told to those alone who may see it.
+/// Returns the conflict of a file that another request is writing; names that request only to clients that may see it.
 async fn taken(
     shared: &Shared,
-    asking: &Asking,
+    asking: &ApiClient,
     files: &[NewFile],
     (file, by): (usize, Option<i64>),
-) -> Result<Problem, Problem> {
+) -> Result<ProblemDetails, ProblemDetails> {
     let path = files.get(file).map_or("", |file| file.path.as_str());
     let holder = match by {
         Some(id) => read::request(&shared.database.pool, id).await?,
@@ -114,16 +114,20 @@ async fn taken(
             "'{path}' is being written for somebody else: try it later, or leave the file out"
         ),
     };
-    Ok(Problem::at(StatusCode::CONFLICT, format!("/files/{file}/path"), text))
+    Ok(ProblemDetails::at(StatusCode::CONFLICT, format!("/files/{file}/path"), text))
 }
 
-/// What was asked, checked.
-fn lower(shared: &Shared, asking: &Asking, asked: SubmitBody) -> Result<Submission, Problem> {
+/// Validates a submission.
+fn lower(
+    shared: &Shared,
+    asking: &ApiClient,
+    asked: SubmitBody,
+) -> Result<Submission, ProblemDetails> {
     let settings = shared.settings();
     let class = class_of(&settings.config, &asking.who, asked.class.as_deref())?;
     if !asking.who.may_submit(class) {
         shared.counters.refused();
-        return Err(Problem::forbidden(format!(
+        return Err(ProblemDetails::forbidden(format!(
             "'{}' may not submit to class {}: its token needs the scope submit:{}{}",
             asking.who.name,
             class.name,
@@ -136,33 +140,33 @@ fn lower(shared: &Shared, asking: &Asking, asked: SubmitBody) -> Result<Submissi
             let text = format!(
                 "the topology has no site '{site}': GET /api/v1/hosts lists hosts with their sites"
             );
-            return Err(Problem::field(pointer, text));
+            return Err(ProblemDetails::field(pointer, text));
         }
     }
     if asked.source == asked.destination && asked.from == asked.to {
-        return Err(Problem::field(
+        return Err(ProblemDetails::field(
             "/to",
             "it is where the files are: give another directory or site",
         ));
     }
-    paths::directory(&asked.from).map_err(|text| Problem::field("/from", text))?;
-    paths::directory(&asked.to).map_err(|text| Problem::field("/to", text))?;
+    paths::directory(&asked.from).map_err(|text| ProblemDetails::field("/from", text))?;
+    paths::directory(&asked.to).map_err(|text| ProblemDetails::field("/to", text))?;
     let given = [!asked.files.is_empty(), asked.directory].into_iter().filter(|on| *on).count();
     match (given, asked.open) {
         (1, false) | (0 | 1, true) if !(asked.open && asked.directory) => {}
         (0, _) => {
             let text = "nothing is asked for: give files, or directory = true, or open = true and append files";
-            return Err(Problem::field("/files", text));
+            return Err(ProblemDetails::field("/files", text));
         }
         _ => {
             let text = "give either directory, or files with or without open";
-            return Err(Problem::field("/directory", text));
+            return Err(ProblemDetails::field("/directory", text));
         }
     }
     if let Some(key) = &asked.key
         && (key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0'))
     {
-        return Err(Problem::field(
+        return Err(ProblemDetails::field(
             "/key",
             format!("a key has 1 to {KEY_BYTES_MAX} bytes, none of them zero"),
         ));
@@ -171,14 +175,17 @@ fn lower(shared: &Shared, asking: &Asking, asked: SubmitBody) -> Result<Submissi
     check_priority(priority)?;
     let attempts = asked.attempts.unwrap_or(retry::ATTEMPTS_DEFAULT);
     if !(1..=retry::ATTEMPTS_MAX).contains(&attempts) {
-        return Err(Problem::field("/attempts", format!("give 1 to {}", retry::ATTEMPTS_MAX)));
+        return Err(ProblemDetails::field(
+            "/attempts",
+            format!("give 1 to {}", retry::ATTEMPTS_MAX),
+        ));
     }
     if asked.size_estimate_bytes.is_some_and(|bytes| bytes > NUMBER_MAX) {
-        return Err(Problem::field("/size_estimate_bytes", "it is too large"));
+        return Err(ProblemDetails::field("/size_estimate_bytes", "it is too large"));
     }
     let files = new_files(&asked.files)?;
     let deadline = asked.deadline_unix_seconds.map(deadline_ms).transpose()?;
-    // Hashed as it was understood, so that spaces and the order of keys make no other request of it.
+    // Hash of the parsed body, so white space and the order of keys do not matter.
     let text = serde_json::to_vec(&asked).expect("plain data");
     let hash = digest(&SHA256, &text);
     Ok(Submission {
@@ -191,7 +198,7 @@ fn lower(shared: &Shared, asking: &Asking, asked: SubmitBody) -> Result<Submissi
         destination: asked.destination,
         from: asked.from,
         to: asked.to,
-        policy: Policy {
+        policy: TransferPolicy {
             verify: asked.verify,
             overwrite: asked.overwrite,
             encrypt: asked.encrypt.unwrap_or(true),
@@ -207,26 +214,26 @@ fn lower(shared: &Shared, asking: &Asking, asked: SubmitBody) -> Result<Submissi
     })
 }
 
-/// The class that is named, or the only one that the token submits to.
+/// Returns the named class, or the only one that the token may submit to.
 fn class_of<'a>(
     config: &'a Config,
-    who: &Who,
+    who: &AuthorizedClient,
     given: Option<&str>,
-) -> Result<&'a WorkClass, Problem> {
+) -> Result<&'a WorkClass, ProblemDetails> {
     let classes = &config.classes;
     let Some(name) = given else {
         let mine: Vec<&WorkClass> = classes.iter().filter(|class| who.may_submit(class)).collect();
         return match (mine.as_slice(), classes.as_slice()) {
             ([one], _) => Ok(*one),
             ([], [one]) => Ok(one),
-            ([], _) => Err(Problem::forbidden(format!(
+            ([], _) => Err(ProblemDetails::forbidden(format!(
                 "'{}' may submit to no class: its token needs the scope submit:CLASS",
                 who.name
             ))),
             _ => {
                 let names: Vec<&str> = mine.iter().map(|class| class.name.as_str()).collect();
                 let text = format!("say which class of work it is: {}", names.join(", "));
-                Err(Problem::field("/class", text))
+                Err(ProblemDetails::field("/class", text))
             }
         };
     };
@@ -235,39 +242,39 @@ fn class_of<'a>(
     };
     let found = config.class(name).or_else(|| classes.iter().find(labelled));
     found.ok_or_else(|| {
-        Problem::field(
+        ProblemDetails::field(
             "/class",
             format!("there is no class '{name}': GET /api/v1/classes lists them"),
         )
     })
 }
 
-fn check_priority(priority: u8) -> Result<(), Problem> {
+fn check_priority(priority: u8) -> Result<(), ProblemDetails> {
     match priority {
         1..=5 => Ok(()),
-        _ => Err(Problem::field("/priority", "give 1 (can wait) to 5 (urgent)")),
+        _ => Err(ProblemDetails::field("/priority", "give 1 (can wait) to 5 (urgent)")),
     }
 }
 
-fn deadline_ms(seconds: i64) -> Result<i64, Problem> {
+fn deadline_ms(seconds: i64) -> Result<i64, ProblemDetails> {
     let far = 1_i64 << 40;
     match (1..far).contains(&seconds) {
         true => Ok(seconds * 1000),
-        false => Err(Problem::field("/deadline_unix_seconds", "give seconds since 1970")),
+        false => Err(ProblemDetails::field("/deadline_unix_seconds", "give seconds since 1970")),
     }
 }
 
-fn new_files(files: &[FileBody]) -> Result<Vec<NewFile>, Problem> {
+fn new_files(files: &[FileBody]) -> Result<Vec<NewFile>, ProblemDetails> {
     if files.len() > FILES_MAX {
         let text =
             format!("more than {FILES_MAX} files: submit with open = true and append the rest");
-        return Err(Problem::field("/files", text));
+        return Err(ProblemDetails::field("/files", text));
     }
     let mut seen = HashSet::with_capacity(files.len());
     let mut new = Vec::with_capacity(files.len());
     for (at, file) in files.iter().enumerate() {
         let wrong =
-            |field: &str, text: String| Problem::field(format!("/files/{at}/{field}"), text);
+            |field: &str, text: String| ProblemDetails::field(format!("/files/{at}/{field}"), text);
         paths::relative(&file.path).map_err(|text| wrong("path", text))?;
         if !seen.insert(file.path.as_str()) {
             return Err(wrong("path", format!("'{}' is there twice", file.path)));
@@ -284,7 +291,7 @@ fn new_files(files: &[FileBody]) -> Result<Vec<NewFile>, Problem> {
     Ok(new)
 }
 
-/// `algorithm:hexadecimal`; whether the algorithm is known is for the node to say.
+/// Validates the form `algorithm:hexadecimal`; the node checks the algorithm.
 fn check_digest(text: &str) -> Result<(), String> {
     let good = |name: &str, hex: &str| {
         (1..=16).contains(&name.len())
@@ -298,25 +305,33 @@ fn check_digest(text: &str) -> Result<(), String> {
     }
 }
 
-/// The request of this number, if who asks may see it.
-async fn seen(shared: &Shared, asking: &Asking, id: &str) -> Result<StoredRequest, Problem> {
+/// Returns a request if the client may see it.
+async fn seen(
+    shared: &Shared,
+    asking: &ApiClient,
+    id: &str,
+) -> Result<StoredRequest, ProblemDetails> {
     let missing = || {
-        Problem::not_found(format!(
+        ProblemDetails::not_found(format!(
             "there is no request {id} that you may see: GET /api/v1/requests lists them"
         ))
     };
     let number = number(id)?;
     let stored = read::request(&shared.database.pool, number).await?.ok_or_else(missing)?;
-    // One that may not be seen is not there.
+    // A request that the client may not see does not exist for it.
     if asking.who.may_see(&stored.class) { Ok(stored) } else { Err(missing()) }
 }
 
-fn may_change(shared: &Shared, asking: &Asking, stored: &StoredRequest) -> Result<(), Problem> {
+fn may_change(
+    shared: &Shared,
+    asking: &ApiClient,
+    stored: &StoredRequest,
+) -> Result<(), ProblemDetails> {
     if asking.who.may_change(&stored.class) {
         return Ok(());
     }
     shared.counters.refused();
-    Err(Problem::forbidden(format!(
+    Err(ProblemDetails::forbidden(format!(
         "'{}' may not change requests of class {}: its token needs the scope submit:{} or operate",
         asking.who.name, stored.class, stored.class
     )))
@@ -331,25 +346,25 @@ fn may_change(shared: &Shared, asking: &Asking, stored: &StoredRequest) -> Resul
         ("client" = Option<String>, Query, description = "Of this token"),
         ("key" = Option<String>, Query, description = "With this key of the client's"),
         ("before" = Option<i64>, Query, description = "With smaller numbers than this", minimum = 0),
-        ("limit" = Option<i64>, Query, description = "At most so many", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = Requests), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+        ("limit" = Option<i64>, Query, description = "Largest number of items", minimum = 1, maximum = 1000)), responses(
+    (status = 200, body = Requests), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
-    given: Given,
-) -> Result<Json<Requests>, Problem> {
+    asking: ApiClient,
+    given: RawParams,
+) -> Result<Json<Requests>, ProblemDetails> {
     if !asking.who.is_client() {
-        return Err(Problem::forbidden("the token needs the scope read or submit"));
+        return Err(ProblemDetails::forbidden("the token needs the scope read or submit"));
     }
-    let mut params = Params::new(given)?;
+    let mut params = QueryParams::new(given)?;
     let states = params.take("state").unwrap_or_default();
     let states = states.split(',').filter(|text| !text.is_empty());
     let states: Result<Vec<RequestState>, String> =
         states.map(|text| text.trim().parse()).collect();
-    let filter = Filter {
+    let filter = RequestFilter {
         before: params.parsed::<i64>("before")?,
-        states: states.map_err(|text| Problem::field("state", text))?,
+        states: states.map_err(|text| ProblemDetails::field("state", text))?,
         classes: asking.who.sees(),
         class: clean(&mut params, "class")?,
         source: clean(&mut params, "source")?,
@@ -371,10 +386,10 @@ pub(super) async fn list(
     Ok(Json(Requests { requests: requests.collect(), next }))
 }
 
-/// A text that a database takes.
-fn clean(params: &mut Params, name: &str) -> Result<Option<String>, Problem> {
+/// Returns a text parameter without NUL.
+fn clean(params: &mut QueryParams, name: &str) -> Result<Option<String>, ProblemDetails> {
     match params.take(name) {
-        Some(text) if text.contains('\0') => Err(Problem::field(name, "it has a zero byte")),
+        Some(text) if text.contains('\0') => Err(ProblemDetails::field(name, "it has a zero byte")),
         text => Ok(text),
     }
 }
@@ -382,13 +397,13 @@ fn clean(params: &mut Params, name: &str) -> Result<Option<String>, Problem> {
 /// One request, with its rate and a forecast.
 #[utoipa::path(get, path = "/api/v1/requests/{id}", security((), ("token" = [])),
     params(("id" = i64, Path, description = "Its number")), responses(
-    (status = 200, body = RequestFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = RequestFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn one(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     Path(id): Path<String>,
-) -> Result<Json<RequestFacts>, Problem> {
+) -> Result<Json<RequestFacts>, ProblemDetails> {
     let stored = seen(&shared, &asking, &id).await?;
     let pool = &shared.database.pool;
     let runs = read::runs(pool, Some(stored.id), LIST_MAX).await?;
@@ -403,7 +418,7 @@ pub(super) async fn one(
     Ok(Json(facts))
 }
 
-fn audit(asking: &Asking, what: &'static str, id: i64, detail: String) -> Audit {
+fn audit(asking: &ApiClient, what: &'static str, id: i64, detail: String) -> Audit {
     Audit {
         who: asking.who.name.clone(),
         peer: asking.peer.clone(),
@@ -413,30 +428,38 @@ fn audit(asking: &Asking, what: &'static str, id: i64, detail: String) -> Audit 
     }
 }
 
-/// What came of a change, as an answer.
-async fn answer(shared: &Shared, id: i64, changed: Changed) -> Result<Json<RequestFacts>, Problem> {
-    let conflict = |text: String| Err(Problem::new(StatusCode::CONFLICT, text));
+/// Returns the response to a change.
+async fn answer(
+    shared: &Shared,
+    id: i64,
+    changed: ChangeOutcome,
+) -> Result<Json<RequestFacts>, ProblemDetails> {
+    let conflict = |text: String| Err(ProblemDetails::new(StatusCode::CONFLICT, text));
     match changed {
-        Changed::Done => {
+        ChangeOutcome::Done => {
             let stored = read::request(&shared.database.pool, id).await?;
-            let stored = stored.ok_or_else(|| Problem::not_found(STORED))?;
+            let stored = stored.ok_or_else(|| ProblemDetails::not_found(STORED))?;
             let problem = deadline_problem(shared, &stored, None).await?;
             let mut facts = RequestFacts::from(stored);
             facts.deadline_problem = problem;
             Ok(Json(facts))
         }
-        Changed::Missing => Err(Problem::not_found(format!("there is no request {id}"))),
-        Changed::Over(state) => conflict(format!("request {id} is {state}: submit another one")),
-        Changed::Sealed => {
+        ChangeOutcome::Missing => {
+            Err(ProblemDetails::not_found(format!("there is no request {id}")))
+        }
+        ChangeOutcome::Over(state) => {
+            conflict(format!("request {id} is {state}: submit another one"))
+        }
+        ChangeOutcome::Sealed => {
             conflict(format!("request {id} takes no more files: submit another one"))
         }
-        Changed::Elsewhere(files) => Err(Problem::at(
+        ChangeOutcome::OffsetMismatch(files) => Err(ProblemDetails::at(
             StatusCode::CONFLICT,
             "/at",
             format!("request {id} has {files} files: give them from there on"),
         )),
-        // Told by who appends, with the file's name.
-        Changed::Taken { file, .. } => Err(Problem::at(
+        // `append` reports it, with the file's name.
+        ChangeOutcome::Taken { file, .. } => Err(ProblemDetails::at(
             StatusCode::CONFLICT,
             format!("/files/{file}/path"),
             "it is being written for somebody else: try it later, or leave the file out",
@@ -447,20 +470,20 @@ async fn answer(shared: &Shared, id: i64, changed: Changed) -> Result<Json<Reque
 /// Changes a request: priority, deadline, paused.
 #[utoipa::path(patch, path = "/api/v1/requests/{id}", security(("token" = [])),
     params(("id" = i64, Path, description = "Its number")), request_body = ChangeBody, responses(
-    (status = 200, body = RequestFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = RequestFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn change(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     Path(id): Path<String>,
     given: Result<Bytes, BytesRejection>,
-) -> Result<Json<RequestFacts>, Problem> {
+) -> Result<Json<RequestFacts>, ProblemDetails> {
     let stored = seen(&shared, &asking, &id).await?;
     may_change(&shared, &asking, &stored)?;
     let asked: ChangeBody = body(given)?;
     if asked == ChangeBody::default() {
         let text = "nothing to change: give priority, deadline_unix_seconds or paused";
-        return Err(Problem::field("", text));
+        return Err(ProblemDetails::field("", text));
     }
     asked.priority.map(check_priority).transpose()?;
     let deadline = match asked.deadline_unix_seconds {
@@ -468,7 +491,8 @@ pub(super) async fn change(
         Some(0) => Some(None),
         Some(seconds) => Some(Some(deadline_ms(seconds)?)),
     };
-    let wanted = Wanted { priority: asked.priority.map(i64::from), deadline, paused: asked.paused };
+    let wanted =
+        RequestChange { priority: asked.priority.map(i64::from), deadline, paused: asked.paused };
     let detail = serde_json::to_string(&asked).expect("plain data");
     let (id, audit) = (stored.id, audit(&asking, "change", stored.id, detail));
     let changed = shared.writer.apply(move |cx| {
@@ -478,16 +502,16 @@ pub(super) async fn change(
     answer(&shared, id, changed.await?).await
 }
 
-/// Cancels a request. What is in place stays; what runs stops soon after.
+/// Cancels a request. Transferred files stay; running orders stop soon after.
 #[utoipa::path(delete, path = "/api/v1/requests/{id}", security(("token" = [])),
     params(("id" = i64, Path, description = "Its number")), responses(
-    (status = 200, body = RequestFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = RequestFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn cancel(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     Path(id): Path<String>,
-) -> Result<Json<RequestFacts>, Problem> {
+) -> Result<Json<RequestFacts>, ProblemDetails> {
     let stored = seen(&shared, &asking, &id).await?;
     may_change(&shared, &asking, &stored)?;
     let (id, audit) = (stored.id, audit(&asking, "cancel", stored.id, String::new()));
@@ -503,17 +527,17 @@ pub(super) async fn cancel(
     params(("id" = i64, Path, description = "Its number"),
         ("state" = Option<String>, Query, description = "In this state"),
         ("after" = Option<i64>, Query, description = "With greater numbers than this"),
-        ("limit" = Option<i64>, Query, description = "At most so many", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = Files), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+        ("limit" = Option<i64>, Query, description = "Largest number of items", minimum = 1, maximum = 1000)), responses(
+    (status = 200, body = Files), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn files(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     Path(id): Path<String>,
-    given: Given,
-) -> Result<Json<Files>, Problem> {
+    given: RawParams,
+) -> Result<Json<Files>, ProblemDetails> {
     let stored = seen(&shared, &asking, &id).await?;
-    let mut params = Params::new(given)?;
+    let mut params = QueryParams::new(given)?;
     let state = params.parsed::<FileState>("state")?;
     let after = params.parsed::<i64>("after")?.unwrap_or(-1);
     let limit = params.limit(LIST_MAX, LIST_MAX)?;
@@ -527,21 +551,25 @@ pub(super) async fn files(
 /// Appends files to an open request, and seals it.
 #[utoipa::path(post, path = "/api/v1/requests/{id}/files", security(("token" = [])),
     params(("id" = i64, Path, description = "Its number")), request_body = AppendBody, responses(
-    (status = 200, body = RequestFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = RequestFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn append(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     Path(id): Path<String>,
     given: Result<Bytes, BytesRejection>,
-) -> Result<Json<RequestFacts>, Problem> {
+) -> Result<Json<RequestFacts>, ProblemDetails> {
     let stored = seen(&shared, &asking, &id).await?;
     may_change(&shared, &asking, &stored)?;
     let asked: AppendBody = body(given)?;
     if asked.files.is_empty() && !asked.seal {
-        return Err(Problem::field("/files", "nothing to append: give files, or seal = true"));
+        return Err(ProblemDetails::field(
+            "/files",
+            "nothing to append: give files, or seal = true",
+        ));
     }
-    let at = i64::try_from(asked.at).map_err(|_| Problem::field("/at", "it is too large"))?;
+    let at =
+        i64::try_from(asked.at).map_err(|_| ProblemDetails::field("/at", "it is too large"))?;
     let files = Arc::new(new_files(&asked.files)?);
     let detail = format!("{} files, seal {}", files.len(), asked.seal);
     let (id, audit) = (stored.id, audit(&asking, "append", stored.id, detail));
@@ -551,26 +579,28 @@ pub(super) async fn append(
         Box::pin(async move { change::append(cx, id, at, &files, seal, audit).await })
     });
     match changed.await? {
-        Changed::Taken { file, by } => Err(taken(&shared, &asking, &files, (file, by)).await?),
+        ChangeOutcome::Taken { file, by } => {
+            Err(taken(&shared, &asking, &files, (file, by)).await?)
+        }
         changed => answer(&shared, id, changed).await,
     }
 }
 
-/// What happened to a request.
+/// Events of a request, oldest first.
 #[utoipa::path(get, path = "/api/v1/requests/{id}/history", security((), ("token" = [])),
     params(("id" = i64, Path, description = "Its number"),
         ("after" = Option<i64>, Query, description = "Events with greater numbers than this"),
-        ("limit" = Option<i64>, Query, description = "At most so many", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = History), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+        ("limit" = Option<i64>, Query, description = "Largest number of items", minimum = 1, maximum = 1000)), responses(
+    (status = 200, body = History), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn history(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     Path(id): Path<String>,
-    given: Given,
-) -> Result<Json<History>, Problem> {
+    given: RawParams,
+) -> Result<Json<History>, ProblemDetails> {
     let stored = seen(&shared, &asking, &id).await?;
-    let mut params = Params::new(given)?;
+    let mut params = QueryParams::new(given)?;
     let after = params.parsed::<i64>("after")?.unwrap_or(0);
     let limit = params.limit(LIST_MAX, LIST_MAX)?;
     params.none()?;
@@ -579,16 +609,16 @@ pub(super) async fn history(
     Ok(Json(History { events: found.into_iter().map(Into::into).collect(), next }))
 }
 
-/// The orders of a request that stand, each with its rate and the reason for it.
+/// Active orders of a request, each with its rate and the reason for it.
 #[utoipa::path(get, path = "/api/v1/requests/{id}/why", security((), ("token" = [])),
     params(("id" = i64, Path, description = "Its number")), responses(
-    (status = 200, body = Orders), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = Orders), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn why(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     Path(id): Path<String>,
-) -> Result<Json<Orders>, Problem> {
+) -> Result<Json<Orders>, ProblemDetails> {
     let stored = seen(&shared, &asking, &id).await?;
     let runs = read::runs(&shared.database.pool, Some(stored.id), LIST_MAX).await?;
     let recent = now_ms() - shared.alive_ms();

@@ -1,4 +1,4 @@
-//! Reservations: a rate that a class is promised between two sites for a time.
+//! Endpoints of reservations: a guaranteed rate of a class between two sites for a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,30 +16,30 @@ use sqlx::any::AnyRow;
 use utoipa::ToSchema;
 
 use super::objects::seconds;
-use super::{Asking, body, number};
-use crate::problem::Problem;
+use super::{ApiClient, body, number};
+use crate::problem::ProblemDetails;
 use crate::shared::Shared;
 use crate::store::circuit::CircuitState;
 use crate::store::writer::Audit;
 use crate::store::{now_ms, reserve};
 
-/// A reservation that is asked for.
+/// A reservation to make.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReserveBody {
-    /// For this class of work.
+    /// Class of work that may use it.
     pub class: String,
-    /// The site where files are.
+    /// Site that sends.
     pub source: String,
-    /// The site where they go.
+    /// Site that receives.
     pub destination: String,
-    /// How much, in bits per second.
+    /// Rate in bits per second.
     pub rate_bps: u64,
-    /// From when on, in seconds since 1970.
+    /// Start in Unix seconds.
     pub begin_unix_seconds: i64,
-    /// Until when.
+    /// End in Unix seconds.
     pub end_unix_seconds: i64,
-    /// A circuit is to be made for it: a path of its own, with a rate that nobody else has.
+    /// Set to carry it over a circuit: a path with a rate that no other traffic shares.
     #[serde(default)]
     pub circuit: bool,
 }
@@ -99,48 +99,54 @@ pub struct Reservations {
     pub reservations: Vec<ReservationFacts>,
 }
 
-/// Makes a reservation, if links have room at every instant; a refusal says what would fit.
+/// Makes a reservation if links have capacity throughout; a refusal states what would fit.
 #[utoipa::path(post, path = "/api/v1/reservations", security(("token" = [])), request_body = ReserveBody, responses(
-    (status = 201, body = ReservationFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 201, body = ReservationFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn make(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     given: Result<Bytes, BytesRejection>,
-) -> Result<(StatusCode, Json<ReservationFacts>), Problem> {
+) -> Result<(StatusCode, Json<ReservationFacts>), ProblemDetails> {
     let asked: ReserveBody = body(given)?;
     let settings = shared.settings();
     let class = settings.config.class(&asked.class).ok_or_else(|| {
         let text = format!("there is no class '{}': GET /api/v1/classes lists them", asked.class);
-        Problem::field("/class", text)
+        ProblemDetails::field("/class", text)
     })?;
     if !asking.who.may_submit(class) && !asking.who.may_operate() {
         shared.counters.refused();
         let text = format!("the token needs the scope submit:{} or operate", class.name);
-        return Err(Problem::forbidden(text));
+        return Err(ProblemDetails::forbidden(text));
     }
     for (pointer, site) in [("/source", &asked.source), ("/destination", &asked.destination)] {
         if !settings.config.is_site(site) {
-            return Err(Problem::field(pointer, format!("the topology has no site '{site}'")));
+            return Err(ProblemDetails::field(
+                pointer,
+                format!("the topology has no site '{site}'"),
+            ));
         }
     }
     if !(1..=RATE_MAX.0).contains(&asked.rate_bps) {
-        return Err(Problem::field("/rate_bps", format!("give bits per second, up to {RATE_MAX}")));
+        return Err(ProblemDetails::field(
+            "/rate_bps",
+            format!("give bits per second, up to {RATE_MAX}"),
+        ));
     }
     let now = now_ms() / 1000;
     if asked.begin_unix_seconds < 0 {
-        return Err(Problem::field("/begin_unix_seconds", "give seconds since 1970"));
+        return Err(ProblemDetails::field("/begin_unix_seconds", "give seconds since 1970"));
     }
     let begins = asked.begin_unix_seconds.max(now);
     if asked.end_unix_seconds <= begins || asked.end_unix_seconds as u64 >= END_OF_TIME {
         let text = "give seconds since 1970, after its begin and after now";
-        return Err(Problem::field("/end_unix_seconds", text));
+        return Err(ProblemDetails::field("/end_unix_seconds", text));
     }
     if asked.circuit && shared.provider.is_none() {
         let text = "nobody makes circuits here: leave it out, or add [controller.circuits]";
-        return Err(Problem::field("/circuit", text));
+        return Err(ProblemDetails::field("/circuit", text));
     }
-    let wanted = reserve::Wanted {
+    let wanted = reserve::ReservationRequest {
         client: asking.who.name.clone(),
         class: Some(class.name.clone()),
         source: asked.source,
@@ -172,18 +178,19 @@ pub(super) async fn make(
         Ok(id) => id,
         Err(ReserveError::Shortage(full)) => {
             let text = format!("{full}: ask for that, or for another time");
-            return Err(Problem::at(StatusCode::CONFLICT, "/rate_bps", text));
+            return Err(ProblemDetails::at(StatusCode::CONFLICT, "/rate_bps", text));
         }
-        Err(error) => return Err(Problem::new(StatusCode::CONFLICT, error.to_string())),
+        Err(error) => return Err(ProblemDetails::new(StatusCode::CONFLICT, error.to_string())),
     };
     let all = stored(&shared, Some(id)).await?;
-    let one = all.into_iter().next().ok_or_else(|| Problem::not_found("it ended at once"))?;
+    let one =
+        all.into_iter().next().ok_or_else(|| ProblemDetails::not_found("it ended at once"))?;
     Ok((StatusCode::CREATED, Json(one)))
 }
 
-async fn stored(shared: &Shared, id: Option<i64>) -> Result<Vec<ReservationFacts>, Problem> {
+async fn stored(shared: &Shared, id: Option<i64>) -> Result<Vec<ReservationFacts>, ProblemDetails> {
     let now = now_ms();
-    // One that is over is there until its circuit is released.
+    // An ended reservation stays listed until its circuit is released.
     let text = "SELECT r.id, r.client, r.class, r.source, r.destination, r.rate_bps, r.begins, r.ends, r.route, c.state,
             c.since, c.why, c.addresses, c.measured_bps, c.checked, c.shows
         FROM reservation r LEFT JOIN circuit c ON c.reservation = r.id
@@ -212,7 +219,7 @@ async fn stored(shared: &Shared, id: Option<i64>) -> Result<Vec<ReservationFacts
 }
 
 fn circuit_of(row: &AnyRow) -> Option<CircuitFacts> {
-    let state = CircuitState::of(row.get::<Option<i64>, _>(9)?);
+    let state = CircuitState::from_number(row.get::<Option<i64>, _>(9)?);
     Some(CircuitFacts {
         state: state.as_str().to_owned(),
         since_unix_seconds: seconds(row.get(10)),
@@ -226,35 +233,35 @@ fn circuit_of(row: &AnyRow) -> Option<CircuitFacts> {
 
 /// Reservations that have not ended.
 #[utoipa::path(get, path = "/api/v1/reservations", security((), ("token" = [])), responses(
-    (status = 200, body = Reservations), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = Reservations), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
-) -> Result<Json<Reservations>, Problem> {
+    asking: ApiClient,
+) -> Result<Json<Reservations>, ProblemDetails> {
     if !asking.who.is_client() {
-        return Err(Problem::forbidden("the token needs the scope read or submit"));
+        return Err(ProblemDetails::forbidden("the token needs the scope read or submit"));
     }
     let all = stored(&shared, None).await?.into_iter();
     let seen = all.filter(|one| one.class.as_ref().is_none_or(|class| asking.who.may_see(class)));
     Ok(Json(Reservations { reservations: seen.collect() }))
 }
 
-/// Gives a reservation back, from now on.
+/// Ends a reservation now.
 #[utoipa::path(delete, path = "/api/v1/reservations/{id}", security(("token" = [])),
     params(("id" = i64, Path, description = "Its number")), responses(
-    (status = 200, body = ReservationFacts), (status = "4XX", body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = ReservationFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn cancel(
     State(shared): State<Arc<Shared>>,
-    asking: Asking,
+    asking: ApiClient,
     Path(id): Path<String>,
-) -> Result<Json<ReservationFacts>, Problem> {
+) -> Result<Json<ReservationFacts>, ProblemDetails> {
     let missing = || {
         let text = format!(
             "there is no reservation {id} that you may see: GET /api/v1/reservations lists them"
         );
-        Problem::not_found(text)
+        ProblemDetails::not_found(text)
     };
     let number = number(&id).map_err(|_| missing())?;
     let one = stored(&shared, Some(number)).await?.into_iter().next().ok_or_else(missing)?;
@@ -264,7 +271,7 @@ pub(super) async fn cancel(
     }
     if !asking.who.may_change(&class) {
         shared.counters.refused();
-        return Err(Problem::forbidden(format!(
+        return Err(ProblemDetails::forbidden(format!(
             "the token needs the scope submit:{class} or operate"
         )));
     }

@@ -1,4 +1,4 @@
-//! Circuits in a lab that runs on this machine: a part of each link, with addresses of their own (`penstock-lab`).
+//! Circuits in a lab on this machine: a share of each link, with addresses of their own (`penstock-lab`).
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use penstock_lab::control::{CircuitReport, ControlError, Request, ask};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Addresses, Circuit, CircuitError, CircuitProvider, Seen, SeenLink};
+use super::{Addresses, Circuit, CircuitError, CircuitLinkStatus, CircuitProvider, CircuitStatus};
 
 /// The lab in a directory.
 #[derive(Debug, Clone)]
@@ -16,13 +16,13 @@ pub struct LabCircuits {
 }
 
 impl LabCircuits {
-    /// Of the lab whose directory this is: `STATE/labs/NAME`.
+    /// Creates a provider for the lab in a directory, `STATE/labs/NAME`.
     #[must_use]
     pub fn new(directory: PathBuf) -> Self {
         Self { directory }
     }
 
-    /// Asks from a thread that may wait.
+    /// Sends a request from a thread that may block.
     async fn ask<T>(&self, request: Request) -> Result<T, ControlError>
     where
         T: DeserializeOwned + Send + 'static,
@@ -51,7 +51,10 @@ impl CircuitProvider for LabCircuits {
         })
     }
 
-    fn verify<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Seen>, CircuitError>> {
+    fn verify<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<CircuitStatus>, CircuitError>> {
         Box::pin(async move {
             let all: Vec<CircuitReport> = match self.ask(Request::Circuits).await {
                 Ok(all) => all,
@@ -61,12 +64,12 @@ impl CircuitProvider for LabCircuits {
             };
             let one = all.into_iter().find(|one| one.name == name);
             Ok(one.map(|one| {
-                let links = one.links.into_iter().map(|link| SeenLink {
+                let links = one.links.into_iter().map(|link| CircuitLinkStatus {
                     link: link.link,
                     up: !link.is_cut,
                     bytes: link.forward.wire_bytes,
                 });
-                Seen { links: links.collect() }
+                CircuitStatus { links: links.collect() }
             }))
         })
     }

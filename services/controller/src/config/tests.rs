@@ -1,4 +1,4 @@
-//! What the table says, and what is refused with its line.
+//! Accepted configurations, and errors with their lines.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn read(table: &str) -> Result<Config, String> {
 }
 
 #[test]
-fn what_is_said_is_taken() {
+fn valid_config_is_loaded() {
     let config = read(
         "topology = \"network.toml\"\nround = \"200ms\"\nlease = \"10s\"\nusable = 0.9\n\
          [[controller.class]]\nname = \"production\"\nlabel = \"cms/data-consolidation\"\nweight = 3\nmark = \"60G\"\n\
@@ -55,7 +55,7 @@ fn what_is_said_is_taken() {
 }
 
 #[test]
-fn a_mistake_is_told_with_its_line() {
+fn config_error_names_its_line() {
     for (table, told) in [
         ("", ": [controller] needs topology"),
         ("topology = \"none.toml\"", ":4: "),

@@ -1,46 +1,46 @@
-//! Changes that clients and operators ask for.
+//! Changes by clients and operators.
 
 use sqlx::Row;
 
-use super::rows::{self, Value};
-use super::settle::{self, Deltas};
+use super::outcomes::{self, RequestDeltas};
+use super::rows::{self, SqlValue};
 use super::submit::{self, NewBatch, NewFile};
-use super::writer::{Audit, Context};
+use super::writer::{Audit, TxContext};
 use super::{BatchKind, BatchState, dispatch};
 
-/// What a change of a request came to.
+/// Result of a change of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Changed {
-    /// It is made.
+pub(crate) enum ChangeOutcome {
+    /// Applied.
     Done,
-    /// There is no such request.
+    /// No such request.
     Missing,
-    /// It cannot be made any more; this is its state.
+    /// The request is in this final state.
     Over(String),
-    /// Files were appended at another place than where the request ends.
-    Elsewhere(i64),
-    /// It takes no more files.
+    /// The request has this number of files, not the given one.
+    OffsetMismatch(i64),
+    /// The request is sealed.
     Sealed,
-    /// The destination of a file is being written.
+    /// Another request is writing the destination of a file.
     Taken {
-        /// Its place in the call.
+        /// Index of the file in the call.
         file: usize,
-        /// By which request.
+        /// Id of the other request, if it still exists.
         by: Option<i64>,
     },
 }
 
-/// A change of a request.
+/// Changes of a request; none leaves a value as it is.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct RequestChange {
     pub(crate) priority: Option<i64>,
-    /// None where it stays; `Some(None)` for no deadline.
+    /// `Some(None)` removes the deadline.
     pub(crate) deadline: Option<Option<i64>>,
     pub(crate) paused: Option<bool>,
 }
 
-/// The state and class of a request.
-async fn state_of(cx: &mut Context, id: i64) -> Result<Option<(i64, String, bool)>, sqlx::Error> {
+/// Returns the state number and class of a request, and true if it is paused.
+async fn state_of(cx: &mut TxContext, id: i64) -> Result<Option<(i64, String, bool)>, sqlx::Error> {
     let row = sqlx::query("SELECT state, class, paused FROM request WHERE id = $1")
         .bind(id)
         .fetch_optional(&mut cx.tx)
@@ -48,19 +48,21 @@ async fn state_of(cx: &mut Context, id: i64) -> Result<Option<(i64, String, bool
     Ok(row.map(|row| (row.get(0), row.get(1), row.get::<i64, _>(2) > 0)))
 }
 
-fn over(state: i64) -> Option<Changed> {
+fn over(state: i64) -> Option<ChangeOutcome> {
     let state = penstock_operations::state::RequestState::ALL[state.clamp(0, 6) as usize];
-    state.is_final().then(|| Changed::Over(state.as_str().to_owned()))
+    state.is_final().then(|| ChangeOutcome::Over(state.as_str().to_owned()))
 }
 
-/// Changes priority, deadline, or whether it is paused.
+/// Changes priority or deadline, pauses or resumes.
 pub(crate) async fn change(
-    cx: &mut Context,
+    cx: &mut TxContext,
     id: i64,
-    wanted: &Wanted,
+    wanted: &RequestChange,
     audit: Audit,
-) -> Result<Changed, sqlx::Error> {
-    let Some((state, class, paused)) = state_of(cx, id).await? else { return Ok(Changed::Missing) };
+) -> Result<ChangeOutcome, sqlx::Error> {
+    let Some((state, class, paused)) = state_of(cx, id).await? else {
+        return Ok(ChangeOutcome::Missing);
+    };
     if let Some(over) = over(state) {
         return Ok(over);
     }
@@ -84,7 +86,7 @@ pub(crate) async fn change(
         }
     }
     if let Some(pause) = wanted.paused.filter(|pause| *pause != paused) {
-        hold(cx, id, pause).await?;
+        set_paused(cx, id, pause).await?;
         let (kind, text) = if pause { ("paused", "it waits") } else { ("resumed", "it goes on") };
         cx.event(Some(id), Some(&class), kind, text);
     }
@@ -92,12 +94,12 @@ pub(crate) async fn change(
         cx.event(Some(id), Some(&class), "changed", audit.detail.clone());
     }
     cx.audit(audit);
-    cx.wake();
-    Ok(Changed::Done)
+    cx.request_round();
+    Ok(ChangeOutcome::Done)
 }
 
-/// Pauses a request, or lets it go on.
-async fn hold(cx: &mut Context, id: i64, pause: bool) -> Result<(), sqlx::Error> {
+/// Pauses or resumes a request.
+async fn set_paused(cx: &mut TxContext, id: i64, pause: bool) -> Result<(), sqlx::Error> {
     let (from, to, sign) = match pause {
         true => ("(1)", 3, -1),
         false => ("(3)", 1, 1),
@@ -120,13 +122,13 @@ async fn hold(cx: &mut Context, id: i64, pause: bool) -> Result<(), sqlx::Error>
     }
     submit::count_queues(cx, counts).await?;
     if pause {
-        // What waits for another attempt is held, too; what runs is taken back and resumes where it was.
+        // Also pauses batches that wait for a retry. Running ones are withdrawn and resume from their partial files.
         let text = "UPDATE batch SET state = 3 WHERE request = $1 AND state = 0";
         sqlx::query(text).bind(id).execute(&mut cx.tx).await?;
         dispatch::withdraw(
             cx,
             "id IN (SELECT run FROM batch WHERE state = 2 AND request = $4)",
-            Value::Int(id),
+            SqlValue::Int(id),
             "a request in it was paused",
         )
         .await?;
@@ -134,13 +136,15 @@ async fn hold(cx: &mut Context, id: i64, pause: bool) -> Result<(), sqlx::Error>
     Ok(())
 }
 
-/// Cancels a request: what runs is taken back, the rest is worked at later.
+/// Cancels a request: maintenance withdraws its orders and cancels its files.
 pub(crate) async fn cancel(
-    cx: &mut Context,
+    cx: &mut TxContext,
     id: i64,
     audit: Audit,
-) -> Result<Changed, sqlx::Error> {
-    let Some((state, class, _)) = state_of(cx, id).await? else { return Ok(Changed::Missing) };
+) -> Result<ChangeOutcome, sqlx::Error> {
+    let Some((state, class, _)) = state_of(cx, id).await? else {
+        return Ok(ChangeOutcome::Missing);
+    };
     if let Some(over) = over(state) {
         return Ok(over);
     }
@@ -150,20 +154,20 @@ pub(crate) async fn cancel(
         cx.event(Some(id), Some(&class), "cancelling", format!("by {}", audit.who));
         cx.audit(audit);
     }
-    settle::recount(cx, id).await?;
-    cx.wake();
-    Ok(Changed::Done)
+    outcomes::refresh_request_state(cx, id).await?;
+    cx.request_round();
+    Ok(ChangeOutcome::Done)
 }
 
-/// Appends files to a request that is open, and seals it.
+/// Appends files to an open request, and seals it on demand.
 pub(crate) async fn append(
-    cx: &mut Context,
+    cx: &mut TxContext,
     id: i64,
     at: i64,
     files: &[NewFile],
     seal: bool,
     audit: Audit,
-) -> Result<Changed, sqlx::Error> {
+) -> Result<ChangeOutcome, sqlx::Error> {
     let row = sqlx::query(
         "SELECT state, files, open, class, source, destination, to_path, priority, deadline, lane, paused, cancel
          FROM request WHERE id = $1",
@@ -171,21 +175,21 @@ pub(crate) async fn append(
     .bind(id)
     .fetch_optional(&mut cx.tx)
     .await?;
-    let Some(row) = row else { return Ok(Changed::Missing) };
+    let Some(row) = row else { return Ok(ChangeOutcome::Missing) };
     let there: i64 = row.get(1);
-    // The same call once more, whose answer was lost.
+    // A retry of a call whose response was lost.
     if at + files.len() as i64 == there && at < there {
-        return Ok(Changed::Done);
+        return Ok(ChangeOutcome::Done);
     }
     if let Some(over) = over(row.get(0)) {
         return Ok(over);
     }
     if row.get::<i64, _>(2) == 0 || row.get::<i64, _>(11) > 0 {
         let sealed_before = seal && files.is_empty() && row.get::<i64, _>(11) == 0;
-        return Ok(if sealed_before { Changed::Done } else { Changed::Sealed });
+        return Ok(if sealed_before { ChangeOutcome::Done } else { ChangeOutcome::Sealed });
     }
     if at != there {
-        return Ok(Changed::Elsewhere(there));
+        return Ok(ChangeOutcome::OffsetMismatch(there));
     }
     let (class, source, site, to): (String, String, String, String) =
         (row.get(3), row.get(4), row.get(5), row.get(6));
@@ -207,34 +211,35 @@ pub(crate) async fn append(
             deadline: row.get(8),
             lane: row.get(9),
             attempt: 0,
-            state: if paused { BatchState::Held } else { BatchState::Queued },
+            state: if paused { BatchState::Paused } else { BatchState::Queued },
             not_before: 0,
         };
         if let Some((file, by)) = conflict(cx, &site, &to, files).await? {
-            return Ok(Changed::Taken { file, by });
+            return Ok(ChangeOutcome::Taken { file, by });
         }
         submit::append(cx, &base, there, (&site, &to), files.to_vec()).await?;
     }
     if seal {
         let text = "UPDATE request SET open = 0, changed = $1 WHERE id = $2";
         sqlx::query(text).bind(cx.now).bind(id).execute(&mut cx.tx).await?;
-        settle::count(cx, Deltas::from([(id, settle::Delta::default())])).await?;
+        outcomes::apply_deltas(cx, RequestDeltas::from([(id, outcomes::RequestDelta::default())]))
+            .await?;
     }
     cx.audit(audit);
-    Ok(Changed::Done)
+    Ok(ChangeOutcome::Done)
 }
 
-/// The first of these files whose destination is being written.
+/// Returns the first file whose destination another request is writing.
 async fn conflict(
-    cx: &mut Context,
+    cx: &mut TxContext,
     site: &str,
     to: &str,
     files: &[NewFile],
 ) -> Result<Option<(usize, Option<i64>)>, sqlx::Error> {
-    let rows = files.iter().enumerate().map(|(at, file)| -> [Value; 2] {
-        [(at as i64).into(), Value::Bytes(Some(submit::destination(site, to, &file.path)))]
+    let rows = files.iter().enumerate().map(|(at, file)| -> [SqlValue; 2] {
+        [(at as i64).into(), SqlValue::Bytes(Some(submit::destination(site, to, &file.path)))]
     });
-    let found = rows::with(
+    let found = rows::query_values(
         &mut cx.tx,
         "n, h",
         rows.collect(),
@@ -245,19 +250,19 @@ async fn conflict(
     Ok(first.map(|(at, by)| (at as usize, Some(by))))
 }
 
-/// How a host or site is drained.
+/// Options of a drain.
 #[derive(Debug, Clone)]
 pub(crate) struct Drain {
     pub(crate) reason: String,
-    /// What runs there is taken back.
+    /// Withdraws the orders at its hosts.
     pub(crate) now: bool,
-    /// Its hosts are gone for good: nothing that they were told to do goes on.
+    /// Declares its hosts gone for good: none of their orders continues.
     pub(crate) gone: bool,
 }
 
-/// Lets nothing new begin at a host or site, or lets it again.
+/// Stops or resumes the start of work at a host or site.
 pub(crate) async fn drain(
-    cx: &mut Context,
+    cx: &mut TxContext,
     name: &str,
     hosts: &[String],
     on: Option<&Drain>,
@@ -283,7 +288,7 @@ pub(crate) async fn drain(
             for host in hosts.iter().filter(|_| *now || *gone) {
                 for column in ["from_host = $4", "to_host = $4"] {
                     let why = format!("{name} is {}", if *gone { "gone" } else { "drained" });
-                    dispatch::withdraw(cx, column, Value::Text(host.clone()), &why).await?;
+                    dispatch::withdraw(cx, column, SqlValue::Text(host.clone()), &why).await?;
                 }
             }
             format!("{name} is {}: {why}", if *gone { "gone" } else { "drained" })
@@ -300,21 +305,21 @@ pub(crate) async fn drain(
     };
     cx.event(None, None, "drain", what);
     cx.audit(audit);
-    cx.wake();
+    cx.request_round();
     Ok(())
 }
 
-/// Says that a link is down, or up again.
+/// Sets a link down or up.
 pub(crate) async fn link(
-    cx: &mut Context,
+    cx: &mut TxContext,
     name: &str,
     down: bool,
     why: &str,
     audit: Audit,
 ) -> Result<(), sqlx::Error> {
-    let rows: Vec<[Value; 4]> =
+    let rows: Vec<[SqlValue; 4]> =
         vec![[name.into(), i64::from(down).into(), cx.now.into(), why.into()]];
-    rows::execute(
+    rows::insert(
         &mut cx.tx,
         "INSERT INTO link (name, down, since, why)",
         rows,
@@ -325,6 +330,6 @@ pub(crate) async fn link(
     let state = if down { "down" } else { "up" };
     cx.event(None, None, "link", format!("{name} is {state}: {why}"));
     cx.audit(audit);
-    cx.wake();
+    cx.request_round();
     Ok(())
 }

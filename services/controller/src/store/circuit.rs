@@ -1,4 +1,4 @@
-//! Circuits of reservations: where each stands. What is done about it is `crate::circuits`.
+//! Circuits of reservations and their states. `crate::circuits` acts on them.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,25 @@ use penstock_operations::round::CircuitView;
 use sqlx::any::AnyRow;
 use sqlx::{AnyPool, Row};
 
-use super::reserve::Route;
-use super::rows::{self, Value};
-use super::writer::Context;
+use super::reserve::ReservedRoute;
+use super::rows::{self, SqlValue};
+use super::writer::TxContext;
 
-/// Where a circuit stands.
+/// State of a circuit; the value is its number in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CircuitState {
-    /// Its time has not come.
+    /// Its start time has not come.
     Booked = 0,
-    /// It stands.
+    /// Established in the network.
     Up = 1,
-    /// It should stand and does not: it is tried again.
+    /// Failed or not yet established; retried.
     Broken = 2,
-    /// It is over.
+    /// Ended, and released in the network.
     Released = 3,
 }
 
 impl CircuitState {
-    pub(crate) fn of(number: i64) -> Self {
+    pub(crate) fn from_number(number: i64) -> Self {
         match number {
             0 => Self::Booked,
             1 => Self::Up,
@@ -33,7 +33,7 @@ impl CircuitState {
         }
     }
 
-    /// As the API writes it.
+    /// Returns the name in the API.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Booked => "booked",
@@ -46,31 +46,31 @@ impl CircuitState {
 
 /// A circuit with its reservation.
 #[derive(Debug, Clone)]
-pub(crate) struct Booked {
+pub(crate) struct BookedCircuit {
     pub(crate) id: i64,
     pub(crate) class: String,
     pub(crate) source: String,
     pub(crate) destination: String,
     pub(crate) rate_bps: i64,
-    /// Milliseconds since 1970.
+    /// Unix milliseconds.
     pub(crate) begins: i64,
     pub(crate) ends: i64,
-    pub(crate) route: Route,
+    pub(crate) route: ReservedRoute,
     pub(crate) state: CircuitState,
     pub(crate) addresses: BTreeMap<String, String>,
-    /// When it is tried next.
+    /// Unix milliseconds of the next attempt.
     pub(crate) again: i64,
     pub(crate) why: String,
-    /// When its counters were read last, and what it had carried then.
+    /// Unix milliseconds and bytes of the last reading of its counters.
     pub(crate) checked: Option<i64>,
     pub(crate) carried: i64,
-    /// What orders move shows on it; none where nothing has told yet.
+    /// True if its counters show the rate of its orders; none if unknown.
     pub(crate) shows: Option<bool>,
 }
 
-fn booked(row: &AnyRow) -> Booked {
+fn booked(row: &AnyRow) -> BookedCircuit {
     let json = |at: usize| row.get::<String, _>(at);
-    Booked {
+    BookedCircuit {
         id: row.get(0),
         class: row.get::<Option<String>, _>(1).unwrap_or_default(),
         source: row.get(2),
@@ -79,7 +79,7 @@ fn booked(row: &AnyRow) -> Booked {
         begins: row.get(5),
         ends: row.get(6),
         route: serde_json::from_str(&json(7)).unwrap_or_default(),
-        state: CircuitState::of(row.get(8)),
+        state: CircuitState::from_number(row.get(8)),
         addresses: serde_json::from_str(&json(9)).unwrap_or_default(),
         again: row.get(10),
         why: row.get(11),
@@ -89,8 +89,8 @@ fn booked(row: &AnyRow) -> Booked {
     }
 }
 
-/// Circuits that are not over.
-pub(crate) async fn live(pool: &AnyPool) -> Result<Vec<Booked>, sqlx::Error> {
+/// Returns the circuits that are not released.
+pub(crate) async fn live(pool: &AnyPool) -> Result<Vec<BookedCircuit>, sqlx::Error> {
     let text = "SELECT r.id, r.class, r.source, r.destination, r.rate_bps, r.begins, r.ends, r.route, c.state, c.addresses,
             c.again, c.why, c.checked, c.carried, c.shows
         FROM circuit c CROSS JOIN reservation r
@@ -98,8 +98,8 @@ pub(crate) async fn live(pool: &AnyPool) -> Result<Vec<Booked>, sqlx::Error> {
     Ok(sqlx::query(text).fetch_all(pool).await?.iter().map(booked).collect())
 }
 
-/// Those that stand and hold, as a round sees them, by their reservations.
-pub(crate) async fn standing(
+/// Returns the established circuits within their time, as a round uses them, by reservation.
+pub(crate) async fn active(
     pool: &AnyPool,
     now: i64,
 ) -> Result<BTreeMap<i64, CircuitView>, sqlx::Error> {
@@ -113,9 +113,9 @@ pub(crate) async fn standing(
         .collect())
 }
 
-/// A reservation that was just made is to be a circuit.
-pub(super) async fn book(cx: &mut Context, id: i64) -> Result<(), sqlx::Error> {
-    let row: [Value; 8] = [
+/// Books a circuit for a new reservation.
+pub(super) async fn book(cx: &mut TxContext, id: i64) -> Result<(), sqlx::Error> {
+    let row: [SqlValue; 8] = [
         id.into(),
         (CircuitState::Booked as i64).into(),
         "{}".into(),
@@ -126,15 +126,15 @@ pub(super) async fn book(cx: &mut Context, id: i64) -> Result<(), sqlx::Error> {
         "".into(),
     ];
     let into = "INSERT INTO circuit (reservation, state, addresses, since, again, carried, measured_bps, why)";
-    rows::execute(&mut cx.tx, into, vec![row], "").await?;
+    rows::insert(&mut cx.tx, into, vec![row], "").await?;
     Ok(())
 }
 
-/// It stands over these links.
-pub(crate) async fn stands(
-    cx: &mut Context,
-    one: &Booked,
-    route: &Route,
+/// Stores that a circuit is established over a route.
+pub(crate) async fn mark_up(
+    cx: &mut TxContext,
+    one: &BookedCircuit,
+    route: &ReservedRoute,
     addresses: &BTreeMap<String, String>,
 ) -> Result<(), sqlx::Error> {
     let text = "UPDATE circuit SET state = 1, addresses = $1, since = $2, why = '', checked = NULL, carried = 0,
@@ -149,14 +149,14 @@ pub(crate) async fn stands(
     let again = if one.state == CircuitState::Booked { "is made" } else { "is restored" };
     let text = format!("{} {again} over {}", one.id, links.join(", "));
     cx.event(None, Some(&one.class), "circuit", text);
-    cx.wake();
+    cx.request_round();
     Ok(())
 }
 
-/// It does not stand, and is tried again then.
-pub(crate) async fn fails(
-    cx: &mut Context,
-    one: &Booked,
+/// Stores that a circuit is broken, and when to retry.
+pub(crate) async fn mark_broken(
+    cx: &mut TxContext,
+    one: &BookedCircuit,
     why: &str,
     again: i64,
 ) -> Result<(), sqlx::Error> {
@@ -164,28 +164,31 @@ pub(crate) async fn fails(
         measured_bps = 0, shows = NULL WHERE reservation = $4";
     let query = sqlx::query(text).bind(why.to_owned()).bind(again).bind(cx.now).bind(one.id);
     query.execute(&mut cx.tx).await?;
-    // Once for each reason.
+    // One event for each reason.
     if one.state != CircuitState::Broken || one.why != why {
         let text = format!("{} does not stand: {why}", one.id);
         cx.event(None, Some(&one.class), "circuit", text);
-        cx.wake();
+        cx.request_round();
     }
     Ok(())
 }
 
-/// It is over.
-pub(crate) async fn ends(cx: &mut Context, one: &Booked) -> Result<(), sqlx::Error> {
+/// Stores that a circuit is released.
+pub(crate) async fn mark_released(
+    cx: &mut TxContext,
+    one: &BookedCircuit,
+) -> Result<(), sqlx::Error> {
     let text = "UPDATE circuit SET state = 3, since = $1, why = '', measured_bps = 0 WHERE reservation = $2";
     sqlx::query(text).bind(cx.now).bind(one.id).execute(&mut cx.tx).await?;
     cx.event(None, Some(&one.class), "circuit", format!("{} is released", one.id));
-    cx.wake();
+    cx.request_round();
     Ok(())
 }
 
-/// What its counters said, and whether what orders move shows in them.
-pub(crate) async fn note(
-    cx: &mut Context,
-    one: &Booked,
+/// Stores the readings of its counters, and if they show the rate of its orders.
+pub(crate) async fn store_counters(
+    cx: &mut TxContext,
+    one: &BookedCircuit,
     (carried, measured_bps): (i64, i64),
     shows: Option<bool>,
 ) -> Result<(), sqlx::Error> {
@@ -207,8 +210,8 @@ pub(crate) async fn note(
     Ok(())
 }
 
-/// What orders move that were told their path before `since`: the addresses that they leave from, and bits per second.
-pub(crate) async fn moved(
+/// Returns source addresses and measured bits per second of runs whose path is older than `since`.
+pub(crate) async fn measured_rates(
     pool: &AnyPool,
     since: i64,
 ) -> Result<Vec<(Vec<String>, i64)>, sqlx::Error> {

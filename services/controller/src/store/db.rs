@@ -1,4 +1,4 @@
-//! Opening the database, and the few places where SQLite and PostgreSQL differ.
+//! Connections to the database, and the differences between SQLite and PostgreSQL.
 
 use std::time::Duration;
 
@@ -8,57 +8,57 @@ use tokio::sync::oneshot;
 
 use super::schema;
 
-/// How long a statement waits for another program that holds the file.
-const BUSY_MS: u32 = 10_000;
+/// Time that a statement waits for a lock of another process.
+const LOCK_TIMEOUT_MS: u32 = 10_000;
 
-/// A transaction of a controller that stands still is ended by PostgreSQL after so long.
-const IDLE_MS: u32 = 10_000;
+/// Idle time after which PostgreSQL ends an open transaction.
+const IDLE_TX_TIMEOUT_MS: u32 = 10_000;
 
-/// Pages in SQLite's log at which whoever commits copies them into the file itself; [`fold`] keeps them far below.
-const LOG_PAGES_MAX: i64 = 65_536;
+/// WAL pages at which SQLite checkpoints within a commit; [`checkpoint_loop`] keeps the WAL far below.
+const WAL_PAGES_MAX: i64 = 65_536;
 
-/// Between two times at which the log is copied beside the writer.
-const FOLD: Duration = Duration::from_secs(1);
+/// Interval of checkpoints beside the writer.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Connections that read.
-const READERS: u32 = 4;
+/// Read-only connections.
+const READ_CONNECTIONS: u32 = 4;
 
-/// Which one it is.
+/// Database system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum DatabaseKind {
     Sqlite,
     Postgres,
 }
 
-/// A database, with its connections.
+/// A database with its connections.
 #[derive(Debug, Clone)]
 pub(crate) struct Database {
-    pub(crate) kind: Kind,
+    pub(crate) kind: DatabaseKind,
     options: AnyConnectOptions,
-    /// For questions.
+    /// Connections for read-only queries.
     pub(crate) pool: AnyPool,
 }
 
-/// The kind of database that an address names.
-pub(crate) fn kind(url: &str) -> Result<Kind, String> {
+/// Returns the database system of a URL.
+pub(crate) fn kind(url: &str) -> Result<DatabaseKind, String> {
     match url.split_once(':') {
-        Some(("sqlite", _)) => Ok(Kind::Sqlite),
-        Some(("postgres" | "postgresql", _)) => Ok(Kind::Postgres),
+        Some(("sqlite", _)) => Ok(DatabaseKind::Sqlite),
+        Some(("postgres" | "postgresql", _)) => Ok(DatabaseKind::Postgres),
         _ => Err("it is no database: write sqlite://FILE or postgres://USER@HOST/NAME".to_owned()),
     }
 }
 
 impl Database {
-    /// Opens it and brings its tables up to date.
+    /// Opens the database and migrates its tables.
     pub(crate) async fn open(url: &str) -> Result<Self, String> {
         sqlx::any::install_default_drivers();
         let kind = kind(url)?;
         let failed = |error: sqlx::Error| format!("cannot use the database: {error}");
         let options: AnyConnectOptions = url.parse().map_err(failed)?;
-        // A test looks at the plans of all statements.
+        // A test checks the query plans of all logged statements.
         let options = if cfg!(test) { options } else { options.disable_statement_logging() };
         let pool = AnyPoolOptions::new()
-            .max_connections(READERS)
+            .max_connections(READ_CONNECTIONS)
             .acquire_timeout(Duration::from_secs(10))
             .after_connect(move |connection, _| Box::pin(prepare(connection, kind)))
             .connect_lazy_with(options.clone());
@@ -69,7 +69,7 @@ impl Database {
         Ok(database)
     }
 
-    /// A connection of its own.
+    /// Opens another connection.
     pub(crate) async fn connect(&self) -> Result<AnyConnection, sqlx::Error> {
         let mut connection = self.options.connect().await?;
         prepare(&mut connection, self.kind).await?;
@@ -77,15 +77,15 @@ impl Database {
     }
 }
 
-async fn prepare(connection: &mut AnyConnection, kind: Kind) -> Result<(), sqlx::Error> {
+async fn prepare(connection: &mut AnyConnection, kind: DatabaseKind) -> Result<(), sqlx::Error> {
     let script = match kind {
-        // What was accepted survives a power failure, so FULL.
-        Kind::Sqlite => format!(
-            "PRAGMA busy_timeout = {BUSY_MS}; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
-             PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = {LOG_PAGES_MAX}"
+        // FULL, so that accepted requests survive a power failure.
+        DatabaseKind::Sqlite => format!(
+            "PRAGMA busy_timeout = {LOCK_TIMEOUT_MS}; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
+             PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = {WAL_PAGES_MAX}"
         ),
-        Kind::Postgres => format!(
-            "SET idle_in_transaction_session_timeout = {IDLE_MS}; SET lock_timeout = {BUSY_MS};
+        DatabaseKind::Postgres => format!(
+            "SET idle_in_transaction_session_timeout = {IDLE_TX_TIMEOUT_MS}; SET lock_timeout = {LOCK_TIMEOUT_MS};
              SET client_min_messages = warning"
         ),
     };
@@ -93,41 +93,41 @@ async fn prepare(connection: &mut AnyConnection, kind: Kind) -> Result<(), sqlx:
     Ok(())
 }
 
-/// Begins a transaction and takes the right to write until it ends.
-pub(crate) async fn begin(tx: &mut AnyConnection, kind: Kind) -> Result<(), sqlx::Error> {
+/// Begins a transaction and takes the write lock until it ends.
+pub(crate) async fn begin(tx: &mut AnyConnection, kind: DatabaseKind) -> Result<(), sqlx::Error> {
     let begin = match kind {
-        Kind::Sqlite => "BEGIN IMMEDIATE",
-        Kind::Postgres => "BEGIN; SELECT next FROM sequence WHERE name = 'lock' FOR UPDATE",
+        DatabaseKind::Sqlite => "BEGIN IMMEDIATE",
+        DatabaseKind::Postgres => "BEGIN; SELECT next FROM sequence WHERE name = 'lock' FOR UPDATE",
     };
     sqlx::raw_sql(begin).execute(tx).await?;
     Ok(())
 }
 
-/// Copies what was written from SQLite's log into its file until the other end of `ended` is gone, on a connection of its
-/// own: no transaction waits for it.
-pub(crate) async fn fold(database: Database, mut ended: oneshot::Receiver<()>) {
-    if database.kind != Kind::Sqlite {
+/// Checkpoints SQLite's WAL on its own connection until the other end of `ended` is dropped, so that no transaction has
+/// to.
+pub(crate) async fn checkpoint_loop(database: Database, mut ended: oneshot::Receiver<()>) {
+    if database.kind != DatabaseKind::Sqlite {
         return;
     }
     let mut connection: Option<AnyConnection> = None;
     loop {
         tokio::select! {
             _ = &mut ended => return,
-            () = tokio::time::sleep(FOLD) => {}
+            () = tokio::time::sleep(CHECKPOINT_INTERVAL) => {}
         }
         if connection.is_none() {
             connection = database.connect().await.ok();
         }
         let Some(open) = &mut connection else { continue };
-        if let Err(error) = copy_log(open).await {
+        if let Err(error) = checkpoint(open).await {
             tracing::debug!("the log of the database is not copied: {error}");
             connection = None;
         }
     }
 }
 
-async fn copy_log(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
-    // The log begins anew once all of it is copied; what was written meanwhile is little.
+async fn checkpoint(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+    // The WAL restarts once it is fully copied; few pages arrive meanwhile.
     for _ in 0..4 {
         let passive = sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").fetch_one(&mut *connection);
         let row = passive.await?;
@@ -139,16 +139,16 @@ async fn copy_log(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-/// What follows a choice of rows that another controller may be choosing, too.
-pub(crate) fn skip_locked(kind: Kind) -> &'static str {
+/// Returns the locking clause of a SELECT that competes with other controllers.
+pub(crate) fn skip_locked(kind: DatabaseKind) -> &'static str {
     match kind {
-        Kind::Sqlite => "",
-        Kind::Postgres => " FOR UPDATE SKIP LOCKED",
+        DatabaseKind::Sqlite => "",
+        DatabaseKind::Postgres => " FOR UPDATE SKIP LOCKED",
     }
 }
 
-/// `count` numbers that nobody had before; the first of them.
-pub(crate) async fn numbers(
+/// Allocates `count` consecutive ids and returns the first.
+pub(crate) async fn allocate_ids(
     tx: &mut AnyConnection,
     name: &'static str,
     count: usize,

@@ -1,4 +1,4 @@
-//! What a round looks at, and what it writes.
+//! Reads the input of a round, and stores its decision.
 
 use std::collections::HashSet;
 
@@ -12,18 +12,18 @@ use sqlx::{AnyPool, AssertSqlSafe, Row};
 use utoipa::ToSchema;
 
 use super::db;
-use super::report::InterfaceFacts;
-use super::reserve::{self, Route};
-use super::rows::{self, Value};
-use super::settle::{self, Delta, Deltas};
+use super::outcomes::{self, RequestDelta, RequestDeltas};
+use super::report::InterfaceRates;
+use super::reserve::{self, ReservedRoute};
+use super::rows::{self, SqlValue};
 use super::submit;
-use super::writer::Context;
-use super::{BatchKind, RunState, circuit, read, seen};
+use super::writer::TxContext;
+use super::{BatchKind, RunState, circuit, link_telemetry, read};
 
-/// Small batches that go into one order, at most.
-const BATCHES_MAX: usize = 512;
+/// Most small batches in one order.
+const BATCHES_PER_ORDER_MAX: usize = 512;
 
-/// Reads everything that a round looks at. A host counts as alive that was heard within `alive_ms`.
+/// Reads the input of a round. A host is alive if it reported within `alive_ms`.
 pub(crate) async fn snapshot(
     pool: &AnyPool,
     now: i64,
@@ -38,7 +38,7 @@ pub(crate) async fn snapshot(
     for row in hosts.fetch_all(pool).await? {
         let name: String = row.get(0);
         let capacity: Capacity = serde_json::from_str(&row.get::<String, _>(2)).unwrap_or_default();
-        let interfaces: Vec<InterfaceFacts> =
+        let interfaces: Vec<InterfaceRates> =
             serde_json::from_str(&row.get::<String, _>(3)).unwrap_or_default();
         snapshot.hosts.push(HostView {
             alive: now - row.get::<i64, _>(1) <= alive_ms,
@@ -55,8 +55,8 @@ pub(crate) async fn snapshot(
             name,
         });
     }
-    snapshot.down = read::down(pool).await?;
-    let seen = seen::all(pool).await?.into_iter();
+    snapshot.down = read::down_links(pool).await?;
+    let seen = link_telemetry::load(pool).await?.into_iter();
     snapshot.counts = seen.filter_map(|(link, seen)| Some((link, seen.count?))).collect();
     let runs = sqlx::query(
         "SELECT n.id, n.queue, n.class, n.request, n.from_host, n.to_host, n.priority, n.deadline,
@@ -101,7 +101,7 @@ pub(crate) async fn snapshot(
             set_ms: row.get(20),
         });
     }
-    let mut circuits = circuit::standing(pool, now).await?;
+    let mut circuits = circuit::active(pool, now).await?;
     let reservations = "SELECT class, source, destination, rate_bps, id, route FROM reservation WHERE begins <= $1 AND ends > $1 ORDER BY id";
     for row in sqlx::query(reservations).bind(now).fetch_all(pool).await? {
         snapshot.reservations.push(ReservationView {
@@ -110,11 +110,11 @@ pub(crate) async fn snapshot(
             destination: row.get(2),
             rate_bps: row.get::<i64, _>(3) as u64,
             resources: {
-                let route: Route =
+                let route: ReservedRoute =
                     serde_json::from_str(&row.get::<String, _>(5)).unwrap_or_default();
                 let links = route.into_iter().map(|(resource, _)| resource).collect();
                 let sites: [String; 2] = [row.get(1), row.get(2)];
-                reserve::whole_path((&sites[0], &sites[1]), links)
+                reserve::path_resources((&sites[0], &sites[1]), links)
             },
             circuit: circuits.remove(&row.get::<i64, _>(4)),
         });
@@ -133,43 +133,43 @@ pub(crate) async fn snapshot(
     Ok(snapshot)
 }
 
-/// What a class was allotted in a round, and what it had.
+/// Rates of a class in a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClassRate {
-    /// Its name.
+    /// Name of the class.
     pub class: String,
-    /// What its orders were allotted.
+    /// Sum of the allotted rates of its orders.
     pub allotted_bps: u64,
-    /// What they had, as measured.
+    /// Sum of the measured rates of its orders.
     pub measured_bps: u64,
 }
 
-/// What a round wrote.
+/// Number of runs that a round started, and of plans that it changed.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Written {
+pub(crate) struct RoundChanges {
     pub(crate) started: i64,
     pub(crate) changed: i64,
 }
 
-/// Writes what a round decided.
+/// Stores the decision of a round.
 pub(crate) async fn write(
-    cx: &mut Context,
+    cx: &mut TxContext,
     decision: &Decision,
     (at, cause, micros, runs): (i64, &str, i64, i64),
-) -> Result<Written, sqlx::Error> {
-    let mut written = Written::default();
+) -> Result<RoundChanges, sqlx::Error> {
+    let mut written = RoundChanges::default();
     for start in &decision.starts {
-        written.started += i64::from(begin(cx, start).await?);
+        written.started += i64::from(start_run(cx, start).await?);
     }
     if written.started > 0 {
-        // What began has no rate yet, and does not move before it has one.
-        cx.wake();
+        // New runs get a rate, and may transfer, in the next round.
+        cx.request_round();
     }
-    written.changed = set(cx, &decision.settings).await?;
+    written.changed = store_plans(cx, &decision.settings).await?;
     for (run, why) in &decision.withdraw {
-        withdraw(cx, "id = $4", Value::Int(*run), why).await?;
+        withdraw(cx, "id = $4", SqlValue::Int(*run), why).await?;
     }
-    let id = db::numbers(&mut cx.tx, "round", 1).await?;
+    let id = db::allocate_ids(&mut cx.tx, "round", 1).await?;
     let notes = serde_json::to_string(&decision.notes).expect("plain data");
     let classes = decision.classes.iter().map(|(class, (allotted_bps, measured_bps))| ClassRate {
         class: class.clone(),
@@ -177,7 +177,7 @@ pub(crate) async fn write(
         measured_bps: *measured_bps,
     });
     let classes: Vec<ClassRate> = classes.collect();
-    let rows: Vec<[Value; 9]> = vec![[
+    let rows: Vec<[SqlValue; 9]> = vec![[
         id.into(),
         at.into(),
         cause.into(),
@@ -189,13 +189,13 @@ pub(crate) async fn write(
         notes.into(),
     ]];
     let into = "INSERT INTO round (id, at, cause, micros, runs, started, changed, classes, notes)";
-    rows::execute(&mut cx.tx, into, rows, "").await?;
+    rows::insert(&mut cx.tx, into, rows, "").await?;
     Ok(written)
 }
 
-/// Stores how runs are to go on; gives how many it is news to.
-async fn set(cx: &mut Context, settings: &[RunPlan]) -> Result<i64, sqlx::Error> {
-    let rows: Vec<[Value; 10]> = settings
+/// Stores the plans of runs. Returns the number of runs updated.
+async fn store_plans(cx: &mut TxContext, settings: &[RunPlan]) -> Result<i64, sqlx::Error> {
+    let rows: Vec<[SqlValue; 10]> = settings
         .iter()
         .map(|one| {
             [
@@ -213,7 +213,7 @@ async fn set(cx: &mut Context, settings: &[RunPlan]) -> Result<i64, sqlx::Error>
         })
         .collect();
     let now = cx.now;
-    let changed = rows::with_numbers(
+    let changed = rows::query_values_with(
         &mut cx.tx,
         &[now],
         "i, r, s, p, u, w, l, o, m, f",
@@ -228,11 +228,11 @@ async fn set(cx: &mut Context, settings: &[RunPlan]) -> Result<i64, sqlx::Error>
     Ok(changed.len() as i64)
 }
 
-/// Takes back the orders of runs; they end when the nodes have stopped.
+/// Withdraws the orders of runs, which end once the nodes have stopped.
 pub(crate) async fn withdraw(
-    cx: &mut Context,
+    cx: &mut TxContext,
     which: &'static str,
-    value: Value,
+    value: SqlValue,
     why: &str,
 ) -> Result<u64, sqlx::Error> {
     let text = format!(
@@ -240,31 +240,31 @@ pub(crate) async fn withdraw(
          WHERE state < 2 AND state = $3 AND {which}"
     );
     let query = sqlx::query(AssertSqlSafe(text))
-        .bind(RunState::Ending as i64)
+        .bind(RunState::Revoking as i64)
         .bind(why.to_owned())
-        .bind(RunState::Standing as i64);
+        .bind(RunState::Active as i64);
     let query = match value {
-        Value::Int(value) => query.bind(value),
-        Value::Text(value) => query.bind(value),
+        SqlValue::Int(value) => query.bind(value),
+        SqlValue::Text(value) => query.bind(value),
         _ => query,
     };
     Ok(query.execute(&mut cx.tx).await?.rows_affected())
 }
 
-/// A secret that lets one node in at another: 256 bits.
+/// Returns a random secret of 256 bits that admits one node at another.
 fn ticket() -> String {
     let mut bytes = [0_u8; 32];
     aws_lc_rs::rand::fill(&mut bytes).expect("the system's random numbers are there");
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Takes batches from a queue and makes a run of them; false where there are none any more.
-async fn begin(cx: &mut Context, start: &PlannedStart) -> Result<bool, sqlx::Error> {
+/// Starts a run with batches from a queue. Returns false if the queue is empty.
+async fn start_run(cx: &mut TxContext, start: &PlannedStart) -> Result<bool, sqlx::Error> {
     let text = format!(
         "SELECT id, request, kind, files, bytes, priority, deadline, lane FROM batch
          WHERE queue = $1 AND state = 1
             AND NOT EXISTS (SELECT 1 FROM request WHERE request.id = batch.request AND request.cancel = 1)
-         ORDER BY priority DESC, id LIMIT {BATCHES_MAX}{}",
+         ORDER BY priority DESC, id LIMIT {BATCHES_PER_ORDER_MAX}{}",
         db::skip_locked(cx.kind)
     );
     let found = sqlx::query(AssertSqlSafe(text)).bind(start.queue).fetch_all(&mut cx.tx).await?;
@@ -300,10 +300,10 @@ async fn begin(cx: &mut Context, start: &PlannedStart) -> Result<bool, sqlx::Err
         .await?;
     let (addresses, fingerprint): (String, String) =
         there.map_or_else(Default::default, |row| (row.get(0), row.get(1)));
-    let run = db::numbers(&mut cx.tx, "id", 1).await?;
-    let batches: Vec<[Value; 2]> =
+    let run = db::allocate_ids(&mut cx.tx, "id", 1).await?;
+    let batches: Vec<[SqlValue; 2]> =
         chosen.iter().map(|(row, place)| [row.get::<i64, _>(0).into(), (*place).into()]).collect();
-    rows::with_numbers(
+    rows::query_values_with(
         &mut cx.tx,
         &[run],
         "i, p",
@@ -313,20 +313,20 @@ async fn begin(cx: &mut Context, start: &PlannedStart) -> Result<bool, sqlx::Err
     .await?;
     let taken = (-(chosen.len() as i64), -files, -bytes);
     submit::count_queues(cx, [(start.queue, taken)].into()).await?;
-    let mut deltas = Deltas::new();
+    let mut deltas = RequestDeltas::new();
     for (row, _) in &chosen {
-        // Files are active as long as their batch runs: nothing is written of each.
-        let delta: &mut Delta = deltas.entry(row.get(1)).or_default();
+        // Files count as active while their batch runs; their rows stay unchanged.
+        let delta: &mut RequestDelta = deltas.entry(row.get(1)).or_default();
         delta.active += row.get::<i64, _>(3);
     }
-    settle::count(cx, deltas).await?;
+    outcomes::apply_deltas(cx, deltas).await?;
     let text = match start.to.as_str() {
         "" => format!("order {}: {} lists {from}", run * 2, start.from),
         host => format!("order {}: {files} files from {} to {host}", run * 2, start.from),
     };
     cx.event(Some(request), Some(&class), "order", text);
     let now = cx.now;
-    let row: [Value; 40] = [
+    let row: [SqlValue; 40] = [
         run.into(),
         head.get::<i64, _>(2).into(),
         start.queue.into(),
@@ -344,7 +344,7 @@ async fn begin(cx: &mut Context, start: &PlannedStart) -> Result<bool, sqlx::Err
         head.get::<Option<i64>, _>(6).into(),
         files.into(),
         bytes.into(),
-        (RunState::Standing as i64).into(),
+        (RunState::Active as i64).into(),
         0.into(),
         0.into(),
         0.into(),
@@ -368,7 +368,7 @@ async fn begin(cx: &mut Context, start: &PlannedStart) -> Result<bool, sqlx::Err
         now.into(),
         None::<i64>.into(),
     ];
-    rows::execute(
+    rows::insert(
         &mut cx.tx,
         "INSERT INTO run (id, kind, queue, request, class, from_host, to_host, from_path, to_path, policy, ticket,
             addresses, fingerprint, priority, deadline, files, bytes, state, told, from_gone, to_gone, path, route,

@@ -1,6 +1,6 @@
-//! The plan of every statement that a controller makes: none reads a whole table that grows.
+//! Checks the query plan of every statement of a controller: none scans a table that grows.
 //!
-//! The statements are those of a day with everything in it, noted as the database gets them.
+//! The statements are captured from the database log during a simulated day with every feature in use.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -16,8 +16,8 @@ use penstock_topology::Topology;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row};
 use tracing::field::{Field, Visit};
 
-use super::change::{self, Wanted};
-use super::read::{self, Filter};
+use super::change::{self, RequestChange};
+use super::read::{self, RequestFilter};
 use super::writer::Audit;
 use crate::config::Config;
 use crate::rehearsal::StoreController;
@@ -55,16 +55,16 @@ rate = "100G"
 
 static STATEMENTS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Takes what sqlx tells of each statement.
-struct Listener;
+/// Captures statements from sqlx's log events.
+struct StatementCapture;
 
 #[derive(Default)]
-struct Words {
+struct MessageVisitor {
     summary: String,
     statement: String,
 }
 
-impl Visit for Words {
+impl Visit for MessageVisitor {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
             "summary" => value.clone_into(&mut self.summary),
@@ -76,7 +76,7 @@ impl Visit for Words {
     fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
 }
 
-impl tracing::Subscriber for Listener {
+impl tracing::Subscriber for StatementCapture {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
         metadata.target() == "sqlx::query"
     }
@@ -90,7 +90,7 @@ impl tracing::Subscriber for Listener {
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
 
     fn event(&self, event: &tracing::Event<'_>) {
-        let mut words = Words::default();
+        let mut words = MessageVisitor::default();
         event.record(&mut words);
         // A short statement is its own summary.
         let text = if words.statement.is_empty() { words.summary } else { words.statement };
@@ -121,7 +121,7 @@ fn asked(files: usize) -> NewRequest {
     }
 }
 
-/// Requests, failures, a lost host, changes, questions, retention.
+/// Simulates requests, failures, a lost host, changes, queries and retention.
 fn a_day(desk: &mut StoreController, config: &Config) {
     let planner = Planner::new(config.topology.clone(), config.classes.clone(), config.rules);
     let node = |name: &str| NodeSpec {
@@ -168,7 +168,7 @@ fn a_day(desk: &mut StoreController, config: &Config) {
 }
 
 fn change_all(desk: &StoreController) {
-    let change = |id: i64, wanted: Wanted| {
+    let change = |id: i64, wanted: RequestChange| {
         let done = desk.writer.apply(move |cx| {
             let wanted = wanted.clone();
             Box::pin(async move { change::change(cx, id, &wanted, audit()).await })
@@ -177,7 +177,7 @@ fn change_all(desk: &StoreController) {
     };
     desk.runtime.block_on(async {
         let pool = &desk.database.pool;
-        let all = Filter { limit: 100, ..Filter::default() };
+        let all = RequestFilter { limit: 100, ..RequestFilter::default() };
         let found = read::requests(pool, &all).await.unwrap();
         let id = found.last().expect("there are some").id;
         for state in FileState::ALL {
@@ -192,17 +192,17 @@ fn change_all(desk: &StoreController) {
         read::runs(pool, None, 10).await.unwrap();
     });
     let requests = desk.runtime.block_on(async {
-        let all = Filter { limit: 100, ..Filter::default() };
+        let all = RequestFilter { limit: 100, ..RequestFilter::default() };
         read::requests(&desk.database.pool, &all).await.unwrap()
     });
     let open: Vec<i64> =
         requests.iter().filter(|one| one.ended.is_none()).map(|one| one.id).collect();
     let [first, second, third, ..] = open[..] else { return };
     let (deadline, priority) = (Some(Some(1_900_000_000_000)), Some(5));
-    change(first, Wanted { priority, deadline, paused: Some(true) });
-    change(first, Wanted { paused: Some(false), ..Wanted::default() });
-    change(second, Wanted { paused: Some(true), ..Wanted::default() });
-    change(second, Wanted { paused: Some(false), ..Wanted::default() });
+    change(first, RequestChange { priority, deadline, paused: Some(true) });
+    change(first, RequestChange { paused: Some(false), ..RequestChange::default() });
+    change(second, RequestChange { paused: Some(true), ..RequestChange::default() });
+    change(second, RequestChange { paused: Some(false), ..RequestChange::default() });
     let done = desk
         .writer
         .apply(move |cx| Box::pin(async move { change::cancel(cx, third, audit()).await }));
@@ -218,11 +218,11 @@ fn change_all(desk: &StoreController) {
     desk.runtime.block_on(drained).unwrap();
 }
 
-/// Tables that grow with what waits or with what was, and what statements call them.
+/// Tables that grow with waiting or past work, and their aliases in statements.
 const GROWING: [&str; 10] =
     ["file", "batch", "request", "run", "event", "audit", "f", "b", "r", "n"];
 
-/// Indexes of what is live alone.
+/// Indexes of unfinished rows only.
 const LIVE: [&str; 5] = ["run_live", "run_from", "run_to", "batch_queued", "batch_waiting"];
 
 async fn plan(connection: &mut AnyConnection, text: &str) -> Vec<String> {
@@ -232,8 +232,8 @@ async fn plan(connection: &mut AnyConnection, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_statement_reads_a_whole_table_that_grows() {
-    tracing::subscriber::set_global_default(Listener).expect("it is the only one");
+fn no_statement_scans_growing_tables() {
+    tracing::subscriber::set_global_default(StatementCapture).expect("it is the only one");
     let directory = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/plans.db?mode=rwc", directory.path().display());
     let mut config = Config::new(Topology::read(NETWORK).unwrap(), vec![WorkClass::new("default")]);

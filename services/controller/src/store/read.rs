@@ -1,4 +1,4 @@
-//! Questions: what the API shows, without changing anything.
+//! Read-only queries for the API.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,10 +7,10 @@ use penstock_operations::state::{FileState, RequestState, RequestTally};
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::{AnyPool, Arguments, AssertSqlSafe, Row};
 
-use super::submit::Policy;
-use super::{BatchKind, settle};
+use super::submit::TransferPolicy;
+use super::{BatchKind, outcomes};
 
-/// A request as it is stored.
+/// A request as stored.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredRequest {
     pub(crate) id: i64,
@@ -40,7 +40,7 @@ fn request_columns() -> String {
     format!(
         "id, client, client_key, class, source, destination, from_path, to_path, priority, deadline,
          size_estimate, state, paused, bytes, bytes_done, sized, submitted, changed, ended, trouble, {}",
-        settle::TALLY
+        outcomes::TALLY_COLUMNS
     )
 }
 
@@ -66,7 +66,7 @@ fn request_of(row: &AnyRow) -> StoredRequest {
         changed: row.get(17),
         ended: row.get(18),
         trouble: row.get(19),
-        tally: settle::tally(row, 20),
+        tally: outcomes::tally(row, 20),
     }
 }
 
@@ -76,13 +76,13 @@ pub(crate) async fn request(pool: &AnyPool, id: i64) -> Result<Option<StoredRequ
     Ok(row.as_ref().map(request_of))
 }
 
-/// Which requests are wanted.
+/// Conditions for a list of requests.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Filter {
-    /// Those with smaller numbers than this.
+pub(crate) struct RequestFilter {
+    /// Upper bound of ids, exclusive.
     pub(crate) before: Option<i64>,
     pub(crate) states: Vec<RequestState>,
-    /// Of these classes; none for all.
+    /// Classes visible to the client; none for all.
     pub(crate) classes: Option<Vec<String>>,
     pub(crate) class: Option<String>,
     pub(crate) source: Option<String>,
@@ -92,7 +92,7 @@ pub(crate) struct Filter {
     pub(crate) limit: i64,
 }
 
-/// A condition with its values.
+/// A SQL condition with its arguments.
 struct Condition {
     text: String,
     arguments: AnyArguments,
@@ -116,10 +116,10 @@ impl Condition {
     }
 }
 
-/// The newest first.
+/// Returns matching requests, newest first.
 pub(crate) async fn requests(
     pool: &AnyPool,
-    filter: &Filter,
+    filter: &RequestFilter,
 ) -> Result<Vec<StoredRequest>, sqlx::Error> {
     let mut condition = Condition::new();
     if let Some(before) = filter.before {
@@ -160,7 +160,7 @@ pub(crate) async fn requests(
     Ok(query.fetch_all(pool).await?.iter().map(request_of).collect())
 }
 
-/// A file as it is stored.
+/// A file as stored.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredFile {
     pub(crate) seq: i64,
@@ -173,16 +173,16 @@ pub(crate) struct StoredFile {
     pub(crate) changed: i64,
 }
 
-/// Numbers of files in one batch.
-struct Span {
+/// Sequence numbers of the files of a batch.
+struct FileSpan {
     first: i64,
     last: i64,
-    /// Where they are not one after the other.
+    /// Sorted numbers, if not contiguous.
     seqs: Option<Vec<i64>>,
 }
 
-impl Span {
-    /// From three columns: first, last, seqs.
+impl FileSpan {
+    /// Reads three columns from `at` on: first, last, seqs.
     fn of(row: &AnyRow, at: usize) -> Self {
         let seqs: Option<String> = row.get(at + 2);
         Self {
@@ -198,7 +198,7 @@ impl Span {
     }
 }
 
-/// Files of a request by number, after one, and perhaps only those in a state.
+/// Returns files of a request after a sequence number, optionally in one state.
 pub(crate) async fn files(
     pool: &AnyPool,
     request: i64,
@@ -206,10 +206,10 @@ pub(crate) async fn files(
     mut after: i64,
     limit: i64,
 ) -> Result<Vec<StoredFile>, sqlx::Error> {
-    // A file is active while its batch runs; what is stored of it is that it is not settled.
+    // A file is active while its batch runs; its row only says that it is not settled.
     let running = "SELECT first, last, seqs FROM batch WHERE request = $1 AND state = 2";
     let running = sqlx::query(running).bind(request).fetch_all(pool).await?;
-    let running: Vec<Span> = running.iter().map(|row| Span::of(row, 0)).collect();
+    let running: Vec<FileSpan> = running.iter().map(|row| FileSpan::of(row, 0)).collect();
     let text = match state {
         None => "AND state >= $4",
         Some(FileState::Queued | FileState::Active) => "AND state < 2 AND state >= $4",
@@ -223,7 +223,7 @@ pub(crate) async fn files(
     let mut files = Vec::new();
     loop {
         if state == Some(FileState::Active) {
-            // None before the next number that is part of an order.
+            // No active file precedes the next running batch.
             let next = running.iter().filter(|span| span.last > after);
             let Some(first) = next.map(|span| span.first).min() else { break };
             after = after.max(first - 1);
@@ -262,7 +262,7 @@ pub(crate) async fn files(
     Ok(files)
 }
 
-/// An event as it is stored.
+/// An event as stored.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredEvent {
     pub(crate) id: i64,
@@ -273,7 +273,7 @@ pub(crate) struct StoredEvent {
     pub(crate) text: String,
 }
 
-/// Events after one, of a request or of all.
+/// Returns events after an id, of one request or all.
 pub(crate) async fn events(
     pool: &AnyPool,
     request: Option<i64>,
@@ -304,7 +304,7 @@ fn stored_event(row: &AnyRow) -> StoredEvent {
     }
 }
 
-/// Events of the network itself (drains, links, lost hosts) of a time in milliseconds since 1970, the newest first.
+/// Returns events without a request (drains, links, lost hosts) between two Unix milliseconds, newest first.
 pub(crate) async fn network_events(
     pool: &AnyPool,
     (from, to): (i64, i64),
@@ -316,13 +316,13 @@ pub(crate) async fn network_events(
     Ok(rows.iter().map(stored_event).collect())
 }
 
-/// The newest event's number.
+/// Returns the id of the newest event.
 pub(crate) async fn last_event(pool: &AnyPool) -> Result<i64, sqlx::Error> {
     let text = "SELECT CAST(COALESCE(MAX(id), 0) AS BIGINT) FROM event";
     Ok(sqlx::query(text).fetch_one(pool).await?.get(0))
 }
 
-/// The order of this number, if it stands at this host.
+/// Returns an order if it is active at this host.
 pub(crate) async fn order(
     pool: &AnyPool,
     host: &str,
@@ -348,7 +348,9 @@ pub(crate) async fn order(
         (false, _) => OrderTask::Receive { ticket: text(7), below: text(5) },
         (true, true) => OrderTask::List { path: text(4) },
         (true, false) => {
-            let Ok(policy) = serde_json::from_str::<Policy>(&text(6)) else { return Ok(None) };
+            let Ok(policy) = serde_json::from_str::<TransferPolicy>(&text(6)) else {
+                return Ok(None);
+            };
             OrderTask::Send(Box::new(Send {
                 from: text(4),
                 to: text(5),
@@ -368,20 +370,20 @@ pub(crate) async fn order(
     Ok(Some(Order { order: number, request, task }))
 }
 
-/// What an order calls its files, so that another order of the same takes up what this one leaves unfinished.
+/// Returns the name under which orders of the same batch resume each other's partial files.
 async fn batch_name(pool: &AnyPool, run: i64) -> Result<Option<String>, sqlx::Error> {
     let text = "SELECT root FROM batch WHERE run = $1 ORDER BY place LIMIT 1";
     let row = sqlx::query(text).bind(run).fetch_optional(pool).await?;
     Ok(row.map(|row| format!("b{}", row.get::<i64, _>(0))))
 }
 
-/// The files of a run, in the order of its list.
+/// Returns the files of a run, in the order of its list.
 async fn order_files(pool: &AnyPool, run: i64) -> Result<Vec<File>, sqlx::Error> {
     let text = "SELECT id, first, last, seqs FROM batch WHERE run = $1";
     let spans = sqlx::query(text).bind(run).fetch_all(pool).await?;
-    let spans: HashMap<i64, Span> =
-        spans.iter().map(|row| (row.get(0), Span::of(row, 1))).collect();
-    // Numbers grow within a batch.
+    let spans: HashMap<i64, FileSpan> =
+        spans.iter().map(|row| (row.get(0), FileSpan::of(row, 1))).collect();
+    // Sequence numbers ascend within a batch.
     let text = "SELECT b.id, f.seq, f.path, f.digest
          FROM batch b JOIN file f ON f.request = b.request AND f.seq >= b.first AND f.seq <= b.last
          WHERE b.run = $1 ORDER BY b.place, f.seq";
@@ -391,7 +393,7 @@ async fn order_files(pool: &AnyPool, run: i64) -> Result<Vec<File>, sqlx::Error>
     Ok(rows.iter().filter(wanted).map(file).collect())
 }
 
-/// A run, as people see it.
+/// A run as shown by the API.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredRun {
     pub(crate) id: i64,
@@ -420,7 +422,7 @@ pub(crate) struct StoredRun {
     pub(crate) why: Option<String>,
 }
 
-/// Runs that are not over: of a request, or of all.
+/// Returns unfinished runs, of one request or all.
 pub(crate) async fn runs(
     pool: &AnyPool,
     request: Option<i64>,
@@ -470,7 +472,7 @@ pub(crate) async fn runs(
     Ok(rows.iter().map(run).collect())
 }
 
-/// When the first batch of a request that waits for another attempt is due; none where another may begin at once.
+/// Returns when the next retry of a request is due in Unix milliseconds; none if a batch may start at once.
 pub(crate) async fn next_attempt(pool: &AnyPool, request: i64) -> Result<Option<i64>, sqlx::Error> {
     let text =
         "SELECT MIN(CASE WHEN state = 0 THEN not_before END), MIN(CASE WHEN state = 1 THEN 1 END)
@@ -480,8 +482,8 @@ pub(crate) async fn next_attempt(pool: &AnyPool, request: i64) -> Result<Option<
     Ok(row.get::<Option<i64>, _>(0).filter(|_| !is_queued))
 }
 
-/// Names of links that are down: by the word of an operator or monitor, or by what interfaces tell the collector.
-pub(crate) async fn down(pool: &AnyPool) -> Result<HashSet<String>, sqlx::Error> {
+/// Returns the names of links that are down, as set by an operator or monitor or as reported by the collector.
+pub(crate) async fn down_links(pool: &AnyPool) -> Result<HashSet<String>, sqlx::Error> {
     let text = "SELECT name FROM link WHERE down = 1 UNION SELECT link FROM seen WHERE up = 0";
     let rows = sqlx::query(text).fetch_all(pool).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())

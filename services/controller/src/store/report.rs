@@ -1,4 +1,4 @@
-//! What nodes report, and what they are told.
+//! Reports of nodes, and the instructions in response.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -11,38 +11,39 @@ use serde::{Deserialize, Serialize};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use super::rows::{self, Value};
-use super::settle::{self, Deltas, End, Happened};
-use super::submit::{self, NewFile, Policy};
-use super::writer::Context;
+use super::outcomes::{self, FileOutcome, RequestDeltas, RunEnd};
+use super::rows::{self, SqlValue};
+use super::submit::{self, NewFile, TransferPolicy};
+use super::writer::TxContext;
 use super::{BatchKind, BatchState, RunState, dispatch};
 
-/// Runs whose content is remembered.
-const CONTENTS_MAX: usize = 20_000;
+/// Most runs with cached contents.
+const CACHED_RUNS_MAX: usize = 20_000;
 
-/// A report of a run counts as absent so often before the node counts as done with it: the first answer may have
-/// crossed with the report.
-const ABSENT: i64 = 2;
+/// Consecutive reports without a withdrawn order after which its node has stopped it. The first may have crossed with
+/// the
+/// instructions.
+const MISSED_REPORTS_MAX: i64 = 2;
 
-/// Files of a batch in a run.
+/// Files of one batch in a run.
 #[derive(Debug, Clone)]
-pub(crate) struct Part {
+pub(crate) struct RunPart {
     pub(crate) batch: i64,
     pub(crate) request: i64,
-    /// Place of its first file in the order's list.
+    /// Index of its first file in the order's list.
     pub(crate) place: i64,
-    /// Numbers of its first and its last file in the request.
+    /// Sequence numbers of its first and last file in the request.
     pub(crate) first: i64,
     pub(crate) last: i64,
-    /// Numbers of its files where they are not one after the other.
+    /// Sequence numbers of its files, if not contiguous.
     pub(crate) seqs: Option<Vec<i64>>,
     pub(crate) files: i64,
-    /// How often a file may be tried.
+    /// Most attempts per file.
     pub(crate) attempts: u32,
 }
 
-impl Part {
-    /// The number of the file at this place of the order's list.
+impl RunPart {
+    /// Returns the sequence number of the file at an index of the order's list.
     pub(crate) fn seq(&self, place: i64) -> Option<i64> {
         let at = place - self.place;
         if at < 0 || at >= self.files {
@@ -55,16 +56,16 @@ impl Part {
     }
 }
 
-/// What runs consist of, remembered.
+/// Cache of the contents of runs and the counters of hosts.
 #[derive(Debug, Default)]
-pub(crate) struct Contents {
-    runs: HashMap<i64, Arc<Vec<Part>>>,
-    /// Counters of interfaces in the last report of a host, and when that was.
+pub(crate) struct RunCache {
+    runs: HashMap<i64, Arc<Vec<RunPart>>>,
+    /// Interface counters in each host's last report, with its time in Unix milliseconds.
     counters: HashMap<String, (i64, Vec<InterfaceCounters>)>,
 }
 
-impl Contents {
-    pub(crate) fn forget(&mut self, run: i64) {
+impl RunCache {
+    pub(crate) fn remove(&mut self, run: i64) {
         self.runs.remove(&run);
     }
 
@@ -73,9 +74,12 @@ impl Contents {
     }
 }
 
-/// What a run consists of, in the order of its list.
-pub(crate) async fn content(cx: &mut Context, run: i64) -> Result<Arc<Vec<Part>>, sqlx::Error> {
-    if let Some(parts) = cx.contents.runs.get(&run) {
+/// Returns the parts of a run, in the order of its file list.
+pub(crate) async fn run_parts(
+    cx: &mut TxContext,
+    run: i64,
+) -> Result<Arc<Vec<RunPart>>, sqlx::Error> {
+    if let Some(parts) = cx.run_cache.runs.get(&run) {
         return Ok(Arc::clone(parts));
     }
     let found = sqlx::query(
@@ -87,8 +91,8 @@ pub(crate) async fn content(cx: &mut Context, run: i64) -> Result<Arc<Vec<Part>>
     .await?;
     let part = |row: &AnyRow| {
         let seqs: Option<String> = row.get(4);
-        let policy: Option<Policy> = serde_json::from_str(&row.get::<String, _>(6)).ok();
-        Part {
+        let policy: Option<TransferPolicy> = serde_json::from_str(&row.get::<String, _>(6)).ok();
+        RunPart {
             batch: row.get(0),
             request: row.get(1),
             place: row.get::<Option<i64>, _>(2).unwrap_or(0),
@@ -99,57 +103,57 @@ pub(crate) async fn content(cx: &mut Context, run: i64) -> Result<Arc<Vec<Part>>
             attempts: policy.map_or(1, |policy| policy.attempts),
         }
     };
-    let parts: Arc<Vec<Part>> = Arc::new(found.iter().map(part).collect());
-    if cx.contents.runs.len() >= CONTENTS_MAX {
-        cx.contents.runs.clear();
+    let parts: Arc<Vec<RunPart>> = Arc::new(found.iter().map(part).collect());
+    if cx.run_cache.runs.len() >= CACHED_RUNS_MAX {
+        cx.run_cache.runs.clear();
     }
-    cx.contents.runs.insert(run, Arc::clone(&parts));
+    cx.run_cache.runs.insert(run, Arc::clone(&parts));
     Ok(parts)
 }
 
-/// An interface as it is kept: with rates since the last report.
+/// An interface as stored, with its rates since the previous report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct InterfaceFacts {
+pub(crate) struct InterfaceRates {
     pub(crate) name: String,
     pub(crate) addresses: Vec<String>,
     pub(crate) sent_bps: u64,
     pub(crate) received_bps: u64,
 }
 
-/// A run as reports need it.
-struct Live {
+/// Columns of a run that reports read and change.
+struct RunRow {
     id: i64,
     kind: i64,
     state: i64,
     from: String,
     to: String,
     request: i64,
-    told: i64,
-    gone: [i64; 2],
+    receiver_notified: i64,
+    stop_acks: [i64; 2],
     agent_run: Option<i64>,
     outcomes: i64,
     entries: i64,
     settled: (i64, i64),
     settings: OrderSettings,
     why: Option<String>,
-    /// The sender says that it moves.
+    /// Set if the sender reports that it is transferring.
     moves: bool,
 }
 
-const LIVE: &str = "id, kind, state, from_host, to_host, request, told, from_gone, to_gone, agent_run, outcomes, entries,
+const RUN_COLUMNS: &str = "id, kind, state, from_host, to_host, request, told, from_gone, to_gone, agent_run, outcomes, entries,
     settled_bytes, settled_files, rate_bps, streams, path, why, phase";
 
-fn live(row: &AnyRow) -> Live {
+fn run_row(row: &AnyRow) -> RunRow {
     let path: String = row.get(16);
-    Live {
+    RunRow {
         id: row.get(0),
         kind: row.get(1),
         state: row.get(2),
         from: row.get(3),
         to: row.get(4),
         request: row.get(5),
-        told: row.get(6),
-        gone: [row.get(7), row.get(8)],
+        receiver_notified: row.get(6),
+        stop_acks: [row.get(7), row.get(8)],
         agent_run: row.get(9),
         outcomes: row.get(10),
         entries: row.get(11),
@@ -164,37 +168,37 @@ fn live(row: &AnyRow) -> Live {
     }
 }
 
-/// Takes reports, of each host at most one; the answers are in their order.
-pub(crate) async fn take(
-    cx: &mut Context,
+/// Processes at most one report per host. Responses are in the order of the reports.
+pub(crate) async fn process_reports(
+    cx: &mut TxContext,
     reports: &[(&str, &Report)],
 ) -> Result<Vec<Instructions>, sqlx::Error> {
     if reports.is_empty() {
         return Ok(Vec::new());
     }
-    note_hosts(cx, reports).await?;
-    let mut runs = live_runs(cx, reports).await?;
-    let mut taking = Taking::default();
+    store_hosts(cx, reports).await?;
+    let mut runs = open_runs(cx, reports).await?;
+    let mut batch = ReportBatch::default();
     let mut answers = Vec::with_capacity(reports.len());
     for (host, report) in reports {
         let mut acknowledged = Vec::new();
         for order in &report.orders {
-            acknowledged.push(taking.order(cx, host, order, &mut runs).await?);
+            acknowledged.push(batch.order(cx, host, order, &mut runs).await?);
         }
-        taking.absent(host, report, &mut runs);
+        batch.count_missed_reports(host, report, &mut runs);
         answers.push(Instructions {
             lease_seconds: cx.settings.config.lease_seconds,
             orders: Vec::new(),
             acknowledged,
         });
     }
-    taking.store(cx, &mut runs).await?;
+    batch.store(cx, &mut runs).await?;
     let hosts: HashMap<&str, usize> =
         reports.iter().enumerate().map(|(at, (host, _))| (*host, at)).collect();
-    let mut told: Vec<[Value; 1]> = Vec::new();
-    for run in runs.values().filter(|run| run.state == RunState::Standing as i64) {
-        // The other node knows of it, and a round has given it a rate.
-        let ready = run.told > 0 && run.settings.rate_bps.is_some();
+    let mut notified: Vec<[SqlValue; 1]> = Vec::new();
+    for run in runs.values().filter(|run| run.state == RunState::Active as i64) {
+        // Its receiver has the ticket, and a round has given it a rate.
+        let ready = run.receiver_notified > 0 && run.settings.rate_bps.is_some();
         let sender_may = ready || run.kind == BatchKind::List as i64;
         if let Some(at) = hosts.get(run.from.as_str()).filter(|_| sender_may) {
             let order = run.id as u64 * 2;
@@ -204,21 +208,21 @@ pub(crate) async fn take(
         {
             let order = run.id as u64 * 2 + 1;
             answers[*at].orders.push(ActiveOrder { order, settings: OrderSettings::default() });
-            if run.told == 0 {
-                told.push([run.id.into()]);
+            if run.receiver_notified == 0 {
+                notified.push([run.id.into()]);
             }
         }
     }
     let set = "UPDATE run SET told = 1 FROM v WHERE run.id = v.i";
-    rows::with(&mut cx.tx, "i", told, set).await?;
+    rows::query_values(&mut cx.tx, "i", notified, set).await?;
     Ok(answers)
 }
 
-async fn note_hosts(cx: &mut Context, reports: &[(&str, &Report)]) -> Result<(), sqlx::Error> {
+async fn store_hosts(cx: &mut TxContext, reports: &[(&str, &Report)]) -> Result<(), sqlx::Error> {
     let now = cx.now;
-    let mut rows: Vec<[Value; 8]> = Vec::with_capacity(reports.len());
+    let mut rows: Vec<[SqlValue; 8]> = Vec::with_capacity(reports.len());
     for (host, report) in reports {
-        let before = cx.contents.counters.get(*host);
+        let before = cx.run_cache.counters.get(*host);
         let facts: Vec<_> =
             report.interfaces.iter().map(|one| interface(one, before, now)).collect();
         rows.push([
@@ -231,9 +235,9 @@ async fn note_hosts(cx: &mut Context, reports: &[(&str, &Report)]) -> Result<(),
             serde_json::to_string(&facts).expect("plain data").into(),
             now.into(),
         ]);
-        cx.contents.counters.insert((*host).to_owned(), (now, report.interfaces.clone()));
+        cx.run_cache.counters.insert((*host).to_owned(), (now, report.interfaces.clone()));
     }
-    rows::execute(
+    rows::insert(
         &mut cx.tx,
         "INSERT INTO host (name, start, version, addresses, fingerprint, capacity, interfaces, seen)",
         rows,
@@ -249,11 +253,11 @@ fn interface(
     now: &InterfaceCounters,
     before: Option<&(i64, Vec<InterfaceCounters>)>,
     at: i64,
-) -> InterfaceFacts {
-    let mut facts = InterfaceFacts {
+) -> InterfaceRates {
+    let mut facts = InterfaceRates {
         name: now.name.clone(),
         addresses: now.addresses.clone(),
-        ..InterfaceFacts::default()
+        ..InterfaceRates::default()
     };
     let Some((then, list)) = before else { return facts };
     let (Some(before), Ok(elapsed @ 1..)) =
@@ -261,7 +265,7 @@ fn interface(
     else {
         return facts;
     };
-    // A counter that begins anew tells nothing this time.
+    // A counter that was reset gives no rate this time.
     let rate = |now: u64, before: u64| {
         let bits = u128::from(now.saturating_sub(before)) * 8000 / u128::from(elapsed);
         u64::try_from(bits).unwrap_or(0)
@@ -271,43 +275,44 @@ fn interface(
     facts
 }
 
-/// The runs that stand or end at these hosts.
-async fn live_runs(
-    cx: &mut Context,
+/// Returns the active and withdrawn runs at these hosts.
+async fn open_runs(
+    cx: &mut TxContext,
     reports: &[(&str, &Report)],
-) -> Result<BTreeMap<i64, Live>, sqlx::Error> {
+) -> Result<BTreeMap<i64, RunRow>, sqlx::Error> {
     let mut runs = BTreeMap::new();
     for column in ["from_host", "to_host"] {
-        let hosts = reports.iter().map(|(host, _)| -> [Value; 1] { [(*host).into()] }).collect();
-        let text =
-            format!("SELECT {LIVE} FROM run WHERE state < 2 AND {column} IN (SELECT h FROM v)");
-        let found = rows::with(&mut cx.tx, "h", hosts, &text).await?;
-        runs.extend(found.iter().map(|row| (row.get::<i64, _>(0), live(row))));
+        let hosts = reports.iter().map(|(host, _)| -> [SqlValue; 1] { [(*host).into()] }).collect();
+        let text = format!(
+            "SELECT {RUN_COLUMNS} FROM run WHERE state < 2 AND {column} IN (SELECT h FROM v)"
+        );
+        let found = rows::query_values(&mut cx.tx, "h", hosts, &text).await?;
+        runs.extend(found.iter().map(|row| (row.get::<i64, _>(0), run_row(row))));
     }
     Ok(runs)
 }
 
-/// What several reports bring together.
+/// Changes of several reports, stored together.
 #[derive(Default)]
-struct Taking {
-    happened: Vec<Happened>,
-    /// The run of each that happened, in the same order.
-    of: Vec<i64>,
-    progress: Vec<[Value; 15]>,
+struct ReportBatch {
+    outcomes: Vec<FileOutcome>,
+    /// Run of each element of `outcomes`.
+    outcome_runs: Vec<i64>,
+    progress: Vec<[SqlValue; 15]>,
     ended: Vec<(i64, Option<OrderFault>)>,
-    /// Runs that their receiving node does not take, and why.
+    /// Runs that their receiving node refuses, with the fault.
     refused: Vec<(i64, OrderFault)>,
-    gone: HashSet<i64>,
-    deltas: Deltas,
+    acks_changed: HashSet<i64>,
+    deltas: RequestDeltas,
 }
 
-impl Taking {
+impl ReportBatch {
     async fn order(
         &mut self,
-        cx: &mut Context,
+        cx: &mut TxContext,
         host: &str,
         report: &OrderReport,
-        runs: &mut BTreeMap<i64, Live>,
+        runs: &mut BTreeMap<i64, RunRow>,
     ) -> Result<Acknowledged, sqlx::Error> {
         let outcomes = report.outcomes_from.saturating_add(report.outcomes.len() as u64);
         let entries = report.entries_from.saturating_add(report.entries.len() as u64);
@@ -317,15 +322,15 @@ impl Taking {
         let sends = report.order.is_multiple_of(2);
         let run = i64::try_from(report.order / 2).ok().and_then(|id| runs.get_mut(&id));
         let run = run.filter(|run| if sends { run.from == host } else { run.to == host });
-        // An order that is over, or another's: what is told of it changes nothing, and need not be told again.
+        // An order that is over, or not this host's: acknowledge everything, change nothing.
         let Some(run) = run else {
             answer.end = true;
             return Ok(answer);
         };
         if !sends {
-            // A receiving node ends an order by itself where it cannot let the sender in.
+            // A receiving node ends an order itself if it cannot admit the sender.
             if let Some(fault) = report.fault.as_ref().filter(|_| ended) {
-                let text = clipped(&format!("{host}: {}", fault.text));
+                let text = truncated(&format!("{host}: {}", fault.text));
                 self.refused.push((run.id, OrderFault { kind: fault.kind, text }));
             }
             return Ok(answer);
@@ -336,7 +341,7 @@ impl Taking {
         }
         let known = u64::try_from(run.outcomes).unwrap_or(0);
         let fresh = known.saturating_sub(report.outcomes_from) as usize;
-        let parts = content(cx, run.id).await?;
+        let parts = run_parts(cx, run.id).await?;
         for outcome in report.outcomes.iter().skip(fresh) {
             let place = i64::from(outcome.file);
             let part = parts.partition_point(|part| part.place <= place).checked_sub(1);
@@ -344,8 +349,8 @@ impl Taking {
             let Some((part, seq)) = part.and_then(|part| Some((part, part.seq(place)?))) else {
                 continue;
             };
-            self.of.push(run.id);
-            self.happened.push(Happened {
+            self.outcome_runs.push(run.id);
+            self.outcomes.push(FileOutcome {
                 request: part.request,
                 seq,
                 bytes: i64::try_from(outcome.bytes).ok(),
@@ -361,7 +366,7 @@ impl Taking {
             let again = report.entries_from == 0 && known == 0;
             let fresh: Vec<_> = report.entries.iter().skip(skip).collect();
             if !fresh.is_empty() {
-                found(cx, run.request, &fresh, again).await?;
+                add_listed_files(cx, run.request, &fresh, again).await?;
             }
             run.entries = run.entries.max(entries as i64);
         }
@@ -377,9 +382,9 @@ impl Taking {
             report.rate_bps.map(number).into(),
             i64::from(report.streams).into(),
             number(report.retransmits).into(),
-            clipped(&report.bound_by).into(),
-            clipped(&report.label).into(),
-            report.waiting.as_deref().map(clipped).into(),
+            truncated(&report.bound_by).into(),
+            truncated(&report.label).into(),
+            report.waiting.as_deref().map(truncated).into(),
             cx.now.into(),
             0.into(),
         ]);
@@ -389,21 +394,27 @@ impl Taking {
         Ok(answer)
     }
 
-    /// Notes which withdrawn orders a host has done with.
-    fn absent(&mut self, host: &str, report: &Report, runs: &mut BTreeMap<i64, Live>) {
+    /// Counts a host's reports without its withdrawn orders.
+    fn count_missed_reports(
+        &mut self,
+        host: &str,
+        report: &Report,
+        runs: &mut BTreeMap<i64, RunRow>,
+    ) {
         let running: HashSet<u64> = report
             .orders
             .iter()
             .filter(|order| order.phase != OrderPhase::Ended)
             .map(|order| order.order)
             .collect();
-        for run in runs.values_mut().filter(|run| run.state == RunState::Ending as i64) {
+        for run in runs.values_mut().filter(|run| run.state == RunState::Revoking as i64) {
             let ends = [(run.from.as_str(), 0), (run.to.as_str(), 1)];
             for (end, at) in ends {
                 if end == host {
                     let there = running.contains(&(run.id as u64 * 2 + at as u64));
-                    run.gone[at] = if there { 0 } else { (run.gone[at] + 1).min(ABSENT) };
-                    self.gone.insert(run.id);
+                    run.stop_acks[at] =
+                        if there { 0 } else { (run.stop_acks[at] + 1).min(MISSED_REPORTS_MAX) };
+                    self.acks_changed.insert(run.id);
                 }
             }
         }
@@ -411,42 +422,42 @@ impl Taking {
 
     async fn store(
         mut self,
-        cx: &mut Context,
-        runs: &mut BTreeMap<i64, Live>,
+        cx: &mut TxContext,
+        runs: &mut BTreeMap<i64, RunRow>,
     ) -> Result<(), sqlx::Error> {
-        let keys: Vec<_> = self.happened.iter().map(|one| (one.request, one.seq)).collect();
-        let bytes: Vec<_> = self.happened.iter().map(|one| one.bytes.unwrap_or(0)).collect();
-        let settled = settle::files(cx, self.happened, &mut self.deltas).await?;
+        let keys: Vec<_> = self.outcomes.iter().map(|one| (one.request, one.seq)).collect();
+        let bytes: Vec<_> = self.outcomes.iter().map(|one| one.bytes.unwrap_or(0)).collect();
+        let settled = outcomes::store_file_outcomes(cx, self.outcomes, &mut self.deltas).await?;
         let mut done: HashMap<i64, (i64, i64)> = HashMap::new();
-        for ((key, run), bytes) in keys.iter().zip(&self.of).zip(bytes) {
+        for ((key, run), bytes) in keys.iter().zip(&self.outcome_runs).zip(bytes) {
             if let Some(in_place) = settled.get(key) {
                 let done = done.entry(*run).or_default();
                 *done = (done.0 + if *in_place { bytes } else { 0 }, done.1 + 1);
             }
         }
         for row in &mut self.progress {
-            let Value::Int(id) = row[0] else { continue };
+            let SqlValue::Int(id) = row[0] else { continue };
             let Some(run) = runs.get(&id) else { continue };
             let (bytes, files) = done.get(&id).copied().unwrap_or_default();
-            // Both sums travel in one row: bytes in the last column, files through the run.
+            // One row carries both sums: bytes in the last column, files by way of the run.
             row[14] = (run.settled.0 + bytes).into();
             if let Some(run) = runs.get_mut(&id) {
                 run.settled.1 += files;
             }
         }
-        let rows: Vec<[Value; 16]> = self
+        let rows: Vec<[SqlValue; 16]> = self
             .progress
             .into_iter()
             .map(|row| {
                 let files = match row[0] {
-                    Value::Int(id) => runs.get(&id).map_or(0, |run| run.settled.1),
+                    SqlValue::Int(id) => runs.get(&id).map_or(0, |run| run.settled.1),
                     _ => 0,
                 };
                 let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = row;
                 [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, files.into()]
             })
             .collect();
-        rows::with(
+        rows::query_values(
             &mut cx.tx,
             "i, r, o, e, p, m, b, a, s, t, y, l, w, n, z, f",
             rows,
@@ -455,60 +466,60 @@ impl Taking {
                 seen = v.n, settled_bytes = v.z, settled_files = v.f FROM v WHERE run.id = v.i",
         )
         .await?;
-        settle::count(cx, self.deltas).await?;
+        outcomes::apply_deltas(cx, self.deltas).await?;
         for (id, fault) in self.refused {
-            let standing = |run: &&Live| run.state == RunState::Standing as i64;
+            let standing = |run: &&RunRow| run.state == RunState::Active as i64;
             match runs.get(&id).filter(standing).map(|run| run.moves) {
                 None => {}
-                // What moves was let in before: it is stopped first.
+                // A transferring run was admitted before: stop it first.
                 Some(true) => {
-                    dispatch::withdraw(cx, "id = $4", Value::Int(id), &fault.text).await?;
+                    dispatch::withdraw(cx, "id = $4", SqlValue::Int(id), &fault.text).await?;
                     runs.remove(&id);
                 }
                 Some(false) => {
                     self.ended.retain(|(ended, _)| *ended != id);
-                    settle::end_run(cx, id, &End::Told(Some(fault))).await?;
+                    outcomes::end_run(cx, id, &RunEnd::Reported(Some(fault))).await?;
                     runs.remove(&id);
                 }
             }
         }
         for (id, fault) in self.ended {
-            let withdrawn = runs.get(&id).filter(|run| run.state == RunState::Ending as i64);
+            let withdrawn = runs.get(&id).filter(|run| run.state == RunState::Revoking as i64);
             let end = match withdrawn {
-                Some(run) => End::Withdrawn(run.why.clone().unwrap_or_default()),
-                None => End::Told(fault),
+                Some(run) => RunEnd::Withdrawn(run.why.clone().unwrap_or_default()),
+                None => RunEnd::Reported(fault),
             };
-            settle::end_run(cx, id, &end).await?;
+            outcomes::end_run(cx, id, &end).await?;
             runs.remove(&id);
         }
-        let mut gone: Vec<[Value; 3]> = Vec::new();
-        for id in self.gone {
+        let mut gone: Vec<[SqlValue; 3]> = Vec::new();
+        for id in self.acks_changed {
             let Some(run) = runs.get(&id) else { continue };
-            if run.gone.iter().all(|absent| *absent >= ABSENT) {
+            if run.stop_acks.iter().all(|missed| *missed >= MISSED_REPORTS_MAX) {
                 let why = run.why.clone().unwrap_or_default();
-                settle::end_run(cx, id, &End::Withdrawn(why)).await?;
+                outcomes::end_run(cx, id, &RunEnd::Withdrawn(why)).await?;
                 runs.remove(&id);
             } else {
-                gone.push([id.into(), run.gone[0].into(), run.gone[1].into()]);
+                gone.push([id.into(), run.stop_acks[0].into(), run.stop_acks[1].into()]);
             }
         }
         let set = "UPDATE run SET from_gone = v.a, to_gone = v.b FROM v WHERE run.id = v.i";
-        rows::with(&mut cx.tx, "i, a, b", gone, set).await?;
+        rows::query_values(&mut cx.tx, "i, a, b", gone, set).await?;
         Ok(())
     }
 }
 
-/// Longest text of a node that is kept.
+/// Longest text of a node that is stored.
 const TEXT_CHARS_MAX: usize = 400;
 
-/// Words of a node, as long as they may be.
-fn clipped(text: &str) -> String {
+/// Truncates a text of a node.
+fn truncated(text: &str) -> String {
     text.chars().take(TEXT_CHARS_MAX).collect()
 }
 
-/// Files that a listing found become part of their request. `again` where the listing may have been made before.
-async fn found(
-    cx: &mut Context,
+/// Adds listed files to their request. `again` if an earlier run may have listed them.
+async fn add_listed_files(
+    cx: &mut TxContext,
     request: i64,
     entries: &[&penstock_operations::orders::ListedFile],
     again: bool,
@@ -537,12 +548,12 @@ async fn found(
     for entry in entries {
         let mut path = entry.path.clone();
         if path == LISTED_PATH {
-            // What was asked for is one file: it is that file of its directory.
+            // The requested path is a file: it becomes that file of its directory.
             let from: String = row.get(12);
             let (directory, name) = from.rsplit_once('/').unwrap_or(("", &from));
             let directory = if directory.is_empty() { "/" } else { directory };
             lane = submit::lane_of(directory, &to, &row.get::<String, _>(11));
-            // It is not listed again: the path that was listed is not that of the request any more.
+            // The listing is complete: the request's path is now the directory.
             let set = "UPDATE request SET from_path = $1, lane = $2, open = 0 WHERE id = $3";
             let query = sqlx::query(set).bind(directory.to_owned()).bind(lane.clone());
             query.bind(request).execute(&mut cx.tx).await?;
@@ -568,7 +579,7 @@ async fn found(
         deadline: row.get(6),
         lane,
         attempt: 0,
-        state: if row.get::<i64, _>(8) > 0 { BatchState::Held } else { BatchState::Queued },
+        state: if row.get::<i64, _>(8) > 0 { BatchState::Paused } else { BatchState::Queued },
         not_before: 0,
     };
     submit::append(cx, &base, first, (&site, &to), files).await

@@ -1,87 +1,88 @@
-//! Many rows in one statement.
+//! Statements over many rows.
 //!
-//! However many rows there are, a statement has the same text: it is prepared once, and costs one round trip. Rows travel as
-//! text: to SQLite as one JSON array of arrays, to PostgreSQL as an array for each column.
+//! A statement has the same text for any number of rows, so it is prepared once and takes one round trip. Rows are
+//! passed
+//! as text: to SQLite as one JSON array of arrays, to PostgreSQL as one array per column.
 
 use std::fmt::Write as _;
 
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::{AnyConnection, Arguments, AssertSqlSafe};
 
-/// Rows of one statement: what bounds its memory.
+/// Most rows of one statement, which bounds its memory.
 const ROWS_MAX: usize = 10_000;
 
-/// One value of a row.
+/// A value of a row.
 #[derive(Debug, Clone)]
-pub(crate) enum Value {
-    /// A number.
+pub(crate) enum SqlValue {
+    /// Integer, not null.
     Int(i64),
-    /// A number, or nothing.
+    /// Integer or null.
     MaybeInt(Option<i64>),
-    /// Text.
+    /// Text, not null.
     Text(String),
-    /// Text, or nothing.
+    /// Text or null.
     MaybeText(Option<String>),
-    /// Bytes, or nothing.
+    /// Bytes or null.
     Bytes(Option<Vec<u8>>),
 }
 
-impl From<i64> for Value {
+impl From<i64> for SqlValue {
     fn from(value: i64) -> Self {
         Self::Int(value)
     }
 }
 
-impl From<bool> for Value {
+impl From<bool> for SqlValue {
     fn from(value: bool) -> Self {
         Self::Int(i64::from(value))
     }
 }
 
-impl From<Option<i64>> for Value {
+impl From<Option<i64>> for SqlValue {
     fn from(value: Option<i64>) -> Self {
         Self::MaybeInt(value)
     }
 }
 
-impl From<&str> for Value {
+impl From<&str> for SqlValue {
     fn from(value: &str) -> Self {
         Self::Text(value.to_owned())
     }
 }
 
-impl From<String> for Value {
+impl From<String> for SqlValue {
     fn from(value: String) -> Self {
         Self::Text(value)
     }
 }
 
-impl From<Option<String>> for Value {
+impl From<Option<String>> for SqlValue {
     fn from(value: Option<String>) -> Self {
         Self::MaybeText(value)
     }
 }
 
-/// What a column of rows holds.
+/// SQL type of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Column {
+enum SqlType {
     Int,
     Text,
     Bytes,
 }
 
-impl Value {
-    fn column(&self) -> Column {
+impl SqlValue {
+    fn sql_type(&self) -> SqlType {
         match self {
-            Self::Int(_) | Self::MaybeInt(_) => Column::Int,
-            Self::Text(_) | Self::MaybeText(_) => Column::Text,
-            Self::Bytes(_) => Column::Bytes,
+            Self::Int(_) | Self::MaybeInt(_) => SqlType::Int,
+            Self::Text(_) | Self::MaybeText(_) => SqlType::Text,
+            Self::Bytes(_) => SqlType::Bytes,
         }
     }
 }
 
-/// Text between quotes; neither database stores a zero byte in text, so none goes in.
-fn quoted(out: &mut String, text: &str, escaped: impl Fn(&mut String, char)) {
+/// Writes quoted text. Neither database stores NUL in text, so it becomes a space.
+fn write_quoted(out: &mut String, text: &str, escaped: impl Fn(&mut String, char)) {
     out.push('"');
     let mut rest = text;
     while let Some(at) = rest.find(|c: char| c < ' ' || c == '"' || c == '\\') {
@@ -96,59 +97,67 @@ fn quoted(out: &mut String, text: &str, escaped: impl Fn(&mut String, char)) {
     out.push('"');
 }
 
-fn hexadecimal(out: &mut String, bytes: &[u8]) {
-    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+fn write_hex(out: &mut String, bytes: &[u8]) {
+    const HEX_DIGITS: [u8; 16] = *b"0123456789abcdef";
     for byte in bytes {
-        out.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        out.push(char::from(DIGITS[usize::from(byte & 15)]));
+        out.push(char::from(HEX_DIGITS[usize::from(byte >> 4)]));
+        out.push(char::from(HEX_DIGITS[usize::from(byte & 15)]));
     }
 }
 
-/// One value as JSON; bytes in hexadecimal.
-fn json(out: &mut String, value: &Value) {
+/// Writes a value as JSON; bytes in hexadecimal.
+fn write_json(out: &mut String, value: &SqlValue) {
     match value {
-        Value::Int(number) | Value::MaybeInt(Some(number)) => {
+        SqlValue::Int(number) | SqlValue::MaybeInt(Some(number)) => {
             let _ = write!(out, "{number}");
         }
-        Value::Text(text) | Value::MaybeText(Some(text)) => quoted(out, text, |out, c| match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            _ => {
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
-        }),
-        Value::Bytes(Some(bytes)) => {
+        SqlValue::Text(text) | SqlValue::MaybeText(Some(text)) => {
+            write_quoted(out, text, |out, c| match c {
+                '"' | '\\' => out.extend(['\\', c]),
+                _ => {
+                    let _ = write!(out, "\\u{:04x}", u32::from(c));
+                }
+            })
+        }
+        SqlValue::Bytes(Some(bytes)) => {
             out.push('"');
-            hexadecimal(out, bytes);
+            write_hex(out, bytes);
             out.push('"');
         }
-        Value::MaybeInt(None) | Value::MaybeText(None) | Value::Bytes(None) => out.push_str("null"),
+        SqlValue::MaybeInt(None) | SqlValue::MaybeText(None) | SqlValue::Bytes(None) => {
+            out.push_str("null")
+        }
     }
 }
 
-/// One value as an element of an array of PostgreSQL (chapter 8.15.6 of its manual).
-fn element(out: &mut String, value: &Value) {
+/// Writes a value as an element of a PostgreSQL array (manual, section 8.15.6).
+fn write_array_element(out: &mut String, value: &SqlValue) {
     match value {
-        Value::Int(number) | Value::MaybeInt(Some(number)) => {
+        SqlValue::Int(number) | SqlValue::MaybeInt(Some(number)) => {
             let _ = write!(out, "{number}");
         }
-        Value::Text(text) | Value::MaybeText(Some(text)) => quoted(out, text, |out, c| {
-            if matches!(c, '"' | '\\') {
-                out.push('\\');
-            }
-            out.push(c);
-        }),
-        Value::Bytes(Some(bytes)) => {
+        SqlValue::Text(text) | SqlValue::MaybeText(Some(text)) => {
+            write_quoted(out, text, |out, c| {
+                if matches!(c, '"' | '\\') {
+                    out.push('\\');
+                }
+                out.push(c);
+            })
+        }
+        SqlValue::Bytes(Some(bytes)) => {
             out.push_str("\"\\\\x");
-            hexadecimal(out, bytes);
+            write_hex(out, bytes);
             out.push('"');
         }
-        Value::MaybeInt(None) | Value::MaybeText(None) | Value::Bytes(None) => out.push_str("NULL"),
+        SqlValue::MaybeInt(None) | SqlValue::MaybeText(None) | SqlValue::Bytes(None) => {
+            out.push_str("NULL")
+        }
     }
 }
 
-/// Rows as parameters, and the choice of them as `columns` from these parameters, which come after `fixed` others.
-fn packed<const N: usize>(
-    rows: &[[Value; N]],
+/// Returns a SELECT of the rows as `columns`, and its arguments, which follow the `fixed` ones.
+fn pack<const N: usize>(
+    rows: &[[SqlValue; N]],
     columns: &str,
     fixed: &[i64],
     sqlite: bool,
@@ -157,14 +166,14 @@ fn packed<const N: usize>(
     for value in fixed {
         arguments.add(*value).map_err(sqlx::Error::Encode)?;
     }
-    let kinds: [Column; N] = std::array::from_fn(|at| rows[0][at].column());
+    let kinds: [SqlType; N] = std::array::from_fn(|at| rows[0][at].sql_type());
     if sqlite {
         let mut text = String::with_capacity(rows.len() * N * 12);
         for (at, row) in rows.iter().enumerate() {
             text.push_str(if at == 0 { "[[" } else { "],[" });
             for (at, value) in row.iter().enumerate() {
                 text.push_str(if at == 0 { "" } else { "," });
-                json(&mut text, value);
+                write_json(&mut text, value);
             }
         }
         text.push_str("]]");
@@ -173,7 +182,7 @@ fn packed<const N: usize>(
         for ((at, kind), name) in kinds.iter().enumerate().zip(columns.split(", ")) {
             chosen.push_str(if at == 0 { "" } else { ", " });
             let _ = match kind {
-                Column::Bytes => write!(chosen, "unhex(value ->> {at}) AS {name}"),
+                SqlType::Bytes => write!(chosen, "unhex(value ->> {at}) AS {name}"),
                 _ => write!(chosen, "value ->> {at} AS {name}"),
             };
         }
@@ -185,14 +194,14 @@ fn packed<const N: usize>(
         let mut text = String::with_capacity(rows.len() * 12);
         for (number, row) in rows.iter().enumerate() {
             text.push(if number == 0 { '{' } else { ',' });
-            element(&mut text, &row[at]);
+            write_array_element(&mut text, &row[at]);
         }
         text.push('}');
         arguments.add(text).map_err(sqlx::Error::Encode)?;
         let kind = match kind {
-            Column::Int => "bigint",
-            Column::Text => "text",
-            Column::Bytes => "bytea",
+            SqlType::Int => "bigint",
+            SqlType::Text => "text",
+            SqlType::Bytes => "bytea",
         };
         sources.push_str(if at == 0 { "" } else { ", " });
         let _ = write!(sources, "CAST(${} AS {kind}[])", fixed.len() + at + 1);
@@ -200,7 +209,7 @@ fn packed<const N: usize>(
     Ok((format!("SELECT {columns} FROM unnest({sources}) AS v ({columns})"), arguments))
 }
 
-/// `c0, c1, ...`
+/// Returns the column names `c0, c1, ...`.
 fn names<const N: usize>() -> String {
     let names: [String; N] = std::array::from_fn(|at| format!("c{at}"));
     names.join(", ")
@@ -210,69 +219,69 @@ fn is_sqlite(tx: &AnyConnection) -> bool {
     tx.backend_name() == "SQLite"
 }
 
-fn inserting<const N: usize>(
+fn build_insert<const N: usize>(
     tx: &AnyConnection,
     into: &str,
-    rows: &[[Value; N]],
+    rows: &[[SqlValue; N]],
     after: &str,
 ) -> Result<(AssertSqlSafe<String>, AnyArguments), sqlx::Error> {
-    let (chosen, arguments) = packed(rows, &names::<N>(), &[], is_sqlite(tx))?;
-    // Without WHERE SQLite would take ON CONFLICT for a join.
+    let (chosen, arguments) = pack(rows, &names::<N>(), &[], is_sqlite(tx))?;
+    // Without WHERE, SQLite parses ON CONFLICT as a join constraint.
     Ok((AssertSqlSafe(format!("{into} {chosen} WHERE true {after}")), arguments))
 }
 
-/// Runs `INSERT INTO table (columns)` for all rows, with what comes `after` them, and gives the rows that come back.
-pub(crate) async fn run<const N: usize>(
+/// Runs `INSERT INTO table (columns)` for all rows, followed by `after`. Returns the rows of its RETURNING clause.
+pub(crate) async fn insert_returning<const N: usize>(
     tx: &mut AnyConnection,
     into: &str,
-    rows: Vec<[Value; N]>,
+    rows: Vec<[SqlValue; N]>,
     after: &str,
 ) -> Result<Vec<AnyRow>, sqlx::Error> {
     let mut answers = Vec::new();
     for part in rows.chunks(ROWS_MAX) {
-        let (text, arguments) = inserting(tx, into, part, after)?;
+        let (text, arguments) = build_insert(tx, into, part, after)?;
         answers.extend(sqlx::query_with(text, arguments).fetch_all(&mut *tx).await?);
     }
     Ok(answers)
 }
 
-/// Runs `INSERT INTO table (columns)` for all rows, with what comes `after` them, and tells how many rows it changed.
-pub(crate) async fn execute<const N: usize>(
+/// Runs `INSERT INTO table (columns)` for all rows, followed by `after`. Returns the number of rows changed.
+pub(crate) async fn insert<const N: usize>(
     tx: &mut AnyConnection,
     into: &str,
-    rows: Vec<[Value; N]>,
+    rows: Vec<[SqlValue; N]>,
     after: &str,
 ) -> Result<u64, sqlx::Error> {
     let mut changed = 0;
     for part in rows.chunks(ROWS_MAX) {
-        let (text, arguments) = inserting(tx, into, part, after)?;
+        let (text, arguments) = build_insert(tx, into, part, after)?;
         changed += sqlx::query_with(text, arguments).execute(&mut *tx).await?.rows_affected();
     }
     Ok(changed)
 }
 
-/// Runs `WITH v (columns) AS (all rows) statement`.
-pub(crate) async fn with<const N: usize>(
+/// Runs `WITH v (columns) AS (rows) statement`. Returns its rows.
+pub(crate) async fn query_values<const N: usize>(
     tx: &mut AnyConnection,
     columns: &str,
-    rows: Vec<[Value; N]>,
+    rows: Vec<[SqlValue; N]>,
     statement: &str,
 ) -> Result<Vec<AnyRow>, sqlx::Error> {
-    with_numbers(tx, &[], columns, rows, statement).await
+    query_values_with(tx, &[], columns, rows, statement).await
 }
 
-/// The same where `$1` and so on in the statement are these numbers: written into its text they would make another
-/// statement of it each time.
-pub(crate) async fn with_numbers<const N: usize>(
+/// Runs `WITH v (columns) AS (rows) statement` with `fixed` as its parameters from `$1` on, which keeps its text
+/// constant. Returns its rows.
+pub(crate) async fn query_values_with<const N: usize>(
     tx: &mut AnyConnection,
     fixed: &[i64],
     columns: &str,
-    rows: Vec<[Value; N]>,
+    rows: Vec<[SqlValue; N]>,
     statement: &str,
 ) -> Result<Vec<AnyRow>, sqlx::Error> {
     let mut answers = Vec::new();
     for part in rows.chunks(ROWS_MAX) {
-        let (chosen, arguments) = packed(part, columns, fixed, is_sqlite(tx))?;
+        let (chosen, arguments) = pack(part, columns, fixed, is_sqlite(tx))?;
         let text = AssertSqlSafe(format!("WITH v ({columns}) AS ({chosen}) {statement}"));
         answers.extend(sqlx::query_with(text, arguments).fetch_all(&mut *tx).await?);
     }
@@ -284,22 +293,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_comes_through_both_ways_of_writing_it() {
-        let text = Value::from("a \"b\" \\ c\n\0\u{1}{},ä");
+    fn text_escaping_round_trips() {
+        let text = SqlValue::from("a \"b\" \\ c\n\0\u{1}{},ä");
         let (mut one, mut other) = (String::new(), String::new());
-        json(&mut one, &text);
-        element(&mut other, &text);
+        write_json(&mut one, &text);
+        write_array_element(&mut other, &text);
         let read: String = serde_json::from_str(&one).unwrap();
         assert_eq!(read, "a \"b\" \\ c\n \u{1}{},ä");
         assert_eq!(other, "\"a \\\"b\\\" \\\\ c\n \u{1}{},ä\"");
     }
 
     #[test]
-    fn a_statement_is_the_same_for_any_number_of_rows() {
-        let row = || [Value::from(1), Value::from("x"), Value::Bytes(Some(vec![0, 255]))];
+    fn statement_is_independent_of_row_count() {
+        let row = || [SqlValue::from(1), SqlValue::from("x"), SqlValue::Bytes(Some(vec![0, 255]))];
         for sqlite in [true, false] {
-            let one = packed(&[row()], "a, b, c", &[7], sqlite).unwrap();
-            let many = packed(&[row(), row(), row()], "a, b, c", &[7], sqlite).unwrap();
+            let one = pack(&[row()], "a, b, c", &[7], sqlite).unwrap();
+            let many = pack(&[row(), row(), row()], "a, b, c", &[7], sqlite).unwrap();
             assert_eq!(one.0, many.0);
             assert_eq!(one.1.len(), if sqlite { 2 } else { 4 });
         }

@@ -1,19 +1,21 @@
-//! The tables.
+//! Tables and their migrations.
 //!
-//! A request has files; files wait and fail in batches (at most what an order carries); batches that wait are counted
-//! in queues by class and pair of sites; batches that run together are a run: an order at each end. A run's batches
-//! never change, so an order never does. A file is written twice: when it comes and when it is settled. That it is part
-//! of an order follows from its batch; a batch that is over is deleted, its files are settled or in another.
+//! A request has files. Files are queued and fail in batches (at most the files of one order); queues count the queued
+//! batches by class and pair of sites; batches that run together form a run, with one order at each end. A run's
+//! batches
+//! never change, so neither does an order. A file's row is written twice: on submission and when it is settled. Its
+//! batch
+//! tells whether it is part of an order; a finished batch is deleted, its files being settled or in another.
 //!
-//! No statement looks at more rows than it has to do with, however many wait or ended: SQLite takes an index with a
-//! condition only where the statement has that condition word for word (`state < 2 AND state = 0`).
+//! No statement reads more rows than it processes, however many wait or have ended. SQLite uses a partial index only if
+//! the statement repeats its condition verbatim (`state < 2 AND state = 0`).
 
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row};
 
-use super::db::Kind;
+use super::db::DatabaseKind;
 
-/// Each brings a database to the version of its place, counted from 1. What was shipped is never changed; a change is
-/// another one.
+/// Migrations; each brings a database to the version of its index, counted from 1. Released ones never change; append
+/// new ones.
 const MIGRATIONS: [&str; 4] = [
     "
 CREATE TABLE sequence (name TEXT PRIMARY KEY, next BIGINT NOT NULL);
@@ -112,11 +114,14 @@ ALTER TABLE host ADD COLUMN gone_at BIGINT NOT NULL DEFAULT 0;
 ",
 ];
 
-pub(crate) async fn migrate(connection: &mut AnyConnection, kind: Kind) -> Result<(), String> {
+pub(crate) async fn migrate(
+    connection: &mut AnyConnection,
+    kind: DatabaseKind,
+) -> Result<(), String> {
     let failed = |error: sqlx::Error| format!("cannot make the tables of the database: {error}");
     let mut tx = connection.begin().await.map_err(failed)?;
-    if kind == Kind::Postgres {
-        // Of several controllers that start together one makes the tables.
+    if kind == DatabaseKind::Postgres {
+        // Of several controllers that start together one creates the tables.
         let alone = sqlx::raw_sql("SELECT 1 FROM (SELECT pg_advisory_xact_lock(8621)) AS held");
         alone.execute(&mut *tx).await.map_err(failed)?;
     }
@@ -136,8 +141,8 @@ pub(crate) async fn migrate(connection: &mut AnyConnection, kind: Kind) -> Resul
         return Err("the tables were made before version 0.1.0: use another database".to_owned());
     }
     let (bytes, without_rowid) = match kind {
-        Kind::Sqlite => ("BLOB", " WITHOUT ROWID"),
-        Kind::Postgres => ("BYTEA", ""),
+        DatabaseKind::Sqlite => ("BLOB", " WITHOUT ROWID"),
+        DatabaseKind::Postgres => ("BYTEA", ""),
     };
     for (at, script) in MIGRATIONS.iter().enumerate().skip(usize::try_from(version).unwrap_or(0)) {
         let script = script.replace("{bytes}", bytes).replace("{without_rowid}", without_rowid);

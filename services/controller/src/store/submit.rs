@@ -1,4 +1,4 @@
-//! Requests and their files, in.
+//! Submission of requests and their files.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,13 +11,13 @@ use sqlx::Row;
 
 use super::db;
 use super::read::StoredRequest;
-use super::rows::{self, Value};
-use super::writer::{Audit, Context};
+use super::rows::{self, SqlValue};
+use super::writer::{Audit, TxContext};
 use super::{BatchKind, BatchState, state_number};
 
-/// How the files of a request are moved.
+/// Transfer options of a request's files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Policy {
+pub(crate) struct TransferPolicy {
     pub(crate) verify: Verify,
     pub(crate) overwrite: Overwrite,
     pub(crate) encrypt: bool,
@@ -25,81 +25,82 @@ pub(crate) struct Policy {
     pub(crate) scitag: Option<u16>,
 }
 
-/// A file that is to be moved.
+/// A file to transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NewFile {
-    /// Below both directories.
+    /// Relative to both directories.
     pub(crate) path: String,
     pub(crate) size: Option<u64>,
     pub(crate) digest: Option<String>,
 }
 
-/// What is asked.
+/// A new request as validated by the API.
 #[derive(Debug, Clone)]
 pub(crate) struct Submission {
-    /// Name of the token.
+    /// Name of the client's token.
     pub(crate) client: String,
     pub(crate) peer: String,
-    /// The client's own name for it.
+    /// Idempotency key of the client.
     pub(crate) key: Option<String>,
-    /// Hash of what was asked.
+    /// Hash of the request body.
     pub(crate) body: String,
     pub(crate) class: String,
     pub(crate) source: String,
     pub(crate) destination: String,
     pub(crate) from: String,
     pub(crate) to: String,
-    pub(crate) policy: Policy,
+    pub(crate) policy: TransferPolicy,
     pub(crate) priority: i64,
     pub(crate) deadline: Option<i64>,
     pub(crate) size_estimate: Option<i64>,
     pub(crate) files: Vec<NewFile>,
-    /// Everything below the source's directory, which is listed first.
+    /// Set to transfer everything below the source directory, which is listed first.
     pub(crate) directory: bool,
-    /// More files will be appended.
+    /// Set if more files will be appended.
     pub(crate) open: bool,
 }
 
-/// What became of it.
+/// Result of a submission.
 #[derive(Debug, Clone)]
 pub(crate) enum Submitted {
-    /// It is this request.
+    /// Stored as this request.
     New(Box<StoredRequest>),
-    /// It was asked before, and is this request.
+    /// A retry of this request.
     Same(i64),
-    /// Something else was asked before under the same key.
+    /// The idempotency key belongs to this request, whose body differs.
     Other(i64),
-    /// A file's destination is being written by another request.
+    /// Another request is writing the destination of a file.
     Taken {
-        /// Its place in the submission.
+        /// Index of the file in the submission.
         file: usize,
-        /// Who writes it, where that is still known.
+        /// Id of the other request, if it still exists.
         by: Option<i64>,
     },
 }
 
-/// Bytes of a destination's key that tell its directory.
-const DIRECTORY_BYTES: usize = 6;
+/// Bytes of a destination key that hash the directory.
+const DIRECTORY_HASH_BYTES: usize = 6;
 
-/// What keeps two requests from writing one file: a hash of its directory, and one of its whole path.
+/// Returns the key that prevents two requests from writing one file: a hash of its directory, then one of its whole
+/// path.
 ///
-/// Files of one directory are neighbours in the index of destinations. Were all keys spread evenly, 10,000 files would
-/// change as many pages of it, and the more the more files wait.
+/// The directory prefix keeps files of one directory adjacent in the index of destinations. With uniform keys, 10,000
+/// files would modify as many pages, the more so the larger the index.
 pub(crate) fn destination(site: &str, to: &str, path: &str) -> Vec<u8> {
-    Destinations::new(site, to).of(path)
+    DestinationKeys::new(site, to).of(path)
 }
 
-/// Keys of files below one directory.
+/// Computes destination keys of files below one directory.
 #[derive(Debug)]
-pub(crate) struct Destinations {
-    /// Site and directory, as far as they are common to all.
+pub(crate) struct DestinationKeys {
+    /// Site and destination directory, the common prefix of all keys' input.
     text: Vec<u8>,
     common: usize,
-    /// The directory of the last file, and its hash.
-    last: Option<(String, [u8; DIRECTORY_BYTES])>,
+    /// Directory of the last file, with its hash.
+    last: Option<(String, [u8; DIRECTORY_HASH_BYTES])>,
 }
 
-impl Destinations {
+impl DestinationKeys {
     pub(crate) fn new(site: &str, to: &str) -> Self {
         let mut text = Vec::with_capacity(site.len() + to.len() + 256);
         text.extend_from_slice(site.as_bytes());
@@ -117,43 +118,43 @@ impl Destinations {
         if self.last.as_ref().is_none_or(|(last, _)| last != directory) {
             self.text.truncate(self.common);
             self.text.extend_from_slice(directory.as_bytes());
-            // The same directory however it is divided between `to` and the path.
+            // The same for any split of the directory between `to` and the path.
             let whole = self.text.strip_suffix(b"/").unwrap_or(&self.text);
             let hash = digest(&SHA256, whole);
-            let mut first = [0; DIRECTORY_BYTES];
-            first.copy_from_slice(&hash.as_ref()[..DIRECTORY_BYTES]);
+            let mut first = [0; DIRECTORY_HASH_BYTES];
+            first.copy_from_slice(&hash.as_ref()[..DIRECTORY_HASH_BYTES]);
             self.last = Some((directory.to_owned(), first));
         }
         let (_, first) = self.last.as_ref().expect("it was set");
-        [&first[..], &file.as_ref()[..16 - DIRECTORY_BYTES]].concat()
+        [&first[..], &file.as_ref()[..16 - DIRECTORY_HASH_BYTES]].concat()
     }
 }
 
-/// What batches that may run together have in common.
+/// Returns the compatibility key of a submission: batches with equal keys may share an order.
 pub(crate) fn lane(submission: &Submission) -> String {
     let policy = serde_json::to_string(&submission.policy).expect("plain data");
     lane_of(&submission.from, &submission.to, &policy)
 }
 
-/// The same of its parts, where the policy is text as it is stored.
+/// Returns the compatibility key of paths and a stored policy.
 pub(crate) fn lane_of(from: &str, to: &str, policy: &str) -> String {
     let all = [from, to, policy].join("\0");
     let hash = digest(&SHA256, all.as_bytes());
     hash.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A batch that is to wait.
+/// A batch to store.
 #[derive(Debug, Clone)]
 pub(crate) struct NewBatch {
-    /// The batch whose files these were at first: what it left unfinished is taken up.
+    /// Batch that first had these files, whose partial files are resumed; none for itself.
     pub(crate) root: Option<i64>,
     pub(crate) request: i64,
     pub(crate) queue: i64,
     pub(crate) kind: BatchKind,
-    /// Numbers of its first and its last file in the request.
+    /// Sequence numbers of its first and last file in the request.
     pub(crate) first: i64,
     pub(crate) last: i64,
-    /// Its files where they are not one after the other.
+    /// Sequence numbers of its files, if not contiguous.
     pub(crate) seqs: Option<Vec<i64>>,
     pub(crate) files: i64,
     pub(crate) bytes: i64,
@@ -165,15 +166,15 @@ pub(crate) struct NewBatch {
     pub(crate) not_before: i64,
 }
 
-/// Stores batches, and counts those that are queued.
+/// Stores batches and counts the queued ones.
 pub(crate) async fn add_batches(
-    cx: &mut Context,
+    cx: &mut TxContext,
     batches: Vec<NewBatch>,
 ) -> Result<(), sqlx::Error> {
     if batches.is_empty() {
         return Ok(());
     }
-    let first = db::numbers(&mut cx.tx, "id", batches.len()).await?;
+    let first = db::allocate_ids(&mut cx.tx, "id", batches.len()).await?;
     let mut counts: HashMap<i64, (i64, i64, i64)> = HashMap::new();
     let mut rows = Vec::with_capacity(batches.len());
     for (id, batch) in (first..).zip(batches) {
@@ -202,26 +203,26 @@ pub(crate) async fn add_batches(
         ]);
     }
     let into = "INSERT INTO batch (id, root, request, queue, kind, first, last, seqs, files, bytes, priority, deadline, lane, attempt, state, not_before)";
-    rows::execute(&mut cx.tx, into, rows, "").await?;
+    rows::insert(&mut cx.tx, into, rows, "").await?;
     count_queues(cx, counts).await?;
-    cx.wake();
+    cx.request_round();
     Ok(())
 }
 
 /// Adds batches, files and bytes to the counts of queues.
 pub(crate) async fn count_queues(
-    cx: &mut Context,
+    cx: &mut TxContext,
     counts: HashMap<i64, (i64, i64, i64)>,
 ) -> Result<(), sqlx::Error> {
-    let mut rows: Vec<[Value; 4]> = counts
+    let mut rows: Vec<[SqlValue; 4]> = counts
         .into_iter()
         .map(|(id, (batches, files, bytes))| {
             [id.into(), batches.into(), files.into(), bytes.into()]
         })
         .collect();
-    // One order for all controllers.
-    rows.sort_by_key(|row| if let Value::Int(id) = row[0] { id } else { 0 });
-    rows::with(
+    // All controllers lock queues in one order.
+    rows.sort_by_key(|row| if let SqlValue::Int(id) = row[0] { id } else { 0 });
+    rows::query_values(
         &mut cx.tx,
         "i, n, f, b",
         rows,
@@ -231,9 +232,9 @@ pub(crate) async fn count_queues(
     Ok(())
 }
 
-/// Numbers of queues, made where they are new.
+/// Loads the ids of queues into the cache; creates missing queues.
 pub(crate) async fn queues(
-    cx: &mut Context,
+    cx: &mut TxContext,
     wanted: Vec<(String, String, String)>,
 ) -> Result<(), sqlx::Error> {
     let mut missing: Vec<_> =
@@ -243,11 +244,11 @@ pub(crate) async fn queues(
     if missing.is_empty() {
         return Ok(());
     }
-    let first = db::numbers(&mut cx.tx, "id", missing.len()).await?;
-    let rows = (first..).zip(missing).map(|(id, (class, from, to))| -> [Value; 7] {
+    let first = db::allocate_ids(&mut cx.tx, "id", missing.len()).await?;
+    let rows = (first..).zip(missing).map(|(id, (class, from, to))| -> [SqlValue; 7] {
         [id.into(), class.into(), from.into(), to.into(), 0.into(), 0.into(), 0.into()]
     });
-    let found = rows::run(
+    let found = rows::insert_returning(
         &mut cx.tx,
         "INSERT INTO queue (id, class, source, destination, batches, files, bytes)",
         rows.collect(),
@@ -261,26 +262,26 @@ pub(crate) async fn queues(
     Ok(())
 }
 
-/// A row of a file as it comes: request, number, path, size, digest, state, fault, destination, time.
-pub(crate) type FileRow = [Value; 9];
+/// Columns of a new file: request, seq, path, size, digest, state, fault, destination, changed.
+pub(crate) type FileRow = [SqlValue; 9];
 
-/// Rows of files. What is in the way of another request is left out by the database.
-pub(crate) async fn add_files(cx: &mut Context, rows: Vec<FileRow>) -> Result<u64, sqlx::Error> {
+/// Inserts files; the unique index drops those whose destination is in use. Returns the number inserted.
+pub(crate) async fn add_files(cx: &mut TxContext, rows: Vec<FileRow>) -> Result<u64, sqlx::Error> {
     let into =
         "INSERT INTO file (request, seq, path, size, digest, state, fault, destination, changed)";
-    rows::execute(&mut cx.tx, into, rows, "ON CONFLICT DO NOTHING").await
+    rows::insert(&mut cx.tx, into, rows, "ON CONFLICT DO NOTHING").await
 }
 
-/// Rows of files that wait, from the number `first` on.
+/// Returns the rows of queued files, with sequence numbers from `first` on.
 pub(crate) fn file_rows<'a>(
-    cx: &Context,
+    cx: &TxContext,
     request: i64,
     first: i64,
     (site, to): (&str, &str),
     files: &'a [NewFile],
 ) -> impl Iterator<Item = FileRow> + use<'a> {
     let now = cx.now;
-    let mut destinations = Destinations::new(site, to);
+    let mut destinations = DestinationKeys::new(site, to);
     (first..).zip(files).map(move |(seq, file)| {
         [
             request.into(),
@@ -290,15 +291,15 @@ pub(crate) fn file_rows<'a>(
             file.digest.clone().into(),
             (FileState::Queued as i64).into(),
             None::<String>.into(),
-            Value::Bytes(Some(destinations.of(&file.path))),
+            SqlValue::Bytes(Some(destinations.of(&file.path))),
             now.into(),
         ]
     })
 }
 
-/// The file whose destination is taken, and by whom.
-pub(crate) async fn taken(
-    cx: &mut Context,
+/// Returns the first file not inserted because its destination is in use, and the request that uses it.
+pub(crate) async fn conflicting_file(
+    cx: &mut TxContext,
     request: i64,
     first: i64,
     (site, to): (&str, &str),
@@ -324,9 +325,9 @@ fn sums(files: &[NewFile]) -> (i64, i64) {
     (sized.clone().map(|size| size as i64).sum(), sized.count() as i64)
 }
 
-/// Takes submissions; the answers are in their order.
+/// Stores submissions. Results are in the order of the submissions.
 pub(crate) async fn submit(
-    cx: &mut Context,
+    cx: &mut TxContext,
     all: &[&Submission],
 ) -> Result<Vec<Submitted>, sqlx::Error> {
     if all.is_empty() {
@@ -334,9 +335,9 @@ pub(crate) async fn submit(
     }
     let wanted = all.iter().map(|one| queue_of(one)).collect();
     queues(cx, wanted).await?;
-    let first = db::numbers(&mut cx.tx, "id", all.len()).await?;
+    let first = db::allocate_ids(&mut cx.tx, "id", all.len()).await?;
     let rows = (first..).zip(all).map(|(id, one)| request_row(cx, id, one)).collect();
-    let made = rows::execute(
+    let made = rows::insert(
         &mut cx.tx,
         "INSERT INTO request (id, client, client_key, body, class, source, destination, from_path, to_path, policy, lane,
             queue, priority, deadline, size_estimate, state, paused, cancel, open, broken, files, active, done, failed,
@@ -345,7 +346,7 @@ pub(crate) async fn submit(
         "ON CONFLICT DO NOTHING",
     )
     .await?;
-    // Rare: some were asked before.
+    // Rare: some are retries.
     let mut new: HashSet<i64> = (first..first + all.len() as i64).collect();
     if made < all.len() as u64 {
         let there = sqlx::query("SELECT id FROM request WHERE id >= $1 AND id < $2");
@@ -356,28 +357,28 @@ pub(crate) async fn submit(
     for (id, one) in (first..).zip(all) {
         answers.push(match new.contains(&id) {
             true => Submitted::New(Box::new(stored(cx, id, one))),
-            false => asked_before(cx, one).await?,
+            false => existing_request(cx, one).await?,
         });
     }
-    refuse_taken(cx, all, &mut answers).await?;
+    store_files_or_reject(cx, all, &mut answers).await?;
     let mut batches = Vec::new();
     for (answer, one) in answers.iter().zip(all) {
         let Submitted::New(stored) = answer else { continue };
         batches.extend(first_batches(cx, stored.id, one));
-        cx.event(Some(stored.id), Some(&one.class), "submitted", told(one));
+        cx.event(Some(stored.id), Some(&one.class), "submitted", describe(one));
         cx.audit(Audit {
             who: one.client.clone(),
             peer: one.peer.clone(),
             what: "submit",
             object: format!("request {}", stored.id),
-            detail: told(one),
+            detail: describe(one),
         });
     }
     add_batches(cx, batches).await?;
     Ok(answers)
 }
 
-fn told(one: &Submission) -> String {
+fn describe(one: &Submission) -> String {
     let what = match one.directory {
         true => format!("everything below {}", one.from),
         false => format!("{} files", one.files.len()),
@@ -386,19 +387,19 @@ fn told(one: &Submission) -> String {
 }
 
 fn queue_of(one: &Submission) -> (String, String, String) {
-    // What lists waits apart from what moves.
+    // Listings have queues of their own.
     let to = if one.directory { String::new() } else { one.destination.clone() };
     (one.class.clone(), one.source.clone(), to)
 }
 
-/// What is counted of a new request.
+/// Returns the initial counts of a request.
 fn first_tally(one: &Submission) -> RequestTally {
     let open = one.open || one.directory;
     RequestTally { files: one.files.len() as u64, open, ..RequestTally::default() }
 }
 
-/// A new request, as it is read back.
-fn stored(cx: &Context, id: i64, one: &Submission) -> StoredRequest {
+/// Returns a new request as the database would.
+fn stored(cx: &TxContext, id: i64, one: &Submission) -> StoredRequest {
     let (bytes, sized) = sums(&one.files);
     let tally = first_tally(one);
     StoredRequest {
@@ -426,7 +427,7 @@ fn stored(cx: &Context, id: i64, one: &Submission) -> StoredRequest {
     }
 }
 
-fn request_row(cx: &Context, id: i64, one: &Submission) -> [Value; 30] {
+fn request_row(cx: &TxContext, id: i64, one: &Submission) -> [SqlValue; 30] {
     let (bytes, sized) = sums(&one.files);
     let tally = first_tally(one);
     let queue = cx.queues.get(&queue_of(one)).copied().unwrap_or_default();
@@ -464,7 +465,7 @@ fn request_row(cx: &Context, id: i64, one: &Submission) -> [Value; 30] {
     ]
 }
 
-async fn asked_before(cx: &mut Context, one: &Submission) -> Result<Submitted, sqlx::Error> {
+async fn existing_request(cx: &mut TxContext, one: &Submission) -> Result<Submitted, sqlx::Error> {
     let row = sqlx::query("SELECT id, body FROM request WHERE client = $1 AND client_key = $2")
         .bind(one.client.clone())
         .bind(one.key.clone())
@@ -474,9 +475,9 @@ async fn asked_before(cx: &mut Context, one: &Submission) -> Result<Submitted, s
     Ok(if body == one.body { Submitted::Same(id) } else { Submitted::Other(id) })
 }
 
-/// Stores the files of new requests; a request one of whose files is taken is taken back whole.
-async fn refuse_taken(
-    cx: &mut Context,
+/// Stores the files of new requests; deletes requests with a file whose destination is in use.
+async fn store_files_or_reject(
+    cx: &mut TxContext,
     all: &[&Submission],
     answers: &mut [Submitted],
 ) -> Result<(), sqlx::Error> {
@@ -493,7 +494,7 @@ async fn refuse_taken(
         let Submitted::New(stored) = &*answer else { continue };
         let id = stored.id;
         let place = (one.destination.as_str(), one.to.as_str());
-        if let Some((file, by)) = taken(cx, id, 0, place, &one.files).await? {
+        if let Some((file, by)) = conflicting_file(cx, id, 0, place, &one.files).await? {
             for text in ["DELETE FROM file WHERE request = $1", "DELETE FROM request WHERE id = $1"]
             {
                 sqlx::query(text).bind(id).execute(&mut cx.tx).await?;
@@ -504,7 +505,7 @@ async fn refuse_taken(
     Ok(())
 }
 
-fn first_batches(cx: &Context, id: i64, one: &Submission) -> Vec<NewBatch> {
+fn first_batches(cx: &TxContext, id: i64, one: &Submission) -> Vec<NewBatch> {
     let queue = cx.queues.get(&queue_of(one)).copied().unwrap_or_default();
     let base = NewBatch {
         root: None,
@@ -529,7 +530,7 @@ fn first_batches(cx: &Context, id: i64, one: &Submission) -> Vec<NewBatch> {
     split_into(&base, 0, &one.files, cx.settings.config.batch)
 }
 
-/// Batches of these files, the first of which has the number `first`.
+/// Splits files into batches; the first file has sequence number `first`.
 pub(crate) fn split_into(
     base: &NewBatch,
     first: i64,
@@ -547,9 +548,9 @@ pub(crate) fn split_into(
     batches.collect()
 }
 
-/// Adds files to a request that has `first` of them. What another request is writing is counted as failed.
+/// Appends files to a request that has `first` files. Files whose destination is in use fail.
 pub(crate) async fn append(
-    cx: &mut Context,
+    cx: &mut TxContext,
     base: &NewBatch,
     first: i64,
     (site, to): (&str, &str),
@@ -564,7 +565,7 @@ pub(crate) async fn append(
         if add_files(cx, rows).await? == expected {
             break;
         }
-        // Rare: the rows that are there are taken out again, and come without the one that is taken.
+        // Rare: remove the inserted rows, and insert again without the conflicting files.
         let missing = missing(cx, request, start, files.len()).await?;
         sqlx::query("DELETE FROM file WHERE request = $1 AND seq >= $2")
             .bind(request)
@@ -584,7 +585,7 @@ pub(crate) async fn append(
             .map(|mut row| {
                 row[5] = (FileState::Failed as i64).into();
                 row[6] = "another request is writing this file".into();
-                row[7] = Value::Bytes(None);
+                row[7] = SqlValue::Bytes(None);
                 row
             })
             .collect();
@@ -592,21 +593,22 @@ pub(crate) async fn append(
         add_files(cx, failed).await?;
     }
     let (bytes, sized) = sums(&files);
-    let delta = super::settle::Delta {
+    let delta = super::outcomes::RequestDelta {
         files: (files.len() + taken_files.len()) as i64,
         failed: taken_files.len() as i64,
         bytes,
         sized,
-        ..super::settle::Delta::default()
+        ..super::outcomes::RequestDelta::default()
     };
     let batches = split_into(base, start, &files, cx.settings.config.batch);
     add_batches(cx, batches).await?;
-    super::settle::count(cx, super::settle::Deltas::from([(request, delta)])).await
+    super::outcomes::apply_deltas(cx, super::outcomes::RequestDeltas::from([(request, delta)]))
+        .await
 }
 
-/// Which of the rows from `first` on are not there.
+/// Returns the indices of rows, counted from `first`, that were not inserted.
 async fn missing(
-    cx: &mut Context,
+    cx: &mut TxContext,
     request: i64,
     first: i64,
     count: usize,

@@ -1,9 +1,9 @@
-//! The one task of a controller that writes.
+//! The one task of a controller that writes to the database.
 //!
-//! What comes while a transaction is on its way goes into the next one, so that a thousand a second cost a few dozen commits;
-//! long lists of files take turns with what nodes report. When a transaction fails, each of its changes
-//! is tried once more in one of its own, so that one that cannot be made takes no other with it. When the database is
-//! away, changes wait for it as long as [`PATIENCE`].
+//! Changes that arrive during a transaction form the next one, so that a thousand a second cost a few dozen commits;
+//! long
+//! submissions alternate with reports. When a transaction fails, each of its changes is retried in its own, so that an
+//! invalid change fails alone. While the database is unavailable, changes wait up to [`DB_UNAVAILABLE_TIMEOUT`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -16,52 +16,52 @@ use penstock_operations::orders::{Instructions, Report};
 use sqlx::{AnyConnection, Connection};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::db::{self, Database, Kind};
-use super::report::{self, Contents};
-use super::rows::{self, Value};
+use super::db::{self, Database, DatabaseKind};
+use super::report::{self, RunCache};
+use super::rows::{self, SqlValue};
 use super::submit::{self, Submission, Submitted};
-use crate::counters::Counters;
-use crate::shared::{Current, Settings};
+use crate::counters::ControllerCounters;
+use crate::shared::{Settings, SettingsCell};
 
 /// Most changes in one transaction.
-const GROUP: usize = 512;
+const CHANGES_PER_TX_MAX: usize = 512;
 
-/// Files of submissions in one transaction: whoever comes next waits for no more than that.
-const GROUP_FILES: usize = 10_000;
+/// Most submitted files in one transaction, which bounds the delay of later changes.
+const FILES_PER_TX_MAX: usize = 10_000;
 
-/// The same where nodes report.
-const GROUP_FILES_BESIDE: usize = 500;
+/// Most submitted files in a transaction with reports.
+const FILES_BESIDE_REPORTS_MAX: usize = 500;
 
-/// Changes that wait; whoever brings more waits.
-const WAITING: usize = 4096;
+/// Most queued changes; senders wait beyond that.
+const QUEUED_CHANGES_MAX: usize = 4096;
 
-/// How long a change waits for a database that is away.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time that a change waits for an unavailable database.
+const DB_UNAVAILABLE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Between two attempts to reach it.
-const AGAIN: Duration = Duration::from_millis(200);
+/// Time between attempts to reach the database.
+const DB_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Why something was not written.
+/// A change that was not written.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum WriteError {
-    /// The database.
+    /// The database rejected it or is unavailable.
     #[error("the database failed: {0}")]
     Database(String),
-    /// The controller ends.
+    /// The controller is shutting down.
     #[error("the controller is ending")]
     Ending,
 }
 
-/// Something that happened, for those who follow.
+/// An event for API clients that follow.
 #[derive(Debug, Clone)]
-pub(crate) struct Event {
+pub(crate) struct NewEvent {
     pub(crate) request: Option<i64>,
     pub(crate) class: Option<String>,
     pub(crate) kind: &'static str,
     pub(crate) text: String,
 }
 
-/// Who changed what.
+/// An entry of the audit log.
 #[derive(Debug, Clone)]
 pub(crate) struct Audit {
     pub(crate) who: String,
@@ -71,31 +71,31 @@ pub(crate) struct Audit {
     pub(crate) detail: String,
 }
 
-/// A transaction, and what belongs to it.
-pub(crate) struct Context {
+/// An open transaction with its caches and pending events.
+pub(crate) struct TxContext {
     pub(crate) tx: AnyConnection,
-    pub(crate) kind: Kind,
-    /// Milliseconds since 1970.
+    pub(crate) kind: DatabaseKind,
+    /// Unix milliseconds at its start.
     pub(crate) now: i64,
-    /// What runs consist of; it never changes.
-    pub(crate) contents: Contents,
-    /// Numbers of queues by class, source and destination; they never change.
+    /// RunCache of runs, which never change.
+    pub(crate) run_cache: RunCache,
+    /// Ids of queues by class, source and destination, which never change.
     pub(crate) queues: HashMap<(String, String, String), i64>,
-    /// What the operator said when the transaction began.
+    /// Settings at the start of the transaction.
     pub(crate) settings: Arc<Settings>,
     clock: Clock,
-    events: Vec<Event>,
+    events: Vec<NewEvent>,
     audits: Vec<Audit>,
-    wakes: bool,
+    needs_round: bool,
 }
 
-impl fmt::Debug for Context {
+impl fmt::Debug for TxContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Context").field("kind", &self.kind).finish_non_exhaustive()
     }
 }
 
-impl Context {
+impl TxContext {
     pub(crate) fn event(
         &mut self,
         request: Option<i64>,
@@ -104,22 +104,22 @@ impl Context {
         text: impl Into<String>,
     ) {
         let class = class.map(str::to_owned);
-        self.events.push(Event { request, class, kind, text: text.into() });
+        self.events.push(NewEvent { request, class, kind, text: text.into() });
     }
 
     pub(crate) fn audit(&mut self, audit: Audit) {
         self.audits.push(audit);
     }
 
-    /// Something changed that the next round should know at once.
-    pub(crate) fn wake(&mut self) {
-        self.wakes = true;
+    /// Requests a round right after the commit.
+    pub(crate) fn request_round(&mut self) {
+        self.needs_round = true;
     }
 
     async fn begin(&mut self) -> Result<(), sqlx::Error> {
         self.events.clear();
         self.audits.clear();
-        self.wakes = false;
+        self.needs_round = false;
         self.now = self.clock.now_ms();
         db::begin(&mut self.tx, self.kind).await
     }
@@ -128,10 +128,11 @@ impl Context {
         let now = self.now;
         let (events, audits) = (std::mem::take(&mut self.events), std::mem::take(&mut self.audits));
         if events.len() + audits.len() > 0 {
-            // Taken last and held until the commit: events become visible in the order of their numbers.
-            let first = db::numbers(&mut self.tx, "event", events.len() + audits.len()).await?;
+            // Allocated last and locked until the commit, so events become visible in the order of their ids.
+            let first =
+                db::allocate_ids(&mut self.tx, "event", events.len() + audits.len()).await?;
             let numbered = (first..).zip(events);
-            let rows = numbered.map(|(id, event)| -> [Value; 6] {
+            let rows = numbered.map(|(id, event)| -> [SqlValue; 6] {
                 [
                     id.into(),
                     now.into(),
@@ -144,8 +145,8 @@ impl Context {
             let rows: Vec<_> = rows.collect();
             let next = first + rows.len() as i64;
             let into = "INSERT INTO event (id, at, request, class, kind, text)";
-            rows::execute(&mut self.tx, into, rows, "").await?;
-            let rows = (next..).zip(audits).map(|(id, audit)| -> [Value; 7] {
+            rows::insert(&mut self.tx, into, rows, "").await?;
+            let rows = (next..).zip(audits).map(|(id, audit)| -> [SqlValue; 7] {
                 [
                     id.into(),
                     now.into(),
@@ -157,30 +158,30 @@ impl Context {
                 ]
             });
             let into = "INSERT INTO audit (id, at, who, peer, what, object, detail)";
-            rows::execute(&mut self.tx, into, rows.collect(), "").await?;
+            rows::insert(&mut self.tx, into, rows.collect(), "").await?;
         }
         sqlx::raw_sql("COMMIT").execute(&mut self.tx).await?;
         Ok(())
     }
 
     async fn rollback(&mut self) {
-        self.contents.clear();
+        self.run_cache.clear();
         self.queues.clear();
         let _ = sqlx::raw_sql("ROLLBACK").execute(&mut self.tx).await;
     }
 }
 
-/// Milliseconds since 1970.
+/// Returns Unix milliseconds.
 pub(crate) fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
 
-/// What time it is for a controller.
+/// Source of time for a controller.
 #[derive(Debug, Clone)]
 pub(crate) enum Clock {
-    /// The system's.
+    /// The system clock.
     System,
-    /// What a rehearsal says, in milliseconds since 1970.
+    /// Virtual time of a simulation, in Unix milliseconds.
     Set(Arc<AtomicI64>),
 }
 
@@ -193,24 +194,24 @@ impl Clock {
     }
 }
 
-/// A change that is made inside a transaction, perhaps more than once until one is committed.
+/// A change inside a transaction, which may run several times until one is committed.
 trait Job: Send {
-    fn run<'a>(&'a mut self, cx: &'a mut Context) -> BoxFuture<'a, Result<(), sqlx::Error>>;
+    fn run<'a>(&'a mut self, cx: &'a mut TxContext) -> BoxFuture<'a, Result<(), sqlx::Error>>;
     fn finish(self: Box<Self>, failed: Option<WriteError>);
 }
 
-struct Work<T, F> {
+struct ClosureJob<T, F> {
     work: F,
     result: Option<T>,
     reply: oneshot::Sender<Result<T, WriteError>>,
 }
 
-impl<T, F> Job for Work<T, F>
+impl<T, F> Job for ClosureJob<T, F>
 where
     T: Send,
-    F: for<'a> Fn(&'a mut Context) -> BoxFuture<'a, Result<T, sqlx::Error>> + Send,
+    F: for<'a> Fn(&'a mut TxContext) -> BoxFuture<'a, Result<T, sqlx::Error>> + Send,
 {
-    fn run<'a>(&'a mut self, cx: &'a mut Context) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+    fn run<'a>(&'a mut self, cx: &'a mut TxContext) -> BoxFuture<'a, Result<(), sqlx::Error>> {
         let future = (self.work)(cx);
         let result = &mut self.result;
         Box::pin(async move {
@@ -230,15 +231,15 @@ where
     }
 }
 
-type Reply<T> = oneshot::Sender<Result<T, WriteError>>;
+type ReplySender<T> = oneshot::Sender<Result<T, WriteError>>;
 
-enum Change {
-    Submit(Box<Submission>, Reply<Submitted>),
-    Report(String, Box<Report>, Reply<Instructions>),
+enum QueuedChange {
+    Submit(Box<Submission>, ReplySender<Submitted>),
+    Report(String, Box<Report>, ReplySender<Instructions>),
     Other(Box<dyn Job>),
 }
 
-impl Change {
+impl QueuedChange {
     fn fail(self, error: WriteError) {
         match self {
             Self::Submit(_, reply) => drop(reply.send(Err(error))),
@@ -248,24 +249,24 @@ impl Change {
     }
 }
 
-/// Changes that came and are not made.
+/// Changes that are not written yet.
 #[derive(Debug, Default)]
 struct Backlog {
-    changes: VecDeque<Change>,
-    /// A submission was left for the next transaction.
+    changes: VecDeque<QueuedChange>,
+    /// Set when a submission was left for the next transaction.
     left: bool,
 }
 
 impl Backlog {
-    /// Takes what has come, and waits for it where there is nothing to do; false at the end.
-    async fn fill(&mut self, waiting: &mut mpsc::Receiver<Change>) -> bool {
+    /// Receives what has arrived, and waits if there is nothing. Returns false when the channel is closed.
+    async fn fill(&mut self, waiting: &mut mpsc::Receiver<QueuedChange>) -> bool {
         if self.changes.is_empty() {
             match waiting.recv().await {
                 Some(change) => self.changes.push_back(change),
                 None => return false,
             }
         }
-        while self.changes.len() < WAITING
+        while self.changes.len() < QUEUED_CHANGES_MAX
             && let Ok(change) = waiting.try_recv()
         {
             self.changes.push_back(change);
@@ -273,79 +274,91 @@ impl Backlog {
         true
     }
 
-    /// The changes of the next transaction. Long lists of files take turns with what nodes report.
-    fn next(&mut self) -> Vec<Change> {
-        let reports = self.changes.iter().any(|change| !matches!(change, Change::Submit(..)));
-        let most = if reports && !self.left { GROUP_FILES_BESIDE } else { GROUP_FILES };
-        let mut part = Vec::new();
+    /// Removes and returns the changes of the next transaction.
+    fn next(&mut self) -> Vec<QueuedChange> {
+        let reports = self.changes.iter().any(|change| !matches!(change, QueuedChange::Submit(..)));
+        let most = if reports && !self.left { FILES_BESIDE_REPORTS_MAX } else { FILES_PER_TX_MAX };
+        let mut group = Vec::new();
         let mut later = VecDeque::new();
         let mut hosts = HashSet::new();
         let mut files = 0;
         self.left = false;
         for change in self.changes.drain(..) {
-            let fits = part.len() < GROUP
+            let fits = group.len() < CHANGES_PER_TX_MAX
                 && match &change {
                     // Two reports of one host in one transaction would overwrite each other.
-                    Change::Report(host, ..) => hosts.insert(host.clone()),
-                    Change::Submit(submission, _) => {
+                    QueuedChange::Report(host, ..) => hosts.insert(host.clone()),
+                    QueuedChange::Submit(submission, _) => {
                         let brings = submission.files.len();
-                        let fits = files + brings <= most || (files == 0 && most == GROUP_FILES);
+                        let fits =
+                            files + brings <= most || (files == 0 && most == FILES_PER_TX_MAX);
                         let fits = fits && !self.left;
                         files += if fits { brings } else { 0 };
                         self.left |= !fits;
                         fits
                     }
-                    Change::Other(_) => true,
+                    QueuedChange::Other(_) => true,
                 };
             if fits {
-                part.push(change);
+                group.push(change);
             } else {
                 later.push_back(change);
             }
         }
         self.changes = later;
-        part
+        group
     }
 }
 
-/// Where changes are handed in.
+/// Handle to the writing task.
 #[derive(Debug, Clone)]
 pub(crate) struct Writer {
-    changes: mpsc::Sender<Change>,
+    changes: mpsc::Sender<QueuedChange>,
 }
 
-impl fmt::Debug for Change {
+impl fmt::Debug for QueuedChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Change")
     }
 }
 
 impl Writer {
-    /// Starts the task; `wake` is told when a round should look.
+    /// Starts the task, which notifies `scheduler_notify` when a round is needed.
     pub(crate) fn start(
         database: Database,
-        current: Arc<Current>,
-        wake: Arc<Notify>,
+        current: Arc<SettingsCell>,
+        scheduler_notify: Arc<Notify>,
         followers: Arc<Notify>,
-        counters: Arc<Counters>,
+        counters: Arc<ControllerCounters>,
         clock: Clock,
     ) -> Self {
-        let (changes, waiting) = mpsc::channel(WAITING);
+        let (changes, waiting) = mpsc::channel(QUEUED_CHANGES_MAX);
         let (end, ended) = oneshot::channel();
-        tokio::spawn(db::fold(database.clone(), ended));
-        let task = Task { database, current, wake, followers, counters, clock, _end: end };
+        tokio::spawn(db::checkpoint_loop(database.clone(), ended));
+        let task = WriterTask {
+            database,
+            current,
+            scheduler_notify,
+            followers,
+            counters,
+            clock,
+            _end: end,
+        };
         tokio::spawn(task.run(waiting));
         Self { changes }
     }
 
-    async fn send<T>(&self, make: impl FnOnce(Reply<T>) -> Change) -> Result<T, WriteError> {
+    async fn send<T>(
+        &self,
+        make: impl FnOnce(ReplySender<T>) -> QueuedChange,
+    ) -> Result<T, WriteError> {
         let (reply, answer) = oneshot::channel();
         self.changes.send(make(reply)).await.map_err(|_| WriteError::Ending)?;
         answer.await.unwrap_or(Err(WriteError::Ending))
     }
 
     pub(crate) async fn submit(&self, submission: Submission) -> Result<Submitted, WriteError> {
-        self.send(|reply| Change::Submit(Box::new(submission), reply)).await
+        self.send(|reply| QueuedChange::Submit(Box::new(submission), reply)).await
     }
 
     pub(crate) async fn report(
@@ -353,37 +366,38 @@ impl Writer {
         host: String,
         report: Report,
     ) -> Result<Instructions, WriteError> {
-        self.send(|reply| Change::Report(host, Box::new(report), reply)).await
+        self.send(|reply| QueuedChange::Report(host, Box::new(report), reply)).await
     }
 
-    /// Makes any other change.
+    /// Runs any other change in a transaction.
     pub(crate) async fn apply<T, F>(&self, work: F) -> Result<T, WriteError>
     where
         T: Send + 'static,
-        F: for<'a> Fn(&'a mut Context) -> BoxFuture<'a, Result<T, sqlx::Error>> + Send + 'static,
+        F: for<'a> Fn(&'a mut TxContext) -> BoxFuture<'a, Result<T, sqlx::Error>> + Send + 'static,
     {
-        self.send(|reply| Change::Other(Box::new(Work { work, result: None, reply }))).await
+        self.send(|reply| QueuedChange::Other(Box::new(ClosureJob { work, result: None, reply })))
+            .await
     }
 }
 
-struct Task {
+struct WriterTask {
     database: Database,
-    current: Arc<Current>,
-    wake: Arc<Notify>,
+    current: Arc<SettingsCell>,
+    scheduler_notify: Arc<Notify>,
     followers: Arc<Notify>,
-    counters: Arc<Counters>,
+    counters: Arc<ControllerCounters>,
     clock: Clock,
-    /// When it goes, so does the task that copies the log.
+    /// Dropping it ends the checkpoint task.
     _end: oneshot::Sender<()>,
 }
 
-impl Task {
-    async fn run(self, mut waiting: mpsc::Receiver<Change>) {
-        let mut context: Option<Context> = None;
+impl WriterTask {
+    async fn run(self, mut waiting: mpsc::Receiver<QueuedChange>) {
+        let mut context: Option<TxContext> = None;
         let mut backlog = Backlog::default();
         while backlog.fill(&mut waiting).await {
             let begun = Instant::now();
-            self.settle(&mut context, backlog.next(), begun + PATIENCE).await;
+            self.write_group(&mut context, backlog.next(), begun + DB_UNAVAILABLE_TIMEOUT).await;
             self.counters.committed(begun.elapsed());
         }
         if let Some(context) = context {
@@ -391,12 +405,12 @@ impl Task {
         }
     }
 
-    /// A connection, perhaps after some attempts.
+    /// Returns the connection, opening it with retries.
     async fn context<'a>(
         &self,
-        context: &'a mut Option<Context>,
+        context: &'a mut Option<TxContext>,
         until: Instant,
-    ) -> Result<&'a mut Context, sqlx::Error> {
+    ) -> Result<&'a mut TxContext, sqlx::Error> {
         if context.is_none() {
             let tx = loop {
                 match self.database.connect().await {
@@ -405,30 +419,35 @@ impl Task {
                     Err(error) => {
                         self.counters.failed();
                         tracing::debug!("the database is away: {error}");
-                        tokio::time::sleep(AGAIN).await;
+                        tokio::time::sleep(DB_RETRY_INTERVAL).await;
                     }
                 }
             };
-            *context = Some(Context {
+            *context = Some(TxContext {
                 tx,
                 kind: self.database.kind,
                 now: 0,
-                contents: Contents::default(),
+                run_cache: RunCache::default(),
                 queues: HashMap::new(),
                 settings: self.current.get(),
                 clock: self.clock.clone(),
                 events: Vec::new(),
                 audits: Vec::new(),
-                wakes: false,
+                needs_round: false,
             });
         }
         Ok(context.as_mut().expect("it was made"))
     }
 
-    async fn settle(&self, context: &mut Option<Context>, mut part: Vec<Change>, until: Instant) {
+    async fn write_group(
+        &self,
+        context: &mut Option<TxContext>,
+        mut group: Vec<QueuedChange>,
+        until: Instant,
+    ) {
         loop {
-            let error = match self.attempt(context, &mut part, until).await {
-                Ok(answers) => return answers.send(part),
+            let error = match self.attempt(context, &mut group, until).await {
+                Ok(answers) => return answers.send(group),
                 Err(error) => error,
             };
             self.counters.failed();
@@ -439,20 +458,20 @@ impl Task {
             if away {
                 *context = None;
             }
-            match part.len() {
+            match group.len() {
                 _ if away && Instant::now() < until => {
                     tracing::warn!("the database is away ({error}): changes wait for it");
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(DB_RETRY_INTERVAL).await;
                 }
                 1 => {
                     tracing::error!("a change cannot be stored: {error}");
-                    let change = part.pop().expect("there is one");
+                    let change = group.pop().expect("there is one");
                     change.fail(WriteError::Database(error.to_string()));
                     return;
                 }
                 _ => {
-                    for change in part {
-                        Box::pin(self.settle(context, vec![change], until)).await;
+                    for change in group {
+                        Box::pin(self.write_group(context, vec![change], until)).await;
                     }
                     return;
                 }
@@ -460,68 +479,69 @@ impl Task {
         }
     }
 
-    /// Makes all changes in one transaction.
+    /// Runs all changes in one transaction.
     async fn attempt(
         &self,
-        context: &mut Option<Context>,
-        part: &mut [Change],
+        context: &mut Option<TxContext>,
+        group: &mut [QueuedChange],
         until: Instant,
-    ) -> Result<Answers, sqlx::Error> {
+    ) -> Result<CommittedReplies, sqlx::Error> {
         let cx = self.context(context, until).await?;
         cx.settings = self.current.get();
         cx.begin().await?;
         let mut submissions = Vec::new();
         let mut reports = Vec::new();
-        for change in part.iter_mut() {
+        for change in group.iter_mut() {
             match change {
-                Change::Submit(submission, _) => submissions.push(&**submission),
-                Change::Report(host, report, _) => reports.push((host.as_str(), &**report)),
-                Change::Other(job) => job.run(cx).await?,
+                QueuedChange::Submit(submission, _) => submissions.push(&**submission),
+                QueuedChange::Report(host, report, _) => reports.push((host.as_str(), &**report)),
+                QueuedChange::Other(job) => job.run(cx).await?,
             }
         }
         let submitted = submit::submit(cx, &submissions).await?;
-        let instructions = report::take(cx, &reports).await?;
-        let (count, wakes) = (cx.events.len(), cx.wakes);
+        let instructions = report::process_reports(cx, &reports).await?;
+        let (count, needs_round) = (cx.events.len(), cx.needs_round);
         cx.commit().await?;
-        if wakes {
-            self.wake.notify_one();
+        if needs_round {
+            self.scheduler_notify.notify_one();
         }
         if count > 0 {
             self.followers.notify_waiters();
         }
-        Ok(Answers { submitted, instructions })
+        Ok(CommittedReplies { submitted, instructions })
     }
 }
 
-/// What is answered once it is committed, in the order of the changes of each kind.
-struct Answers {
+/// Responses to send after the commit, in the order of the changes of each kind.
+struct CommittedReplies {
     submitted: Vec<Submitted>,
     instructions: Vec<Instructions>,
 }
 
-impl Answers {
-    fn send(self, changes: Vec<Change>) {
+impl CommittedReplies {
+    fn send(self, changes: Vec<QueuedChange>) {
         let (mut submitted, mut instructions) =
             (self.submitted.into_iter(), self.instructions.into_iter());
         for change in changes {
             match change {
-                Change::Submit(_, reply) => {
+                QueuedChange::Submit(_, reply) => {
                     let _ = reply.send(submitted.next().ok_or(WriteError::Ending));
                 }
-                Change::Report(_, _, reply) => {
+                QueuedChange::Report(_, _, reply) => {
                     let _ = reply.send(instructions.next().ok_or(WriteError::Ending));
                 }
-                Change::Other(job) => job.finish(None),
+                QueuedChange::Other(job) => job.finish(None),
             }
         }
     }
 }
 
-/// Whether the connection is of no more use.
+/// True if the connection is unusable.
 fn is_away(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Database(error) => {
-            // PostgreSQL: class 57 is the operator's intervention, 08 connections, 25P03 idle too long.
+            // PostgreSQL: class 57 is operator intervention, 08 connection exceptions, 25P03 idle-in-transaction
+            // timeout.
             let code = error.code().unwrap_or_default();
             code.starts_with("57") || code.starts_with("08") || code == "25P03"
         }

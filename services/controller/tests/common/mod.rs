@@ -1,4 +1,4 @@
-//! A controller behind a real HTTP server, on SQLite or on a PostgreSQL of its own, and simulated nodes.
+//! A controller behind a real HTTP server, on SQLite or on its own PostgreSQL, and simulated nodes.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(missing_docs, missing_debug_implementations, unreachable_pub, reason = "helpers of tests")]
 
@@ -29,10 +29,10 @@ use tokio::sync::watch;
 pub mod node;
 pub mod postgres;
 
-/// What the whole may take: the machine of the tests is slow and busy.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit of a whole test, generous for slow and busy machines.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Two sites with two hosts each, and two ways between them.
+/// Two sites with two hosts each, and two paths between them.
 pub const NETWORK: &str = r#"
 name = "two-sites"
 
@@ -98,7 +98,7 @@ delay = "50ms"
 
 pub const OWNER: &str = "the-token-of-the-owner";
 
-/// Tokens by their names: each is the name and this.
+/// Token names; each token is its name followed by this.
 pub fn token(name: &str) -> String {
     format!("{name}-has-a-token-of-some-length")
 }
@@ -108,7 +108,7 @@ fn sha256(text: &str) -> String {
     penstock_http::tokens::hex(digest.as_ref())
 }
 
-/// A configuration with classes and tokens, and `more` in its table.
+/// Returns a configuration with classes and tokens, and `more` in its table.
 pub fn config(directory: &Path, more: &str) -> Config {
     std::fs::write(directory.join("network.toml"), NETWORK).unwrap();
     let mut text = format!(
@@ -147,7 +147,7 @@ mark = "10G"
     Config::load(Some(&file), Registry::builtin()).unwrap()
 }
 
-/// A controller's numbers, as `/metrics` asks for them.
+/// The controller's metrics, encoded as for `/metrics`.
 #[derive(Debug)]
 struct Told(Arc<Controller>);
 
@@ -167,7 +167,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// On SQLite in `directory`, or where the configuration says.
+    /// Starts on SQLite in `directory`, or on the configured database.
     pub fn start(config: Config, directory: &Path) -> Self {
         let runtime = Runtime::new().unwrap();
         let controller = Controller::start(config, directory, runtime.handle()).unwrap();
@@ -206,12 +206,12 @@ impl Running {
         Self { runtime, address, controller, stop, serving: Some(serving) }
     }
 
-    /// What SIGHUP does.
+    /// Reloads as on SIGHUP.
     pub fn reload(&self) -> Result<(), String> {
         self.controller.reload()
     }
 
-    /// Whether it makes the rounds, by its metrics.
+    /// True if its metrics report it as leader.
     pub fn leads(&self) -> bool {
         let mut registry = Metrics::default();
         registry.register_collector(Box::new(Told(Arc::clone(&self.controller))));
@@ -220,7 +220,7 @@ impl Running {
         text.lines().any(|line| line == "penstock_controller_leads 1")
     }
 
-    /// A client with this token.
+    /// Returns a client with this token.
     pub fn client(&self, name: &str) -> Client {
         let token = if name == "owner" { OWNER.to_owned() } else { token(name) };
         Client::new(self.address, &token)
@@ -254,7 +254,7 @@ impl Drop for Running {
 }
 
 fn rustls_config() -> rustls::ServerConfig {
-    // Loopback speaks plain HTTP; a certificate is asked for all the same.
+    // Loopback uses plain HTTP, but the server requires a certificate.
     let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     rustls::ServerConfig::builder_with_provider(provider)
@@ -268,12 +268,12 @@ fn rustls_config() -> rustls::ServerConfig {
         .unwrap()
 }
 
-/// An HTTP client with one connection that is made again when it is gone.
+/// An HTTP client with one connection, which it reopens when closed.
 pub struct Client {
     pub address: SocketAddr,
     pub token: String,
     connection: Option<SendRequest<Full<Bytes>>>,
-    /// Of the last answer.
+    /// Headers of the last response.
     pub headers: hyper::HeaderMap,
 }
 
@@ -287,12 +287,12 @@ impl Client {
         }
     }
 
-    /// The controller is at another address.
+    /// Changes the controller's address.
     pub fn move_to(&mut self, address: SocketAddr) {
         (self.address, self.connection) = (address, None);
     }
 
-    /// Status and body; an error where the controller is away.
+    /// Returns status and body; an error if the controller is unreachable.
     pub async fn try_ask(
         &mut self,
         method: &str,
@@ -343,7 +343,7 @@ impl Client {
         answer
     }
 
-    /// Asks again until `done` says so.
+    /// Repeats a GET until `done` accepts the response.
     pub async fn until(&mut self, path: &str, done: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         loop {
@@ -353,20 +353,20 @@ impl Client {
             {
                 return answer.clone();
             }
-            assert!(begun.elapsed() < PATIENCE, "{path}: {answer:?}");
+            assert!(begun.elapsed() < TEST_TIMEOUT, "{path}: {answer:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 }
 
-/// Where a test's database is.
+/// Database of a test.
 pub enum Store {
     Sqlite,
     Postgres(Arc<postgres::Postgres>),
 }
 
 impl Store {
-    /// What the configuration says of it.
+    /// Returns the configuration's `database` line.
     pub fn line(&self) -> String {
         match self {
             Self::Sqlite => String::new(),
@@ -375,7 +375,7 @@ impl Store {
     }
 }
 
-/// Runs a test on both databases; PostgreSQL is left out with a reason where it is not installed.
+/// Runs a test on both databases; skips PostgreSQL with a message if it is not installed.
 pub fn on_both(test: impl Fn(&Store)) {
     test(&Store::Sqlite);
     match postgres::Postgres::shared() {
@@ -384,7 +384,7 @@ pub fn on_both(test: impl Fn(&Store)) {
     }
 }
 
-/// A directory of a test.
+/// Creates a directory for a test.
 pub fn directory() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_owned();

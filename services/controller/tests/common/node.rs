@@ -1,4 +1,4 @@
-//! A simulated node: it reports, takes orders, and says after a while that their files are there.
+//! A simulated node, which reports, accepts orders, and completes their files after some reports.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -12,24 +12,24 @@ use serde_json::Value;
 
 use super::{Client, token};
 
-/// What all nodes of a test have in common: the files, and what was done.
+/// State shared by all nodes of a test: files and what was written.
 #[derive(Debug, Default)]
 pub struct World {
-    /// How often each destination was written.
+    /// Number of writes of each destination.
     pub written: BTreeMap<String, u32>,
-    /// Files that are being written, and by which order.
+    /// Destinations being written, and by which order.
     pub busy: HashMap<String, OrderId>,
-    /// What directories hold.
+    /// Contents of directories.
     pub directories: HashMap<String, Vec<ListedFile>>,
-    /// Faults that files have, as often as this.
+    /// Faults of files, and how often each occurs.
     pub faults: HashMap<String, (FaultKind, u32)>,
-    /// Tickets that stand, by host.
+    /// Active tickets, by host.
     pub tickets: HashMap<String, Vec<String>>,
 }
 
 pub type Shared = Arc<Mutex<World>>;
 
-struct Doing {
+struct NodeOrder {
     order: Order,
     outcomes: Vec<ReportedOutcome>,
     entries: Vec<ListedFile>,
@@ -45,15 +45,15 @@ pub struct Node {
     pub name: String,
     pub client: Client,
     pub world: Shared,
-    /// Files of an order that it does between two reports.
+    /// Files that each order completes between two reports.
     pub speed: usize,
-    /// The same of all orders together.
+    /// Files that all orders together complete between two reports.
     pub most: usize,
     pub transfers: u32,
-    /// Its interface counts what its orders say that they move.
+    /// Set if its interface counts the bytes that its orders report.
     pub honest: bool,
     run: u64,
-    doing: BTreeMap<OrderId, Doing>,
+    doing: BTreeMap<OrderId, NodeOrder>,
     sent: u64,
     reported: std::time::Instant,
     pub last: Instructions,
@@ -77,7 +77,7 @@ impl Node {
         }
     }
 
-    /// It loses everything that it had in memory.
+    /// Restarts the node, which loses everything in memory.
     pub fn crash(&mut self) {
         let mut world = self.world.lock().unwrap();
         world.busy.retain(|_, order| !self.doing.contains_key(order));
@@ -85,7 +85,7 @@ impl Node {
         self.run += 1;
     }
 
-    fn told(&self) -> Report {
+    fn build_report(&self) -> Report {
         let orders = self.doing.iter().map(|(id, doing)| OrderReport {
             order: *id,
             run: self.run,
@@ -115,7 +115,7 @@ impl Node {
         }
     }
 
-    /// Reports once, and does as it is told; false where the controller does not answer.
+    /// Reports once and applies the instructions. Returns false if the controller does not respond.
     pub async fn turn(&mut self) -> bool {
         if self.honest {
             let bps: u64 = self.doing.values().filter_map(|one| one.rate).sum();
@@ -129,9 +129,9 @@ impl Node {
         answered
     }
 
-    /// Reports once, and forgets what need not be told again.
+    /// Reports once and drops what was acknowledged.
     pub async fn report(&mut self) -> bool {
-        let report = serde_json::to_vec(&self.told()).unwrap();
+        let report = serde_json::to_vec(&self.build_report()).unwrap();
         let path = format!("/api/v1/agents/{}/report", self.name);
         let instructions: Instructions = match self.client.try_ask("POST", &path, &report).await {
             Ok((200, answer)) => serde_json::from_value(answer).unwrap(),
@@ -151,7 +151,7 @@ impl Node {
         true
     }
 
-    /// Does as the last answer told it.
+    /// Applies the last instructions.
     pub async fn fetch(&mut self) {
         let standing: HashMap<OrderId, _> =
             self.last.orders.iter().map(|one| (one.order, one.settings.clone())).collect();
@@ -181,7 +181,7 @@ impl Node {
         if let OrderTask::Receive { ticket, .. } = &order.task {
             world.tickets.entry(self.name.clone()).or_default().push(ticket.clone());
         }
-        let doing = Doing {
+        let doing = NodeOrder {
             outcomes: Vec::new(),
             entries: Vec::new(),
             told: 0,
@@ -264,11 +264,11 @@ impl Node {
     }
 }
 
-/// Nodes that take turns until `done`.
+/// Lets nodes report in turn until `done`.
 pub async fn turns(nodes: &mut [Node], mut done: impl AsyncFnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !done().await {
-        assert!(begun.elapsed() < super::PATIENCE, "it is not done in time");
+        assert!(begun.elapsed() < super::TEST_TIMEOUT, "it is not done in time");
         for node in nodes.iter_mut() {
             node.turn().await;
         }

@@ -1,4 +1,4 @@
-//! A PostgreSQL server of the tests' own: in a temporary directory, on a Unix socket, as a user that is not root.
+//! A PostgreSQL server for tests: in a temporary directory, on a Unix socket, as a user other than root.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// A server that ends with the last who uses it.
+/// A server that stops with its last user.
 pub struct Postgres {
     directory: TempDir,
     bin: PathBuf,
@@ -17,7 +17,7 @@ pub struct Postgres {
 
 static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
 
-/// Where Debian has the programs.
+/// Returns the directory of the programs on Debian.
 fn bin() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     let mut found: Vec<_> = versions.flatten().map(|entry| entry.path().join("bin")).collect();
@@ -27,7 +27,7 @@ fn bin() -> Option<PathBuf> {
 }
 
 impl Postgres {
-    /// The server of this process, started where there is none.
+    /// Returns the server of this process; starts it if there is none.
     pub fn shared() -> Result<Arc<Self>, String> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(server) = shared.upgrade() {
@@ -38,7 +38,7 @@ impl Postgres {
         Ok(server)
     }
 
-    /// A server of its own.
+    /// Starts a separate server.
     pub fn start() -> Result<Self, String> {
         let bin = bin().ok_or("PostgreSQL is not installed (tools/setup.sh test)")?;
         let directory = tempfile::Builder::new().prefix("penstock-pg").tempdir().unwrap();
@@ -60,7 +60,7 @@ impl Postgres {
         self.directory.path().join("data")
     }
 
-    /// A program of PostgreSQL, as a user that it takes.
+    /// Returns a command for a program of PostgreSQL, as a user that it accepts.
     fn command(&self, program: &str) -> Command {
         let program = self.bin.join(program);
         let mut command = match is_root() {
@@ -71,7 +71,7 @@ impl Postgres {
             }
             false => Command::new(program),
         };
-        // What it starts must not hold what the test's runner reads.
+        // Child processes must not hold the test runner's pipes.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.current_dir(self.directory.path());
         command
@@ -92,13 +92,13 @@ impl Postgres {
             .arg("start"))
     }
 
-    /// Kills it as a crash would, with all its processes.
+    /// Kills the server with all its processes, as a crash would.
     pub fn kill(&self) {
         let file = self.data().join("postmaster.pid");
         let text = std::fs::read_to_string(file).unwrap();
         let process: i32 = text.lines().next().unwrap().parse().unwrap();
         let _ = Command::new("kill").args(["-9", &process.to_string()]).status();
-        // Its children end when they notice; a new server waits for them.
+        // Its children exit when they notice; a new server waits for them.
         let begun = Instant::now();
         while std::path::Path::new(&format!("/proc/{process}")).exists() {
             assert!(begun.elapsed() < Duration::from_secs(20), "it does not end");
@@ -106,7 +106,7 @@ impl Postgres {
         }
     }
 
-    /// Starts it again after [`Self::kill`].
+    /// Restarts after [`Self::kill`].
     pub fn again(&self) {
         let begun = Instant::now();
         while let Err(error) = self.begin() {
@@ -115,7 +115,7 @@ impl Postgres {
         }
     }
 
-    /// The address of a database that nothing is in.
+    /// Returns the URL of a new, empty database.
     pub fn new_database(&self) -> String {
         let name = format!("d{}", self.databases.fetch_add(1, Ordering::Relaxed));
         let socket = self.directory.path().display().to_string();

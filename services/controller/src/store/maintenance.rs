@@ -1,62 +1,64 @@
-//! What is done now and then: batches that are due, requests that were cancelled, nodes that are lost, what is old.
+//! Periodic maintenance: requeues due batches, finishes cancelled requests, reclaims work of lost hosts, purges expired
+//! rows.
 
 use penstock_operations::state::FileState;
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row};
 
-use super::rows::{self, Value};
-use super::settle::{self, Delta, Deltas, End};
-use super::writer::Context;
+use super::outcomes::{self, RequestDelta, RequestDeltas, RunEnd};
+use super::rows::{self, SqlValue};
+use super::writer::TxContext;
 use super::{BatchState, RunState, Writer, dispatch, submit};
 use crate::shared::Shared;
 
-/// Batches that become due in one transaction; files that are cancelled in one.
-const MOST: i64 = 10_000;
+/// Most batches that become due, and most files that are cancelled, in one transaction.
+const TX_FILES_MAX: i64 = 10_000;
 
-/// Files, and requests, that are removed in one: few enough that others do not notice.
-const REMOVED: i64 = 4_000;
+/// Most files and requests that are purged in one transaction; small enough not to delay other changes.
+const PURGE_ROWS_PER_TX_MAX: i64 = 4_000;
 
-/// Rounds, and events of no request, are kept so long.
-const HISTORY_MS: i64 = 7 * 86_400_000;
+/// Retention of rounds, and of events without a request.
+const EVENT_RETENTION_MS: i64 = 7 * 86_400_000;
 
-/// Who changed what is kept so long.
-const AUDIT_MS: i64 = 90 * 86_400_000;
+/// Retention of the audit log.
+const AUDIT_RETENTION_MS: i64 = 90 * 86_400_000;
 
-/// Does what there is to do.
-pub(crate) async fn keep(shared: &Shared) -> Result<(), String> {
+/// Runs maintenance once with the present settings, and again soon if work is left.
+pub(crate) async fn run_maintenance(shared: &Shared) -> Result<(), String> {
     let settings = shared.settings();
     let lost = settings.config.lost_after.as_millis() as i64;
     let old = settings.config.keep.as_millis() as i64;
     let gone = settings.config.gone_after.as_millis() as i64;
-    if work(&shared.writer, (lost, gone), old).await? {
-        shared.wake.notify_one();
+    if run_once(&shared.writer, (lost, gone), old).await? {
+        shared.scheduler_notify.notify_one();
     }
     Ok(())
 }
 
-/// The same, where nodes are lost after `lost` milliseconds of silence and gone after `gone`, and requests are kept for `old`;
-/// true where there is more to do.
-pub(crate) async fn work(
+/// Runs maintenance in one transaction. Hosts are lost after `lost` milliseconds of silence and gone after `gone`;
+/// requests
+/// expire `old` milliseconds after their end. Returns true if work is left.
+pub(crate) async fn run_once(
     writer: &Writer,
     (lost, gone): (i64, i64),
     old: i64,
 ) -> Result<bool, String> {
-    let again = writer.apply(move |cx| {
+    let has_more = writer.apply(move |cx| {
         Box::pin(async move {
-            due(cx).await?;
-            let more = cancel(cx, gone).await?;
-            lose(cx, lost).await?;
-            Ok(more | forget(cx, old).await?)
+            requeue_due_batches(cx).await?;
+            let more = finish_cancelled(cx, gone).await?;
+            reclaim_from_lost_hosts(cx, lost).await?;
+            Ok(more | purge_expired(cx, old).await?)
         })
     });
-    again.await.map_err(|error| error.to_string())
+    has_more.await.map_err(|error| error.to_string())
 }
 
-/// Batches whose wait is over are queued.
-async fn due(cx: &mut Context) -> Result<(), sqlx::Error> {
+/// Queues the batches whose retry is due.
+async fn requeue_due_batches(cx: &mut TxContext) -> Result<(), sqlx::Error> {
     let text = format!(
         "UPDATE batch SET state = 1 WHERE id IN
-            (SELECT id FROM batch WHERE state = 0 AND not_before <= $1 ORDER BY not_before LIMIT {MOST})
+            (SELECT id FROM batch WHERE state = 0 AND not_before <= $1 ORDER BY not_before LIMIT {TX_FILES_MAX})
          RETURNING queue, files, bytes"
     );
     let rows = sqlx::query(AssertSqlSafe(text)).bind(cx.now).fetch_all(&mut cx.tx).await?;
@@ -68,20 +70,21 @@ async fn due(cx: &mut Context) -> Result<(), sqlx::Error> {
     submit::count_queues(cx, counts).await
 }
 
-/// Batches of a request that are cancelled in one transaction.
-const BATCHES: usize = 500;
+/// Most batches of one request that are cancelled in one transaction.
+const TX_BATCHES_MAX: usize = 500;
 
-/// Batches whose order is withdrawn and both of whose hosts have been silent for so long that the order counts as over.
+/// Condition for batches of withdrawn orders both of whose hosts have been silent so long that the orders count as
+/// over.
 const GONE_BATCHES: &str = "state = 2 AND run IN (SELECT r.id FROM run r
         LEFT JOIN host f ON f.name = r.from_host LEFT JOIN host t ON t.name = r.to_host
         WHERE r.state < 2 AND r.state = 1 AND r.kind = 0 AND COALESCE(f.seen, 0) < $2 AND COALESCE(t.seen, 0) < $2)";
 
-/// Cancelled requests that are worked at in one transaction.
-const CANCELLED_MAX: i64 = 100;
+/// Most cancelled requests that are processed in one transaction.
+const TX_CANCELLED_REQUESTS_MAX: i64 = 100;
 
-/// Works at requests that were cancelled; true where there is more to do.
-async fn cancel(cx: &mut Context, gone_ms: i64) -> Result<bool, sqlx::Error> {
-    // Those that wait for nothing but their hosts are left out: they would keep others from their turn.
+/// Cancels the batches of cancelled requests. Returns true if work is left.
+async fn finish_cancelled(cx: &mut TxContext, gone_ms: i64) -> Result<bool, sqlx::Error> {
+    // Requests that only wait for their hosts are skipped, as they would starve the others.
     let text = format!(
         "SELECT id, open FROM request WHERE cancel = 1 AND ended IS NULL AND (open = 1 OR EXISTS (
             SELECT 1 FROM batch WHERE batch.request = request.id AND (state <> 2 OR {GONE_BATCHES}
@@ -89,13 +92,13 @@ async fn cancel(cx: &mut Context, gone_ms: i64) -> Result<bool, sqlx::Error> {
          ORDER BY id LIMIT $1"
     );
     let since = cx.now - gone_ms;
-    let query = sqlx::query(AssertSqlSafe(text)).bind(CANCELLED_MAX).bind(since);
-    let mut left = MOST;
+    let query = sqlx::query(AssertSqlSafe(text)).bind(TX_CANCELLED_REQUESTS_MAX).bind(since);
+    let mut left = TX_FILES_MAX;
     let mut more = false;
     for row in query.fetch_all(&mut cx.tx).await? {
         let request: i64 = row.get(0);
         let is_open = row.get::<i64, _>(1) > 0;
-        more |= cancel_one(cx, request, is_open, since, &mut left).await?;
+        more |= cancel_request(cx, request, is_open, since, &mut left).await?;
         if left <= 0 {
             return Ok(true);
         }
@@ -103,31 +106,31 @@ async fn cancel(cx: &mut Context, gone_ms: i64) -> Result<bool, sqlx::Error> {
     Ok(more)
 }
 
-async fn cancel_one(
-    cx: &mut Context,
+async fn cancel_request(
+    cx: &mut TxContext,
     request: i64,
     open: bool,
     since: i64,
     left: &mut i64,
 ) -> Result<bool, sqlx::Error> {
-    // Orders with files of it are withdrawn; other requests' files in them go into new orders.
+    // Withdraws orders with its files; other requests' files in them go into new orders.
     dispatch::withdraw(
         cx,
         "id IN (SELECT run FROM batch WHERE state = 2 AND request = $4)",
-        Value::Int(request),
+        SqlValue::Int(request),
         "a request in it was cancelled",
     )
     .await?;
-    let mut delta = Delta::default();
+    let mut delta = RequestDelta::default();
     let mut gone: Vec<i64> = Vec::new();
     let text = format!(
         "SELECT id, state, queue, first, last, seqs, files, bytes, run FROM batch
-         WHERE request = $1 AND (state <> 2 OR {GONE_BATCHES}) ORDER BY id LIMIT {BATCHES}"
+         WHERE request = $1 AND (state <> 2 OR {GONE_BATCHES}) ORDER BY id LIMIT {TX_BATCHES_MAX}"
     );
     let query = sqlx::query(AssertSqlSafe(text)).bind(request).bind(since);
     let waiting = query.fetch_all(&mut cx.tx).await?;
     let mut counts = std::collections::HashMap::new();
-    let mut over: Vec<[Value; 1]> = Vec::new();
+    let mut over: Vec<[SqlValue; 1]> = Vec::new();
     for row in &waiting {
         if *left <= 0 {
             break;
@@ -146,9 +149,9 @@ async fn cancel_one(
         *left -= files.max(1);
         over.push([row.get::<i64, _>(0).into()]);
     }
-    let more = over.len() < waiting.len() || waiting.len() == BATCHES;
+    let more = over.len() < waiting.len() || waiting.len() == TX_BATCHES_MAX;
     let delete = "DELETE FROM batch WHERE id IN (SELECT i FROM v)";
-    rows::with(&mut cx.tx, "i", over, delete).await?;
+    rows::query_values(&mut cx.tx, "i", over, delete).await?;
     submit::count_queues(cx, counts).await?;
     if open && !more {
         let text = "SELECT COUNT(*) FROM batch WHERE request = $1 AND state = 2 AND kind = 1";
@@ -158,21 +161,25 @@ async fn cancel_one(
             sqlx::query(close).bind(request).execute(&mut cx.tx).await?;
         }
     }
-    settle::count(cx, Deltas::from([(request, delta)])).await?;
+    outcomes::apply_deltas(cx, RequestDeltas::from([(request, delta)])).await?;
     for run in gone {
-        cx.contents.forget(run);
+        cx.run_cache.remove(run);
         let text = "SELECT COUNT(*) FROM batch WHERE run = $1";
         let batches: i64 = sqlx::query(text).bind(run).fetch_one(&mut cx.tx).await?.get(0);
         if batches == 0 {
             let why = "its request is cancelled and both of its hosts are gone".to_owned();
-            settle::end_run(cx, run, &End::Withdrawn(why)).await?;
+            outcomes::end_run(cx, run, &RunEnd::Withdrawn(why)).await?;
         }
     }
     Ok(more)
 }
 
-/// Cancels the files of a batch: state, queue, first, last and seqs are the columns from 1 on.
-async fn cancel_files(cx: &mut Context, request: i64, batch: &AnyRow) -> Result<i64, sqlx::Error> {
+/// Cancels the files of a batch, whose columns from 1 on are state, queue, first, last and seqs. Returns their count.
+async fn cancel_files(
+    cx: &mut TxContext,
+    request: i64,
+    batch: &AnyRow,
+) -> Result<i64, sqlx::Error> {
     let now = cx.now;
     let cancelled = FileState::Cancelled as i64;
     let seqs: Option<Vec<i64>> =
@@ -184,20 +191,20 @@ async fn cancel_files(cx: &mut Context, request: i64, batch: &AnyRow) -> Result<
         let query = query.bind(batch.get::<i64, _>(3)).bind(batch.get::<i64, _>(4));
         return Ok(query.execute(&mut cx.tx).await?.rows_affected() as i64);
     };
-    let seqs = seqs.into_iter().map(|seq| -> [Value; 1] { [seq.into()] }).collect();
+    let seqs = seqs.into_iter().map(|seq| -> [SqlValue; 1] { [seq.into()] }).collect();
     let text = format!(
         "{set} FROM v WHERE file.request = $3 AND file.seq = v.q AND file.state < 2 RETURNING seq"
     );
     let changed =
-        rows::with_numbers(&mut cx.tx, &[cancelled, now, request], "q", seqs, &text).await?;
+        rows::query_values_with(&mut cx.tx, &[cancelled, now, request], "q", seqs, &text).await?;
     Ok(changed.len() as i64)
 }
 
-/// Takes back orders of nodes that are lost, once the other node has stopped.
+/// Withdraws orders of lost hosts, and requeues their work once the other host has stopped.
 ///
-/// While both nodes of a transfer are silent nothing is given to others, as they may be moving it all the same, unless an
-/// operator says of both that they are gone.
-async fn lose(cx: &mut Context, lost_ms: i64) -> Result<(), sqlx::Error> {
+/// While both hosts of a transfer are silent its work stays with them, as they may still be transferring, unless an
+/// operator declares both gone.
+async fn reclaim_from_lost_hosts(cx: &mut TxContext, lost_ms: i64) -> Result<(), sqlx::Error> {
     let since = cx.now - lost_ms;
     let rows = sqlx::query(
         "SELECT r.id, r.state, r.kind, r.from_host, r.to_host, COALESCE(f.seen, 0), COALESCE(t.seen, 0), r.from_gone,
@@ -212,7 +219,7 @@ async fn lose(cx: &mut Context, lost_ms: i64) -> Result<(), sqlx::Error> {
     for row in rows {
         let (id, state, kind): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
         let seen: [i64; 2] = [row.get(5), row.get(6)];
-        // One that reports after it was called gone is there.
+        // A report after the declaration revokes it.
         let over = [row.get::<i64, _>(10) > seen[0], row.get::<i64, _>(11) > seen[1]];
         let silent = [seen[0] < since || over[0], seen[1] < since || over[1]];
         let gone = [row.get::<i64, _>(7) >= 2, row.get::<i64, _>(8) >= 2];
@@ -225,39 +232,40 @@ async fn lose(cx: &mut Context, lost_ms: i64) -> Result<(), sqlx::Error> {
         };
         if list {
             if silent[0] {
-                settle::end_run(cx, id, &End::Withdrawn(why)).await?;
+                outcomes::end_run(cx, id, &RunEnd::Withdrawn(why)).await?;
             }
             continue;
         }
         if silent[0] && silent[1] {
             if over[0] && over[1] {
-                settle::end_run(cx, id, &End::Withdrawn(why)).await?;
+                outcomes::end_run(cx, id, &RunEnd::Withdrawn(why)).await?;
             }
             continue;
         }
-        if state == RunState::Standing as i64 {
-            dispatch::withdraw(cx, "id = $4", Value::Int(id), &why).await?;
+        if state == RunState::Active as i64 {
+            dispatch::withdraw(cx, "id = $4", SqlValue::Int(id), &why).await?;
             cx.event(None, None, "host_lost", why);
         } else if (gone[0] || silent[0]) && (gone[1] || silent[1]) {
             let why: Option<String> = row.get(9);
-            settle::end_run(cx, id, &End::Withdrawn(why.unwrap_or_default())).await?;
+            outcomes::end_run(cx, id, &RunEnd::Withdrawn(why.unwrap_or_default())).await?;
         }
     }
     Ok(())
 }
 
-/// Removes what ended long ago; true where there is more to do.
-async fn forget(cx: &mut Context, keep_ms: i64) -> Result<bool, sqlx::Error> {
+/// Purges expired rows. Returns true if work is left.
+async fn purge_expired(cx: &mut TxContext, keep_ms: i64) -> Result<bool, sqlx::Error> {
     let before = cx.now - keep_ms;
-    let text =
-        format!("SELECT id, files FROM request WHERE ended < $1 ORDER BY ended LIMIT {REMOVED}");
+    let text = format!(
+        "SELECT id, files FROM request WHERE ended < $1 ORDER BY ended LIMIT {PURGE_ROWS_PER_TX_MAX}"
+    );
     let old = sqlx::query(AssertSqlSafe(text)).bind(before).fetch_all(&mut cx.tx).await?;
-    let mut left = REMOVED;
-    let mut over: Vec<[Value; 1]> = Vec::new();
+    let mut left = PURGE_ROWS_PER_TX_MAX;
+    let mut over: Vec<[SqlValue; 1]> = Vec::new();
     for row in &old {
         let (request, files): (i64, i64) = (row.get(0), row.get(1));
         if files > left {
-            // It is removed in pieces, and then with those that come after it.
+            // A large request is removed in pieces; its last piece together with the following requests.
             let text = "DELETE FROM file WHERE request = $1 AND seq IN (SELECT seq FROM file WHERE request = $1 ORDER BY seq LIMIT $2)";
             let query = sqlx::query(text).bind(request).bind(left);
             if query.execute(&mut cx.tx).await?.rows_affected() as i64 == left {
@@ -276,22 +284,22 @@ async fn forget(cx: &mut Context, keep_ms: i64) -> Result<bool, sqlx::Error> {
         "DELETE FROM event WHERE request IN (SELECT i FROM v)",
         "DELETE FROM request WHERE id IN (SELECT i FROM v)",
     ] {
-        rows::with(&mut cx.tx, "i", over.clone(), text).await?;
+        rows::query_values(&mut cx.tx, "i", over.clone(), text).await?;
     }
     for (text, before) in [
         (
             "DELETE FROM run WHERE ended < $1 AND NOT EXISTS (SELECT 1 FROM batch WHERE batch.run = run.id)",
             before,
         ),
-        ("DELETE FROM event WHERE at < $1 AND request IS NULL", cx.now - HISTORY_MS),
-        // The oldest are those with the smallest numbers.
+        ("DELETE FROM event WHERE at < $1 AND request IS NULL", cx.now - EVENT_RETENTION_MS),
+        // The oldest rows have the smallest ids.
         (
             "DELETE FROM round WHERE at < $1 AND id IN (SELECT id FROM round ORDER BY id LIMIT 1000)",
-            cx.now - HISTORY_MS,
+            cx.now - EVENT_RETENTION_MS,
         ),
         (
             "DELETE FROM audit WHERE at < $1 AND id IN (SELECT id FROM audit ORDER BY id LIMIT 1000)",
-            cx.now - AUDIT_MS,
+            cx.now - AUDIT_RETENTION_MS,
         ),
     ] {
         sqlx::query(text).bind(before).execute(&mut cx.tx).await?;

@@ -1,4 +1,4 @@
-//! What is promised is had, or it is said that it is not: deadlines, reservations, time windows, paths.
+//! Deadlines, reservations, time windows and paths: met, or reported as not met.
 
 mod common;
 
@@ -19,7 +19,7 @@ struct Site {
     nodes: Vec<Node>,
 }
 
-/// A controller, and nodes that move nothing to its end.
+/// Starts a controller, and nodes whose transfers never finish.
 fn start(more: &str, hosts: &[&str]) -> Site {
     let (keep, path) = directory();
     let running = Running::start(config(&path, more), &path);
@@ -33,7 +33,7 @@ fn start(more: &str, hosts: &[&str]) -> Site {
     Site { keep, path, running, nodes }
 }
 
-/// A request for one file of so many bytes.
+/// A request for one file of this size.
 fn request(class: &str, to: &str, bytes: u64) -> Value {
     json!({
         "class": class, "source": "cern", "destination": "caltech", "from": "/data", "to": to,
@@ -47,7 +47,7 @@ async fn submit(client: &mut Client, body: &Value) -> String {
     format!("/api/v1/requests/{}", made["id"])
 }
 
-/// Rate and reason of the one order of a request.
+/// Returns rate and reason of the only order of a request.
 async fn order(client: &mut Client, request: &str) -> Option<(i64, String, Value)> {
     let why = client.get(&format!("{request}/why")).await;
     let one = why["orders"].as_array()?.first()?.clone();
@@ -55,11 +55,11 @@ async fn order(client: &mut Client, request: &str) -> Option<(i64, String, Value
 }
 
 #[test]
-fn a_request_that_would_miss_its_deadline_gets_more_and_says_so() {
+fn deadline_raises_rate_with_reason() {
     let Site { keep: _keep, running, mut nodes, .. } = start("", &["c1", "c2", "t1", "t2"]);
     let mut client = running.client("operator");
     running.block(async {
-        // The way around is closed, so that both share the direct link: 37.6 Gb/s of files.
+        // The detour is closed, so that both share the direct link: 37.6 Gb/s of files.
         let down = json!({ "down": true, "reason": "a test" });
         assert_eq!(client.ask("PUT", "/api/v1/links/round-1", &down).await.0, 200);
         let plain = submit(&mut client, &request("production", "/plain", 1 << 40)).await;
@@ -70,7 +70,7 @@ fn a_request_that_would_miss_its_deadline_gets_more_and_says_so() {
             rates.iter().flatten().filter(|(rate, ..)| *rate == equal).count() == 2
         })
         .await;
-        // 30 Gb/s for a hundred seconds are needed; what it takes moves a little as seconds go by.
+        // The deadline needs 30 Gb/s for a hundred seconds; the margin grows a little as seconds pass.
         let body = json!({ "deadline_unix_seconds": now_s() + 100 });
         assert_eq!(client.ask("PATCH", &urgent, &body).await.0, 200);
         turns(&mut nodes, async || {
@@ -79,7 +79,7 @@ fn a_request_that_would_miss_its_deadline_gets_more_and_says_so() {
         })
         .await;
         assert!(order(&mut client, &plain).await.unwrap().0 < 8_000_000_000);
-        // What no link can do is said.
+        // A deadline beyond any link is reported.
         let body = json!({ "deadline_unix_seconds": now_s() + 20 });
         assert_eq!(client.ask("PATCH", &urgent, &body).await.0, 200);
         turns(&mut nodes, async || {
@@ -93,7 +93,7 @@ fn a_request_that_would_miss_its_deadline_gets_more_and_says_so() {
     });
 }
 
-/// The time of the day so many hours from now, as a window has it.
+/// Time of the day this many hours from now, as a window writes it.
 fn clock(hours: i64) -> String {
     let minutes = (now_s() / 60 + hours * 60).rem_euclid(24 * 60);
     format!("{:02}:{:02}", minutes / 60, minutes % 60)
@@ -105,7 +105,7 @@ fn window(from: i64, to: i64) -> String {
 }
 
 #[test]
-fn a_class_runs_in_its_windows_and_sighup_reads_them_anew() {
+fn class_windows_apply_after_reload() {
     let Site { keep: _keep, running, mut nodes, path, .. } = start(&window(2, 4), &["c1", "t1"]);
     let mut client = running.client("operator");
     running.block(async {
@@ -120,11 +120,11 @@ fn a_class_runs_in_its_windows_and_sighup_reads_them_anew() {
         let opens = facts["opens_unix_seconds"].as_i64().unwrap() - now_s();
         assert!((3600..=2 * 3600).contains(&opens), "{facts}");
 
-        // Its window is now: it begins.
+        // Its window is open: it begins.
         let _ = config(&path, &window(-2, 2));
         running.reload().unwrap();
         turns(&mut nodes, async || order(&mut client, &night).await.is_some()).await;
-        // And over: what runs is taken back, and waits.
+        // Its window is closed: running orders are withdrawn, and wait.
         let _ = config(&path, &window(2, 4));
         running.reload().unwrap();
         turns(&mut nodes, async || client.get(&night).await["files_active"] == 0).await;
@@ -140,7 +140,7 @@ fn a_class_runs_in_its_windows_and_sighup_reads_them_anew() {
 }
 
 #[test]
-fn tokens_and_topology_are_read_anew() {
+fn reload_replaces_tokens_and_topology() {
     let Site { keep: _keep, running, path, .. } = start("", &[]);
     let mut client = running.client("operator");
     running.block(async {
@@ -152,7 +152,7 @@ fn tokens_and_topology_are_read_anew() {
         std::fs::write(path.join("network.toml"), renamed).unwrap();
         assert_eq!(client.ask("GET", "/api/v1/audit", &Value::Null).await.0, 200);
         running.reload().unwrap();
-        // The token is the same; its name is another, and so are the scopes of the old one.
+        // The same token has a new name; the scopes of the old name are void.
         let (status, links) = client.ask("GET", "/api/v1/links", &Value::Null).await;
         assert_eq!(status, 200);
         assert!(links.to_string().contains("straight") && !links.to_string().contains("direct"));
@@ -164,7 +164,7 @@ fn tokens_and_topology_are_read_anew() {
 }
 
 #[test]
-fn a_transfer_that_does_not_show_on_its_path_is_told() {
+fn off_path_transfer_is_reported() {
     let Site { keep: _keep, running, mut nodes, .. } = start("", &["c1", "t1"]);
     let mut client = running.client("operator");
     running.block(async {
@@ -176,7 +176,7 @@ fn a_transfer_that_does_not_show_on_its_path_is_told() {
             order(&mut client, &path).await.is_some_and(|(rate, ..)| rate > 1_000_000_000)
         })
         .await;
-        // Its interface counts nothing more of what it says that it moves.
+        // Its interface counts none of the bytes that it reports.
         nodes[0].honest = false;
         turns(&mut nodes, async || flagged(&order(&mut client, &path).await)).await;
         let rounds = client.get("/api/v1/rounds?limit=1000").await.to_string();
@@ -194,7 +194,7 @@ fn wish(class: &str, rate_bps: u64, begin: i64, end: i64) -> Value {
 }
 
 #[test]
-fn a_reservation_is_admitted_where_there_is_room_and_refused_with_what_is_free() {
+fn reservation_admission_and_refusal_offer() {
     let Site { keep: _keep, running, .. } = start("", &[]);
     let (mut client, mut analyst) = (running.client("producer"), running.client("analyst"));
     let place = "/api/v1/reservations";
@@ -205,7 +205,7 @@ fn a_reservation_is_admitted_where_there_is_room_and_refused_with_what_is_free()
             .await;
         assert_eq!((status, &first["path"]), (201, &json!(["direct"])), "{first}");
         assert_eq!((&first["active"], &first["circuit"]), (&json!(false), &Value::Null));
-        // Of 30.08 Gb/s that may be reserved of the direct link 10.08 are left, and all again afterwards.
+        // Of 30.08 Gb/s reservable on the direct link 10.08 are left, and all again afterwards.
         let again = wish("production", 20_000_000_000, begin + 300, begin + 900);
         let (status, refused) = client.ask("POST", place, &again).await;
         assert_eq!(
@@ -222,12 +222,12 @@ fn a_reservation_is_admitted_where_there_is_room_and_refused_with_what_is_free()
         assert_eq!(client.ask("POST", place, &later).await.0, 201);
         let less = wish("production", 10_000_000_000, begin, begin + 900);
         assert_eq!(client.ask("POST", place, &less).await.0, 201);
-        // What does not fit there any more fits nowhere: packets between single interfaces go no other way.
+        // What does not fit there fits nowhere: packets between single interfaces have one path.
         let (status, refused) =
             client.ask("POST", place, &wish("production", 7_000_000_000, begin, begin + 60)).await;
         assert_eq!(status, 409, "{refused}");
 
-        // Given back it is free again, for nobody else to see or give back.
+        // Once ended it is free again; other clients can neither see nor end it.
         let one = format!("{place}/{}", first["id"]);
         assert_eq!(analyst.ask("DELETE", &one, &Value::Null).await.0, 404);
         assert_eq!(analyst.get(place).await["reservations"], json!([]));
@@ -270,7 +270,7 @@ fn a_reservation_is_admitted_where_there_is_room_and_refused_with_what_is_free()
 }
 
 #[test]
-fn a_reservation_is_had_while_it_holds() {
+fn reservation_rate_applies_while_active() {
     let Site { keep: _keep, running, mut nodes, .. } = start("", &["c1", "c2", "t1", "t2"]);
     let mut client = running.client("operator");
     running.block(async {

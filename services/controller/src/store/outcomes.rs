@@ -1,4 +1,4 @@
-//! What becomes of files, of the requests that they belong to, and of runs that end.
+//! Outcomes of files and runs, and the request states that follow from them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,28 +8,28 @@ use penstock_operations::state::{FileState, RequestState, RequestTally};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use super::report::Part;
-use super::rows::{self, Value};
+use super::report::RunPart;
+use super::rows::{self, SqlValue};
 use super::submit::{self, NewBatch};
-use super::writer::Context;
+use super::writer::TxContext;
 use super::{BatchKind, BatchState, RunState, state_number};
 
-/// What happened to a file in an order.
+/// Outcome of a file in an order.
 #[derive(Debug, Clone)]
-pub(crate) struct Happened {
+pub(crate) struct FileOutcome {
     pub(crate) request: i64,
     pub(crate) seq: i64,
     pub(crate) bytes: Option<i64>,
     pub(crate) digest: Option<String>,
-    /// None where it is in place.
+    /// None on success.
     pub(crate) fault: Option<OrderFault>,
-    /// How often it may be tried.
+    /// Most attempts, from the request's policy.
     pub(crate) attempts: u32,
 }
 
-/// How the counts of a request change.
+/// Changes of a request's counts.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Delta {
+pub(crate) struct RequestDelta {
     pub(crate) files: i64,
     pub(crate) active: i64,
     pub(crate) done: i64,
@@ -40,20 +40,20 @@ pub(crate) struct Delta {
     pub(crate) sized: i64,
 }
 
-pub(crate) type Deltas = BTreeMap<i64, Delta>;
+pub(crate) type RequestDeltas = BTreeMap<i64, RequestDelta>;
 
-/// Writes down what happened to files that are not settled yet; gives how many were settled, and their bytes.
-pub(crate) async fn files(
-    cx: &mut Context,
-    happened: Vec<Happened>,
-    deltas: &mut Deltas,
+/// Stores the outcomes of files that are not settled. Returns the newly settled files, with true for success.
+pub(crate) async fn store_file_outcomes(
+    cx: &mut TxContext,
+    outcomes: Vec<FileOutcome>,
+    deltas: &mut RequestDeltas,
 ) -> Result<HashMap<(i64, i64), bool>, sqlx::Error> {
     let mut settled = HashMap::new();
-    if happened.is_empty() {
+    if outcomes.is_empty() {
         return Ok(settled);
     }
-    let keys = happened.iter().map(|one| -> [Value; 2] { [one.request.into(), one.seq.into()] });
-    let found = rows::with(
+    let keys = outcomes.iter().map(|one| -> [SqlValue; 2] { [one.request.into(), one.seq.into()] });
+    let found = rows::query_values(
         &mut cx.tx,
         "r, q",
         keys.collect(),
@@ -65,9 +65,9 @@ pub(crate) async fn files(
         .iter()
         .map(|row| ((row.get(0), row.get(1)), (row.get::<Option<i64>, _>(2), row.get(3))))
         .collect();
-    let mut changed: Vec<[Value; 7]> = Vec::with_capacity(live.len());
-    for one in happened {
-        // Told twice in one report: the first counts.
+    let mut changed: Vec<[SqlValue; 7]> = Vec::with_capacity(live.len());
+    for one in outcomes {
+        // Of two outcomes in one report the first counts.
         let Some((size, attempt)) = live.remove(&(one.request, one.seq)) else { continue };
         let attempt = attempt + 1;
         let delta = deltas.entry(one.request).or_default();
@@ -106,12 +106,12 @@ pub(crate) async fn files(
         ]);
     }
     let now = cx.now;
-    rows::with_numbers(
+    rows::query_values_with(
         &mut cx.tx,
         &[now],
         "r, q, s, z, d, f, a",
         changed,
-        // What is settled holds its destination no longer.
+        // Settled files release their destination.
         "UPDATE file SET state = v.s, size = v.z, digest = COALESCE(v.d, file.digest), fault = v.f, attempt = v.a,
             destination = CASE WHEN v.s < 2 THEN file.destination END, changed = $1
          FROM v WHERE file.request = v.r AND file.seq = v.q",
@@ -120,7 +120,7 @@ pub(crate) async fn files(
     Ok(settled)
 }
 
-/// What the database counts of a request.
+/// Reads a request's counts from the columns [`TALLY_COLUMNS`] at `at`.
 pub(crate) fn tally(row: &AnyRow, at: usize) -> RequestTally {
     let count = |column: usize| row.get::<i64, _>(at + column).max(0) as u64;
     RequestTally {
@@ -135,12 +135,16 @@ pub(crate) fn tally(row: &AnyRow, at: usize) -> RequestTally {
     }
 }
 
-/// The columns of [`tally`].
-pub(crate) const TALLY: &str = "files, active, done, failed, cancelled, open, cancel, broken";
+/// Columns that [`tally`] reads.
+pub(crate) const TALLY_COLUMNS: &str =
+    "files, active, done, failed, cancelled, open, cancel, broken";
 
-/// Adds to the counts of requests, and gives each the state that follows from them.
-pub(crate) async fn count(cx: &mut Context, deltas: Deltas) -> Result<(), sqlx::Error> {
-    let rows: Vec<[Value; 9]> = deltas
+/// Adds to the counts of requests, and updates their states.
+pub(crate) async fn apply_deltas(
+    cx: &mut TxContext,
+    deltas: RequestDeltas,
+) -> Result<(), sqlx::Error> {
+    let rows: Vec<[SqlValue; 9]> = deltas
         .into_iter()
         .map(|(id, delta)| {
             [
@@ -157,7 +161,7 @@ pub(crate) async fn count(cx: &mut Context, deltas: Deltas) -> Result<(), sqlx::
         })
         .collect();
     let now = cx.now;
-    let found = rows::with_numbers(
+    let found = rows::query_values_with(
         &mut cx.tx,
         &[now],
         "i, n, a, d, f, c, b, e, z",
@@ -165,29 +169,32 @@ pub(crate) async fn count(cx: &mut Context, deltas: Deltas) -> Result<(), sqlx::
         &format!(
             "UPDATE request SET files = files + v.n, active = active + v.a, done = done + v.d, failed = failed + v.f,
                 cancelled = cancelled + v.c, bytes = bytes + v.b, bytes_done = bytes_done + v.e, sized = sized + v.z,
-                changed = $1 FROM v WHERE request.id = v.i RETURNING id, state, class, {TALLY}"
+                changed = $1 FROM v WHERE request.id = v.i RETURNING id, state, class, {TALLY_COLUMNS}"
         ),
     )
     .await?;
-    restate(cx, found).await
+    recompute_request_states(cx, found).await
 }
 
-/// Looks at one request again.
-pub(crate) async fn recount(cx: &mut Context, id: i64) -> Result<(), sqlx::Error> {
+/// Updates the state of one request.
+pub(crate) async fn refresh_request_state(cx: &mut TxContext, id: i64) -> Result<(), sqlx::Error> {
     let text = "SELECT id, state, class, files, active, done, failed, cancelled, open, cancel, broken FROM request WHERE id = $1";
     let found = sqlx::query(text).bind(id).fetch_all(&mut cx.tx).await?;
-    restate(cx, found).await
+    recompute_request_states(cx, found).await
 }
 
-/// Sets the states of requests that are another now: id, state, class and [`TALLY`] each.
-async fn restate(cx: &mut Context, found: Vec<AnyRow>) -> Result<(), sqlx::Error> {
-    let mut changed: Vec<[Value; 3]> = Vec::new();
+/// Updates the states of requests, given their id, state, class and [`TALLY_COLUMNS`].
+async fn recompute_request_states(
+    cx: &mut TxContext,
+    found: Vec<AnyRow>,
+) -> Result<(), sqlx::Error> {
+    let mut changed: Vec<[SqlValue; 3]> = Vec::new();
     for row in found {
         let (id, old, class): (i64, i64, String) = (row.get(0), row.get(1), row.get(2));
         let tally = tally(&row, 3);
         let next = tally.state();
         let before = RequestState::ALL.get(old as usize).copied();
-        // What began has begun, though all its files wait for another attempt.
+        // A request that has begun stays active while all its files wait for a retry.
         let waits_again = before == Some(RequestState::Active) && !next.is_final();
         if before == Some(next) || waits_again {
             continue;
@@ -205,9 +212,9 @@ async fn restate(cx: &mut Context, found: Vec<AnyRow>) -> Result<(), sqlx::Error
             false => format!("{} files", tally.files),
         };
         cx.event(Some(id), Some(&class), next.as_str(), text);
-        cx.wake();
+        cx.request_round();
     }
-    rows::with(
+    rows::query_values(
         &mut cx.tx,
         "i, s, e",
         changed,
@@ -217,46 +224,46 @@ async fn restate(cx: &mut Context, found: Vec<AnyRow>) -> Result<(), sqlx::Error
     Ok(())
 }
 
-/// Why a run is over.
+/// Reason why a run ended.
 #[derive(Debug, Clone)]
-pub(crate) enum End {
-    /// The node says so: every file has its outcome, or this is why it went no further.
-    Told(Option<OrderFault>),
-    /// The controller took it back.
+pub(crate) enum RunEnd {
+    /// The node reported its end: all files have outcomes, or the fault says why not.
+    Reported(Option<OrderFault>),
+    /// The controller withdrew it, for this reason.
     Withdrawn(String),
 }
 
-/// Where a part of a run goes on: what its batch and its request say now.
-struct Base {
+/// Batch in which the unsettled files of a run's part are requeued, and the state of their request.
+struct BatchTemplate {
     batch: NewBatch,
     cancelled: bool,
     paused: bool,
 }
 
-/// What changes when the parts of a run end.
+/// Database changes that the end of a run causes.
 #[derive(Default)]
-struct Ending {
-    files: Vec<[Value; 5]>,
-    troubles: Vec<[Value; 2]>,
+struct RunEndChanges {
+    files: Vec<[SqlValue; 5]>,
+    troubles: Vec<[SqlValue; 2]>,
     batches: Vec<NewBatch>,
-    deltas: Deltas,
+    deltas: RequestDeltas,
 }
 
-/// A file of a run that is not settled.
-struct Rest {
+/// A file of a run without a final outcome.
+struct UnsettledFile {
     seq: i64,
     size: Option<i64>,
     attempt: i64,
     fault: Option<String>,
 }
 
-/// Ends a run: what is not settled waits in another batch, or failed.
-pub(crate) async fn end_run(cx: &mut Context, run: i64, end: &End) -> Result<(), sqlx::Error> {
-    let parts = super::report::content(cx, run).await?;
+/// Ends a run: its unsettled files are requeued or fail.
+pub(crate) async fn end_run(cx: &mut TxContext, run: i64, end: &RunEnd) -> Result<(), sqlx::Error> {
+    let parts = super::report::run_parts(cx, run).await?;
     let why = match end {
-        End::Told(None) => None,
-        End::Told(Some(fault)) => Some(fault.text.clone()),
-        End::Withdrawn(why) => Some(why.clone()),
+        RunEnd::Reported(None) => None,
+        RunEnd::Reported(Some(fault)) => Some(fault.text.clone()),
+        RunEnd::Withdrawn(why) => Some(why.clone()),
     };
     let row = sqlx::query(
         "UPDATE run SET state = $1, ended = $2, why = COALESCE($3, why), measured_bps = 0 WHERE id = $4
@@ -269,7 +276,7 @@ pub(crate) async fn end_run(cx: &mut Context, run: i64, end: &End) -> Result<(),
     .fetch_one(&mut cx.tx)
     .await?;
     let (kind, files, settled): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
-    // Where every file is settled nothing is left to look for.
+    // If all files are settled there is nothing to look up.
     if kind == BatchKind::List as i64 || settled < files {
         end_parts(cx, run, &parts, kind, end).await?;
     }
@@ -278,52 +285,56 @@ pub(crate) async fn end_run(cx: &mut Context, run: i64, end: &End) -> Result<(),
     if let (Some(why), Some(part)) = (why, parts.first()) {
         cx.event(Some(part.request), None, "order_ended", format!("order {}: {why}", run * 2));
     }
-    cx.contents.forget(run);
-    cx.wake();
+    cx.run_cache.remove(run);
+    cx.request_round();
     Ok(())
 }
 
 async fn end_parts(
-    cx: &mut Context,
+    cx: &mut TxContext,
     run: i64,
-    parts: &[Part],
+    parts: &[RunPart],
     kind: i64,
-    end: &End,
+    end: &RunEnd,
 ) -> Result<(), sqlx::Error> {
-    let mut bases = bases(cx, run, end).await?;
+    let mut templates = batch_templates(cx, run, end).await?;
     if kind == BatchKind::List as i64 {
         for part in parts {
-            let Some(base) = bases.remove(&part.batch) else { continue };
+            let Some(base) = templates.remove(&part.batch) else { continue };
             let batch = NewBatch { kind: BatchKind::List, ..base.batch };
             end_listing(cx, part, end, batch, (base.cancelled, base.paused)).await?;
         }
         return Ok(());
     }
-    let mut ending = Ending::default();
-    for (at, rest) in rest(cx, parts).await? {
+    let mut changes = RunEndChanges::default();
+    for (at, rest) in unsettled_files(cx, parts).await? {
         let part = &parts[at];
-        if let Some(base) = bases.remove(&part.batch) {
-            ending.part(cx.now, run, part, base, rest, end);
+        if let Some(base) = templates.remove(&part.batch) {
+            changes.part(cx.now, run, part, base, rest, end);
         }
     }
-    rows::with_numbers(
+    rows::query_values_with(
         &mut cx.tx,
         &[cx.now],
         "r, q, s, a, f",
-        ending.files,
+        changes.files,
         "UPDATE file SET state = v.s, attempt = v.a, fault = v.f,
             destination = CASE WHEN v.s < 2 THEN file.destination END, changed = $1
          FROM v WHERE file.request = v.r AND file.seq = v.q AND file.state < 2",
     )
     .await?;
     let set = "UPDATE request SET trouble = v.t FROM v WHERE request.id = v.i";
-    rows::with(&mut cx.tx, "i, t", ending.troubles, set).await?;
-    submit::add_batches(cx, ending.batches).await?;
-    count(cx, ending.deltas).await
+    rows::query_values(&mut cx.tx, "i, t", changes.troubles, set).await?;
+    submit::add_batches(cx, changes.batches).await?;
+    apply_deltas(cx, changes.deltas).await
 }
 
-/// What the batches of a run become, by their numbers.
-async fn bases(cx: &mut Context, run: i64, end: &End) -> Result<HashMap<i64, Base>, sqlx::Error> {
+/// Returns the templates of a run's batches by batch id.
+async fn batch_templates(
+    cx: &mut TxContext,
+    run: i64,
+    end: &RunEnd,
+) -> Result<HashMap<i64, BatchTemplate>, sqlx::Error> {
     let found = sqlx::query(
         "SELECT b.id, b.request, b.queue, b.priority, b.deadline, b.lane, b.attempt, b.root, r.cancel, r.paused
          FROM batch b JOIN request r ON r.id = b.request WHERE b.run = $1",
@@ -331,7 +342,7 @@ async fn bases(cx: &mut Context, run: i64, end: &End) -> Result<HashMap<i64, Bas
     .bind(run)
     .fetch_all(&mut cx.tx)
     .await?;
-    let base = |row: &AnyRow| Base {
+    let base = |row: &AnyRow| BatchTemplate {
         cancelled: row.get::<i64, _>(8) > 0,
         paused: row.get::<i64, _>(9) > 0,
         batch: NewBatch {
@@ -347,7 +358,7 @@ async fn bases(cx: &mut Context, run: i64, end: &End) -> Result<HashMap<i64, Bas
             priority: row.get(3),
             deadline: row.get(4),
             lane: row.get(5),
-            attempt: row.get::<i64, _>(6) + i64::from(matches!(end, End::Told(_))),
+            attempt: row.get::<i64, _>(6) + i64::from(matches!(end, RunEnd::Reported(_))),
             state: BatchState::Queued,
             not_before: 0,
         },
@@ -355,12 +366,15 @@ async fn bases(cx: &mut Context, run: i64, end: &End) -> Result<HashMap<i64, Bas
     Ok(found.iter().map(|row| (row.get(0), base(row))).collect())
 }
 
-/// The files of a run that are not settled, by the place of their part.
-async fn rest(cx: &mut Context, parts: &[Part]) -> Result<BTreeMap<usize, Vec<Rest>>, sqlx::Error> {
-    let spans = parts.iter().enumerate().map(|(at, part)| -> [Value; 4] {
+/// Returns the unsettled files of a run by the index of their part.
+async fn unsettled_files(
+    cx: &mut TxContext,
+    parts: &[RunPart],
+) -> Result<BTreeMap<usize, Vec<UnsettledFile>>, sqlx::Error> {
+    let spans = parts.iter().enumerate().map(|(at, part)| -> [SqlValue; 4] {
         [(at as i64).into(), part.request.into(), part.first.into(), part.last.into()]
     });
-    let found = rows::with(
+    let found = rows::query_values(
         &mut cx.tx,
         "n, r, a, z",
         spans.collect(),
@@ -369,22 +383,31 @@ async fn rest(cx: &mut Context, parts: &[Part]) -> Result<BTreeMap<usize, Vec<Re
          WHERE f.state < 2 ORDER BY v.n, f.seq",
     )
     .await?;
-    let mut rest: BTreeMap<usize, Vec<Rest>> = BTreeMap::new();
+    let mut rest: BTreeMap<usize, Vec<UnsettledFile>> = BTreeMap::new();
     for row in found {
         let (at, seq) = (row.get::<i64, _>(0) as usize, row.get(1));
         let seqs = parts.get(at).and_then(|part| part.seqs.as_ref());
         if seqs.is_none_or(|seqs| seqs.binary_search(&seq).is_ok()) {
-            let file = Rest { seq, size: row.get(2), attempt: row.get(3), fault: row.get(4) };
+            let file =
+                UnsettledFile { seq, size: row.get(2), attempt: row.get(3), fault: row.get(4) };
             rest.entry(at).or_default().push(file);
         }
     }
     Ok(rest)
 }
 
-impl Ending {
-    /// Ends a part of a run, of which these files are not settled.
-    fn part(&mut self, now: i64, run: i64, part: &Part, base: Base, rest: Vec<Rest>, end: &End) {
-        let Base { batch, cancelled, paused } = base;
+impl RunEndChanges {
+    /// Ends one part of a run, given its unsettled files.
+    fn part(
+        &mut self,
+        now: i64,
+        run: i64,
+        part: &RunPart,
+        base: BatchTemplate,
+        rest: Vec<UnsettledFile>,
+        end: &RunEnd,
+    ) {
+        let BatchTemplate { batch, cancelled, paused } = base;
         let delta = self.deltas.entry(part.request).or_default();
         delta.active -= rest.len() as i64;
         let mut again: Vec<(i64, Option<i64>, i64)> = Vec::new();
@@ -392,10 +415,10 @@ impl Ending {
         for file in rest {
             let (fault, attempt) = match end {
                 _ if cancelled => (None, file.attempt),
-                End::Withdrawn(_) => (None, file.attempt),
-                // It had its outcome in this order, and may be tried again.
-                End::Told(None) if file.attempt >= batch.attempt => (None, file.attempt),
-                End::Told(fault) => {
+                RunEnd::Withdrawn(_) => (None, file.attempt),
+                // It had an outcome in this order, and may be retried.
+                RunEnd::Reported(None) if file.attempt >= batch.attempt => (None, file.attempt),
+                RunEnd::Reported(fault) => {
                     let fault = fault.clone().unwrap_or_else(|| OrderFault {
                         kind: FaultKind::Transient,
                         text: "the order ended without a word about this file".to_owned(),
@@ -415,10 +438,10 @@ impl Ending {
                 FileState::Failed => delta.failed += 1,
                 _ => again.push((file.seq, file.size, attempt)),
             }
-            let changes = state != FileState::Queued || fault.is_some();
+            let is_changed = state != FileState::Queued || fault.is_some();
             let text = fault.map(|fault| fault.text).or(file.fault);
             trouble = trouble.or_else(|| text.clone());
-            if changes {
+            if is_changed {
                 self.files.push([
                     part.request.into(),
                     file.seq.into(),
@@ -434,7 +457,7 @@ impl Ending {
         let (Some(first), Some(last)) = (again.first(), again.last()) else { return };
         let (first, last) = (first.0, last.0);
         let tried = again.iter().map(|(_, _, attempt)| *attempt).max().unwrap_or(0);
-        let waits = matches!(end, End::Told(_)) && tried > 0;
+        let waits = matches!(end, RunEnd::Reported(_)) && tried > 0;
         let wait = retry::backoff_delay(tried as u32, run as u64).as_millis() as i64;
         let files = again.len() as i64;
         self.batches.push(NewBatch {
@@ -444,7 +467,7 @@ impl Ending {
             bytes: again.iter().filter_map(|(_, size, _)| *size).sum(),
             seqs: (files <= last - first).then(|| again.into_iter().map(|(seq, ..)| seq).collect()),
             state: match (paused, waits) {
-                (true, _) => BatchState::Held,
+                (true, _) => BatchState::Paused,
                 (false, true) => BatchState::Waiting,
                 (false, false) => BatchState::Queued,
             },
@@ -455,23 +478,23 @@ impl Ending {
 }
 
 async fn end_listing(
-    cx: &mut Context,
-    part: &Part,
-    end: &End,
+    cx: &mut TxContext,
+    part: &RunPart,
+    end: &RunEnd,
     base: NewBatch,
     (cancelled, paused): (bool, bool),
 ) -> Result<(), sqlx::Error> {
     let text = "SELECT open FROM request WHERE id = $1";
     let open: i64 = sqlx::query(text).bind(part.request).fetch_one(&mut cx.tx).await?.get(0);
     if open == 0 && !cancelled {
-        // All that there is to list is known.
-        return recount(cx, part.request).await;
+        // The listing is complete.
+        return refresh_request_state(cx, part.request).await;
     }
     let again = match end {
         _ if cancelled => None,
-        End::Withdrawn(_) => Some(0),
-        End::Told(None) => None,
-        End::Told(Some(fault)) => {
+        RunEnd::Withdrawn(_) => Some(0),
+        RunEnd::Reported(None) => None,
+        RunEnd::Reported(Some(fault)) => {
             let attempt = base.attempt as u32;
             retry::is_retryable(fault.kind, attempt, part.attempts)
                 .then(|| retry::backoff_delay(attempt, part.batch as u64).as_millis() as i64)
@@ -479,7 +502,7 @@ async fn end_listing(
     };
     if let Some(wait) = again {
         let state = match paused {
-            true => BatchState::Held,
+            true => BatchState::Paused,
             false if wait > 0 => BatchState::Waiting,
             false => BatchState::Queued,
         };
@@ -487,7 +510,7 @@ async fn end_listing(
         return submit::add_batches(cx, vec![NewBatch { state, not_before, ..base }]).await;
     }
     let trouble = match end {
-        End::Told(Some(fault)) if !cancelled => {
+        RunEnd::Reported(Some(fault)) if !cancelled => {
             Some(format!("the directory cannot be listed: {}", fault.text))
         }
         _ => None,
@@ -499,5 +522,5 @@ async fn end_listing(
         .bind(part.request)
         .execute(&mut cx.tx)
         .await?;
-    recount(cx, part.request).await
+    refresh_request_state(cx, part.request).await
 }

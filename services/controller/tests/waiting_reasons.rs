@@ -1,4 +1,4 @@
-//! Requests that do not move say why, and end though their hosts are gone; what a client may not see is not told.
+//! Requests that do not move state why, and end though their hosts are gone; errors hide what a client may not see.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn now_s() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64
 }
 
-/// Words of a field.
+/// Returns the text of a field.
 fn words<'a>(facts: &'a Value, field: &str) -> &'a str {
     facts[field].as_str().unwrap_or_default()
 }
@@ -56,7 +56,7 @@ fn waiting_requests_name_their_reason() {
             let listed = client.get("/api/v1/requests").await;
             assert_eq!(listed["requests"][0]["waiting"], facts["waiting"]);
 
-            // The source reports, and then the destination is what is missing.
+            // Once the source reports, the destination is missing.
             let mut nodes = vec![node(&running, &world, "c1"), node(&running, &world, "c2")];
             turns(&mut nodes, async || {
                 words(&client.get(&first).await, "waiting").starts_with("no host of caltech is up")
@@ -78,7 +78,7 @@ fn waiting_requests_name_their_reason() {
             client.ask("PATCH", &first, &json!({ "paused": false })).await;
             turns(&mut nodes, async || client.get(&first).await["waiting"].is_null()).await;
 
-            // Both ends fall silent: no rate is told on, and the reason names them.
+            // Both ends fall silent: no stale rate is reported, and the reason names them.
             let begun = Instant::now();
             let silent =
                 client.until(&first, |facts| words(facts, "waiting").contains("silent for")).await;
@@ -127,7 +127,7 @@ fn cancelled_request_of_gone_hosts_ends() {
                     .await;
                 assert!(words(&facts, "waiting").contains("--gone"), "{facts}");
                 if is_said {
-                    // One end that is gone is not enough: the other may be receiving from it.
+                    // One gone end is not enough: the other may be receiving from it.
                     for host in ["c1", "t1"] {
                         assert_eq!(client.get(&first).await["cancelling"], true);
                         let path = format!("/api/v1/hosts/{host}/drain");
@@ -140,7 +140,7 @@ fn cancelled_request_of_gone_hosts_ends() {
                     (&ended["files_cancelled"], &ended["files_active"]),
                     (&json!(1), &json!(0))
                 );
-                // What it held is free, and a host that comes back is told of nothing.
+                // Its destinations are free, and a returning host receives no orders of it.
                 let again = request("production", "/in", 1 << 40);
                 assert_eq!(client.ask("POST", "/api/v1/requests", &again).await.0, 201);
                 assert!(nodes[0].report().await);
@@ -151,7 +151,7 @@ fn cancelled_request_of_gone_hosts_ends() {
 }
 
 #[test]
-fn work_of_two_gone_hosts_goes_on_elsewhere() {
+fn work_of_gone_hosts_moves() {
     let (_keep, path) = directory();
     let running = Running::start(config(&path, ""), &path);
     let world = Shared::default();
@@ -206,7 +206,7 @@ fn conflict_hides_requests_of_others() {
 }
 
 #[test]
-fn only_class_of_a_token_is_its_default() {
+fn token_class_is_default() {
     let (_keep, path) = directory();
     let running = Running::start(config(&path, ""), &path);
     let mut body = request("", "/in", 1);
@@ -225,7 +225,7 @@ fn only_class_of_a_token_is_its_default() {
 }
 
 #[test]
-fn unreachable_deadline_is_told_at_submission() {
+fn unreachable_deadline_reported_at_submission() {
     let (_keep, path) = directory();
     let running = Running::start(config(&path, ""), &path);
     running.block(async {
@@ -239,7 +239,7 @@ fn unreachable_deadline_is_told_at_submission() {
         body["deadline_unix_seconds"] = json!(now_s() + 60);
         let (_, made) = client.ask("POST", "/api/v1/requests", &body).await;
         assert_eq!(made["deadline_problem"], Value::Null, "{made}");
-        // What is reserved is not there for it.
+        // Reserved capacity does not count for it.
         let reserve = json!({
             "class": "analysis", "source": "cern", "destination": "caltech", "rate_bps": 25_000_000_000_u64,
             "begin_unix_seconds": now_s(), "end_unix_seconds": now_s() + 3600,
@@ -271,7 +271,7 @@ fn last_round_has_no_rates() {
         turns(&mut nodes, async || client.get(&first).await["state"] == "done").await;
         let rounds = client.until("/api/v1/rounds", |rounds| rate(rounds) == Some(0)).await;
         assert_eq!(rounds["rounds"][0]["orders"], 0, "{rounds}");
-        // Nothing more is noted while nothing happens.
+        // Without changes no further round is recorded.
         let last = rounds["rounds"][0]["id"].clone();
         for _ in 0..20 {
             for node in &mut nodes {
@@ -321,7 +321,7 @@ fn sites_on_one_switch_take_reservations() {
         };
         let (status, made) = ask("a", "b", 5).await;
         assert_eq!(status, 201, "{made}");
-        // The one host of b has 10 Gb/s, of which 7.52 may be reserved.
+        // The one host of b has 10 Gb/s, of which 7.52 are reservable.
         let (status, refused) = ask("a", "b", 5).await;
         assert_eq!(status, 409, "{refused}");
         assert!(words(&refused, "detail").contains("hosts of b, receiving"), "{refused}");

@@ -1,5 +1,5 @@
-//! What is booked is brought about: circuits are made when their time comes, verified while they stand, restored when a
-//! link of theirs fails, released when their time is over.
+//! Reconciles the network with the booked circuits: establishes them on time, verifies them, restores them when a link
+//! fails, and releases them at their end.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,44 +8,44 @@ use std::time::Duration;
 
 use penstock_units::BitRate;
 
-use super::{Addresses, Circuit, CircuitError, CircuitProvider, Seen};
+use super::{Addresses, Circuit, CircuitError, CircuitProvider, CircuitStatus};
 use crate::shared::Shared;
-use crate::store::circuit::{self, Booked, CircuitState};
+use crate::store::circuit::{self, BookedCircuit, CircuitState};
 use crate::store::{now_ms, reserve};
 
-/// Longest that a provider may take.
-const WITHIN: Duration = Duration::from_secs(20);
+/// Time limit of a provider's call.
+const PROVIDER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Between two attempts at a circuit that does not stand.
-const AGAIN_MS: i64 = 2_000;
+/// Interval of attempts at a broken circuit.
+const RETRY_INTERVAL_MS: i64 = 2_000;
 
-/// Two looks are at least so far apart, however many rounds there are.
-const PAUSE: Duration = Duration::from_millis(200);
+/// Least time between two checks.
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(200);
 
-/// Orders that were told their path so long ago are there.
-const THERE_MS: i64 = 5_000;
+/// Time after which runs have moved to a new path.
+const PATH_SETTLE_MS: i64 = 5_000;
 
-/// What orders move is to be this much, in bits per second, before counters are asked to show it ...
-const TELLING_BPS: i64 = 1_000_000;
+/// Rate of orders in bits per second from which on counters are compared ...
+const CHECKED_RATE_MIN_BPS: i64 = 1_000_000;
 
-/// ... and one part in so many of it is to show.
-const SHOWS_PART: i64 = 2;
+/// ... and must show at least one over this of it.
+const SHOWN_FRACTION_DENOMINATOR: i64 = 2;
 
-/// Looks after circuits until the controller stops: after each round, by the controller that makes them.
+/// Reconciles circuits after each round while this controller is the leader.
 pub(crate) async fn run(shared: Arc<Shared>) {
-    let mut told = String::new();
+    let mut logged_error = String::new();
     while !shared.stopping.load(Ordering::Relaxed) {
         if shared.leads.load(Ordering::Relaxed) {
-            match turn(&shared).await {
-                Ok(()) => told.clear(),
-                Err(error) if error == told => {}
+            match reconcile_all(&shared).await {
+                Ok(()) => logged_error.clear(),
+                Err(error) if error == logged_error => {}
                 Err(error) => {
                     tracing::error!("circuits cannot be looked after: {error}");
-                    told = error;
+                    logged_error = error;
                 }
             }
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(CHECK_INTERVAL_MIN).await;
         tokio::select! {
             () = shared.rounds.notified() => {}
             () = tokio::time::sleep(shared.settings().config.round.max(Duration::from_secs(1))) => {}
@@ -53,7 +53,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-async fn turn(shared: &Shared) -> Result<(), String> {
+async fn reconcile_all(shared: &Shared) -> Result<(), String> {
     let failed = |error: sqlx::Error| error.to_string();
     let pool = &shared.database.pool;
     let all = circuit::live(pool).await.map_err(failed)?;
@@ -61,22 +61,22 @@ async fn turn(shared: &Shared) -> Result<(), String> {
         return Ok(());
     }
     let now = now_ms();
-    let down = crate::store::read::down(pool).await.map_err(failed)?;
-    let moved = circuit::moved(pool, now - THERE_MS).await.map_err(failed)?;
+    let down = crate::store::read::down_links(pool).await.map_err(failed)?;
+    let moved = circuit::measured_rates(pool, now - PATH_SETTLE_MS).await.map_err(failed)?;
     for one in all {
         let expected = moved
             .iter()
             .filter(|(from, _)| one.addresses.values().any(|address| from.contains(address)))
             .map(|(_, bps)| bps)
             .sum();
-        step(shared, &one, now, &down, expected).await?;
+        reconcile(shared, &one, now, &down, expected).await?;
     }
     Ok(())
 }
 
-async fn step(
+async fn reconcile(
     shared: &Shared,
-    one: &Booked,
+    one: &BookedCircuit,
     now: i64,
     down: &HashSet<String>,
     expected_bps: i64,
@@ -84,17 +84,17 @@ async fn step(
     let name = name(one);
     let Some(provider) = shared.provider.as_deref() else {
         if now >= one.ends {
-            return end(shared, one).await;
+            return store_released(shared, one).await;
         }
         let why = "no provider of circuits is configured: add [controller.circuits]";
         return match one.begins <= now {
-            true => fail(shared, one, why, now).await,
+            true => store_broken(shared, one, why, now).await,
             false => Ok(()),
         };
     };
     if now >= one.ends {
-        return match within(provider.release(&name)).await {
-            Ok(()) => end(shared, one).await,
+        return match with_timeout(provider.release(&name)).await {
+            Ok(()) => store_released(shared, one).await,
             Err(error) => {
                 tracing::warn!("circuit {name} is not released yet: {error}");
                 Ok(())
@@ -104,7 +104,7 @@ async fn step(
     match one.state {
         CircuitState::Booked if one.begins <= now => attempt(shared, provider, one, down).await,
         CircuitState::Broken if one.again <= now => attempt(shared, provider, one, down).await,
-        CircuitState::Up => match within(provider.verify(&name)).await {
+        CircuitState::Up => match with_timeout(provider.verify(&name)).await {
             Ok(None) => attempt(shared, provider, one, down).await,
             Ok(Some(seen)) => {
                 let cut = seen.links.iter().filter(|link| !link.up).map(|link| link.link.clone());
@@ -114,7 +114,7 @@ async fn step(
                 }
                 verified(shared, one, now, &seen, expected_bps).await
             }
-            // The path may stand all the same, so nothing is taken off it.
+            // The circuit may still work, so its orders stay.
             Err(error) => {
                 tracing::warn!("circuit {name} cannot be verified: {error}");
                 Ok(())
@@ -124,21 +124,23 @@ async fn step(
     }
 }
 
-/// As the provider knows it.
-fn name(one: &Booked) -> String {
+/// Returns the name of a circuit at the provider.
+fn name(one: &BookedCircuit) -> String {
     format!("reservation-{}", one.id)
 }
 
-async fn within<T>(work: impl Future<Output = Result<T, CircuitError>>) -> Result<T, CircuitError> {
-    let late = || Err(CircuitError(format!("no answer within {} s", WITHIN.as_secs())));
-    tokio::time::timeout(WITHIN, work).await.unwrap_or_else(|_| late())
+async fn with_timeout<T>(
+    work: impl Future<Output = Result<T, CircuitError>>,
+) -> Result<T, CircuitError> {
+    let late = || Err(CircuitError(format!("no answer within {} s", PROVIDER_TIMEOUT.as_secs())));
+    tokio::time::timeout(PROVIDER_TIMEOUT, work).await.unwrap_or_else(|_| late())
 }
 
-/// Makes or restores it on the first way that has room, is up, and that the provider takes.
+/// Establishes or restores a circuit on the first path with capacity that is up and that the provider accepts.
 async fn attempt(
     shared: &Shared,
     provider: &dyn CircuitProvider,
-    one: &Booked,
+    one: &BookedCircuit,
     down: &HashSet<String>,
 ) -> Result<(), String> {
     let settings = shared.settings();
@@ -149,7 +151,7 @@ async fn attempt(
             let seconds = (cx.now / 1000) as u64..(one.ends / 1000).max(cx.now / 1000 + 1) as u64;
             let rate = BitRate(one.rate_bps as u64);
             let terms = (one.source.as_str(), one.destination.as_str(), rate);
-            reserve::ways(cx, (one.id, seconds), terms, &one.route).await
+            reserve::candidate_routes(cx, (one.id, seconds), terms, &one.route).await
         })
     });
     let ways = ways.await.map_err(|error| error.to_string())?;
@@ -166,65 +168,70 @@ async fn attempt(
         }
         let circuit = Circuit {
             name: name(one),
-            // What is promised is of file bytes; headers come on top.
+            // Reservations count file bytes; headers come on top.
             rate_bps: (one.rate_bps as u64).saturating_mul(1000) / permille,
             from: hosts(&one.source),
             to: hosts(&one.destination),
             links: route.iter().map(|(_, link)| link.clone()).collect(),
         };
         let made = match one.state {
-            CircuitState::Booked => within(provider.make(&circuit)).await,
-            _ => within(provider.restore(&circuit)).await,
+            CircuitState::Booked => with_timeout(provider.make(&circuit)).await,
+            _ => with_timeout(provider.restore(&circuit)).await,
         };
         match made {
-            Ok(addresses) => return stand(shared, one, route, addresses).await,
+            Ok(addresses) => return store_up(shared, one, route, addresses).await,
             Err(error) => why = error.to_string(),
         }
     }
-    fail(shared, one, &why, now_ms()).await
+    store_broken(shared, one, &why, now_ms()).await
 }
 
-async fn stand(
+async fn store_up(
     shared: &Shared,
-    one: &Booked,
-    route: reserve::Route,
+    one: &BookedCircuit,
+    route: reserve::ReservedRoute,
     addresses: Addresses,
 ) -> Result<(), String> {
     let one = one.clone();
     let stored = shared.writer.apply(move |cx| {
         let (one, route, addresses) = (one.clone(), route.clone(), addresses.clone());
-        Box::pin(async move { circuit::stands(cx, &one, &route, &addresses).await })
+        Box::pin(async move { circuit::mark_up(cx, &one, &route, &addresses).await })
     });
     stored.await.map_err(|error| error.to_string())
 }
 
-async fn fail(shared: &Shared, one: &Booked, why: &str, now: i64) -> Result<(), String> {
+async fn store_broken(
+    shared: &Shared,
+    one: &BookedCircuit,
+    why: &str,
+    now: i64,
+) -> Result<(), String> {
     let (one, why) = (one.clone(), why.to_owned());
     let stored = shared.writer.apply(move |cx| {
         let (one, why) = (one.clone(), why.clone());
-        Box::pin(async move { circuit::fails(cx, &one, &why, now + AGAIN_MS).await })
+        Box::pin(async move { circuit::mark_broken(cx, &one, &why, now + RETRY_INTERVAL_MS).await })
     });
     stored.await.map_err(|error| error.to_string())
 }
 
-async fn end(shared: &Shared, one: &Booked) -> Result<(), String> {
+async fn store_released(shared: &Shared, one: &BookedCircuit) -> Result<(), String> {
     let one = one.clone();
     let stored = shared.writer.apply(move |cx| {
         let one = one.clone();
-        Box::pin(async move { circuit::ends(cx, &one).await })
+        Box::pin(async move { circuit::mark_released(cx, &one).await })
     });
     stored.await.map_err(|error| error.to_string())
 }
 
-/// Compares what its links counted with what orders say that they move over it.
+/// Compares the counters of its links with the measured rates of its orders.
 async fn verified(
     shared: &Shared,
-    one: &Booked,
+    one: &BookedCircuit,
     now: i64,
-    seen: &Seen,
+    seen: &CircuitStatus,
     expected_bps: i64,
 ) -> Result<(), String> {
-    // Whatever went all the way.
+    // Bytes that passed every link.
     let carried = seen.links.iter().map(|link| link.bytes).min().unwrap_or(0);
     let carried = i64::try_from(carried).unwrap_or(i64::MAX);
     let elapsed = one.checked.map_or(0, |checked| now - checked);
@@ -236,14 +243,16 @@ async fn verified(
         elapsed => (carried - one.carried).max(0).saturating_mul(8000) / elapsed,
     };
     let shows = match one.checked {
-        Some(_) if expected_bps >= TELLING_BPS => Some(measured >= expected_bps / SHOWS_PART),
-        // Little or nothing moves: its counters say neither.
+        Some(_) if expected_bps >= CHECKED_RATE_MIN_BPS => {
+            Some(measured >= expected_bps / SHOWN_FRACTION_DENOMINATOR)
+        }
+        // Too little traffic for a verdict.
         _ => None,
     };
     let one = one.clone();
     let stored = shared.writer.apply(move |cx| {
         let one = one.clone();
-        Box::pin(async move { circuit::note(cx, &one, (carried, measured), shows).await })
+        Box::pin(async move { circuit::store_counters(cx, &one, (carried, measured), shows).await })
     });
     stored.await.map_err(|error| error.to_string())
 }

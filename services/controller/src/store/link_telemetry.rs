@@ -1,24 +1,24 @@
-//! What the collector tells of links: whether they are up, and what their interfaces counted.
+//! Link telemetry from the collector: link state and interface counters.
 
 use std::collections::HashMap;
 
 use penstock_operations::round::LinkCount;
 use sqlx::{AnyPool, Row};
 
-use super::rows::{self, Value};
-use super::writer::Context;
+use super::rows::{self, SqlValue};
+use super::writer::TxContext;
 
-/// A link as it was told last.
+/// Latest telemetry of a link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct SeenLink {
-    /// None where nobody told whether it is up.
+pub(crate) struct LinkTelemetry {
+    /// None if no interface reported a state.
     pub(crate) up: Option<bool>,
-    /// What its counters said, where it is counted.
+    /// Latest counted rates; none if not counted.
     pub(crate) count: Option<LinkCount>,
 }
 
-/// All that is known, by name.
-pub(crate) async fn all(pool: &AnyPool) -> Result<HashMap<String, SeenLink>, sqlx::Error> {
+/// Returns the stored telemetry by link name.
+pub(crate) async fn load(pool: &AnyPool) -> Result<HashMap<String, LinkTelemetry>, sqlx::Error> {
     let text = "SELECT link, at, up, forward_bps, back_bps, interval_ms FROM seen";
     let rows = sqlx::query(text).fetch_all(pool).await?;
     let seen = rows.iter().map(|row| {
@@ -29,27 +29,30 @@ pub(crate) async fn all(pool: &AnyPool) -> Result<HashMap<String, SeenLink>, sql
             bps: [bps(3), bps(4)],
         });
         let up = row.get::<Option<i64>, _>(2).map(|up| up > 0);
-        (row.get(0), SeenLink { up, count })
+        (row.get(0), LinkTelemetry { up, count })
     });
     Ok(seen.collect())
 }
 
-/// Notes what is new of links; what went down or came up is told, and looked at at once.
-pub(crate) async fn note(cx: &mut Context, news: &[(String, SeenLink)]) -> Result<(), sqlx::Error> {
+/// Stores changed telemetry. A change of state is logged and requests a round.
+pub(crate) async fn store(
+    cx: &mut TxContext,
+    news: &[(String, LinkTelemetry)],
+) -> Result<(), sqlx::Error> {
     let before: HashMap<String, Option<i64>> = {
         let rows = sqlx::query("SELECT link, up FROM seen").fetch_all(&mut cx.tx).await?;
         rows.iter().map(|row| (row.get(0), row.get(1))).collect()
     };
-    let mut changed: Vec<[Value; 6]> = Vec::with_capacity(news.len());
+    let mut changed: Vec<[SqlValue; 6]> = Vec::with_capacity(news.len());
     for (link, seen) in news {
         let was = before.get(link).copied().flatten().map(|up| up > 0);
-        // One that nobody speaks of any more stays as it was told last.
+        // Without news the last state stands.
         let up = seen.up.or(was);
         if up != was && (up == Some(false) || was == Some(false)) {
             let state = if up == Some(true) { "up" } else { "down" };
             let text = format!("{link} is {state}, by the word of its interfaces");
             cx.event(None, None, "link", text);
-            cx.wake();
+            cx.request_round();
         }
         let count = seen.count.unwrap_or_default();
         let bps = |side: usize| count.bps[side].and_then(|bps| i64::try_from(bps).ok());
@@ -62,7 +65,7 @@ pub(crate) async fn note(cx: &mut Context, news: &[(String, SeenLink)]) -> Resul
             seen.count.map(|count| count.interval_ms).into(),
         ]);
     }
-    rows::execute(
+    rows::insert(
         &mut cx.tx,
         "INSERT INTO seen (link, at, up, forward_bps, back_bps, interval_ms)",
         changed,
@@ -73,11 +76,11 @@ pub(crate) async fn note(cx: &mut Context, news: &[(String, SeenLink)]) -> Resul
     Ok(())
 }
 
-/// Forgets all of it: no collector is asked any more.
-pub(crate) async fn forget(cx: &mut Context) -> Result<(), sqlx::Error> {
+/// Deletes all telemetry, as no collector is configured any more.
+pub(crate) async fn clear(cx: &mut TxContext) -> Result<(), sqlx::Error> {
     let gone = sqlx::query("DELETE FROM seen").execute(&mut cx.tx).await?.rows_affected();
     if gone > 0 {
-        cx.wake();
+        cx.request_round();
     }
     Ok(())
 }
