@@ -14,7 +14,7 @@ use penstock_rehearsal::controller_api::ControllerApi;
 use penstock_rehearsal::in_memory::{ClassOutcome, InMemoryConfig, InMemoryController};
 use penstock_rehearsal::metrics::{DurationSamples, SimulationMetrics};
 use penstock_rehearsal::nodes::{NodeSpec, Nodes};
-use penstock_rehearsal::workload::{DAY_S, RequestArrivals, Workload, clock};
+use penstock_rehearsal::workload::{DAY_S, DayWorkload, RequestArrivals, clock};
 use penstock_scitags::Registry;
 use penstock_topology::{Node, NodeId};
 use penstock_units::{BitRate, ByteCount, parse_duration};
@@ -125,7 +125,7 @@ struct Outcome {
 pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
     let mut config = Config::load(Some(&args.config), Registry::builtin()).or_exit(Code::Usage)?;
     config.keep = args.keep.unwrap_or(config.keep);
-    let demand = Workload::read(&text_of(&args.demand)?)
+    let demand = DayWorkload::read(&text_of(&args.demand)?)
         .map_err(|error| anyhow!("{}: {error}", args.demand.display()))
         .or_exit(Code::Usage)?;
     check(&config, &demand, &args.demand).or_exit(Code::Usage)?;
@@ -170,7 +170,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
 }
 
 /// Names in the demand must be those of the configuration.
-fn check(config: &Config, demand: &Workload, file: &Path) -> Result<(), anyhow::Error> {
+fn check(config: &Config, demand: &DayWorkload, file: &Path) -> Result<(), anyhow::Error> {
     let topology = &config.topology;
     let unknown = |what: &str, name: &str| {
         anyhow!("{}: the configuration has no {what} '{}'", file.display(), name.escape_debug())
@@ -217,7 +217,7 @@ fn specs(config: &Config) -> Vec<NodeSpec> {
 fn play(
     args: &Args,
     config: &Config,
-    demand: Workload,
+    demand: DayWorkload,
     controller: &mut dyn ControllerApi,
 ) -> Result<Outcome, Failure> {
     let failed = |error: String| Failure::from(anyhow!("the controller's store failed: {error}"));

@@ -95,7 +95,7 @@ struct LimitState {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum FlowPhase {
+enum FillPhase {
     Frozen,
     Holding,
     Rising,
@@ -105,7 +105,7 @@ struct Filling<'a> {
     network: &'a FlowNetwork,
     limits: Vec<LimitState>,
     /// Index among the demands of the filling, and phase, of each flow.
-    flows: Vec<(u32, FlowPhase)>,
+    flows: Vec<(u32, FillPhase)>,
     heap: BinaryHeap<Reverse<Saturation>>,
     /// Limits with one flow, whose levels never change, sorted descending; faster than a heap.
     single_flow: Vec<Saturation>,
@@ -127,15 +127,15 @@ pub(crate) fn fill(
     let mut filling = Filling {
         network,
         limits: rooms.iter().map(limit).collect(),
-        flows: vec![(0, FlowPhase::Frozen); network.flows()],
+        flows: vec![(0, FillPhase::Frozen); network.flows()],
         heap: BinaryHeap::new(),
         single_flow: Vec::new(),
     };
     let mut holding: Vec<&FlowDemand> = Vec::new();
     for (place, demand) in demands.iter().enumerate() {
-        let phase = if demand.hold == 0 { FlowPhase::Rising } else { FlowPhase::Holding };
+        let phase = if demand.hold == 0 { FillPhase::Rising } else { FillPhase::Holding };
         filling.flows[demand.flow as usize] = (place as u32, phase);
-        if phase == FlowPhase::Rising {
+        if phase == FillPhase::Rising {
             for limit in network.limits_of(demand.flow) {
                 filling.limits[*limit as usize].weight += demand.weight;
             }
@@ -215,10 +215,10 @@ impl Filling<'_> {
 
     fn start_rising(&mut self, demand: &FlowDemand) {
         let (_, phase) = &mut self.flows[demand.flow as usize];
-        if *phase != FlowPhase::Holding {
+        if *phase != FillPhase::Holding {
             return;
         }
-        *phase = FlowPhase::Rising;
+        *phase = FillPhase::Rising;
         for number in self.network.limits_of(demand.flow) {
             let limit = &mut self.limits[*number as usize];
             if !limit.is_open {
@@ -238,10 +238,10 @@ impl Filling<'_> {
         for flow in network.flows_of(full.limit) {
             let (place, phase) = &mut self.flows[*flow as usize];
             let place = *place as usize;
-            match std::mem::replace(phase, FlowPhase::Frozen) {
-                FlowPhase::Frozen => {}
-                FlowPhase::Holding => rates[place].limit = full.limit,
-                FlowPhase::Rising => {
+            match std::mem::replace(phase, FillPhase::Frozen) {
+                FillPhase::Frozen => {}
+                FillPhase::Holding => rates[place].limit = full.limit,
+                FillPhase::Rising => {
                     let weight = demands[place].weight;
                     let grains = u128::from(weight) * full.room / u128::from(full.weight);
                     rates[place] = FlowRate { grains, limit: full.limit };

@@ -59,7 +59,7 @@ pub(crate) struct DemandTerms {
     pub(crate) weight: u32,
     /// Smaller of request and cap.
     pub(crate) limit: Option<u64>,
-    /// At most `limit`.
+    /// Bits per second, at most `limit`.
     pub(crate) guarantee: u64,
 }
 

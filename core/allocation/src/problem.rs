@@ -47,7 +47,7 @@ impl Default for Policy {
 /// A shared capacity: a link in one direction, an interface, storage, a site limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resource {
-    /// Unique among resources.
+    /// Name, unique among resources.
     pub name: String,
     /// Rate that may be allotted; zero while the resource is down.
     pub capacity: BitRate,
@@ -63,7 +63,7 @@ impl Resource {
 /// A class of work, whose demands share weight, floor, mark and cap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Class {
-    /// Unique among classes.
+    /// Name, unique among classes.
     pub name: String,
     /// Relative to other classes of its tier; divided among its demands by their own weights.
     pub weight: u32,
@@ -87,7 +87,7 @@ impl Class {
 /// A request for a rate, by a transfer or a circuit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demand {
-    /// Unique among demands.
+    /// Name, unique among demands.
     pub name: String,
     /// Name of its class; none for a class of its own in tier 0 with the demand's weight.
     pub class: Option<String>,
@@ -121,7 +121,7 @@ impl Demand {
     }
 }
 
-/// An invalid problem.
+/// An error in a problem or a change of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProblemError {
     /// A name used twice.
@@ -129,27 +129,27 @@ pub enum ProblemError {
     Twice {
         /// `resource`, `class` or `demand`.
         what: &'static str,
-        /// The repeated name.
+        /// The name used twice.
         name: String,
     },
     /// A reference to a name that does not exist.
     #[error("{user} names the {what} '{}', which there is not", name.escape_debug())]
     Unknown {
-        /// Object with the reference, as it stands in the message.
+        /// Object with the reference, in the message's words.
         user: String,
         /// `resource`, `class` or `demand`.
         what: &'static str,
-        /// The unknown name.
+        /// The name that does not exist.
         name: String,
     },
     /// A number out of range.
     #[error("{user}: {what} must be {allowed}")]
     Range {
-        /// Object with the number, as it stands in the message.
+        /// Object with the number, in the message's words.
         user: String,
         /// Name of the number.
         what: &'static str,
-        /// Allowed range, as it stands in the message.
+        /// Allowed range, in the message's words.
         allowed: String,
     },
     /// A path with a resource twice.

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use crate::fill::{FlowDemand, fill};
 use crate::network::{FlowNetwork, LimitKind, grains};
 use crate::problem::Policy;
-use crate::weights::{Fraction, SUM_BITS, to_integers};
+use crate::weights::{ExactFraction, SUM_BITS, to_integers};
 
 /// Rate of a flow in grains, and the limit that stopped it; none for a path that was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -102,7 +102,7 @@ impl<'a> Procedure<'a> {
             let fraction = |class: Option<u32>, weight: u32| {
                 let (of, under) =
                     class.map_or((alone, 1), |class| (of(class as usize), members[class as usize]));
-                Fraction { over: u128::from(of) * u128::from(weight), under }
+                ExactFraction { over: u128::from(of) * u128::from(weight), under }
             };
             let demands = network.demands.iter();
             demands.map(|demand| fraction(demand.class, demand.weight)).collect::<Vec<_>>()
@@ -113,7 +113,7 @@ impl<'a> Procedure<'a> {
             |kind: fn(&LimitKind) -> bool| network.limits.iter().any(|limit| kind(&limit.kind));
         let guarantees = if has(|kind| matches!(kind, LimitKind::Guarantee)) {
             let demands = network.demands.iter();
-            let fraction = |guarantee: u64| Fraction { over: u128::from(guarantee), under: 1 };
+            let fraction = |guarantee: u64| ExactFraction { over: u128::from(guarantee), under: 1 };
             to_integers(&demands.map(|demand| fraction(demand.guarantee)).collect::<Vec<_>>())
         } else {
             Vec::new()

@@ -9,18 +9,18 @@ pub(crate) const SUM_BITS: u32 = 60;
 
 /// A weight above zero, as numerator and denominator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fraction {
-    /// At most 2^72.
+pub(crate) struct ExactFraction {
+    /// Numerator, at most 2^72.
     pub(crate) over: u128,
-    /// At most 2^40.
+    /// Denominator, at most 2^40.
     pub(crate) under: u64,
 }
 
 /// Returns integers in the ratios of the fractions, each at least 1.
-pub(crate) fn to_integers(fractions: &[Fraction]) -> Vec<u64> {
+pub(crate) fn to_integers(fractions: &[ExactFraction]) -> Vec<u64> {
     let common = fractions.iter().try_fold(1, |all, one| common_multiple(all, one.under));
     let exact = common.map(|common| {
-        let one = |fraction: &Fraction| fraction.over * u128::from(common / fraction.under);
+        let one = |fraction: &ExactFraction| fraction.over * u128::from(common / fraction.under);
         fractions.iter().map(one).collect::<Vec<_>>()
     });
     if let Some(exact) = exact
@@ -30,7 +30,7 @@ pub(crate) fn to_integers(fractions: &[Fraction]) -> Vec<u64> {
     }
     let total: u128 = fractions.iter().map(|one| one.over / u128::from(one.under) + 1).sum();
     let shift = i64::from(SUM_BITS) - i64::from(bits(total));
-    let one = |fraction: &Fraction| {
+    let one = |fraction: &ExactFraction| {
         let (over, under) = (fraction.over, u128::from(fraction.under));
         let scaled = if shift >= 0 { (over << shift) / under } else { (over / under) >> -shift };
         (scaled as u64).max(1)
@@ -55,8 +55,8 @@ fn common_multiple(a: u64, b: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn fraction(over: u128, under: u64) -> Fraction {
-        Fraction { over, under }
+    fn fraction(over: u128, under: u64) -> ExactFraction {
+        ExactFraction { over, under }
     }
 
     #[test]

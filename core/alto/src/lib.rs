@@ -77,7 +77,7 @@ pub struct EndpointAddressGroup {
 pub struct NetworkMap {
     /// Version tag of the map.
     pub meta: NetworkMapMeta,
-    /// Prefixes by PID.
+    /// Prefixes of each PID.
     pub network_map: BTreeMap<String, EndpointAddressGroup>,
 }
 

@@ -34,7 +34,7 @@ pub enum AltoError {
     Prefix {
         /// Site of the prefix.
         site: String,
-        /// Prefix as given.
+        /// Prefix as the caller gave it.
         prefix: String,
     },
     /// A prefix claimed by two sites.

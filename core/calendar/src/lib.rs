@@ -28,13 +28,13 @@ pub const RESERVATIONS_MAX: usize = 1 << 20;
 /// A guaranteed rate over a path for an interval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
-    /// Unique name.
+    /// Name, unique among reservations.
     pub name: String,
     /// Names of the resources of the path, each once.
     pub path: Vec<String>,
     /// Guaranteed rate, above zero.
     pub rate: BitRate,
-    /// Unix seconds, half-open.
+    /// Half-open interval in Unix seconds.
     pub seconds: Range<u64>,
 }
 
@@ -90,7 +90,7 @@ impl std::fmt::Display for Shortage {
 pub struct Calendar {
     resources: Vec<ResourceProfile>,
     names: HashMap<String, usize>,
-    reservations: BTreeMap<String, Booking>,
+    reservations: BTreeMap<String, CalendarEntry>,
 }
 
 #[derive(Debug, Clone)]
@@ -100,7 +100,7 @@ struct ResourceProfile {
 }
 
 #[derive(Debug, Clone)]
-struct Booking {
+struct CalendarEntry {
     reservation: Reservation,
     path: Vec<usize>,
 }
@@ -142,7 +142,7 @@ impl Calendar {
             used.add(seconds.start, rate.0 as i64);
             used.add(seconds.end, -(rate.0 as i64));
         }
-        self.reservations.insert(reservation.name.clone(), Booking { reservation, path });
+        self.reservations.insert(reservation.name.clone(), CalendarEntry { reservation, path });
         Ok(())
     }
 
@@ -248,7 +248,7 @@ impl Calendar {
 
     /// Removes reservations that ended at or before an instant.
     pub fn remove_ended(&mut self, until: u64) {
-        let over = |booking: &Booking| booking.reservation.seconds.end <= until;
+        let over = |booking: &CalendarEntry| booking.reservation.seconds.end <= until;
         let names: Vec<String> = self
             .reservations
             .iter()

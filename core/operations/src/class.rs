@@ -11,7 +11,7 @@ const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 /// A class of work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkClass {
-    /// Unique name.
+    /// Name, unique among classes.
     pub name: String,
     /// Owner and activity in the scitags registry, where the class maps to them.
     pub label: Option<(String, String)>,
@@ -75,7 +75,6 @@ pub struct WeeklyWindow {
     days: [bool; 7],
     /// Start in minutes of the day.
     from: u16,
-    /// Length in minutes.
     minutes: u16,
 }
 

@@ -89,7 +89,7 @@ impl WithdrawnOrders {
     /// Numbers that are kept: the orders of some hours at a busy agent, in half a mebibyte.
     pub const ORDERS_MAX: usize = 20_000;
 
-    /// Adds an order.
+    /// Adds an order; drops the smallest number beyond [`Self::ORDERS_MAX`].
     pub fn insert(&mut self, order: OrderId) {
         self.0.insert(order);
         while self.0.len() > Self::ORDERS_MAX {

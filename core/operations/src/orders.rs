@@ -66,7 +66,7 @@ pub struct Capacity {
     /// Write rate of its storage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_bps: Option<u64>,
-    /// Most concurrent transfers.
+    /// Most transfers at the same time.
     pub transfers: u32,
     /// Most streams of all transfers together.
     pub streams: u32,
@@ -78,9 +78,9 @@ pub struct Capacity {
 pub struct InterfaceCounters {
     /// Interface name in the topology.
     pub name: String,
-    /// Total bytes sent.
+    /// Bytes sent since it came up.
     pub sent_bytes: u64,
-    /// Total bytes received.
+    /// Bytes received since it came up.
     pub received_bytes: u64,
     /// IP addresses without ports, which a path that ends at this interface uses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -125,10 +125,10 @@ pub struct OrderReport {
     /// Rate limit in force; absent for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bps: Option<u64>,
-    /// Connected streams.
+    /// Number of connected streams.
     #[serde(default)]
     pub streams: u16,
-    /// TCP segments retransmitted.
+    /// Number of TCP segments retransmitted.
     #[serde(default)]
     pub retransmits: u64,
     /// Measured bottleneck; "rate" for the rate limit.
@@ -235,7 +235,7 @@ pub struct Instructions {
 pub struct ActiveOrder {
     /// Number of the order, whose content never changes.
     pub order: OrderId,
-    /// Settings in force.
+    /// Settings that the node applies from now on.
     pub settings: OrderSettings,
 }
 
@@ -243,10 +243,10 @@ pub struct ActiveOrder {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrderSettings {
-    /// Rate limit.
+    /// Rate limit in bits per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bps: Option<u64>,
-    /// Number of streams.
+    /// Number of streams of the transfer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<u16>,
     /// Address pairs that the streams use; empty for any.
@@ -337,7 +337,7 @@ pub struct Send {
     pub scitag: Option<u16>,
     /// Treatment of existing files.
     pub overwrite: Overwrite,
-    /// Extent of verification.
+    /// Extent of the verification of each file.
     pub verify: Verify,
     /// Set to encrypt the data; otherwise it is only protected against modification.
     pub encrypt: bool,
@@ -349,7 +349,7 @@ pub struct Send {
 pub struct File {
     /// Relative to both directories.
     pub path: String,
-    /// Expected digest, `algorithm:hexadecimal`.
+    /// Expected digest of the content, `algorithm:hexadecimal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }

@@ -36,9 +36,9 @@ pub struct HostView {
     pub alive: bool,
     /// Set if no new work may start there.
     pub draining: bool,
-    /// Limits as reported.
+    /// Limits as of its last report.
     pub capacity: Capacity,
-    /// Interfaces as reported.
+    /// Interfaces as of its last report.
     pub interfaces: Vec<InterfaceView>,
 }
 
@@ -80,7 +80,7 @@ pub struct RunView {
     pub applied_bps: Option<u64>,
     /// Measured bottleneck, as reported.
     pub bound_by: String,
-    /// Plan in force.
+    /// Plan that is in force.
     pub setting: RunPlan,
     /// Unix milliseconds of the last change of the plan.
     pub set_ms: i64,
@@ -104,7 +104,7 @@ pub struct QueueView {
     pub source: String,
     /// Site they go to; empty for directories to list.
     pub destination: String,
-    /// Waiting batches.
+    /// Number of waiting batches.
     pub batches: u64,
     /// Their bytes, of files with a known size.
     pub bytes: u64,
@@ -143,7 +143,7 @@ pub struct CircuitView {
 /// Input of a round.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Unix milliseconds.
+    /// Time of the round in Unix milliseconds.
     pub now_ms: i64,
     /// All hosts that ever reported.
     pub hosts: Vec<HostView>,
@@ -155,7 +155,7 @@ pub struct Snapshot {
     pub down: HashSet<String>,
     /// Names of sites where no new work may start.
     pub draining_sites: HashSet<String>,
-    /// Active reservations.
+    /// Reservations that are active now.
     pub reservations: Vec<ReservationView>,
     /// Link telemetry by link name.
     pub counts: HashMap<String, LinkCount>,
@@ -197,7 +197,7 @@ pub struct RunPlan {
     pub off_since_ms: Option<i64>,
 }
 
-/// Work to start.
+/// A run to start with work of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedStart {
     /// Id of the queue to take it from.
@@ -213,7 +213,7 @@ pub struct PlannedStart {
 pub struct Decision {
     /// Plans that differ from those in force.
     pub settings: Vec<RunPlan>,
-    /// Work to start.
+    /// Runs to start with queued work.
     pub starts: Vec<PlannedStart>,
     /// Ids of runs to withdraw, with the reason.
     pub withdraw: Vec<(i64, String)>,
@@ -286,7 +286,7 @@ impl Planner {
         self.classes.iter().find(|class| class.name == name)
     }
 
-    /// Plans a round.
+    /// Plans a round for a snapshot.
     #[must_use]
     pub fn plan(&self, snapshot: &Snapshot) -> Decision {
         let mut decision = Decision::default();

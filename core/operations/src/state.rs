@@ -143,7 +143,7 @@ impl std::str::FromStr for FileState {
 /// Counts and flags that determine a request's state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestTally {
-    /// Known files.
+    /// Files known so far.
     pub files: u64,
     /// Files in orders at nodes.
     pub active: u64,

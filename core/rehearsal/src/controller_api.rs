@@ -6,11 +6,11 @@ use penstock_operations::round::{Decision, Snapshot};
 /// A request to transfer files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewRequest {
-    /// Class of work.
+    /// Name of the class of work.
     pub class: String,
-    /// Source site.
+    /// Site that has the files.
     pub source: String,
-    /// Destination site.
+    /// Site that receives the files.
     pub destination: String,
     /// Sizes of the files in bytes.
     pub files: Vec<u64>,
@@ -19,16 +19,16 @@ pub struct NewRequest {
 /// A file of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderFile {
-    /// Unique number.
+    /// Number, unique among all files.
     pub id: u64,
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub bytes: u64,
 }
 
 /// Content of an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OrderContent {
-    /// Sends these files.
+    /// Sends these files to the receiving node.
     Send(Vec<OrderFile>),
     /// Admits another node's writes.
     Receive,

@@ -38,7 +38,7 @@ pub struct InMemoryConfig {
     pub lease_seconds: u32,
 }
 
-/// An in-memory controller.
+/// A controller that keeps its state in memory.
 #[derive(Debug)]
 pub struct InMemoryController {
     config: InMemoryConfig,
@@ -55,14 +55,14 @@ pub struct InMemoryController {
     next: i64,
     /// Number of files submitted.
     files: u64,
-    /// Outcomes by class.
+    /// Outcomes of requests by class.
     pub ended: BTreeMap<String, ClassOutcome>,
 }
 
 /// Outcome of the requests of a class.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClassOutcome {
-    /// Files transferred.
+    /// Number of files transferred.
     pub done: u64,
     /// Files that failed permanently.
     pub failed: u64,

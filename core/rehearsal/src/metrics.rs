@@ -22,7 +22,7 @@ pub fn jain(shares: &[f64]) -> Option<f64> {
 pub struct DurationSamples(Vec<f32>);
 
 impl DurationSamples {
-    /// Adds a sample.
+    /// Adds a sample, in seconds.
     pub fn record(&mut self, seconds: f64) {
         self.0.push(seconds as f32);
     }
@@ -57,7 +57,7 @@ pub struct ClassPoint {
 pub struct SeriesPoint {
     /// Start in seconds of the day.
     pub second: u32,
-    /// Metrics by class.
+    /// Metrics of each class.
     pub classes: BTreeMap<String, ClassPoint>,
     /// Running transfers at the end of the point.
     pub runs: usize,
@@ -78,7 +78,7 @@ pub struct SimulationMetrics {
     waiting: BTreeSet<String>,
     /// Allotted bytes per weight by class, over the points in which all classes competed.
     contended: BTreeMap<String, f64>,
-    /// Durations of rounds.
+    /// Durations of all rounds.
     pub round_times: DurationSamples,
     /// Most concurrent transfers, and most queued batches.
     pub most: (usize, u64),

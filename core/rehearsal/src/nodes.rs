@@ -19,11 +19,11 @@ pub struct NodeSpec {
     pub interface: String,
     /// Rate of that interface in bits per second.
     pub rate_bps: u64,
-    /// Most concurrent transfers.
+    /// Most transfers at the same time.
     pub transfers: u32,
 }
 
-/// All simulated nodes.
+/// The simulated nodes of a topology.
 #[derive(Debug)]
 pub struct Nodes {
     nodes: BTreeMap<String, SimulatedNode>,

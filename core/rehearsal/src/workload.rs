@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::controller_api::NewRequest;
 
-/// Seconds per day.
+/// Seconds of a day.
 pub const DAY_S: u32 = 86_400;
 
 /// Most files of a request, the limit of one submission.
@@ -23,8 +23,8 @@ const FILE_BYTES_MIN: f64 = 1e6;
 /// Workload of a day, as read from TOML.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Workload {
-    /// Name in reports.
+pub struct DayWorkload {
+    /// Name that reports show.
     pub name: String,
     /// Mean number of files per day.
     pub files_per_day: f64,
@@ -37,7 +37,7 @@ pub struct Workload {
     /// Sites with their shares of the traffic.
     #[serde(rename = "site")]
     pub sites: Vec<SiteShare>,
-    /// Kinds of requests.
+    /// Kinds of requests, with their classes.
     #[serde(rename = "flow")]
     pub flows: Vec<WorkloadFlow>,
     /// Outages of links and hosts.
@@ -61,7 +61,7 @@ pub struct SiteShare {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadFlow {
-    /// Class of work.
+    /// Name of the class of work.
     pub class: String,
     /// Share of all files; only ratios matter.
     pub share: f64,
@@ -103,7 +103,7 @@ pub struct Outage {
     pub host: Option<String>,
 }
 
-impl Workload {
+impl DayWorkload {
     /// Parses a workload from TOML.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ impl Workload {
 /// Generator of requests, second by second.
 #[derive(Debug)]
 pub struct RequestArrivals {
-    demand: Workload,
+    demand: DayWorkload,
     flows: Vec<FlowArrivals>,
     pairs: Pairs,
 }
@@ -248,7 +248,7 @@ impl WorkloadFlow {
 impl RequestArrivals {
     /// Creates a generator that starts at this second of the day.
     #[must_use]
-    pub fn new(demand: Workload, begin: u32) -> Self {
+    pub fn new(demand: DayWorkload, begin: u32) -> Self {
         let shares: f64 = demand.flows.iter().map(|flow| flow.share).sum();
         let streams = demand.flows.iter().enumerate().map(|(number, flow)| {
             let files = demand.files_per_day * flow.share / shares;
@@ -320,7 +320,7 @@ failure = [{ from = "1h", until = "2h", host = "a1" }, { from = "90m", until = "
 
     #[test]
     fn arrivals_match_configured_rates() {
-        let demand = Workload::read(DAY).unwrap();
+        let demand = DayWorkload::read(DAY).unwrap();
         let mut arrivals = RequestArrivals::new(demand.clone(), 0);
         let (mut files, mut big, mut at_peak, mut at_night, mut from_a) = (0, 0, 0, 0, 0);
         for second in 0..DAY_S {
@@ -346,7 +346,7 @@ failure = [{ from = "1h", until = "2h", host = "a1" }, { from = "90m", until = "
     #[test]
     fn same_seed_same_day() {
         let day = || {
-            let mut arrivals = RequestArrivals::new(Workload::read(DAY).unwrap(), 0);
+            let mut arrivals = RequestArrivals::new(DayWorkload::read(DAY).unwrap(), 0);
             (0..600).flat_map(|second| arrivals.until(second)).collect::<Vec<_>>()
         };
         assert_eq!(day(), day());
@@ -367,7 +367,7 @@ failure = [{ from = "1h", until = "2h", host = "a1" }, { from = "90m", until = "
             ("\"10MB\"", "\"9000PB\"", "size is"),
             ("seed = 7", "faults_permille = 1001", "from 0 to 1000"),
         ] {
-            let error = Workload::read(&DAY.replace(from, to)).unwrap_err();
+            let error = DayWorkload::read(&DAY.replace(from, to)).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
     }

@@ -44,7 +44,7 @@ use utoipa::OpenApi;
 
 use crate::access::AuthorizedClient;
 use crate::problem::ProblemDetails;
-use crate::shared::Shared;
+use crate::shared::ControllerState;
 
 mod agents;
 mod alto;
@@ -80,7 +80,7 @@ pub(crate) fn is_ours(path: &str) -> bool {
     OURS.contains(&first)
 }
 
-pub(crate) fn router(shared: Arc<Shared>) -> Router {
+pub(crate) fn router(shared: Arc<ControllerState>) -> Router {
     Router::new()
         .route("/api/v1/requests", post(requests::submit).get(requests::list))
         .route(
@@ -114,7 +114,11 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
 }
 
 /// Identifies the client and enforces its rate limit.
-async fn guard(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
+async fn guard(
+    State(shared): State<Arc<ControllerState>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let caller = request.extensions().get::<ApiCaller>();
     let settings = shared.settings();
     match AuthorizedClient::of(caller, &settings.tokens, &settings.config.scopes) {
@@ -169,12 +173,12 @@ async fn guard(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     agents::report,
     agents::order,
 ))]
-struct Document;
+struct OpenApiDocument;
 
 /// Returns the API as an OpenAPI document.
 #[must_use]
 pub fn document() -> utoipa::openapi::OpenApi {
-    Document::openapi()
+    OpenApiDocument::openapi()
 }
 
 /// Client and address of a request.

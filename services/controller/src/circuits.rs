@@ -18,7 +18,7 @@ pub(crate) use reconcile::run;
 
 /// A circuit to establish.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Circuit {
+pub struct CircuitSpec {
     /// Name that identifies it at the provider.
     pub name: String,
     /// Bits per second on the wire, from source to destination.
@@ -32,7 +32,7 @@ pub struct Circuit {
 }
 
 /// IP address dedicated to a circuit, by host.
-pub type Addresses = BTreeMap<String, String>;
+pub type HostAddresses = BTreeMap<String, String>;
 
 /// Status of a circuit at its provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +65,10 @@ pub trait CircuitProvider: fmt::Debug + Send + Sync {
     /// Establishes a circuit and returns its addresses, by host. An identical circuit of the name is kept, a different
     /// one
     /// replaced.
-    fn make<'a>(&'a self, circuit: &'a Circuit) -> BoxFuture<'a, Result<Addresses, CircuitError>>;
+    fn make<'a>(
+        &'a self,
+        circuit: &'a CircuitSpec,
+    ) -> BoxFuture<'a, Result<HostAddresses, CircuitError>>;
 
     /// Returns the status of a circuit; none if it is not established.
     fn verify<'a>(
@@ -81,8 +84,8 @@ pub trait CircuitProvider: fmt::Debug + Send + Sync {
     /// replace circuits.
     fn restore<'a>(
         &'a self,
-        circuit: &'a Circuit,
-    ) -> BoxFuture<'a, Result<Addresses, CircuitError>> {
+        circuit: &'a CircuitSpec,
+    ) -> BoxFuture<'a, Result<HostAddresses, CircuitError>> {
         self.make(circuit)
     }
 }

@@ -70,7 +70,7 @@ pub struct Config {
     pub telemetry: Option<Telemetry>,
 }
 
-/// Provider of circuits.
+/// System that establishes circuits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Provider {
     /// The lab in this directory.
@@ -86,15 +86,15 @@ impl Provider {
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Document {
-    controller: Option<Table>,
+struct ConfigDocument {
+    controller: Option<ControllerTable>,
     #[serde(flatten)]
     _others: std::collections::HashMap<String, IgnoredAny>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct ControllerTable {
     database: Option<Spanned<String>>,
     topology: Option<Spanned<PathBuf>>,
     lease: Option<Spanned<String>>,
@@ -115,7 +115,7 @@ struct Table {
     #[serde(default)]
     class: Vec<Spanned<ClassTable>>,
     #[serde(default)]
-    token: Vec<Spanned<TokenTable>>,
+    token: Vec<Spanned<ControllerTokenTable>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -159,7 +159,7 @@ struct ClassTable {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TokenTable {
+struct ControllerTokenTable {
     name: String,
     sha256: Option<String>,
     file: Option<PathBuf>,
@@ -225,13 +225,13 @@ impl Config {
         self.classes.iter().find(|class| class.name == name)
     }
 
-    /// Whether the network has a site of this name.
+    /// True if the network has a site of this name.
     #[must_use]
     pub fn is_site(&self, name: &str) -> bool {
         self.topology.sites.iter().any(|site| site.name == name)
     }
 
-    /// Whether the network has a host of this name.
+    /// True if the network has a host of this name.
     #[must_use]
     pub fn is_host(&self, name: &str) -> bool {
         self.topology.hosts().any(|(_, node)| node.name == name)
@@ -241,7 +241,7 @@ impl Config {
 fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigError> {
     let failed = |line, text| ConfigError { file: file.to_owned(), line, text };
     let line = |at: usize| Some(text.bytes().take(at).filter(|b| *b == b'\n').count() + 1);
-    let document: Document = toml::from_str(text).map_err(|error| {
+    let document: ConfigDocument = toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         failed(line(at), error.message().replace('\n', " "))
     })?;
@@ -374,7 +374,7 @@ fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigE
     }
     for token in table.token {
         let at = line(token.span().start);
-        let TokenTable { name, sha256, file, scopes } = token.into_inner();
+        let ControllerTokenTable { name, sha256, file, scopes } = token.into_inner();
         check_token_name(&name).map_err(|text| failed(at, text))?;
         let source = match (sha256, file) {
             (Some(hex), None) => {

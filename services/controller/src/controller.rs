@@ -15,8 +15,8 @@ use tokio::task::JoinHandle;
 
 use crate::config::{Config, Provider};
 use crate::counters::ControllerCounters;
-use crate::shared::{Settings, SettingsCell, Shared};
-use crate::store::{Clock, Database, Writer};
+use crate::shared::{ControllerState, LiveSettings, SettingsCell};
+use crate::store::{Clock, Database, StoreWriter};
 use crate::{api, circuits, metrics, round, telemetry};
 
 /// Name of the SQLite database in the state directory.
@@ -30,7 +30,7 @@ type ConfigLoader = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
 
 /// A running controller; [`Role::stop`] stops it.
 pub struct Controller {
-    shared: Arc<Shared>,
+    shared: Arc<ControllerState>,
     runtime: Handle,
     load: Option<ConfigLoader>,
     rounds: Mutex<Option<(Handle, JoinHandle<()>)>>,
@@ -53,12 +53,12 @@ impl Controller {
             format!("sqlite://{}?mode=rwc", state.join(DATABASE_FILE).display())
         });
         let provider = config.circuits.clone().map(Provider::start);
-        let current = Arc::new(SettingsCell::new(Settings::of(config, &random())?));
+        let current = Arc::new(SettingsCell::new(LiveSettings::of(config, &random())?));
         let shared = runtime.block_on(async {
             let database = Database::open(&url).await?;
             let (scheduler_notify, followers) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
             let counters = Arc::new(ControllerCounters::default());
-            let writer = Writer::start(
+            let writer = StoreWriter::start(
                 database.clone(),
                 Arc::clone(&current),
                 Arc::clone(&scheduler_notify),
@@ -66,7 +66,7 @@ impl Controller {
                 Arc::clone(&counters),
                 Clock::System,
             );
-            Ok::<_, String>(Arc::new(Shared {
+            Ok::<_, String>(Arc::new(ControllerState {
                 current,
                 provider,
                 rounds: Notify::new(),
@@ -142,7 +142,7 @@ impl Role for Controller {
         for class in before.config.classes.iter().filter(|one| config.class(&one.name).is_none()) {
             tracing::warn!("class {} is gone: what waits in it waits until it is back", class.name);
         }
-        self.shared.current.replace(Settings::of(config, &random())?);
+        self.shared.current.replace(LiveSettings::of(config, &random())?);
         // Each of several controllers reads its own file.
         let shared = Arc::clone(&self.shared);
         self.runtime.spawn(async move {

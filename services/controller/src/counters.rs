@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Counters for `/metrics`.
 #[derive(Debug, Default)]
 pub(crate) struct ControllerCounters {
     commits: AtomicU64,

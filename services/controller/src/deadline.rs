@@ -7,14 +7,14 @@ use penstock_operations::forecast;
 use penstock_units::{BitRate, ByteCount, display_duration};
 use sqlx::AnyPool;
 
-use crate::shared::Settings;
+use crate::shared::LiveSettings;
 use crate::store::read::StoredRequest;
 use crate::store::reserve;
 
 /// Returns the reason why a request cannot meet its deadline; none if it can, or has none.
 pub(crate) async fn problem(
     pool: &AnyPool,
-    settings: &Settings,
+    settings: &LiveSettings,
     now_ms: i64,
     request: &StoredRequest,
     forecast_seconds: Option<u64>,

@@ -8,9 +8,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
-use crate::shared::Shared;
+use crate::shared::ControllerState;
 
-pub(crate) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+pub(crate) fn encode(shared: &ControllerState, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     for (name, help, value) in shared.counters.all() {
         let name = format!("penstock_controller_{name}");
         let unit: Option<&Unit> = None;

@@ -11,28 +11,28 @@ use crate::store::WriteError;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct ProblemDetails {
-    /// What kind it is; `about:blank` where the status says it all (RFC 9457 section 4.2.1).
+    /// Type of the problem; `about:blank` if the status says it all (RFC 9457 section 4.2.1).
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// The kind in words.
     pub title: &'static str,
-    /// The HTTP status.
+    /// HTTP status of the response.
     pub status: u16,
-    /// One line.
+    /// One line for human readers.
     pub detail: String,
     /// The same line, under the name that this server's other roles use.
     pub error: String,
-    /// Which parts of the request are wrong.
+    /// Faults of single parts of the request.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldProblem>,
 }
 
-/// What is wrong with a part of a request.
+/// Fault of a part of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FieldProblem {
-    /// Where it is: a JSON pointer (RFC 6901), or the name of a parameter.
+    /// Location: a JSON pointer (RFC 6901), or the name of a parameter.
     pub pointer: String,
-    /// What is wrong and how to mend it.
+    /// Fault and its remedy.
     pub detail: String,
 }
 

@@ -18,18 +18,18 @@ use tokio::sync::Notify;
 
 use crate::config::Config;
 use crate::counters::ControllerCounters;
-use crate::shared::{Settings, SettingsCell, alive_ms};
+use crate::shared::{LiveSettings, SettingsCell, alive_ms};
 use crate::store::db::DatabaseKind;
 use crate::store::submit::{NewFile, Submission, Submitted, TransferPolicy};
 use crate::store::writer::Audit;
-use crate::store::{Clock, Database, Writer, change, dispatch, maintenance, read};
+use crate::store::{Clock, Database, StoreWriter, change, dispatch, maintenance, read};
 
 /// A controller with a database, in virtual time.
 #[derive(Debug)]
 pub struct StoreController {
-    settings: Arc<Settings>,
+    settings: Arc<LiveSettings>,
     pub(crate) database: Database,
-    pub(crate) writer: Writer,
+    pub(crate) writer: StoreWriter,
     clock: Arc<AtomicI64>,
     pub(crate) runtime: Runtime,
     /// Number of requests so far; each has its own directory.
@@ -39,9 +39,9 @@ pub struct StoreController {
 /// Size of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreSize {
-    /// Number of requests.
+    /// Number of stored requests.
     pub requests: u64,
-    /// Number of files.
+    /// Number of stored files.
     pub files: u64,
     /// Size of the whole database in bytes.
     pub bytes: u64,
@@ -57,11 +57,11 @@ impl StoreController {
     pub fn open(config: Config, url: &str) -> Result<Self, String> {
         let runtime = Runtime::new().map_err(|error| error.to_string())?;
         let clock = Arc::new(AtomicI64::new(0));
-        let current = SettingsCell::new(Settings::of(config, "nobody asks by HTTP")?);
+        let current = SettingsCell::new(LiveSettings::of(config, "nobody asks by HTTP")?);
         let settings = current.get();
         let (database, writer) = runtime.block_on(async {
             let database = Database::open(url).await?;
-            let writer = Writer::start(
+            let writer = StoreWriter::start(
                 database.clone(),
                 Arc::new(current),
                 Arc::new(Notify::new()),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use penstock_operations::round::Decision;
 use sqlx::Row;
 
-use crate::shared::Shared;
+use crate::shared::ControllerState;
 use crate::store::dispatch;
 use crate::store::maintenance;
 use crate::store::now_ms;
@@ -42,7 +42,7 @@ fn is_due(last: Option<Instant>, every: Duration) -> bool {
 }
 
 /// Runs rounds until the controller stops.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<ControllerState>) {
     let mut cause = "start";
     let mut last = LastRuns::default();
     let mut logged = false;
@@ -67,7 +67,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 }
 
 /// Takes or renews the lease. Returns false while another controller holds it.
-async fn renew_lease(shared: &Shared) -> Result<bool, String> {
+async fn renew_lease(shared: &ControllerState) -> Result<bool, String> {
     let owner = shared.owner.clone();
     let taken = shared.writer.apply(move |cx| {
         let owner = owner.clone();
@@ -90,7 +90,7 @@ async fn renew_lease(shared: &Shared) -> Result<bool, String> {
 }
 
 async fn run_round(
-    shared: &Shared,
+    shared: &ControllerState,
     cause: &'static str,
     last: &mut LastRuns,
 ) -> Result<(), String> {
@@ -144,7 +144,11 @@ async fn run_round(
 }
 
 /// Records a round with zero rates once no work is left.
-async fn record_idle(shared: &Shared, cause: &'static str, now: i64) -> Result<(), String> {
+async fn record_idle(
+    shared: &ControllerState,
+    cause: &'static str,
+    now: i64,
+) -> Result<(), String> {
     let text = "SELECT classes FROM round ORDER BY id DESC LIMIT 1";
     let row = sqlx::query(text).fetch_optional(&shared.database.pool).await;
     let row = row.map_err(|error| error.to_string())?;

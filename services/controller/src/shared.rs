@@ -11,18 +11,18 @@ use crate::circuits::CircuitProvider;
 use crate::config::Config;
 use crate::counters::ControllerCounters;
 use crate::limiter::Limiter;
-use crate::store::{Database, Writer};
+use crate::store::{Database, StoreWriter};
 
 /// Configuration with derived objects.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct LiveSettings {
     pub(crate) config: Config,
     pub(crate) planner: Planner,
     pub(crate) tokens: Tokens,
     pub(crate) limiter: Limiter,
 }
 
-impl Settings {
+impl LiveSettings {
     /// Derives the settings of a configuration; `owner` is a token that no client has.
     pub(crate) fn of(config: Config, owner: &str) -> Result<Self, String> {
         let tokens = Tokens::open(owner, &config.tokens).map_err(|error| error.to_string())?;
@@ -34,32 +34,32 @@ impl Settings {
 
 /// Holder of the settings, which a reload replaces while readers keep theirs.
 #[derive(Debug)]
-pub(crate) struct SettingsCell(RwLock<Arc<Settings>>);
+pub(crate) struct SettingsCell(RwLock<Arc<LiveSettings>>);
 
 impl SettingsCell {
-    pub(crate) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: LiveSettings) -> Self {
         Self(RwLock::new(Arc::new(settings)))
     }
 
-    pub(crate) fn get(&self) -> Arc<Settings> {
+    pub(crate) fn get(&self) -> Arc<LiveSettings> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn replace(&self, settings: Settings) {
+    pub(crate) fn replace(&self, settings: LiveSettings) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 }
 
 /// State of a running controller.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ControllerState {
     pub(crate) current: Arc<SettingsCell>,
     /// Provider of circuits, if configured.
     pub(crate) provider: Option<Box<dyn CircuitProvider>>,
     /// Notified after each round.
     pub(crate) rounds: Notify,
     pub(crate) database: Database,
-    pub(crate) writer: Writer,
+    pub(crate) writer: StoreWriter,
     /// Notified to request a round.
     pub(crate) scheduler_notify: Arc<Notify>,
     /// Notified when events were committed.
@@ -72,9 +72,9 @@ pub(crate) struct Shared {
     pub(crate) leads: AtomicBool,
 }
 
-impl Shared {
+impl ControllerState {
     /// Returns the present settings.
-    pub(crate) fn settings(&self) -> Arc<Settings> {
+    pub(crate) fn settings(&self) -> Arc<LiveSettings> {
         self.current.get()
     }
 

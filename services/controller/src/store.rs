@@ -1,6 +1,6 @@
 //! The controller's state in a database: SQLite, or PostgreSQL for several controllers.
 //!
-//! The database is the only durable state; memory holds caches. All changes go through one task ([`Writer`]), which
+//! The database is the only durable state; memory holds caches. All changes go through one task ([`StoreWriter`]), which
 //! groups concurrent changes into one transaction, so that a thousand changes a second cost a few dozen commits. In
 //! PostgreSQL a writing transaction locks a row that all controllers share ([`db::begin`]), so that they serialise and
 //! never deadlock.
@@ -24,7 +24,7 @@ pub(crate) mod submit;
 pub(crate) mod writer;
 
 pub(crate) use db::Database;
-pub(crate) use writer::{Clock, WriteError, Writer, now_ms};
+pub(crate) use writer::{Clock, StoreWriter, WriteError, now_ms};
 
 #[cfg(test)]
 mod plans;
@@ -43,7 +43,6 @@ pub(crate) enum BatchKind {
 pub(crate) enum BatchState {
     /// Waits until its retry is due.
     Waiting = 0,
-    /// Ready to start.
     Queued = 1,
     /// Part of a run.
     #[allow(dead_code, reason = "set for many batches in one statement, by its number")]

@@ -18,7 +18,7 @@ use penstock_operations::round::LinkCount;
 use rustls::ClientConfig;
 use serde::Deserialize;
 
-use crate::shared::Shared;
+use crate::shared::ControllerState;
 use crate::store::link_telemetry::{self, LinkTelemetry};
 
 /// Time limit of a response.
@@ -44,7 +44,7 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Validates the configuration.
+    /// Rejects a configuration that would send a token in the clear.
     pub(crate) fn check(&self) -> Result<(), String> {
         let (name, _) = self.url.host_and_port();
         let is_loopback =
@@ -123,7 +123,7 @@ impl ReportedLink {
 }
 
 /// Polls until the controller stops.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<ControllerState>) {
     let mut client: Option<(Telemetry, HttpClient)> = None;
     // Telemetry as stored; a new leader reads it again.
     let mut known: Option<HashMap<String, LinkTelemetry>> = None;
@@ -159,7 +159,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 }
 
 async fn ask(
-    shared: &Shared,
+    shared: &ControllerState,
     telemetry: &Telemetry,
     client: &mut Option<(Telemetry, HttpClient)>,
     known: &mut Option<HashMap<String, LinkTelemetry>>,

@@ -28,7 +28,6 @@ const PATH_HOLD_MS: i64 = 10_000;
 /// The path chosen for a run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RouteChoice {
-    /// Available paths.
     pub(super) paths: Arc<Vec<Path>>,
     /// Index of the chosen path.
     pub(super) at: Option<usize>,

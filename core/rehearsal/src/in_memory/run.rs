@@ -14,7 +14,6 @@ pub(super) struct FileBatch {
     pub(super) request: i64,
     pub(super) queue: i64,
     pub(super) files: Vec<OrderFile>,
-    /// Attempts so far.
     pub(super) attempt: u32,
 }
 

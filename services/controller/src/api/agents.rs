@@ -11,7 +11,7 @@ use penstock_operations::orders::{ENTRIES_MAX, Instructions, OUTCOMES_MAX, Order
 
 use super::{ApiClient, body};
 use crate::problem::ProblemDetails;
-use crate::shared::Shared;
+use crate::shared::ControllerState;
 
 /// Most orders in one report.
 const ORDERS_MAX: usize = 10_000;
@@ -19,7 +19,7 @@ const ORDERS_MAX: usize = 10_000;
 /// Most addresses and most interfaces of a node.
 const FEW_MAX: usize = 256;
 
-fn allowed(shared: &Shared, asking: &ApiClient, host: &str) -> Result<(), ProblemDetails> {
+fn allowed(shared: &ControllerState, asking: &ApiClient, host: &str) -> Result<(), ProblemDetails> {
     if !asking.who.is_host(host) {
         shared.counters.refused();
         return Err(ProblemDetails::forbidden(format!(
@@ -42,7 +42,7 @@ fn allowed(shared: &Shared, asking: &ApiClient, host: &str) -> Result<(), Proble
     (status = 200, body = serde_json::Value, description = "Instructions"), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn report(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(host): Path<String>,
     given: Result<Bytes, BytesRejection>,
@@ -89,7 +89,7 @@ fn check(report: &Report) -> Result<(), ProblemDetails> {
     (status = 200, body = serde_json::Value, description = "The order"), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn order(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path((host, id)): Path<(String, String)>,
 ) -> Result<Json<Order>, ProblemDetails> {

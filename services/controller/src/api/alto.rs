@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::ApiClient;
 use crate::problem::ProblemDetails;
-use crate::shared::Shared;
+use crate::shared::ControllerState;
 use crate::store::read;
 
 /// Prefix of the documents' paths.
@@ -30,7 +30,7 @@ fn readable(asking: &ApiClient) -> Result<(), ProblemDetails> {
 }
 
 /// Builds the maps of the present network, without links that are down.
-async fn maps(shared: &Shared) -> Result<Maps, ProblemDetails> {
+async fn maps(shared: &ControllerState) -> Result<Maps, ProblemDetails> {
     let down = read::down_links(&shared.database.pool).await?;
     let settings = shared.settings();
     let topology = &settings.config.topology;
@@ -60,7 +60,7 @@ pub(super) async fn resources(asking: ApiClient) -> Result<Response, ProblemDeta
     (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn network(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
 ) -> Result<Response, ProblemDetails> {
     readable(&asking)?;
@@ -73,7 +73,7 @@ pub(super) async fn network(
     (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn costs(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
 ) -> Result<Response, ProblemDetails> {
     readable(&asking)?;

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use super::objects::EventFacts;
 use super::{ApiClient, QueryParams, RawParams};
 use crate::problem::ProblemDetails;
-use crate::shared::Shared;
+use crate::shared::ControllerState;
 use crate::store::{now_ms, read};
 
 /// Most events read at once.
@@ -26,7 +26,7 @@ const EVENTS_PER_READ: i64 = 500;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 struct Following {
-    shared: Arc<Shared>,
+    shared: Arc<ControllerState>,
     who: crate::access::AuthorizedClient,
     request: Option<i64>,
     after: i64,
@@ -41,7 +41,7 @@ struct Following {
     (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn follow(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     headers: HeaderMap,
     given: RawParams,
@@ -108,7 +108,7 @@ const NETWORK_EVENTS_MAX: i64 = 1000;
 /// List of network events.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct NetworkEvents {
-    /// Events, newest first.
+    /// Events of the period, newest first.
     pub(crate) events: Vec<EventFacts>,
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct NetworkEvents {
     (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn network(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     given: RawParams,
 ) -> Result<Json<NetworkEvents>, ProblemDetails> {

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use super::objects::{OrderFacts, Orders, seconds};
 use super::{ApiClient, QueryParams, RawParams, body};
 use crate::problem::ProblemDetails;
-use crate::shared::Shared;
+use crate::shared::ControllerState;
 pub use crate::store::dispatch::ClassRate;
 use crate::store::report::InterfaceRates;
 use crate::store::writer::Audit;
@@ -28,7 +28,7 @@ const LIST_MAX: i64 = 1000;
 /// Longest reason given by an operator, in characters.
 const REASON_CHARS_MAX: usize = 500;
 
-fn readable(shared: &Shared, asking: &ApiClient) -> Result<(), ProblemDetails> {
+fn readable(shared: &ControllerState, asking: &ApiClient) -> Result<(), ProblemDetails> {
     if asking.who.may_read() {
         return Ok(());
     }
@@ -37,7 +37,7 @@ fn readable(shared: &Shared, asking: &ApiClient) -> Result<(), ProblemDetails> {
     Err(ProblemDetails::forbidden(text))
 }
 
-fn operable(shared: &Shared, asking: &ApiClient) -> Result<(), ProblemDetails> {
+fn operable(shared: &ControllerState, asking: &ApiClient) -> Result<(), ProblemDetails> {
     if asking.who.may_operate() {
         return Ok(());
     }
@@ -62,7 +62,7 @@ pub struct ClassFacts {
     pub floor_bps: u64,
     /// Soft high-water mark: upper bound while other classes can use the rest.
     pub mark_bps: Option<u64>,
-    /// Hard upper bound.
+    /// Hard upper bound of its rate.
     pub cap_bps: Option<u64>,
     /// Tiers are served in ascending order, 0 first.
     pub tier: u8,
@@ -84,7 +84,7 @@ pub struct ClassFacts {
     pub orders: i64,
 }
 
-/// List of classes.
+/// Classes of the configuration.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Classes {
     /// Classes, in the order of the configuration.
@@ -96,7 +96,7 @@ pub struct Classes {
     (status = 200, body = Classes), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn classes(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
 ) -> Result<Json<Classes>, ProblemDetails> {
     let pool = &shared.database.pool;
@@ -177,7 +177,7 @@ pub struct HostFacts {
     pub orders: i64,
 }
 
-/// Hosts.
+/// Hosts of the topology.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Hosts {
     /// Hosts, in the order of the topology.
@@ -189,7 +189,7 @@ pub struct Hosts {
     (status = 200, body = Hosts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn hosts(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
 ) -> Result<Json<Hosts>, ProblemDetails> {
     if !asking.who.is_client() {
@@ -289,7 +289,7 @@ pub struct Drained {
 }
 
 async fn drain(
-    shared: &Shared,
+    shared: &ControllerState,
     asking: &ApiClient,
     (name, site): (String, bool),
     on: Option<DrainBody>,
@@ -348,7 +348,7 @@ async fn drain(
 }
 
 /// Returns the hosts that are up.
-async fn up_hosts(shared: &Shared) -> Result<HashSet<String>, ProblemDetails> {
+async fn up_hosts(shared: &ControllerState) -> Result<HashSet<String>, ProblemDetails> {
     let text = "SELECT name FROM host WHERE seen > $1";
     let query = sqlx::query(text).bind(now_ms() - shared.alive_ms());
     let rows = query.fetch_all(&shared.database.pool).await?;
@@ -369,7 +369,7 @@ fn drain_body(given: Result<Bytes, BytesRejection>) -> Result<DrainBody, Problem
     (status = 200, body = Drained), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn drain_host(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(name): Path<String>,
     given: Result<Bytes, BytesRejection>,
@@ -383,7 +383,7 @@ pub(super) async fn drain_host(
     (status = 200, body = Drained), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn undrain_host(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(name): Path<String>,
 ) -> Result<Json<Drained>, ProblemDetails> {
@@ -396,7 +396,7 @@ pub(super) async fn undrain_host(
     (status = 200, body = Drained), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn drain_site(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(name): Path<String>,
     given: Result<Bytes, BytesRejection>,
@@ -410,7 +410,7 @@ pub(super) async fn drain_site(
     (status = 200, body = Drained), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn undrain_site(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(name): Path<String>,
 ) -> Result<Json<Drained>, ProblemDetails> {
@@ -447,7 +447,7 @@ pub struct LinkState {
     pub orders: i64,
 }
 
-/// List of links.
+/// Links of the topology.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct LinkStates {
     /// Links, in the order of the topology.
@@ -459,7 +459,7 @@ pub struct LinkStates {
     (status = 200, body = LinkStates), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn links(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
 ) -> Result<Json<LinkStates>, ProblemDetails> {
     readable(&shared, &asking)?;
@@ -530,7 +530,7 @@ pub struct LinkBody {
     (status = 200, body = LinkBody), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn set_link(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(name): Path<String>,
     given: Result<Bytes, BytesRejection>,
@@ -563,13 +563,13 @@ pub(super) async fn set_link(
     Ok(Json(asked))
 }
 
-/// A round.
+/// A round of the scheduler.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = Round)]
 pub struct RoundFacts {
     /// Id of the round.
     pub id: i64,
-    /// Unix seconds.
+    /// Time of the round in Unix seconds.
     pub unix_seconds: f64,
     /// Cause of the round: event, timer or start.
     pub cause: String,
@@ -590,20 +590,20 @@ pub struct RoundFacts {
 /// A part of the list of rounds.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Rounds {
-    /// Rounds, newest first.
+    /// Rounds before `before`, newest first.
     pub rounds: Vec<RoundFacts>,
     /// Value of `before` that lists the next part; null if there is none.
     pub next: Option<i64>,
 }
 
-/// Rounds, newest first.
+/// Lists recorded rounds, newest first.
 #[utoipa::path(get, path = "/api/v1/rounds", security((), ("token" = [])),
     params(("before" = Option<i64>, Query, description = "With smaller numbers than this"),
         ("limit" = Option<i64>, Query, description = "Largest number of items", minimum = 1, maximum = 1000)), responses(
     (status = 200, body = Rounds), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn rounds(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     given: RawParams,
 ) -> Result<Json<Rounds>, ProblemDetails> {
@@ -638,7 +638,7 @@ pub(super) async fn rounds(
     (status = 200, body = Orders), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn orders(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
 ) -> Result<Json<Orders>, ProblemDetails> {
     readable(&shared, &asking)?;
@@ -653,7 +653,7 @@ pub(super) async fn orders(
 pub struct AuditFacts {
     /// Id of the entry.
     pub id: i64,
-    /// Unix seconds.
+    /// Time of the change in Unix seconds.
     pub unix_seconds: f64,
     /// Name of the client's token.
     pub who: String,
@@ -670,7 +670,7 @@ pub struct AuditFacts {
 /// A part of the audit log.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AuditLog {
-    /// Entries, newest first.
+    /// Entries before `before`, newest first.
     pub entries: Vec<AuditFacts>,
     /// Value of `before` that lists the next part; null if there is none.
     pub next: Option<i64>,
@@ -683,7 +683,7 @@ pub struct AuditLog {
     (status = 200, body = AuditLog), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn audit(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     given: RawParams,
 ) -> Result<Json<AuditLog>, ProblemDetails> {

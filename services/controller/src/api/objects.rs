@@ -5,7 +5,7 @@ use penstock_operations::orders::{Overwrite, Verify};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::store::read::{StoredEvent, StoredFile, StoredRequest, StoredRun};
+use crate::store::read::{StoredEvent, StoredRequest, StoredRequestFile, StoredRun};
 
 /// A file to transfer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -16,7 +16,7 @@ pub struct FileBody {
     /// Size of the file, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// Expected digest, `algorithm:hexadecimal`.
+    /// Expected digest of the content, `algorithm:hexadecimal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
@@ -38,7 +38,7 @@ pub struct SubmitBody {
     pub destination: String,
     /// Source directory, as the hosts' exports name it.
     pub from: String,
-    /// Destination directory.
+    /// Directory at the destination.
     pub to: String,
     /// Files to transfer, up to 10,000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -106,7 +106,7 @@ pub struct ChangeBody {
     pub paused: Option<bool>,
 }
 
-/// A request.
+/// A request with its progress.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Request)]
 pub struct RequestFacts {
@@ -124,11 +124,11 @@ pub struct RequestFacts {
     pub client: String,
     /// The client's own name for the request; null where it gave none.
     pub key: Option<String>,
-    /// Class of work.
+    /// Name of the class of work.
     pub class: String,
-    /// Site that sends.
+    /// Site that sends the files.
     pub source: String,
-    /// Site that receives.
+    /// Site that receives the files.
     pub destination: String,
     /// Directory at the sending site.
     pub from: String,
@@ -140,11 +140,11 @@ pub struct RequestFacts {
     pub deadline_unix_seconds: Option<i64>,
     /// Files that are known so far.
     pub files: u64,
-    /// Files in orders.
+    /// Files in active orders.
     pub files_active: u64,
-    /// Files in place.
+    /// Files at the destination.
     pub files_done: u64,
-    /// Files that failed.
+    /// Files that failed for good.
     pub files_failed: u64,
     /// Files that were cancelled.
     pub files_cancelled: u64,
@@ -152,7 +152,7 @@ pub struct RequestFacts {
     pub bytes: i64,
     /// Bytes of files in place.
     pub bytes_done: i64,
-    /// Time of submission.
+    /// Time at which the request was submitted.
     pub submitted_unix_seconds: f64,
     /// Time of the last change.
     pub changed_unix_seconds: f64,
@@ -275,7 +275,7 @@ pub struct FileFacts {
     pub digest: Option<String>,
     /// `queued`, `active`, `done`, `failed` or `cancelled`.
     pub state: String,
-    /// Attempts so far.
+    /// Number of attempts so far.
     pub attempts: i64,
     /// Reason why the file is not in place, or was not after an earlier attempt; null where there was none.
     pub fault: Option<String>,
@@ -283,8 +283,8 @@ pub struct FileFacts {
     pub changed_unix_seconds: f64,
 }
 
-impl From<StoredFile> for FileFacts {
-    fn from(stored: StoredFile) -> Self {
+impl From<StoredRequestFile> for FileFacts {
+    fn from(stored: StoredRequestFile) -> Self {
         Self {
             file: stored.seq,
             path: stored.path,
@@ -301,7 +301,7 @@ impl From<StoredFile> for FileFacts {
 /// A part of the list of a request's files.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Files {
-    /// Files, by number.
+    /// Files, ordered by number.
     pub files: Vec<FileFacts>,
     /// Value of `after` that lists the next part; null if there is none.
     pub next: Option<i64>,
@@ -342,7 +342,7 @@ impl From<StoredEvent> for EventFacts {
 /// A part of the list of events.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct History {
-    /// Events, oldest first.
+    /// Events of the request, oldest first.
     pub events: Vec<EventFacts>,
     /// Value of `after` that lists the next part; null if there is none.
     pub next: Option<i64>,
@@ -354,15 +354,15 @@ pub struct History {
 pub struct OrderFacts {
     /// Number of the order at the node that sends; the node that receives has the next number.
     pub order: i64,
-    /// `copy` or `list`.
+    /// Kind of the order: `copy` or `list`.
     pub kind: String,
     /// `standing`, or `ending` where the controller withdraws it.
     pub state: String,
     /// `waiting`, `running` or `ended`, as reported by the node that sends.
     pub phase: String,
-    /// Class of work.
+    /// Name of the class of work.
     pub class: String,
-    /// Host that sends.
+    /// Host that sends or lists.
     pub from: String,
     /// Host that receives; null for a list.
     pub to: Option<String>,
@@ -393,7 +393,7 @@ pub struct OrderFacts {
     /// Place of the scitag in the packets, with the reason where it is not the wanted one; empty where it is not
     /// known.
     pub label: String,
-    /// Data streams.
+    /// Number of data streams.
     pub streams: i64,
     /// Reason why the order waits or was withdrawn; null for none.
     pub waiting: Option<String>,
@@ -450,6 +450,6 @@ impl From<StoredRun> for OrderFacts {
 /// List of active orders.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Orders {
-    /// Orders, by number.
+    /// Active orders, by number.
     pub orders: Vec<OrderFacts>,
 }

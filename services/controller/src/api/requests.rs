@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::deadline;
 use crate::paths;
 use crate::problem::ProblemDetails;
-use crate::shared::Shared;
+use crate::shared::ControllerState;
 use crate::store::change::{self, ChangeOutcome, RequestChange};
 use crate::store::now_ms;
 use crate::store::read::{self, RequestFilter, StoredRequest};
@@ -43,14 +43,14 @@ const LIST_MAX: i64 = 1000;
 
 const STORED: &str = "a request that was just stored is there";
 
-/// Submits a request.
+/// Submits a request to transfer files.
 #[utoipa::path(post, path = "/api/v1/requests", security(("token" = [])), request_body = SubmitBody, responses(
     (status = 201, body = RequestFacts, description = "It is new"),
     (status = 200, body = RequestFacts, description = "The same was asked before under this key"),
     (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn submit(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     given: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<RequestFacts>), ProblemDetails> {
@@ -83,7 +83,7 @@ pub(super) async fn submit(
 
 /// Returns the reason why its deadline cannot be met, if known.
 async fn deadline_problem(
-    shared: &Shared,
+    shared: &ControllerState,
     stored: &StoredRequest,
     forecast_seconds: Option<u64>,
 ) -> Result<Option<String>, ProblemDetails> {
@@ -94,7 +94,7 @@ async fn deadline_problem(
 
 /// Returns the conflict of a file that another request is writing; names that request only to clients that may see it.
 async fn taken(
-    shared: &Shared,
+    shared: &ControllerState,
     asking: &ApiClient,
     files: &[NewFile],
     (file, by): (usize, Option<i64>),
@@ -119,7 +119,7 @@ async fn taken(
 
 /// Validates a submission.
 fn lower(
-    shared: &Shared,
+    shared: &ControllerState,
     asking: &ApiClient,
     asked: SubmitBody,
 ) -> Result<Submission, ProblemDetails> {
@@ -307,7 +307,7 @@ fn check_digest(text: &str) -> Result<(), String> {
 
 /// Returns a request if the client may see it.
 async fn seen(
-    shared: &Shared,
+    shared: &ControllerState,
     asking: &ApiClient,
     id: &str,
 ) -> Result<StoredRequest, ProblemDetails> {
@@ -323,7 +323,7 @@ async fn seen(
 }
 
 fn may_change(
-    shared: &Shared,
+    shared: &ControllerState,
     asking: &ApiClient,
     stored: &StoredRequest,
 ) -> Result<(), ProblemDetails> {
@@ -350,7 +350,7 @@ fn may_change(
     (status = 200, body = Requests), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn list(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     given: RawParams,
 ) -> Result<Json<Requests>, ProblemDetails> {
@@ -400,7 +400,7 @@ fn clean(params: &mut QueryParams, name: &str) -> Result<Option<String>, Problem
     (status = 200, body = RequestFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn one(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(id): Path<String>,
 ) -> Result<Json<RequestFacts>, ProblemDetails> {
@@ -430,7 +430,7 @@ fn audit(asking: &ApiClient, what: &'static str, id: i64, detail: String) -> Aud
 
 /// Returns the response to a change.
 async fn answer(
-    shared: &Shared,
+    shared: &ControllerState,
     id: i64,
     changed: ChangeOutcome,
 ) -> Result<Json<RequestFacts>, ProblemDetails> {
@@ -473,7 +473,7 @@ async fn answer(
     (status = 200, body = RequestFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn change(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(id): Path<String>,
     given: Result<Bytes, BytesRejection>,
@@ -508,7 +508,7 @@ pub(super) async fn change(
     (status = 200, body = RequestFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn cancel(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(id): Path<String>,
 ) -> Result<Json<RequestFacts>, ProblemDetails> {
@@ -531,7 +531,7 @@ pub(super) async fn cancel(
     (status = 200, body = Files), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn files(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(id): Path<String>,
     given: RawParams,
@@ -554,7 +554,7 @@ pub(super) async fn files(
     (status = 200, body = RequestFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn append(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(id): Path<String>,
     given: Result<Bytes, BytesRejection>,
@@ -594,7 +594,7 @@ pub(super) async fn append(
     (status = 200, body = History), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn history(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(id): Path<String>,
     given: RawParams,
@@ -615,7 +615,7 @@ pub(super) async fn history(
     (status = 200, body = Orders), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn why(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(id): Path<String>,
 ) -> Result<Json<Orders>, ProblemDetails> {

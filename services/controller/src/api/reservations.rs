@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 use super::objects::seconds;
 use super::{ApiClient, body, number};
 use crate::problem::ProblemDetails;
-use crate::shared::Shared;
+use crate::shared::ControllerState;
 use crate::store::circuit::CircuitState;
 use crate::store::writer::Audit;
 use crate::store::{now_ms, reserve};
@@ -29,9 +29,9 @@ use crate::store::{now_ms, reserve};
 pub struct ReserveBody {
     /// Class of work that may use it.
     pub class: String,
-    /// Site that sends.
+    /// Site that sends the traffic.
     pub source: String,
-    /// Site that receives.
+    /// Site that receives the traffic.
     pub destination: String,
     /// Rate in bits per second.
     pub rate_bps: u64,
@@ -64,7 +64,7 @@ pub struct CircuitFacts {
     pub verified: Option<bool>,
 }
 
-/// A reservation.
+/// A reservation with its circuit.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = Reservation)]
 pub struct ReservationFacts {
@@ -74,11 +74,11 @@ pub struct ReservationFacts {
     pub client: String,
     /// Class of work that the rate is reserved for; null for none.
     pub class: Option<String>,
-    /// Site that sends.
+    /// Site that sends the traffic.
     pub source: String,
-    /// Site that receives.
+    /// Site that receives the traffic.
     pub destination: String,
-    /// Reserved rate.
+    /// Reserved rate of file bytes.
     pub rate_bps: i64,
     /// Begin of the reservation.
     pub begin_unix_seconds: f64,
@@ -92,7 +92,7 @@ pub struct ReservationFacts {
     pub circuit: Option<CircuitFacts>,
 }
 
-/// Reservations.
+/// Reservations that have not ended.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Reservations {
     /// Reservations that have not ended, by their begin.
@@ -104,7 +104,7 @@ pub struct Reservations {
     (status = 201, body = ReservationFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn make(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     given: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<ReservationFacts>), ProblemDetails> {
@@ -188,7 +188,10 @@ pub(super) async fn make(
     Ok((StatusCode::CREATED, Json(one)))
 }
 
-async fn stored(shared: &Shared, id: Option<i64>) -> Result<Vec<ReservationFacts>, ProblemDetails> {
+async fn stored(
+    shared: &ControllerState,
+    id: Option<i64>,
+) -> Result<Vec<ReservationFacts>, ProblemDetails> {
     let now = now_ms();
     // An ended reservation stays listed until its circuit is released.
     let text = "SELECT r.id, r.client, r.class, r.source, r.destination, r.rate_bps, r.begins, r.ends, r.route, c.state,
@@ -236,7 +239,7 @@ fn circuit_of(row: &AnyRow) -> Option<CircuitFacts> {
     (status = 200, body = Reservations), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn list(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
 ) -> Result<Json<Reservations>, ProblemDetails> {
     if !asking.who.is_client() {
@@ -253,7 +256,7 @@ pub(super) async fn list(
     (status = 200, body = ReservationFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
     (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn cancel(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(id): Path<String>,
 ) -> Result<Json<ReservationFacts>, ProblemDetails> {

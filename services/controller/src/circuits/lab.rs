@@ -7,7 +7,9 @@ use penstock_lab::control::{CircuitReport, ControlError, Request, ask};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Addresses, Circuit, CircuitError, CircuitLinkStatus, CircuitProvider, CircuitStatus};
+use super::{
+    CircuitError, CircuitLinkStatus, CircuitProvider, CircuitSpec, CircuitStatus, HostAddresses,
+};
 
 /// The lab in a directory.
 #[derive(Debug, Clone)]
@@ -42,8 +44,11 @@ impl CircuitProvider for LabCircuits {
         "lab"
     }
 
-    fn make<'a>(&'a self, circuit: &'a Circuit) -> BoxFuture<'a, Result<Addresses, CircuitError>> {
-        let Circuit { name, rate_bps, from, to, links } = circuit.clone();
+    fn make<'a>(
+        &'a self,
+        circuit: &'a CircuitSpec,
+    ) -> BoxFuture<'a, Result<HostAddresses, CircuitError>> {
+        let CircuitSpec { name, rate_bps, from, to, links } = circuit.clone();
         Box::pin(async move {
             let request = Request::Circuit { name, rate_bps, from, to, links };
             let report: CircuitReport = self.ask(request).await.map_err(refusal)?;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use penstock_units::BitRate;
 
-use super::{Addresses, Circuit, CircuitError, CircuitProvider, CircuitStatus};
-use crate::shared::Shared;
+use super::{CircuitError, CircuitProvider, CircuitSpec, CircuitStatus, HostAddresses};
+use crate::shared::ControllerState;
 use crate::store::circuit::{self, BookedCircuit, CircuitState};
 use crate::store::{now_ms, reserve};
 
@@ -32,7 +32,7 @@ const CHECKED_RATE_MIN_BPS: i64 = 1_000_000;
 const SHOWN_FRACTION_DENOMINATOR: i64 = 2;
 
 /// Reconciles circuits after each round while this controller is the leader.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<ControllerState>) {
     let mut logged_error = String::new();
     while !shared.stopping.load(Ordering::Relaxed) {
         if shared.leads.load(Ordering::Relaxed) {
@@ -53,7 +53,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-async fn reconcile_all(shared: &Shared) -> Result<(), String> {
+async fn reconcile_all(shared: &ControllerState) -> Result<(), String> {
     let failed = |error: sqlx::Error| error.to_string();
     let pool = &shared.database.pool;
     let all = circuit::live(pool).await.map_err(failed)?;
@@ -75,7 +75,7 @@ async fn reconcile_all(shared: &Shared) -> Result<(), String> {
 }
 
 async fn reconcile(
-    shared: &Shared,
+    shared: &ControllerState,
     one: &BookedCircuit,
     now: i64,
     down: &HashSet<String>,
@@ -138,7 +138,7 @@ async fn with_timeout<T>(
 
 /// Establishes or restores a circuit on the first path with capacity that is up and that the provider accepts.
 async fn attempt(
-    shared: &Shared,
+    shared: &ControllerState,
     provider: &dyn CircuitProvider,
     one: &BookedCircuit,
     down: &HashSet<String>,
@@ -166,7 +166,7 @@ async fn attempt(
             why = format!("link {link} is down, and no other way has room for it");
             continue;
         }
-        let circuit = Circuit {
+        let circuit = CircuitSpec {
             name: name(one),
             // Reservations count file bytes; headers come on top.
             rate_bps: (one.rate_bps as u64).saturating_mul(1000) / permille,
@@ -187,10 +187,10 @@ async fn attempt(
 }
 
 async fn store_up(
-    shared: &Shared,
+    shared: &ControllerState,
     one: &BookedCircuit,
     route: reserve::ReservedRoute,
-    addresses: Addresses,
+    addresses: HostAddresses,
 ) -> Result<(), String> {
     let one = one.clone();
     let stored = shared.writer.apply(move |cx| {
@@ -201,7 +201,7 @@ async fn store_up(
 }
 
 async fn store_broken(
-    shared: &Shared,
+    shared: &ControllerState,
     one: &BookedCircuit,
     why: &str,
     now: i64,
@@ -214,7 +214,7 @@ async fn store_broken(
     stored.await.map_err(|error| error.to_string())
 }
 
-async fn store_released(shared: &Shared, one: &BookedCircuit) -> Result<(), String> {
+async fn store_released(shared: &ControllerState, one: &BookedCircuit) -> Result<(), String> {
     let one = one.clone();
     let stored = shared.writer.apply(move |cx| {
         let one = one.clone();
@@ -225,7 +225,7 @@ async fn store_released(shared: &Shared, one: &BookedCircuit) -> Result<(), Stri
 
 /// Compares the counters of its links with the measured rates of its orders.
 async fn verified(
-    shared: &Shared,
+    shared: &ControllerState,
     one: &BookedCircuit,
     now: i64,
     seen: &CircuitStatus,

@@ -11,9 +11,7 @@ use super::{BatchKind, BatchState, dispatch};
 /// Result of a change of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ChangeOutcome {
-    /// Applied.
     Done,
-    /// No such request.
     Missing,
     /// The request is in this final state.
     Over(String),

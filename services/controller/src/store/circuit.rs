@@ -52,7 +52,7 @@ pub(crate) struct BookedCircuit {
     pub(crate) source: String,
     pub(crate) destination: String,
     pub(crate) rate_bps: i64,
-    /// Unix milliseconds.
+    /// Begin and end in Unix milliseconds.
     pub(crate) begins: i64,
     pub(crate) ends: i64,
     pub(crate) route: ReservedRoute,

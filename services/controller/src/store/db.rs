@@ -23,7 +23,6 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 /// Read-only connections.
 const READ_CONNECTIONS: u32 = 4;
 
-/// Database system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DatabaseKind {
     Sqlite,
@@ -69,7 +68,7 @@ impl Database {
         Ok(database)
     }
 
-    /// Opens another connection.
+    /// Opens a connection of its own.
     pub(crate) async fn connect(&self) -> Result<AnyConnection, sqlx::Error> {
         let mut connection = self.options.connect().await?;
         prepare(&mut connection, self.kind).await?;

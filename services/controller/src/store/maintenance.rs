@@ -8,8 +8,8 @@ use sqlx::{AssertSqlSafe, Row};
 use super::outcomes::{self, RequestDelta, RequestDeltas, RunEnd};
 use super::rows::{self, SqlValue};
 use super::writer::TxContext;
-use super::{BatchState, RunState, Writer, dispatch, submit};
-use crate::shared::Shared;
+use super::{BatchState, RunState, StoreWriter, dispatch, submit};
+use crate::shared::ControllerState;
 
 /// Most batches that become due, and most files that are cancelled, in one transaction.
 const TX_FILES_MAX: i64 = 10_000;
@@ -24,7 +24,7 @@ const EVENT_RETENTION_MS: i64 = 7 * 86_400_000;
 const AUDIT_RETENTION_MS: i64 = 90 * 86_400_000;
 
 /// Runs maintenance once with the present settings, and again soon if work is left.
-pub(crate) async fn run_maintenance(shared: &Shared) -> Result<(), String> {
+pub(crate) async fn run_maintenance(shared: &ControllerState) -> Result<(), String> {
     let settings = shared.settings();
     let lost = settings.config.lost_after.as_millis() as i64;
     let old = settings.config.keep.as_millis() as i64;
@@ -39,7 +39,7 @@ pub(crate) async fn run_maintenance(shared: &Shared) -> Result<(), String> {
 /// requests
 /// expire `old` milliseconds after their end. Returns true if work is left.
 pub(crate) async fn run_once(
-    writer: &Writer,
+    writer: &StoreWriter,
     (lost, gone): (i64, i64),
     old: i64,
 ) -> Result<bool, String> {

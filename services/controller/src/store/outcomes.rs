@@ -21,7 +21,7 @@ pub(crate) struct FileOutcome {
     pub(crate) seq: i64,
     pub(crate) bytes: Option<i64>,
     pub(crate) digest: Option<String>,
-    /// None on success.
+    /// Reason of failure; none on success.
     pub(crate) fault: Option<OrderFault>,
     /// Most attempts, from the request's policy.
     pub(crate) attempts: u32,

@@ -248,7 +248,7 @@ fn no_statement_scans_growing_tables() {
         let first = text.split_whitespace().next().unwrap_or_default();
         ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"].contains(&first)
     });
-    // What is counted for the figures of a rehearsal, and the list of all requests, which ends after so many.
+    // Counts for the size of a simulation, and the list of all requests, which has a limit.
     statements.retain(|text| !text.contains("COUNT(*) FROM request"));
     assert!(statements.len() > 60, "{} statements were noted", statements.len());
     let mut wrong = Vec::new();

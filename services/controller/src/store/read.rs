@@ -162,7 +162,7 @@ pub(crate) async fn requests(
 
 /// A file as stored.
 #[derive(Debug, Clone)]
-pub(crate) struct StoredFile {
+pub(crate) struct StoredRequestFile {
     pub(crate) seq: i64,
     pub(crate) path: String,
     pub(crate) size: Option<i64>,
@@ -205,7 +205,7 @@ pub(crate) async fn files(
     state: Option<FileState>,
     mut after: i64,
     limit: i64,
-) -> Result<Vec<StoredFile>, sqlx::Error> {
+) -> Result<Vec<StoredRequestFile>, sqlx::Error> {
     // A file is active while its batch runs; its row only says that it is not settled.
     let running = "SELECT first, last, seqs FROM batch WHERE request = $1 AND state = 2";
     let running = sqlx::query(running).bind(request).fetch_all(pool).await?;
@@ -233,7 +233,7 @@ pub(crate) async fn files(
         for row in &rows {
             let seq: i64 = row.get(0);
             let settled = FileState::ALL[row.get::<i64, _>(4).clamp(0, 4) as usize];
-            let file = StoredFile {
+            let file = StoredRequestFile {
                 seq,
                 path: row.get(1),
                 size: row.get(2),

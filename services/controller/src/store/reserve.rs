@@ -23,7 +23,7 @@ pub(crate) struct ReservationRequest {
     pub(crate) source: String,
     pub(crate) destination: String,
     pub(crate) rate_bps: i64,
-    /// Unix seconds.
+    /// Begin and end in Unix seconds.
     pub(crate) begins: i64,
     pub(crate) ends: i64,
     /// Set to carry it over a circuit.

@@ -15,15 +15,10 @@ const ROWS_MAX: usize = 10_000;
 /// A value of a row.
 #[derive(Debug, Clone)]
 pub(crate) enum SqlValue {
-    /// Integer, not null.
     Int(i64),
-    /// Integer or null.
     MaybeInt(Option<i64>),
-    /// Text, not null.
     Text(String),
-    /// Text or null.
     MaybeText(Option<String>),
-    /// Bytes or null.
     Bytes(Option<Vec<u8>>),
 }
 

@@ -21,7 +21,7 @@ use super::report::{self, RunCache};
 use super::rows::{self, SqlValue};
 use super::submit::{self, Submission, Submitted};
 use crate::counters::ControllerCounters;
-use crate::shared::{Settings, SettingsCell};
+use crate::shared::{LiveSettings, SettingsCell};
 
 /// Most changes in one transaction.
 const CHANGES_PER_TX_MAX: usize = 512;
@@ -82,7 +82,7 @@ pub(crate) struct TxContext {
     /// Ids of queues by class, source and destination, which never change.
     pub(crate) queues: HashMap<(String, String, String), i64>,
     /// Settings at the start of the transaction.
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) settings: Arc<LiveSettings>,
     clock: Clock,
     events: Vec<NewEvent>,
     audits: Vec<Audit>,
@@ -171,7 +171,7 @@ impl TxContext {
     }
 }
 
-/// Returns Unix milliseconds.
+/// Returns the system time in Unix milliseconds.
 pub(crate) fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
@@ -179,7 +179,6 @@ pub(crate) fn now_ms() -> i64 {
 /// Source of time for a controller.
 #[derive(Debug, Clone)]
 pub(crate) enum Clock {
-    /// The system clock.
     System,
     /// Virtual time of a simulation, in Unix milliseconds.
     Set(Arc<AtomicI64>),
@@ -312,7 +311,7 @@ impl Backlog {
 
 /// Handle to the writing task.
 #[derive(Debug, Clone)]
-pub(crate) struct Writer {
+pub(crate) struct StoreWriter {
     changes: mpsc::Sender<QueuedChange>,
 }
 
@@ -322,7 +321,7 @@ impl fmt::Debug for QueuedChange {
     }
 }
 
-impl Writer {
+impl StoreWriter {
     /// Starts the task, which notifies `scheduler_notify` when a round is needed.
     pub(crate) fn start(
         database: Database,

@@ -106,7 +106,7 @@ impl Postgres {
         }
     }
 
-    /// Restarts after [`Self::kill`].
+    /// Restarts the server after [`Self::kill`].
     pub fn again(&self) {
         let begun = Instant::now();
         while let Err(error) = self.begin() {
